@@ -87,8 +87,7 @@ def settings() -> Iterator[str]:
 
 
 def _setting(field: Field) -> Sequence[str]:
-    flags = field.about.flags or ((f"--no-{field.flag[2:]}",) if field.is_negated else (field.flag,))
-    flag = f"{', '.join(flags)} {field.about.metavar or ''}".strip()
+    flag = f"{', '.join(field.flags)} {field.about.metavar or ''}".strip()
     is_set = field.default is not None and field.default is not False and field.default != ()
     default = f"`{orjson.dumps(plain(field.default)).decode()}`" if is_set else ""
     text = field.about.help

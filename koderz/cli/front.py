@@ -30,6 +30,7 @@ from koderz.cli.flags import Run, parameters_of, with_flags, with_parameters
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
+from koderz.settings.layers import EVERYTHING, Scope
 
 if TYPE_CHECKING:
     from koderz.cli.session import SessionScreen
@@ -94,6 +95,7 @@ class Front:
 
     given: Mapping[str, Any]  # the settings and options of what takes part, as the user gave them
     usual: Mapping[str, Any]  # those that hold where nothing is given
+    scope: Scope = EVERYTHING  # what has an effect in the command
     shown: Shown = field(default_factory=Shown)
     dry_run: bool = False
     detach: bool = False
@@ -127,7 +129,7 @@ class Front:
         screen = screen or SessionScreen(self.shown, figures)
         given = dict(self.given)
         if self.usual:
-            known = schema_here({**self.usual, **given}).fields
+            known = schema_here({**self.usual, **given}, scope=self.scope).fields
             given = {name: value for name, value in self.usual.items() if name in known} | given
         prepared = prepare(
             given,
@@ -136,6 +138,7 @@ class Front:
             trust_config=self.trust_config,
             matrix=matrix,
             observer=screen,
+            scope=self.scope,
         )
         plan = asyncio.run(prepared)
         asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()
@@ -153,22 +156,30 @@ class Front:
 
 
 def run_options(
-    *, only: Collection[str] = (), told: Mapping[str, str] = MappingProxyType({}), **usual: Any
+    *,
+    only: Collection[str] = (),
+    without: Mapping[str, str] = MappingProxyType({}),
+    parts: Collection[tuple[str, str]] = (),
+    told: Mapping[str, str] = MappingProxyType({}),
+    **usual: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command all options of a run, or `only` some, handed to it as one argument `front`.
+    """Gives a command the options of a run, `only` some or all `without` some, handed to it as one argument `front`.
 
-    `usual` holds unless one is given. `only` and `told`: see `with_settings`.
+    `usual` holds unless one is given: with a suite, or with `parts`, the command is about that alone, and what has no
+    part in it is neither shown nor taken. `only` and `without`: see `Scope`; `told`: see `with_settings`.
     """
+    scope = Scope(only=only, without=without, is_own=bool("suite" in usual or parts), parts=parts)
+    of_a_run = {name: flag for name, flag in _OF_A_RUN.items() if name not in without}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         def with_front(given: dict[str, Any], **flags: Any) -> None:
             mine = {p.name: flags.pop(p.name) for p in own}
-            command(front=Front(given=given, usual=usual, shown=_shown(flags), **flags), **mine)
+            command(front=Front(given=given, usual=usual, scope=scope, shown=_shown(flags), **flags), **mine)
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "front"]
         with_front.__doc__, with_front.__name__ = command.__doc__, command.__name__
-        with_parameters(with_front, [*own, *parameters_of(_OF_A_RUN)])
-        return with_settings(usual=usual, only=only, told=told)(with_front)
+        with_parameters(with_front, [*own, *parameters_of(of_a_run)])
+        return with_settings(scope=scope, usual=usual, told=told)(with_front)
 
     return decorate
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
+from typer._click.exceptions import NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 
 from koderz.errors import KoderzError
@@ -51,7 +52,13 @@ class PanelCommand(TyperCommand):
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         if hasattr(self.callback, "with_schema"):
             self._take_options(args, lenient=ctx.resilient_parsing or not {*args}.isdisjoint(ctx.help_option_names))
-        rest = super().parse_args(ctx, _spelled_out(args, self.params))
+        try:
+            rest = super().parse_args(ctx, _spelled_out(args, self.params))
+        except NoSuchOption as error:
+            if use := getattr(self.callback, "use_of", lambda _: "")(_hyphenated(error.option_name)):
+                error.message = f"{error.option_name} has no effect here; {use}"
+                error.possibilities = None
+            raise
         for name, value in ctx.params.items():
             if isinstance(value, float) and math.isnan(value):  # which lies within any bounds that are compared with it
                 raise typer.BadParameter("nan is not a number.", param_hint=f"'--{name.replace('_', '-')}'")

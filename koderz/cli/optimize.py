@@ -14,6 +14,7 @@ from koderz.cli.console import warn
 from koderz.cli.front import Front, run_options, take_up
 from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.errors import KoderzError
+from koderz.settings.schema import OF_PROGRAMS
 from koderz.solvers.optimizers.originals import DIFFERS
 from koderz.suites.datasets import BASELINE
 from koderz.suites.datasets.search import SearchOptions
@@ -27,6 +28,16 @@ _CHECK = "optimize results --watch --run-id"
 _GIVING_WAY = dict.fromkeys(("n_threads", "max_parallel_batches"), "--item-concurrency")
 _OPTIONS = {"seed": "--seed", "temperature": "--temperature", "n_samples": "half of --validation-items, at most 100"}
 """Parameters of the original's optimizers, and what they are here: those that change nothing, and others."""
+
+_TOLD = {
+    "suite": "The suite. Default: datasets.",
+    "problems": "Only these datasets, by id or index, separated by commas.",
+    "samples": f"The same as --seeds. Default: {SEEDS}.",
+    "local_model": "The same as --models, one at a time; repeatable.",
+    "matrix": "A TOML file that lists arms and cells, instead of --optimizers.",
+    "concurrency": f"The same as --max-concurrent. Default: {CONCURRENCY}.",
+    "max_connections": "Maximum calls in flight to one provider. Default: --max-concurrent times --item-concurrency.",
+}
 
 COMMANDS = {"results": ("koderz.cli.optimizer_results:results", "Show what a run has come to, also while it goes on.")}
 """Command → the module that holds it, loaded when it is run, and its line of help."""
@@ -53,7 +64,16 @@ def _option(help_text: str, metavar: str | None = None, *flags: str, **more: Any
 
 
 @app.command(cls=PanelCommand, epilog="\n\n".join(f"{name}: {text}" for name, text in DIFFERS.items()))
-@run_options(suite="datasets", seed=42, samples=SEEDS, temperature=0.0, concurrency=CONCURRENCY)
+@run_options(
+    without=dict.fromkeys(OF_PROGRAMS, "") | dict.fromkeys(("mode", "solver", "solvers"), "--optimizers"),
+    parts=(("solver", BASELINE),),
+    told=_TOLD,
+    suite="datasets",
+    seed=42,
+    samples=SEEDS,
+    temperature=0.0,
+    concurrency=CONCURRENCY,
+)
 def run(
     front: Front,
     optimizers: Annotated[

@@ -6,7 +6,7 @@ An option's type, default, bounds and help are those of its field; nothing is sa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise, takewhile
@@ -18,12 +18,13 @@ import typer
 
 from koderz.cli.flags import with_parameters
 from koderz.engines import ENGINES
-from koderz.engines.owners import CHOOSING, chosen_here, schema_here, schema_of
+from koderz.engines.owners import CHOOSING, REGISTRIES, schema_here, schema_of
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
 from koderz.sandbox import SANDBOXES
-from koderz.settings.layers import Schema
-from koderz.settings.options import Field, flag_of
+from koderz.settings.layers import EVERYTHING, SOLVING, Schema, Scope
+from koderz.settings.options import Field, fields_of, flag_of
+from koderz.settings.schema import Settings
 from koderz.suites import SUITES
 from tracker.sinks import KNOWN
 
@@ -31,14 +32,15 @@ _KNOWN = {"suite": SUITES, "sandbox": SANDBOXES, "engine": ENGINES, "sinks": KNO
 _SEVERAL = ("local_model",)  # which may be given several times, though it is one
 
 
-def panels(schema: Schema) -> dict[str, list[Field]]:
-    """The options that are flags, by their heading in the help."""
+def panels(schema: Schema, *, own_first: bool = False) -> dict[str, list[Field]]:
+    """The options that are flags, by their heading in the help; with `own_first` those of suites and solvers lead."""
     found: dict[str, list[Field]] = {}
     for field in schema.fields.values():
         heading = field.about.panel or next((_heading(owner) for owner in schema.owners(field.name)), "")
         if heading:
             found.setdefault(heading, []).append(field)
-    return found
+    leading = {_heading(owner) for owner in schema.structs if own_first and owner.startswith(("suite.", "solver."))}
+    return dict(sorted(found.items(), key=lambda item: item[0] not in leading))
 
 
 def changeable(schema: Schema | None = None) -> list[str]:
@@ -53,29 +55,28 @@ def addresses(schema: Schema | None = None) -> list[str]:
 
 def with_settings(
     *names: str,
-    without: Iterable[str] = (),
+    scope: Scope = EVERYTHING,
     usual: Mapping[str, Any] = MappingProxyType({}),
     of_run: bool = False,
-    only: Collection[str] = (),
     told: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Gives a command an option for each named setting, or for all of them but those in `without`.
+    """Gives a command an option for each named setting, or for all of them in `scope`.
 
     The command takes them as one argument `given`, a dict of those that were really given; a parameter of its own takes
     the place of the setting of its name. One that has all settings has the options of what they, or else `usual`,
-    choose, too (and of all `suites` in `usual`): its attribute `with_schema` makes it anew for a schema. `of_run`: it
-    takes up a run, and has what may differ then of the options of that run, too. `only`: of all settings, those that
-    mean something to it, by their names, and all of an owner such as `suite.serving`. `told`: the help of settings that
-    mean something else to it than to others.
+    choose, too: its attribute `with_schema` makes it anew for a schema. `of_run`: it takes up a run, and has what may
+    differ then of the options of that run, too. `told`: the help of settings that mean something else to it than to
+    others.
     """
 
     def decorate(command: Callable[..., Any], schema: Schema | None = None) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
         schema = schema or schema_of()
         fields = schema.fields
-        wanted = [*changeable(schema), *addresses(schema), *names] if of_run else names
-        left = {name for name in fields if only and {name, *schema.owners(name)}.isdisjoint(only)}
-        options = _parameters(schema, wanted, {*without, *left, *(p.name for p in own)}, usual, told)
+        of_its = (*changeable(schema), *addresses(schema)) if of_run else ()
+        wanted = {*names, *of_its} or fields.keys() - scope.idle(schema)
+        headings = panels(schema, own_first=scope.is_own)
+        options = _parameters(headings, wanted - {p.name for p in own}, usual, told, has_file=not (names or of_run))
 
         def wrapper(**arguments: Any) -> Any:
             mine = {p.name: arguments.pop(p.name) for p in own}
@@ -91,8 +92,9 @@ def with_settings(
         with_parameters(wrapper, [*own, *options])
         wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
         if not names or of_run:
-            said = schema_of_run if of_run else partial(schema_said, usual=usual)
+            said = schema_of_run if of_run else partial(schema_said, usual=usual, scope=scope)
             wrapper.with_schema, wrapper.schema_said = partial(decorate, command), said  # type: ignore[attr-defined]
+            wrapper.use_of = partial(use_of, scope=scope)  # type: ignore[attr-defined]
         return wrapper
 
     return decorate
@@ -111,11 +113,10 @@ def schema_of_run(words: Sequence[str]) -> Schema:
     return schema_of()
 
 
-def schema_said(words: Sequence[str], usual: Mapping[str, Any]) -> Schema:
+def schema_said(words: Sequence[str], usual: Mapping[str, Any], scope: Scope) -> Schema:
     """The options of what a command line, or else `usual`, chooses, beside variables and koderz.toml."""
-    said: dict[str, Any] = {name: value for name, value in usual.items() if name != "suites"}
     fields = schema_of().fields
-    flags = {flag: name for name in CHOOSING for flag in fields[name].about.flags or (flag_of(name),)}
+    flags = {flag: name for name in CHOOSING if name not in scope.without for flag in fields[name].flags}
     found: dict[str, Any] = {}
     for place, given in enumerate(words):
         word, equals, value = given.partition("=")
@@ -124,21 +125,44 @@ def schema_said(words: Sequence[str], usual: Mapping[str, Any]) -> Schema:
             following = takewhile(lambda word: not word.startswith("-"), words[place + 1 :])
             values = [value] if equals else [*islice(following, None if fields[name].about.listed else 1)]
             found[name] = [*found.get(name, ()), *values] if several else "".join(values)
-    said |= found
-    several_suites = [("suite", name) for name in usual.get("suites", ())]
-    return schema_of(*several_suites, *chosen_here(said)) if several_suites else schema_here(said)
+    said = {name: value for name, value in usual.items() if name != "solver" or found.keys().isdisjoint(SOLVING)}
+    return schema_here(said | found, scope=scope)
+
+
+def use_of(flag: str, scope: Scope) -> str:
+    """What a flag without effect in this scope is for, or what does its work there; empty for one that nothing has."""
+    general = {each: name for name, field in fields_of(Settings).items() for each in field.flags}
+    general |= {flag_of(name): name for name in ("problems_file", *scope.without) if name not in general.values()}
+    if name := general.get(flag):
+        instead = scope.without.get(name)
+        return f"use {instead}" if instead else "it is for koderz benchmark"
+    owners = [
+        f"--{kind} {' or '.join(names)}"
+        for kind, registry in REGISTRIES.items()
+        if (names := [name for name in registry.options if flag in _flags_of(registry.options_of(name))])
+    ]
+    return f"it is for koderz benchmark {' or '.join(owners)}" if owners else ""
+
+
+def _flags_of(struct: type | None) -> set[str]:
+    return {flag for field in fields_of(struct).values() for flag in field.flags} if struct else set()
 
 
 def _parameters(
-    schema: Schema, names: Iterable[str], without: Iterable[str], usual: Mapping[str, Any], told: Mapping[str, str]
+    headings: Mapping[str, Sequence[Field]],
+    names: Collection[str],
+    usual: Mapping[str, Any],
+    told: Mapping[str, str],
+    *,
+    has_file: bool,
 ) -> list[inspect.Parameter]:
     parameters = [
         _parameter(field, heading, told.get(field.name) or _help(field, usual.get(field.name, field.default)))
-        for heading, fields in panels(schema).items()
+        for heading, fields in headings.items()
         for field in fields
-        if (field.name in names if names else field.name not in without)
+        if field.name in names
     ]
-    return parameters if names or "problems" in without else [*parameters, _problems_file()]
+    return [*parameters, _problems_file()] if has_file and "problems" in names else parameters
 
 
 def _heading(owner: str) -> str:
@@ -147,10 +171,9 @@ def _heading(owner: str) -> str:
 
 
 def _parameter(field: Field, panel: str, text: str) -> inspect.Parameter:
-    flags = field.about.flags or ((f"--no-{field.name.replace('_', '-')}",) if field.is_negated else (field.flag,))
     option = typer.Option(
         None,
-        *flags,
+        *field.flags,
         help=text,
         metavar=f"{field.about.metavar} …" if field.about.listed else field.about.metavar,
         show_default=False,

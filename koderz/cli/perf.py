@@ -15,6 +15,8 @@ from koderz.cli.front import Front, Trust, run_options
 from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
+from koderz.settings.layers import OWN, Scope
+from koderz.settings.schema import OF_PROGRAMS
 from koderz.types import NOBODY
 
 if TYPE_CHECKING:
@@ -35,9 +37,13 @@ COMMANDS = {
 
 _SUITE = "koderz-perf-mini"
 _TOLD = {
+    "suite": f"The suite: {_SUITE}, koderz-perf-pypi, gso or iso. Default: {_SUITE}.",
     "local_model": "A model that writes the patches, such as openai/gpt-4o-mini; repeatable. Default: patches that are "
     "given, else those that come with the embedded tasks.",
     "samples": "Patches that a model writes for each task. Default: 1.",
+    "max_iterations": "Maximum patches that a model writes for one task. Default: 3; without a model or patches 1.",
+    "matrix": "A TOML file that lists arms and cells, in place of baseline, human and agent.",
+    "sandbox": "Where patches are timed: contained, docker or modal. Default: contained.",
 }
 _CHECKED = ("sandbox", "docker_image", "image", "overrides", "push", "timeout", "clock", "rounds", "agreement")
 _WHICH = (
@@ -59,7 +65,7 @@ def perf() -> None:
 
 
 @app.command(cls=PanelCommand)
-@with_settings(usual={"suite": _SUITE}, only=("suite", "dataset"))
+@with_settings(usual={"suite": _SUITE}, scope=Scope(only=("suite", "dataset")))
 def tasks(given: dict[str, Any], json: Json = False) -> None:
     """List the tasks: their commits, what is timed, and what that needs."""
     _, suite = _suite(given)
@@ -93,7 +99,8 @@ def _suite(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Set
     from koderz.suites.performance.suite import PerformanceSuite
 
     given = {"suite": _SUITE, **given}
-    settings = read_sources(given, names=_WHICH, schema=schema_here(given), trust_config=trust_config).settings
+    schema = schema_here(given, scope=OWN)
+    settings = read_sources(given, names=_WHICH, scope=OWN, schema=schema, trust_config=trust_config).settings
     suite = load_suite(settings.suite, settings.dataset, settings)
     if not isinstance(suite, PerformanceSuite):
         raise KoderzError(
@@ -108,6 +115,10 @@ def _tasks_of(suite: PerformanceSuite) -> tuple[PerfTask, ...]:
 
 def _which(help_text: str, metavar: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Tasks", **more)
+
+
+def _arms(help_text: str, metavar: str | None, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Arms", **more)
 
 
 def _beginning(*words: str) -> Callable[[str], list[str]]:
@@ -126,17 +137,21 @@ _Kind = Annotated[
 ]
 _Mode = Annotated[
     str | None,
-    typer.Option(
-        "--mode",
-        metavar="human|agent",
-        help="Measure only this arm. Default: all three.",
-        autocompletion=_beginning("human", "agent"),
-    ),
+    _arms("Measure only this arm. Default: all three.", "human|agent", autocompletion=_beginning("human", "agent")),
 ]
 
 
 @app.command(cls=PanelCommand)
-@run_options(told=_TOLD, suite=_SUITE, concurrency=4)
+@run_options(
+    without={
+        **dict.fromkeys({*OF_PROGRAMS} - {"sandbox", "docker_image"}, ""),
+        **dict.fromkeys(("solver", "solvers"), "--mode, --predictions or --model"),
+        "problems": "TASK or --commits-file",
+    },
+    told=_TOLD,
+    suite=_SUITE,
+    concurrency=4,
+)
 def run(
     front: Front,
     tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids of tasks. Default: all.")] = None,
@@ -150,18 +165,16 @@ def run(
     start_from: Annotated[
         str | None, _which("The first task: its index from 0, or a commit.", "N|COMMIT", "--start-from")
     ] = None,
-    baseline: Annotated[bool, typer.Option("--baseline", help="Measure only the arm baseline.")] = False,
+    baseline: Annotated[bool, _arms("Measure only the arm baseline.", None, "--baseline")] = False,
     mode: _Mode = None,
     agent_type: Annotated[
         list[str] | None,
-        typer.Option("--agent-type", metavar="NAME", help="Whose patches of --patches; repeatable. Default: the only."),
+        _arms("Whose patches of --patches; repeatable. Default: the only.", "NAME"),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", "--skip-existing", help="Go on with the last run of the same plan, if any.")
+        bool, _arms("Go on with the last run of the same plan, if any.", None, "--resume", "--skip-existing")
     ] = False,
-    parallel: Annotated[
-        int | None, typer.Option("--parallel", metavar="N", min=1, help="Modal: how many are measured at once.")
-    ] = None,
+    parallel: Annotated[int | None, _arms("Modal: how many are measured at once.", "N", min=1)] = None,
 ) -> None:
     """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model."""
     from koderz.suites.performance.tasks import read_commits
@@ -292,7 +305,7 @@ def _show_plan(tasks: Sequence[PerfTask], arms: Sequence[str]) -> None:
 
 
 @app.command(cls=PanelCommand)
-@with_settings(usual={"suite": _SUITE}, only=("suite", "dataset", *_CHECKED))
+@with_settings(usual={"suite": _SUITE}, scope=Scope(only=("suite", "dataset", *_CHECKED)))
 def check(
     given: dict[str, Any],
     tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK] …", help="Ids or commits. Default: all.")] = None,

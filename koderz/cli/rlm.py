@@ -16,7 +16,7 @@ from koderz.cli.console import say, say_all, warn
 from koderz.cli.front import Front, exit_code, interruptible, run_options
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.session import SessionScreen, next_steps
-from koderz.errors import KoderzError
+from koderz.settings.schema import OF_PROGRAMS
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
@@ -49,6 +49,15 @@ _TESTS: Mapping[str, tuple[str, Sequence[str]]] = {
 }
 """What each benchmark tests, in the words of the runner whose screen this is."""
 
+_TOLD = {
+    "mode": "comparative: direct and rlm on the same tasks; zero-shot: direct alone. Default: --solver rlm.",
+    "problems": "Only these tasks, by id or index, separated by commas.",
+    "limit": "Tasks of each benchmark, in place of --max-tasks and its halves.",
+    "concurrency": "With --async: maximum tasks at work at once. Default: 5.",
+    "pool_size": "With --async: maximum cells of code at once, and sessions made ahead. Default: 3.",
+}
+"""The help of settings that mean something else here than elsewhere."""
+
 app = new_group("Benchmarks of long texts by recursive language models, whose code runs in WASM.")
 
 
@@ -57,36 +66,45 @@ def group() -> None:
     """A group has commands by name, also where it has one alone."""
 
 
+def _own(help_text: str, metavar: str | None = None, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Benchmarks", **more)
+
+
 @app.command(cls=PanelCommand)
-@run_options(suites=_SUITES, solver="rlm", local_model="gpt-5", concurrency=5, pool_size=3)
+@run_options(
+    without={
+        **dict.fromkeys((*OF_PROGRAMS, "detach"), ""),
+        "suite": "--benchmark, which says which suite",
+        "dataset": "--dataset-dir, which says where the suites' files are",
+    },
+    parts=[("suite", name) for name in _SUITES],
+    told=_TOLD,
+    solver="rlm",
+    local_model="gpt-5",
+    concurrency=5,
+    pool_size=3,
+)
 def run(
     front: Front,
     benchmark: Annotated[
         Literal["oolong", "deep_research", "ruler", "all"],
-        typer.Option(
-            metavar="NAME", help="The benchmark: oolong, deep_research, ruler or all.", rich_help_panel="Tasks"
-        ),
+        _own("The benchmark: oolong, deep_research, ruler or all.", "NAME"),
     ] = "all",
     max_tasks: Annotated[
-        int, typer.Option(metavar="N", help="Tasks of each benchmark; of all, half as many for deep_research.", min=1)
+        int, _own("Tasks of each benchmark; of all, half as many for deep_research.", "N", min=1)
     ] = 10,
     dataset_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Data sets: oolong/, browsecomp-plus/, browsecomp-plus-corpus/.")
+        Path | None, _own("Data sets: oolong/, browsecomp-plus/, browsecomp-plus-corpus/.", "DIR")
     ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(metavar="KEY", help="The server's key. Default: LLM_API_KEY, or OPENAI_API_KEY.")
-    ] = None,
-    simulated: Annotated[
-        bool, typer.Option("--simulated", help="Ask the simulated model, which needs no key.")
-    ] = False,
-    output_dir: Annotated[str, typer.Option(metavar="DIR", help="Where summary.json and the results go.")] = "results",
-    no_save: Annotated[bool, typer.Option("--no-save", help="Write no such files; the journals stay.")] = False,
+    api_key: Annotated[str | None, _own("The server's key. Default: LLM_API_KEY, or OPENAI_API_KEY.", "KEY")] = None,
+    simulated: Annotated[bool, _own("Ask the simulated model, which needs no key.", None, "--simulated")] = False,
+    output_dir: Annotated[str, _own("Where summary.json and the results go.", "DIR")] = "results",
+    no_save: Annotated[bool, _own("Write no such files; the journals stay.", None, "--no-save")] = False,
     enable_logging: Annotated[
-        bool, typer.Option("--enable-logging", help="A line for each turn, cell and sub-call on standard error.")
+        bool, _own("A line for each turn, cell and sub-call on standard error.", None, "--enable-logging")
     ] = False,
     is_async: Annotated[
-        bool,
-        typer.Option("--async", help="--concurrency tasks at once, and --pool-size cells; else one after another."),
+        bool, _own("--concurrency tasks at once, and --pool-size cells; else one after another.", None, "--async")
     ] = False,
 ) -> None:
     """Run the benchmarks in turn. All are planned before the first call, and koderz benchmark resume goes on with all.
@@ -98,8 +116,6 @@ def run(
 
     wish = _wish(front, api_key, simulated=simulated, is_async=is_async)
     wish = replace(wish, max_tasks=max_tasks, dataset_dir=dataset_dir, output=None if no_save else output_dir)
-    if set_here := [name for name in ("suite", "dataset") if name in front.given]:
-        raise KoderzError(f"--{set_here[0]}: here --benchmark says which suite, and --dataset-dir where its files are")
     names = tuple(BENCHMARKS) if benchmark == "all" else (benchmark,)
     with interruptible():
         raise typer.Exit(asyncio.run(_run(front, names, wish, enable_logging=enable_logging)))
@@ -135,7 +151,7 @@ async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging
     place = await sidecar(wish.settings.get("wasm_url"), os.environ)
     wish = replace(wish, settings={**wish.settings, "wasm_url": place})
     screen = _Screen(front, wish, enable_logging=enable_logging)
-    plans = await plan_benchmarks(names, wish, os.environ, screen)
+    plans = await plan_benchmarks(names, wish, os.environ, screen, scope=front.scope, trust_config=front.trust_config)
     if front.dry_run:
         from koderz.cli.dryrun import show_plan
 

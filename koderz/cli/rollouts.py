@@ -18,6 +18,8 @@ from koderz.cli.front import AcceptChanges, Front, Json, Quiet, Trust, Wait, run
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError, StorageError
+from koderz.settings.layers import OWN, SOLVING
+from koderz.settings.schema import OF_PROGRAMS
 from tracker.files import write_whole
 
 if TYPE_CHECKING:
@@ -32,29 +34,44 @@ Stamp = Annotated[
     str | None, typer.Option("--rollout", metavar="STAMP", help="Those of then, or the newest that begins so.")
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A configuration's name, or a folder rollouts/NAME/STAMP.")]
+_TOLD = {
+    "local_model": "The model of every entry. Default: the entry's own; without CONFIG simulated.",
+    "concurrency": "The same as --parallel. Default: CONFIG's parallel.",
+    "sandbox": "Where commands of every entry run: local, docker, modal or uncontained. Default: the entry's own, else "
+    "SANDBOX_BACKEND, else docker if it answers, else local.",
+}
+"""The help of settings that mean something else here than elsewhere."""
+
 _WITHOUT_MODEL = ("oracle", "nop", "scripted")
 
 app = new_group("Have agents work on prepared repositories, graded by hidden tests.")
 
 
+def _own(help_text: str, metavar: str | None, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Rollouts", **more)
+
+
 @app.command(cls=PanelCommand)
-@run_options(suite="rollouts")
+@run_options(
+    without={
+        **dict.fromkeys({*OF_PROGRAMS} - {"sandbox", "docker_image"}, ""),
+        **dict.fromkeys(("suite", "dataset", "problems", "limit", "shuffle"), "the tasks of CONFIG"),
+        **dict.fromkeys(SOLVING, "--agent"),
+        "samples": "--rollouts",
+    },
+    told=_TOLD,
+    suite="rollouts",
+)
 def run(
     front: Front,
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file with [[tasks]].")] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The agent of every entry.")] = None,
-    rollouts: Annotated[
-        int | None, typer.Option("--rollouts", metavar="N", min=1, max=100_000, help="Rollouts of every entry.")
-    ] = None,
-    parallel: Annotated[
-        int | None, typer.Option("--parallel", metavar="N", min=1, max=4096, help="Rollouts at work at once.")
-    ] = None,
-    timeout_sec: Annotated[
-        float | None, typer.Option("--timeout-sec", metavar="SECONDS", min=1, help="The agent's time, in every entry.")
-    ] = None,
-    data: Data = DATA,
+    agent: Annotated[str | None, _own("The agent of every entry.", "NAME")] = None,
+    rollouts: Annotated[int | None, _own("Rollouts of every entry.", "N", min=1, max=100_000)] = None,
+    parallel: Annotated[int | None, _own("Rollouts at work at once.", "N", min=1, max=4096)] = None,
+    timeout_sec: Annotated[float | None, _own("The agent's time, in every entry.", "SECONDS", min=1)] = None,
+    data: Annotated[Path, _own("Where files are: rollouts/ and runs/.", "DIR")] = DATA,
     verbose: Annotated[
-        int, typer.Option("-v", "--verbose", count=True, help="Lines without icons; -vv: what agents and tests say.")
+        int, _own("Lines without icons; -vv: what agents and tests say.", None, "-v", "--verbose", count=True)
     ] = 0,
 ) -> None:
     """Run the rollouts of a configuration; without one the embedded tasks, on the simulated model."""
@@ -117,7 +134,7 @@ def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[
     from koderz.settings.toml import read_sources
 
     flags = {name: value for name, value in given.items() if name in ("agent_timeout", "entry_sandbox")}
-    schema = schema_here({**given, "suite": "rollouts"})
+    schema = schema_here({**given, "suite": "rollouts"}, scope=OWN)
     names = {"local_model", "agent_timeout", "entry_sandbox"}
     return values_in(read_sources(flags, names=names, schema=schema, trust_config=trust_config).settings)
 

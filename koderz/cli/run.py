@@ -9,6 +9,7 @@ import typer
 from koderz.cli.console import Shown
 from koderz.cli.front import Json, Quiet, Trust, exit_code, finish, one
 from koderz.cli.options import with_settings
+from koderz.settings.layers import Scope
 from koderz.settings.schema import OF_SINKS
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ _NOT_FOR_ONE = (
 )  # fmt: skip
 
 
-@with_settings(without=_NOT_FOR_ONE)
+@with_settings(scope=Scope(without=dict.fromkeys(_NOT_FOR_ONE, "")))
 def run(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Which one: HumanEval/3, or 3.")],
     given: dict[str, Any],

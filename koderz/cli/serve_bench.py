@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,12 +28,16 @@ _OPTIONS = (
 """What of a run's options means something to a load."""
 
 
+_server = partial(typer.Option, help="The server's, without --base-url.", rich_help_panel="Server")
+
+
 def _saving(help_text: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, help=help_text, rich_help_panel="Result file", **more)
 
 
 @run_options(
     only=_OPTIONS,
+    without={"detach": ""},
     told={"local_model": "The model to ask. Default: the server's first."},
     suite="serving",
     solver="serve-bench",
@@ -40,8 +45,8 @@ def _saving(help_text: str, *flags: str, **more: Any) -> Any:
 )
 def serve_bench(
     front: Front,
-    host: Annotated[str, typer.Option(metavar="HOST", help="The server's, without --base-url.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="PORT", help="The server's, without --base-url.")] = 8000,
+    host: Annotated[str, _server(metavar="HOST")] = "127.0.0.1",
+    port: Annotated[int, _server(metavar="PORT")] = 8000,
     save_result: Annotated[bool, _saving("Save the result as JSON, in vLLM's form.", "--save-result")] = False,
     save_detailed: Annotated[
         bool, _saving("Save the times, lengths, texts and error of each request, too.", "--save-detailed")

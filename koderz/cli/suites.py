@@ -14,6 +14,7 @@ from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import with_settings
 from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
+from koderz.settings.layers import Scope
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -66,7 +67,7 @@ def add(
 
 
 @app.command(cls=OfSuite)
-@with_settings(without=[name for name in schema_of().fields if name not in _OF_A_SUITE])
+@with_settings(scope=Scope(without={name: "" for name in schema_of().fields if name not in _OF_A_SUITE}))
 def export(
     given: dict[str, Any],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where the files are written.")],

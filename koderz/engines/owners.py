@@ -12,7 +12,7 @@ from koderz.engines import ENGINES
 from koderz.plans.arms import MODES, solver_names
 from koderz.plans.matrix import read_matrix
 from koderz.sandbox import SANDBOXES
-from koderz.settings.layers import Schema
+from koderz.settings.layers import EVERYTHING, Schema, Scope
 from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
 from koderz.settings.toml import peek
@@ -52,24 +52,31 @@ def schema_of(*chosen: tuple[str, str]) -> Schema:
     for kind, name in dict.fromkeys((*_ALWAYS, *chosen)):
         if struct := REGISTRIES[kind].options_of(name):
             found[struct if kind == "suite" else (kind, name)] = f"{kind}.{name}", struct  # one suite alone takes part
-    return Schema(dict(found.values()), REGISTRIES)
+    idle = {f"{kind}.{name}" for kind, name in _ALWAYS if kind in ("suite", "solver") and (kind, name) not in chosen}
+    return Schema(dict(found.values()), REGISTRIES, idle)
 
 
-def chosen_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, str]]:
-    """What takes part, by kind and name, as flags, variables and this folder's koderz.toml say."""
-    variables = {name: text for name in CHOOSING if (text := environ.get(f"KODERZ_{name.upper()}"))}
+def chosen_here(
+    given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, scope: Scope = EVERYTHING
+) -> Iterator[tuple[str, str]]:
+    """What takes part in a command, by kind and name, as flags, variables and this folder's koderz.toml say."""
+    read = [name for name in CHOOSING if name not in scope.choice]
+    variables = {name: text for name in read if (text := environ.get(f"KODERZ_{name.upper()}"))}
     if model := environ.get("KODERZ_MODEL"):
         variables.setdefault("local_model", model)
-    said = {**peek(Path.cwd(), CHOOSING), **variables, **given}
+    said = {**peek(Path.cwd(), read), **variables, **given}
     matrix = read_matrix(Path(said["matrix"])) if isinstance(said.get("matrix"), str | Path) else None
     models = [*_words(said, "local_model"), *_words(said, "models"), *_words(said, "roles")]
     models += [name for arm in matrix.arms for name in (arm.model or "", *arm.roles.values())] if matrix else []
-    yield from _named({**said, "solvers": solver_names(said, matrix), "answering": models})
+    yield from (parts := scope.parts_beside(given))
+    for kind, name in _named({**said, "solvers": solver_names(said, matrix), "answering": models}):
+        if kind not in dict(parts):
+            yield kind, name
 
 
-def schema_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Schema:
-    """The options of what takes part, as flags, variables and this folder's koderz.toml say."""
-    return schema_of(*chosen_here(given, environ))
+def schema_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, scope: Scope = EVERYTHING) -> Schema:
+    """The options of what `chosen_here` names."""
+    return schema_of(*chosen_here(given, environ, scope))
 
 
 def restored_settings(record: records.Plan) -> Settings:

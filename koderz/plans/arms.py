@@ -109,8 +109,7 @@ def make_arms(
     solver does. Raises KoderzError where a solver, one of its roles or parameters doesn't exist.
     """
     chosen = {"suite": settings.suite, "mode": settings.mode, "solver": settings.solver, "solvers": settings.solvers}
-    names = solver_names(chosen)
-    stated = matrix.arms if matrix else tuple(MatrixArm(name, name) for name in names)
+    stated = matrix.arms if matrix else tuple(MatrixArm(name, name) for name in solver_names(chosen))
     solvers = [_solver(settings, arm, matrix, arguments, (tables or {}).get(arm.solver, {})) for arm in stated]
     ready = [
         (arm, solver.settled(_offered(settings, at_hand(solver), own), arguments), own)

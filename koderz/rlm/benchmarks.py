@@ -16,7 +16,7 @@ from koderz.runs.observer import Observer
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_together
 from koderz.runs.session import Session
-from koderz.settings.layers import fields_in, secrets_in
+from koderz.settings.layers import OWN, SOLVING, Scope, fields_in, secrets_in
 from koderz.settings.options import flag_of
 from koderz.suites.long_context.published import ENDINGS
 from koderz.suites.long_context.results import SUMMARY, file_of
@@ -118,14 +118,25 @@ async def sidecar(given: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 async def plan_benchmarks(
-    names: Sequence[str], wish: Wish, environ: Mapping[str, str], observer: Observer | None = None
+    names: Sequence[str],
+    wish: Wish,
+    environ: Mapping[str, str],
+    observer: Observer | None = None,
+    *,
+    scope: Scope = OWN,
+    trust_config: bool = False,
 ) -> dict[str, Plan]:
-    """The plans of a run for each benchmark. Nothing is created, nobody is asked. KoderzError for what doesn't fit."""
+    """The plans of a run for each benchmark. Nothing is created, nobody is asked. KoderzError for what doesn't fit.
+
+    `scope`: the options that have an effect; `trust_config`: whether koderz.toml is trusted.
+    """
     plans = {}
     for name in names:
         shared = len(names) > 1
         given = await asyncio.to_thread(_settings_of, BENCHMARKS[name], wish, environ, shared=shared)
-        plans[name] = await prepare(given, None, observer=observer, environ=environ)
+        plans[name] = await prepare(
+            given, None, observer=observer, environ=environ, scope=scope, trust_config=trust_config
+        )
     _require_used(wish.settings, plans.values())
     runs = {name: plan.name for name, plan in plans.items()}
     return {name: _filed(plan, about(name, runs, wish)) for name, plan in plans.items()}
@@ -160,7 +171,7 @@ def _settings_of(benchmark: Benchmark, wish: Wish, environ: Mapping[str, str], *
 
     part = benchmark.share if shared else 1
     limit = max(1, wish.max_tasks // part)
-    chosen = {"solver": "rlm"} if not {"solver", "solvers", "mode", "matrix"} & {*wish.settings} else {}
+    chosen = {"solver": "rlm"} if wish.settings.keys().isdisjoint(SOLVING) else {}
     given = {
         "suite": benchmark.suite,
         **chosen,
@@ -171,7 +182,7 @@ def _settings_of(benchmark: Benchmark, wish: Wish, environ: Mapping[str, str], *
         **_datasets(benchmark, wish.dataset_dir),
         **wish.settings,
     }
-    known = schema_here(given, environ).fields
+    known = schema_here(given, environ, OWN).fields
     given.setdefault(benchmark.count, max(limit, known[benchmark.count].default))
     return {name: value for name, value in given.items() if name in known and value is not None}
 

@@ -19,7 +19,7 @@ from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
 from koderz.runs.addresses import require_whole
 from koderz.runs.observer import NullObserver, Observer
-from koderz.settings.layers import values_in
+from koderz.settings.layers import EVERYTHING, Scope, values_in
 from koderz.settings.options import flag_of
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
@@ -39,15 +39,17 @@ async def prepare(
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
     subject: Subject | None = None,
+    scope: Scope = EVERYTHING,
 ) -> Plan:
     """The plan of a new run. Nothing is created, no model is asked; KoderzError for what doesn't fit.
 
     `matrix`: its arms and cells, where neither a mode nor a file states them; `subject`: what it is about, where the
-    suite's name alone doesn't say it.
+    suite's name alone doesn't say it; `scope`: the options that have an effect in the command.
     """
     observer = observer or NullObserver()
-    chosen = [*chosen_here(given, environ)]
-    sources = read_sources(given, environ, schema=schema_of(*chosen), trust_config=trust_config, spends=could_spend)
+    chosen = [*chosen_here(given, environ, scope)]
+    schema = schema_of(*chosen)
+    sources = read_sources(given, environ, scope=scope, schema=schema, trust_config=trust_config, spends=could_spend)
     _tell_unused(sources, chosen, observer)
     settings = _fitting(sources, single=single)
     require_whole(settings)
@@ -56,9 +58,7 @@ async def prepare(
     for notice in getattr(subject.suite, "notices", ()):
         observer.notice(notice)
     matrix = read_matrix(settings.matrix) if settings.matrix else matrix
-    if matrix and all(arm.model for arm in matrix.arms):  # whom the run is about is said by its arms
-        settings = replace(settings, local_model=matrix.arms[0].model, models=())
-    settings = await _with_model(settings, observer, environ)
+    settings = await _with_model(settings, matrix, observer, environ)
     at_hand: dict[str, Any] = {}
 
     def found_at_hand(solver: Solver) -> Mapping[str, Any]:
@@ -131,8 +131,12 @@ def _tell_unused(sources: Sources, chosen: Collection[tuple[str, str]], observer
                 observer.notice(f"{flag_of(name)} is for --{kind} {owner}, which has no part in this run")
 
 
-async def _with_model(settings: Settings, observer: Observer, environ: Mapping[str, str]) -> Settings:
+async def _with_model(
+    settings: Settings, matrix: Matrix | None, observer: Observer, environ: Mapping[str, str]
+) -> Settings:
     """The settings with a model: the one named, or what answers here; the simulated one where nothing does."""
+    if matrix and all(arm.model for arm in matrix.arms):  # whom the run is about is said by its arms
+        settings = replace(settings, local_model=matrix.arms[0].model, models=())
     if settings.models or settings.local_model is not None:
         from koderz.models import parse_model_name
 

@@ -6,9 +6,10 @@ but for what only makes sense for one command.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -29,12 +30,17 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 class Schema:
     """All options of a run: the settings, and the dataclass of each that takes part and has options of its own."""
 
-    def __init__(self, structs: Mapping[str, type] = _NONE, registries: Mapping[str, Registry] = _NONE) -> None:
-        """`structs` by owner: `solver.iterative`; `registries`: what there is, by kind.
+    def __init__(
+        self,
+        structs: Mapping[str, type] = _NONE,
+        registries: Mapping[str, Registry] = _NONE,
+        idle: Collection[str] = (),
+    ) -> None:
+        """`structs` by owner: `solver.iterative`; `registries`: what there is, by kind; `idle`: owners without a part.
 
         Raises KoderzError where two have an option of the same name, unless both are suites, of which a run has one.
         """
-        self.structs, self.registries = structs, registries
+        self.structs, self.registries, self.idle = structs, registries, idle
         self.fields: dict[str, Field] = dict(fields_of(Settings))
         for owner, struct in self.structs.items():
             for name, field in fields_of(struct).items():
@@ -45,8 +51,9 @@ class Schema:
                     raise KoderzError(f"{owner} has an option {flag_of(name)}, but there is another one of that name")
 
     def owners(self, name: str) -> list[str]:
-        """Whose option it is; none where it is one of the settings."""
-        return [owner for owner, struct in self.structs.items() if name in fields_of(struct)]
+        """Whose option it is, those that take part first; none where it is one of the settings."""
+        found = [owner for owner, struct in self.structs.items() if name in fields_of(struct)]
+        return sorted(found, key=lambda owner: owner in self.idle)
 
     def field(self, name: str, where: str, owner: str | None = None) -> Field:
         """An option, of that owner if one is named. KoderzError, with the nearest name there is, for an unknown one."""
@@ -69,13 +76,15 @@ class Schema:
             nearest = _nearest(name, (*known, *others)) or f"there are {', '.join((*known, *others))}"
             raise KoderzError(f"{where}: there is no {kind} {name!r}; {nearest}")
 
-    def from_environment(self, environ: Mapping[str, str]) -> dict[str, Any]:
-        """The options that `KODERZ_*` variables give. Unknown ones are ignored, wrong ones are a KoderzError.
+    def from_environment(self, environ: Mapping[str, str], without: Collection[str] = ()) -> dict[str, Any]:
+        """The options that `KODERZ_*` variables give, but for some. Unknown ones are ignored, wrong ones a KoderzError.
 
         An empty variable counts as not set, but for KODERZ_SINKS: that, like `none`, is no sink at all.
         """
         found = {}
         for name, field in self.fields.items():
+            if name in without:
+                continue
             variable = f"KODERZ_{name.upper()}"
             text = environ.get(variable) or (environ.get("KODERZ_MODEL") if name == "local_model" else None)
             if name == "sinks" and environ.get(variable) in ("", "none"):
@@ -116,6 +125,50 @@ class Schema:
         unknown = [name for name in environ if name.startswith("KODERZ") and name not in known]
         return {name: meant for name in unknown for meant in known if _one_edit(name, meant)}
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Which options of a run have an effect in a command."""
+
+    only: Collection[str] = ()  # these alone: settings by name, and as `suite.serving` all of an owner
+    without: Mapping[str, str] = dataclasses.field(default_factory=dict)  # not these, and what serves instead, if any
+    is_own: bool = False  # whether the command says itself which suites and solvers take part
+    parts: Collection[tuple[str, str]] = ()  # those of them that no setting names, as `("suite", "ruler")`
+
+    @property
+    def choice(self) -> Collection[str]:
+        """The settings that choose what takes part, where the command does so unless a flag does."""
+        return CHOICE if self.is_own else ()
+
+    def parts_beside(self, given: Collection[str]) -> list[tuple[str, str]]:
+        """The parts in whose place the given settings name none."""
+        names = {"suite": ("suite",), "solver": SOLVING}
+        return [(kind, name) for kind, name in self.parts if not {*given} & {*names[kind]}]
+
+    def idle(self, schema: Schema) -> set[str]:
+        """The options that have no effect."""
+        idle = schema.idle if self.is_own else ()
+
+        def has_part(name: str) -> bool:
+            owners = schema.owners(name)
+            named = {name, *owners}
+            is_chosen = not self.only or not named.isdisjoint(self.only)
+            return is_chosen and name not in self.without and not (owners and {*owners} <= {*idle})
+
+        return {name for name in schema.fields if not has_part(name)}
+
+    def unread(self, schema: Schema) -> set[str]:
+        """The options that neither variables nor koderz.toml give."""
+        return self.idle(schema) | {*self.choice}
+
+
+SOLVING = ("mode", "solver", "solvers", "matrix")
+"""The settings that say which solvers take part."""
+
+CHOICE = ("suite", "problems", *SOLVING)
+"""The settings that say which tasks a run is about, and how they are solved."""
+
+EVERYTHING, OWN = Scope(), Scope(is_own=True)
 
 CORE = Schema()
 """The settings alone, for commands that ask for nothing else."""

@@ -85,6 +85,11 @@ class Field:
         return flag_of(self.name)
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """What the command line calls it."""
+        return self.about.flags or ((flag_of(f"no_{self.name}"),) if self.is_negated else (self.flag,))
+
+    @property
     def plain_type(self) -> Any:
         """Its type without None."""
         if typing.get_origin(self.type) is types.UnionType:

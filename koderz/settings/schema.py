@@ -259,5 +259,8 @@ class Settings:
 OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail")
 """The settings that say where a run is recorded; no experiment depends on them."""
 
+OF_PROGRAMS = ("judges", "sandbox", "docker_image", "use_memory", "memory_live", "simulated_skill")
+"""The settings that have an effect where programs are judged, or an attempt is told of earlier ones."""
+
 OF_JUDGING = ("suite", "dataset", "test_timeout", "test_memory", "judges", "sandbox", "docker_image")
 """The settings that say how programs are judged which no run has asked for."""

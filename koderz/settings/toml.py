@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.settings.layers import CORE, KINDS, Schema
+from koderz.settings.layers import CORE, EVERYTHING, KINDS, Schema, Scope
 from koderz.settings.schema import Settings
 from koderz.settings.trust import Spends, costly, require_trust, risks_of
 from tracker.files import MB, read_all
@@ -60,7 +60,7 @@ def load_config(
     table, owners = _parse(path, data)
     where = partial(_where, path, data)
     prices = _prices(where("prices"), table.pop("prices", {}))
-    values = _values(where, table, schema)
+    values = _values(where, {key: table[key] for key in table if not _gives_way(schema, key, table[key])}, schema)
     solvers: dict[str, dict[str, Any]] = {}
     for owner, own in _tables(where, owners, schema).items():
         kind, _, name = owner.partition(".")
@@ -107,18 +107,21 @@ def read_sources(
     environ: Mapping[str, str] = os.environ,
     *,
     names: Collection[str] | None = None,
+    scope: Scope = EVERYTHING,
     schema: Schema = CORE,
     trust_config: bool = False,
     spends: Spends = costly,
 ) -> Sources:
     """What options, variables and this folder's koderz.toml say of the settings in `names`; without these, of all.
 
-    What the file says needs to be trusted only where no option or variable says otherwise. Raises KoderzError for
-    what doesn't fit.
+    What has no effect in a command of that scope is left out of variables and the file. What the file says needs to be
+    trusted only where no option or variable says otherwise. Raises KoderzError for what doesn't fit.
     """
-    flags, environment = schema.from_flags(given), schema.from_environment(environ)
+    unread = scope.unread(schema)
+    flags, environment = schema.from_flags(given), schema.from_environment(environ, unread)
     nearer = {*flags, *environment}
-    used = {*(names or (*schema.fields, "prices"))} - nearer - ({"models"} if "local_model" in nearer else set())
+    unused = nearer | unread | ({"models"} if "local_model" in nearer else set())
+    used = {*(names or (*schema.fields, "prices"))} - unused
     config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=used, schema=schema, spends=spends)
     sources = Sources(flags, environment, config, schema)
     check_names((*sources.settings.sinks, *sources.settings.no_sinks))
@@ -171,6 +174,18 @@ def _values(where: Callable[[str], str], table: Mapping[str, Any], schema: Schem
         if schema is not CORE or schema.is_meant_by(name):
             found[name] = schema.field(name, where(key)).read(value, where(name))
     return found
+
+
+def _gives_way(schema: Schema, key: str, value: Any) -> bool:
+    """Whether it is meant for the setting whose place an option of what takes part has, and is none for that."""
+    usual = CORE.fields.get(_name(key))
+    if usual is None or schema.fields[usual.name] is usual:
+        return False
+    try:
+        usual.read(value, key)
+    except KoderzError:
+        return False
+    return True
 
 
 def _name(key: str) -> str:

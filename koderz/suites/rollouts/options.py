@@ -15,7 +15,9 @@ class RolloutsOptions:
         None, "Time that an agent has. Default: the task's own, else 1800.", "SECONDS", bounds=(1, 86_400)
     )
     agent_memory: int = option(4096, "Memory that an agent's commands share.", "MB", bounds=(64, 1 << 20))
-    entry_sandbox: bool = option(True, "Have entries that name a sandbox use it; --sandbox has all use the one given.")
+    entry_sandbox: bool = option(
+        True, "Have entries that name a sandbox use the run's all the same, as with --sandbox."
+    )
     judge_model: str | None = option(
         None,
         "A model whose opinion of diffs stands beside the tests' verdict.",
