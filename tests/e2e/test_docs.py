@@ -26,6 +26,7 @@ from tests.loopback_modal import ModalServer
 
 MODELS = ("gpt-4o-mini", "qwen2.5-coder:7b", "my-model")
 ON_MODAL = "docs/how-to/modal.md"
+ON_REPOSITORIES = "docs/how-to/repositories.md"
 CI = (DOCS / "ci" / "README.md").read_text(encoding="utf-8")
 
 needs_jq = pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"), reason="jq is not installed")
@@ -98,7 +99,7 @@ def _known(words: list[str]) -> set[str]:
 
 @pytest.mark.slow
 @needs_jq
-@pytest.mark.parametrize("page", [page for page in PAGES if page != ON_MODAL])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in (ON_MODAL, ON_REPOSITORIES)])
 def test_page_works_when_it_is_followed(page: str, koderz: Shell, serve: Callable[..., Server]) -> None:
     server = serve(*[word for model in MODELS for word in ("--model", model)])
     more = {"MODEL_SERVER": server.url, "KODERZ_LIMIT": "5", "MY_KEY": "sk-test-4f9a", "KODERZ_SINKS": "json,memory"}
@@ -118,6 +119,21 @@ def test_page_on_modal_works_when_it_is_followed(koderz: Shell, serve: Callable[
     with ModalServer(secrets={"llm-api-keys": {}}, max_containers=2) as modal:
         modal.put_secret("llm-api-keys", server.env())
         Reader(Remote(koderz.folder, modal, server, 0), server.env(), more).follow(ON_MODAL)
+
+
+@pytest.mark.slow
+def test_page_on_repositories_makes_tasks_that_tell_good_answers_from_none(koderz: Shell) -> None:
+    Reader(koderz, {}, {}).follow(ON_REPOSITORIES)
+
+    (manifest,) = koderz.folder.glob("data/rollouts/shop/*/manifest.json")
+    ended = [(each["verdict"], each["score"]) for each in json.loads(manifest.read_text())["results"]]
+    assert sorted(ended) == [("failed", 0.3), ("passed", 1.0)]
+    summaries = [json.loads(path.read_text()) for path in koderz.results.glob("*.json")]
+    (arms,) = (each["arms"] for each in summaries if each["mode"] == "perf")
+    assert arms["human"]["results"][0]["opt"]
+    (patched,) = arms["agent"]["results"]
+    assert (patched["problem_id"], patched["status"]) == ("shop__duplicates", "passed")
+    assert patched["metrics"]["speedup_base"] > 3
 
 
 def _prepare(page: str, koderz: Shell) -> None:

@@ -6,8 +6,8 @@ import dataclasses
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -52,7 +52,12 @@ def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: b
 
 
 def require_work(task: Rollout, *, judged: bool) -> None:
-    """Raises KoderzError for a task that asks for nothing, or has no tests and isn't `judged` by a model either."""
+    """Raises KoderzError for a task without its repository or instructions, or without tests where no model judges."""
+    if task.source and "://" not in task.source and not Path(task.source).exists():
+        raise KoderzError(
+            f"{task.folder}: there is no repository {task.repo.git_url}; git_url names a folder or a bundle, as seen "
+            "from there, or an https:// URL"
+        )
     if not task.instructions.strip():
         raise KoderzError(f"{task.folder}: the task has no instructions, so an agent would have nothing to do")
     own = task.folder / OWN_TESTS.get(task.format, "")
@@ -94,6 +99,7 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
     repo_files: dict[str, Path | str] = {**files_below(folder / "overlay_repo_files")}
     repo_files |= _converted(overrides.get("overlay_repo_files", {}), dict[str, str], where)
     injected = _converted(overrides.get("inject_files", []), list[dict[str, str]], where)
+    scripts = _scripts(evaluation, where)
     return Rollout(
         folder=folder,
         format="tb",
@@ -104,8 +110,8 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
         files=repo_files,
         removed=tuple(_converted(overrides.get("remove_repo_paths", []), list[str], where)),
         injected={file["path"]: file["content"] for file in injected},
-        rubrics=_rubrics(evaluation, where),
-        scripts=tuple(_converted(evaluation.get("test_scripts", []), list[Script], where)),
+        rubrics=_rubrics(evaluation, scripts, where),
+        scripts=scripts,
         environment=_converted(overrides.get("environment_variables", {}), dict[str, str], where),
         metrics=_converted(evaluation.get("metrics") or "", str, where),
         context=folder if (folder / "Dockerfile").is_file() else None,
@@ -130,13 +136,28 @@ def _require_known(meta: Mapping[str, Any], where: Path) -> None:
                 require_keys(row, known, f"{where}: evaluation.{name}")
 
 
-def _rubrics(evaluation: Mapping[str, Any], where: Path) -> tuple[Rubric, ...]:
+def _scripts(evaluation: Mapping[str, Any], where: Path) -> tuple[Script, ...]:
+    """The test scripts, each with its text, which may lie in a file of the task's folder."""
+    rows = _converted(evaluation.get("test_scripts", []), list[dict[str, Any]], where)
+    for row in rows:
+        if ("content" in row) == ("content_file" in row):
+            raise KoderzError(f"{where}: the test script {row.get('path')} needs one of content and content_file")
+        if "content_file" in row:
+            name = PurePosixPath(_converted(row["content_file"], str, where)).as_posix()
+            file = files_below(where.parent).get(name)
+            if file is None:
+                raise KoderzError(f"{where}: content_file: there is no {name} in {where.parent}")
+            row |= {"content": _text(file), "content_file": name}
+    return tuple(_converted(rows, list[Script], where))
+
+
+def _rubrics(evaluation: Mapping[str, Any], scripts: Sequence[Script], where: Path) -> tuple[Rubric, ...]:
     """Those of the file; of an older one, which has none, the content rubric as one without tests."""
     if "rubrics" not in evaluation and evaluation.get("content_rubric"):
         return (Rubric("content", str(evaluation["content_rubric"])),)
     rubrics = tuple(_converted(evaluation.get("rubrics", []), list[Rubric], where))
     known = [rubric.id for rubric in rubrics]
-    for script in _converted(evaluation.get("test_scripts", []), list[Script], where):
+    for script in scripts:
         if script.rubric_id not in known:
             raise KoderzError(f"{where}: the test script {script.path} is of a rubric {script.rubric_id!r}, unknown")
     if len(set(known)) < len(known) or any(not rubric.weight >= 0 for rubric in rubrics):

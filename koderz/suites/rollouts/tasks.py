@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,7 @@ class Script:
     rubric_id: str
     content: str
     timeout_sec: float = SCRIPT_SECONDS
+    content_file: str = field(default="", repr=False)  # of the task's folder, where its text lies there
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,17 @@ class Rollout:
     sandbox: str = ""  # the backend that its entry names; empty: the run's
 
     @property
+    def source(self) -> str:
+        """Its repository's URL, or path on this machine; empty where it has none."""
+        url = self.repo.git_url
+        return url if "://" in url or not url else os.path.join(os.path.abspath(self.folder), url)  # noqa: PTH100, PTH118
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """What of its folder no agent may see, nor an image be made of."""
+        return (*HIDDEN[self.format], *(script.content_file for script in self.scripts if script.content_file))
+
+    @property
     def image(self) -> Image | None:
         """That of its Dockerfile."""
-        return Image(self.context, self.image_digest, hidden=HIDDEN[self.format]) if self.context else None
+        return Image(self.context, self.image_digest, hidden=self.hidden) if self.context else None

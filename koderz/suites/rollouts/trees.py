@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import os
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,7 @@ from typing import cast
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
-from koderz.suites.rollouts.tasks import HIDDEN, Repo, Rollout, Step
+from koderz.suites.rollouts.tasks import Rollout, Step
 
 UNPREPARED = "can't be prepared"  # what a fault says of a task where no agent was started
 _RUN_SECONDS = 600.0
@@ -32,7 +31,7 @@ def files_below(folder: Path) -> dict[str, Path]:
 
 def shown_below(task: Rollout) -> dict[str, Path]:
     """Each file that the task's image may be made of, by its path in the Dockerfile's folder."""
-    hidden = HIDDEN[task.format]
+    hidden = task.hidden
     return {
         path: file
         for path, file in files_below(task.context or task.folder).items()
@@ -48,7 +47,7 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
     try:
         with git.tree_of(folder) as tree:
             if task.repo.git_url:
-                await _export(task.repo, task.folder, tree)
+                await _export(task, tree)
             for path, source in task.files.items():
                 _lay(tree, path, source)
             _remove(tree, task.removed)
@@ -60,12 +59,10 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
         raise Fault(f"{task.id} {UNPREPARED}: {error}") from error
 
 
-async def _export(repo: Repo, folder: Path, tree: Path) -> None:
-    source = repo.git_url
-    if "://" not in source:
-        source = os.path.join(os.path.abspath(folder), source)  # noqa: ASYNC240, PTH100, PTH118
+async def _export(task: Rollout, tree: Path) -> None:
+    repo = task.repo
     commit = repo.start_commit_sha or (f"refs/source/heads/{repo.branch}" if repo.branch else "refs/source/heads/main")
-    await git.export(source, commit, tree, subdir=repo.subdir, paths=repo.sparse_checkout)
+    await git.export(task.source, commit, tree, subdir=repo.subdir, paths=repo.sparse_checkout)
 
 
 def _lay(tree: Path, path: str, source: Path | str) -> None:

@@ -16,12 +16,12 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Image
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.rollouts.config import read_config
-from koderz.suites.rollouts.formats import load_task
+from koderz.suites.rollouts.formats import load_task, require_work
 from koderz.suites.rollouts.options import RolloutsOptions
 from koderz.suites.rollouts.rubrics import rewarded, scored
 from koderz.suites.rollouts.scripts import ScriptResult
 from koderz.suites.rollouts.suite import SAMPLE, rollouts
-from koderz.suites.rollouts.trees import prepared
+from koderz.suites.rollouts.trees import prepared, shown_below
 from koderz.suites.rollouts.workspaces import Stores
 
 
@@ -163,6 +163,49 @@ def test_known_keys_are_those_of_published_files(tmp_path: Path) -> None:
     metadata = {"title": "T", "tags": ["a"], "difficulty": "easy"}
     task = _meta(tmp_path / "task", repo=repo, evaluation=old, metadata=metadata, sensitivity={"level": "safe"})
     assert load_task(task).title == "T"
+
+
+def test_a_test_script_may_lie_in_a_file_that_no_agent_sees(tmp_path: Path) -> None:
+    row = {"path": "tests/t.py", "rubric_id": "a"}
+    task = _meta(
+        tmp_path / "task", evaluation={"rubrics": [{"id": "a"}], "test_scripts": [row | {"content_file": "./t.py"}]}
+    )
+    (task / "t.py").write_text("def test_one():\n    pass\n")
+    (task / "Dockerfile").write_text("FROM scratch\n")
+    found = load_task(task)
+    assert [(script.path, script.content) for script in found.scripts] == [
+        ("tests/t.py", "def test_one():\n    pass\n")
+    ]
+    assert "t.py" not in shown_below(found)
+    assert found.image
+    assert "t.py" in found.image.hidden
+    (task / "t.py").write_text("def test_two():\n    pass\n")
+    assert load_task(task).digest != found.digest
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({}, "the test script t.py needs one of content and content_file"),
+        ({"content": "", "content_file": "t.py"}, "needs one of content and content_file"),
+        ({"content_file": "gone.py"}, "content_file: there is no gone.py in"),
+        ({"content_file": "../t.py"}, r"content_file: there is no \.\./t\.py in"),
+        ({"content_files": "t.py"}, "unknown key 'content_files'; did you mean 'content_file'"),
+    ],
+)
+def test_a_test_script_without_one_text_is_refused(tmp_path: Path, row: dict[str, str], said: str) -> None:
+    (tmp_path / "t.py").touch()
+    scripts = [{"path": "t.py", "rubric_id": "a"} | row]
+    with pytest.raises(KoderzError, match=said):
+        load_task(_meta(tmp_path / "task", evaluation={"rubrics": [{"id": "a"}], "test_scripts": scripts}))
+
+
+def test_a_repository_that_is_not_there_is_said_before_a_run(tmp_path: Path) -> None:
+    task = load_task(_meta(tmp_path / "task", repo={"git_url": "../gone"}, evaluation=_TESTS))
+    with pytest.raises(KoderzError, match=r"task: there is no repository \.\./gone; git_url names a folder"):
+        require_work(task, judged=False)
+    (tmp_path / "gone").mkdir()
+    require_work(task, judged=False)
 
 
 _TESTS = {"rubrics": [{"id": "a"}], "test_scripts": [{"path": "t.py", "rubric_id": "a", "content": ""}]}
