@@ -155,6 +155,7 @@ class Expected(NamedTuple):
     tokens_out: tuple[float, float]
     depth: int = 0  # of a recursion
     instead: str = ""  # the role that is asked where an arm has none such
+    usual: tuple[float, float, float] | None = None  # calls and tokens in and out that are likely; None: unknown
 
 
 @dataclass(frozen=True, slots=True)

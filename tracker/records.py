@@ -254,6 +254,14 @@ class Grade(OfExperiment, frozen=True, kw_only=True):
     key: str = ""
 
 
+class Use(Struct, frozen=True, gc=False):
+    """What the calls of one role came to."""
+
+    calls: int
+    tokens_in: int
+    tokens_out: int
+
+
 class Experiment(OfTask, frozen=True, kw_only=True):
     """How an experiment ended."""
 
@@ -275,6 +283,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     baseline_cost: float | None = None  # what the local tokens would have cost on the baseline model
     tokens_in: int = 0
     tokens_out: int = 0
+    roles: dict[str, Use] | None = None  # its calls and tokens by role; None: all of them are of main
     latency: float = 0.0  # seconds spent waiting for models
     duration_seconds: float = 0.0  # of the session that ended it
     diverged: bool = False
@@ -376,7 +385,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Call: ("depth", "parent", "tool_calls", "body"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
-    Experiment: ("grades", "depth", "lesson", "lesson_cause", "facts", "answered_by"),
+    Experiment: ("grades", "depth", "roles", "lesson", "lesson_cause", "facts", "answered_by"),
     Grade: ("metrics", "labels"),
 }
 """Fields that are in a line only where they say something."""

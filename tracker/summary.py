@@ -20,7 +20,7 @@ from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read
 from tracker.journal import NAME
 from tracker.parts import completed, from_parts, parts_of
 from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import PASSING, SCHEMA_VERSION, Experiment, Fault, Finished, Headline, Measure, Plan
+from tracker.records import PASSING, SCHEMA_VERSION, Experiment, Fault, Finished, Headline, Measure, Plan, Use
 from tracker.records import Arm as ArmRecord
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
@@ -49,6 +49,7 @@ class Result(Struct, frozen=True, kw_only=True):
     tokens: Count = UNSAID
     tokens_in: Count = 0
     tokens_out: Count = 0
+    roles: Mapping[str, Use] | None = None  # calls and tokens by role, where main isn't the only one
     calls: Count = UNSAID
     depth: Count = 0
     latency: Amount = 0.0  # seconds spent waiting for models

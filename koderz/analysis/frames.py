@@ -14,7 +14,7 @@ Library = Literal["pandas", "polars"]
 Source = Summary | Path | str
 
 _OF_RUN = ("run_id", "model", "mode", "suite", "status", "start_time")
-_OF_RESULT = tuple(name for name in Result.__struct_fields__ if name not in ("cost_by_tier", "metrics"))
+_OF_RESULT = tuple(name for name in Result.__struct_fields__ if name not in ("cost_by_tier", "metrics", "roles"))
 
 
 def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -> Any:

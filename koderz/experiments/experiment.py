@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 SANDBOX, UNPRICED = "sandbox", "sandbox, price unknown"  # as whose engine sandboxes that are rented are on record
 
 
+_NOTHING = records.Use(0, 0, 0)
+
+
 class PendingExperiment(NamedTuple):
     """One experiment, and what is on record for it, in order."""
 
@@ -59,6 +62,7 @@ class Totals:
     cost_known: bool = True
     costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
     local_tokens: tuple[int, int] = (0, 0)  # in, out
+    roles: dict[str, records.Use] = field(default_factory=dict)
     answered_by: dict[str, dict[str, int]] = field(default_factory=dict)  # calls by model asked, and by one named
     scores: list[float] = field(default_factory=list)  # of the items that were graded
 
@@ -68,6 +72,10 @@ class Totals:
         self.depth = max(self.depth, call.depth)
         self.tokens_in += call.tokens_in
         self.tokens_out += call.tokens_out
+        use = self.roles.get(call.role, _NOTHING)
+        self.roles[call.role] = records.Use(
+            use.calls + 1, use.tokens_in + call.tokens_in, use.tokens_out + call.tokens_out
+        )
         self.latency += call.latency
         self.cost_known = self.cost_known and call.cost_known
         if call.answered_by and call.answered_by not in (call.model, call.model.partition("/")[2]):

@@ -29,7 +29,7 @@ from koderz.solvers import Solver
 from koderz.solvers.handles import AskHandle
 from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of, words_of
 from koderz.suites.references import CheckedSuite, ReferenceFault
-from koderz.types import EXCLUSIVE, JUDGE, Reply, Task, Verdict
+from koderz.types import EXCLUSIVE, JUDGE, MAIN, Reply, Task, Verdict
 from tracker import records
 
 if TYPE_CHECKING:
@@ -196,6 +196,7 @@ def experiment_of(
         baseline_cost=baseline_cost,
         tokens_in=totals.tokens_in,
         tokens_out=totals.tokens_out,
+        roles=None if totals.roles.keys() <= {MAIN} else totals.roles,
         latency=totals.latency,
         duration_seconds=round(seconds, 6),
         diverged=handles.diverged,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
+from typing import NamedTuple
 
 from koderz.models import Price
 from koderz.plans.arms import Arm
@@ -31,6 +33,115 @@ class Depth:
     cost: tuple[float, float] | None
 
 
+class Figure(NamedTuple):
+    """A likely figure, and within what it should be four times in five."""
+
+    low: float
+    likely: float
+    high: float
+
+    def __add__(self, other: tuple[float, ...]) -> Figure:  # type: ignore[override]
+        low, likely, high = other
+        return Figure(self.low + low, self.likely + likely, self.high + high)
+
+
+class Amount(NamedTuple):
+    """What the calls of one model are likely to come to."""
+
+    calls: Figure
+    tokens_in: Figure
+    tokens_out: Figure
+    cost: Figure  # US dollars
+
+    def __add__(self, other: tuple[Figure, ...]) -> Amount:  # type: ignore[override]
+        return Amount(*(mine + others for mine, others in zip(self, other, strict=True)))
+
+
+_FREE = Amount(*[Figure(0, 0, 0)] * 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Likely:
+    """The likely figures, each with the range that four in five such runs should stay within."""
+
+    calls: int
+    tokens_in: int
+    tokens_out: int
+    cost: float | None  # US dollars; None: a price is unknown
+    calls_range: tuple[int, int]
+    tokens_in_range: tuple[int, int]
+    tokens_out_range: tuple[int, int]
+    cost_range: tuple[float, float] | None
+
+    @classmethod
+    def of(cls, amount: Amount, *, priced: bool) -> Likely:
+        """The figures as they are told."""
+        cost = amount.cost if priced else None
+        return cls(
+            calls=_rounded(amount.calls.likely),
+            tokens_in=_rounded(amount.tokens_in.likely),
+            tokens_out=_rounded(amount.tokens_out.likely),
+            cost=cost and cost.likely,
+            calls_range=(_rounded(amount.calls.low), _rounded(amount.calls.high)),
+            tokens_in_range=(_rounded(amount.tokens_in.low), _rounded(amount.tokens_in.high)),
+            tokens_out_range=(_rounded(amount.tokens_out.low), _rounded(amount.tokens_out.high)),
+            cost_range=cost and (cost.low, cost.high),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one model's part of a plan may come to, from the least to the most, and likely does."""
+
+    model: str
+    roles: tuple[str, ...]
+    calls: tuple[int, int]
+    tokens_in: tuple[int, int]
+    tokens_out: tuple[int, int]
+    cost: tuple[float, float] | None
+    likely: Likely | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The cells of one arm, as whoever says what is likely of them needs to know them."""
+
+    arm: Arm
+    samples: Mapping[str, int]  # by task
+    prices: Mapping[str, Price]  # by model
+    tokens_in: Mapping[str, Span]  # by model, from the least to the most
+
+
+class Taken(NamedTuple):
+    """What the cells of an arm are likely to take, by model, and how that is known."""
+
+    amounts: Mapping[str, Amount]
+    basis: str
+
+
+History = Callable[[Cells], Taken | None]
+"""Says what cells are likely to take by what others took; None where nothing is known."""
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What the cells of one arm, or of all, may have one model do."""
+
+    roles: dict[str, None] = field(default_factory=dict)
+    calls: Span = (0.0, 0.0)
+    tokens_in: Span = (0.0, 0.0)
+    tokens_out: Span = (0.0, 0.0)
+    cost: Span = (0.0, 0.0)
+    usual: Amount | None = _FREE  # as solvers declare it
+
+    def add(self, role: str, spans: tuple[Span, Span, Span, Span], usual: Amount | None) -> None:
+        self.roles[role] = None
+        self.calls, self.tokens_in, self.tokens_out, self.cost = map(
+            _sum, (self.calls, self.tokens_in, self.tokens_out, self.cost), spans
+        )
+        self.usual = self.usual + usual if self.usual and usual else None
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """What a plan may come to, from the least to the most."""
@@ -41,30 +152,113 @@ class Estimate:
     tokens_out: tuple[int, int]
     cost: tuple[float, float] | None  # US dollars; None: a price is unknown
     depths: tuple[Depth, ...] = ()  # of a recursion, if there is any
+    likely: Likely | None = None  # None: of an arm nothing is known
+    basis: Mapping[str, str] = field(default_factory=dict)  # how that is known, or that it isn't, by arm
+    models: tuple[Share, ...] = ()
 
 
-def estimate(plan: Plan, prices: Mapping[str, Price | None]) -> Estimate:
-    """What the plan may come to, by what its solvers expect. `prices` are those of the models that it asks, by name."""
-    tokens_in = tokens_out = (0.0, 0.0)
+def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = lambda _: None) -> Estimate:
+    """What the plan may come to, by what its solvers expect, and likely does.
+
+    `prices` are those of the models that it asks, by name; `history` knows what runs before it took.
+    """
     calls: dict[int, Span] = {}
     costs: dict[int, Span] = {}
+    sums: dict[str, dict[str, _Sum]] = {arm.name: defaultdict(_Sum) for arm in plan.arms}  # by arm and model
     for arm, samples, expected in _expected(plan):
-        price = prices.get(arm.models.get(expected.role) or arm.models[expected.instead]) or Price(0, 0)
-        asked, told = _times(samples, expected.tokens_in), _times(samples, expected.tokens_out)
+        model = arm.models.get(expected.role) or arm.models[expected.instead]
+        price = prices.get(model) or Price(0, 0)
         cost = _cost(price, samples, expected)
-        calls[expected.depth] = _sum(calls.get(expected.depth, _NONE), _times(samples, expected.calls))
+        asked, told, made = (_times(samples, s) for s in (expected.tokens_in, expected.tokens_out, expected.calls))
+        calls[expected.depth] = _sum(calls.get(expected.depth, _NONE), made)
         costs[expected.depth] = _sum(costs.get(expected.depth, _NONE), cost)
-        tokens_in, tokens_out = _sum(tokens_in, asked), _sum(tokens_out, told)
+        usual = _usual(expected, samples, price)
+        sums[arm.name][model].add(expected.role, (made, asked, told, cost), usual)
     known = all(price is not None for price in prices.values())
+    likely, basis = _likely(plan, prices, sums, history)
+    shares = [*_shares(sums, likely, priced=known)]
     depths = [Depth(depth, _whole(calls[depth]), costs[depth] if known else None) for depth in sorted(calls)]
+    every = [each for models in sums.values() for each in models.values()]
     return Estimate(
         plan.record.planned,
         _whole(reduce(_sum, calls.values(), _NONE)),
-        _whole(tokens_in),
-        _whole(tokens_out),
+        _whole(reduce(_sum, [each.tokens_in for each in every], _NONE)),
+        _whole(reduce(_sum, [each.tokens_out for each in every], _NONE)),
         reduce(_sum, costs.values(), _NONE) if known else None,
         tuple(depths) if len(depths) > 1 else (),
+        None if likely is None else Likely.of(reduce(Amount.__add__, likely.values(), _FREE), priced=known),
+        basis,
+        tuple(shares),
     )
+
+
+def _likely(
+    plan: Plan, prices: Mapping[str, Price | None], sums: Mapping[str, Mapping[str, _Sum]], history: History
+) -> tuple[dict[str, Amount] | None, dict[str, str]]:
+    """What is likely by model, None where of an arm nothing is known, and how it is, by arm."""
+    priced = {model: price or Price(0, 0) for model, price in prices.items()}
+    samples: dict[str, dict[str, int]] = defaultdict(dict)
+    for task, arm, count in plan.cells():
+        samples[arm.name][task.id] = samples[arm.name].get(task.id, 0) + count
+    total: dict[str, Amount] = {}
+    basis: dict[str, str] = {}
+    complete = True
+    for arm in plan.arms:
+        if not (mine := sums[arm.name]):
+            continue
+        taken = history(Cells(arm, samples[arm.name], priced, {model: each.tokens_in for model, each in mine.items()}))
+        usual = {model: each.usual for model, each in mine.items() if each.usual}
+        amounts = {**usual, **(taken.amounts if taken else {})}
+        if taken and len(amounts) == len(mine):
+            basis[arm.name] = taken.basis
+        elif len(amounts) == len(mine):
+            basis[arm.name] = "from half to double what is usual for it, since no run like this has finished here"
+        else:
+            basis[arm.name] = "unknown, since no run like this has finished here"
+            complete = False
+        for model, amount in amounts.items():
+            total[model] = total.get(model, _FREE) + amount
+    return (total if complete else None), basis
+
+
+def _shares(
+    sums: Mapping[str, Mapping[str, _Sum]], likely: Mapping[str, Amount] | None, *, priced: bool
+) -> Iterator[Share]:
+    """The plan by model."""
+    for model in dict.fromkeys(model for models in sums.values() for model in models):
+        mine = [models[model] for models in sums.values() if model in models]
+        calls, asked, told, cost = (
+            reduce(_sum, [getattr(each, name) for each in mine], _NONE)
+            for name in ("calls", "tokens_in", "tokens_out", "cost")
+        )
+        yield Share(
+            model,
+            tuple(dict.fromkeys(role for each in mine for role in each.roles)),
+            _whole(calls),
+            _whole(asked),
+            _whole(told),
+            cost if priced else None,
+            None if likely is None else Likely.of(likely.get(model, _FREE), priced=priced),
+        )
+
+
+def _usual(expected: Expected, samples: int, price: Price) -> Amount | None:
+    """What a solver says that is likely, from half of it to double. None where it says nothing of what may vary."""
+    spans = (expected.calls, expected.tokens_in, expected.tokens_out)
+    if expected.usual is None and any(least < most for least, most in spans):
+        return None
+    usual = expected.usual or tuple(least for least, _ in spans)
+    figures = [
+        Figure(max(least, min(value, most) / 2), value, min(max(most, value), 2 * value))
+        for value, (least, most) in zip(usual, spans, strict=True)
+    ]
+    made, asked, told = (Figure(*(samples * each for each in figure)) for figure in figures)
+    middle = max(1.0, made.likely) * price.cost(
+        asked.likely / max(1.0, made.likely), told.likely / max(1.0, made.likely)
+    )
+    every = asked.likely + told.likely or 1.0
+    low, high = (asked.low + told.low) / every, (asked.high + told.high) / every
+    return Amount(made, asked, told, Figure(middle * low, middle, middle * high))
 
 
 def _cost(price: Price, samples: int, expected: Expected) -> Span:
@@ -94,7 +288,11 @@ def _judged(suite: object, task: Task, answers: Expected) -> Expected:
     a_verdict = getattr(suite, "judge_calls", 1)
     calls = _times(a_verdict, answers.calls)
     shown = _sum(_times(a_verdict, answers.tokens_out), (calls[0] * _tokens(task), calls[1] * _tokens(task)))
-    return Expected(JUDGE, calls, shown, _times(_VERDICT_TOKENS, calls))
+    usual = None
+    if answers.usual:
+        made = a_verdict * answers.usual[0]
+        usual = made, a_verdict * answers.usual[2] + made * _tokens(task), made * _VERDICT_TOKENS
+    return Expected(JUDGE, calls, shown, _times(_VERDICT_TOKENS, calls), usual=usual)
 
 
 def _tokens(task: Task) -> float:
@@ -112,3 +310,8 @@ def _sum(a: Span, b: Span) -> Span:
 
 def _whole(span: Span) -> tuple[int, int]:
     return int(span[0]), int(span[1])
+
+
+def _rounded(value: float) -> int:
+    """As `_whole`, but for what sums of means lack."""
+    return int(value + 1e-6)

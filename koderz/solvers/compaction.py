@@ -60,7 +60,9 @@ def asks_for_pieces(prompt_tokens: float, _task_id: str, parameters: Mapping[str
     most = 2 * pieces + 1
     told = prompt_tokens + most * FULL * parameters["window"]
     calls = (pieces + 1, most)
-    return [Expected("main", calls, (prompt_tokens, told), (calls[0] * REPLY_TOKENS, most * REPLY_TOKENS))]
+    least = pieces + 1
+    usual = least, prompt_tokens + least * FULL * parameters["window"] / 2, least * REPLY_TOKENS
+    return [Expected("main", calls, (prompt_tokens, told), (least * REPLY_TOKENS, most * REPLY_TOKENS), usual=usual)]
 
 
 compaction.roles = ()  # type: ignore[attr-defined]

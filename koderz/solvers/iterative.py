@@ -21,6 +21,7 @@ from tracker.messages import text_of
 
 _LEAST_ROOM = 1000  # characters of the last attempt that are shown whatever the context
 _ATTEMPT_TOKENS = 600  # of a usual attempt with its feedback, for estimates
+_USUAL_ATTEMPTS = 2.5  # of a task, on average
 _REVIEW_TOKENS = 300  # of a usual problem as a reviewer is shown it
 _CHARS_A_TOKEN = 3  # on the careful side, so that a conversation that is said to fit does
 
@@ -174,11 +175,13 @@ def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, 
     """From a first attempt that passes to as many as there may be, with a specification and reviews."""
     most, every = parameters["max_iterations"], parameters["checkpoint_interval"]
     seen = min(parameters["history"], most - 1)  # attempts that a late prompt repeats, with their feedback
+    usual = min(_USUAL_ATTEMPTS, most)
     attempts = Expected(
         "main",
         (1, most),
         (prompt_tokens, most * (prompt_tokens + seen * _ATTEMPT_TOKENS)),
         (REPLY_TOKENS, most * REPLY_TOKENS),
+        usual=(usual, usual * (prompt_tokens + min(seen, (usual - 1) / 2) * _ATTEMPT_TOKENS), usual * REPLY_TOKENS),
     )
     written = 0 if task_id in parameters.get("specs", {}) else 1
     reviews = (most - 1) // every
@@ -186,7 +189,9 @@ def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, 
     return [
         attempts,
         Expected("spec", (written, written), (written * _REVIEW_TOKENS,) * 2, (written * REPLY_TOKENS,) * 2),
-        Expected("checkpoint", (0, reviews), (0, reviews * review_tokens), (0, reviews * REPLY_TOKENS)),
+        Expected(
+            "checkpoint", (0, reviews), (0, reviews * review_tokens), (0, reviews * REPLY_TOKENS), usual=(0, 0, 0)
+        ),
     ]
 
 

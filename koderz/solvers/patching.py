@@ -87,7 +87,8 @@ def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any])
     """A call a patch, each of which is told all that was said before."""
     most = parameters["max_iterations"]
     sent = most * prompt_tokens + _PATCH_TOKENS * most * (most - 1) / 2
-    return [Expected("main", (1, most), (prompt_tokens, sent), (_PATCH_TOKENS, most * _PATCH_TOKENS))]
+    usual = most, sent, most * _PATCH_TOKENS  # few patches are as fast as the human's
+    return [Expected("main", (1, most), (prompt_tokens, sent), (_PATCH_TOKENS, most * _PATCH_TOKENS), usual=usual)]
 
 
 def _review(prompt_tokens: float, *_: object) -> Sequence[Expected]:

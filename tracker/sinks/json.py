@@ -99,6 +99,7 @@ def _fields(struct: Struct) -> dict[str, Any]:
     fields = asdict(struct)
     if not isinstance(struct, Result):
         return fields
-    if not fields["cluster"]:
-        del fields["cluster"]
+    for name in ("cluster", "roles"):
+        if not fields[name]:
+            del fields[name]
     return fields | dict(fields.pop("facts"))

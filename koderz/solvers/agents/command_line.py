@@ -28,6 +28,7 @@ LAUNCH_FAILED = "launch_failed"  # how the fault of an agent begins that couldn'
 
 _CAUSES = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}
 _FINISHES = {"length": "length", REJECTED: "length", "refusal": "refused"}
+_USUAL_TURNS = 12
 _TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400  # calls of a usual rollout, and tokens of each
 
 
@@ -110,7 +111,8 @@ def _variables(bridge: Bridge) -> dict[str, str]:
 
 def _estimate(_prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]) -> Sequence[Expected]:
     sent = (_TURNS[0] * _SENT[0], _TURNS[1] * _SENT[1])
-    return [Expected(MAIN, _TURNS, sent, (_TURNS[0] * _SAID, _TURNS[1] * _SAID))]
+    usual = _USUAL_TURNS, _USUAL_TURNS * sum(_SENT) / 2, _USUAL_TURNS * _SAID
+    return [Expected(MAIN, _TURNS, sent, (_TURNS[0] * _SAID, _TURNS[1] * _SAID), usual=usual)]
 
 
 codex, claude_code, aider, mini_swe_agent = map(solver_of, AGENTS)

@@ -18,6 +18,7 @@ _OPENED = re.compile(r"^`{3,}(shell|edit)\b", re.MULTILINE)
 _HALVES = re.compile(r"\A<{7}[^\n]*\n(.*?)^={7}\n(.*?)^>{7}[^\n]*\s*\Z", re.MULTILINE | re.DOTALL)
 
 _CAUSES = {"length": "length", "refusal": "refused", REJECTED: "length"}  # a request that has grown too long
+_USUAL_TURNS = 10
 _TURNS = (3, 30)  # of a usual rollout
 _TURN_TOKENS = 400  # of a reply, and of what it is told in return
 
@@ -152,8 +153,11 @@ async def _carried_out(action: Action, workspace: WorkspaceHandle, seconds: floa
 def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
     """A call a turn, each of which is told all that was said before."""
     low, high = (min(turns, parameters["max_turns"]) for turns in _TURNS)
-    sent = [turns * prompt_tokens + 2 * _TURN_TOKENS * turns * (turns - 1) / 2 for turns in (low, high)]
-    return [Expected("main", (low, high), (sent[0], sent[1]), (low * _TURN_TOKENS, high * _TURN_TOKENS))]
+    usual = min(_USUAL_TURNS, high)
+    sent = [turns * prompt_tokens + 2 * _TURN_TOKENS * turns * (turns - 1) / 2 for turns in (low, high, usual)]
+    likely = usual, sent[2], usual * _TURN_TOKENS
+    said = low * _TURN_TOKENS, high * _TURN_TOKENS
+    return [Expected("main", (low, high), (sent[0], sent[1]), said, usual=likely)]
 
 
 koderz_agent.roles = ()  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SYSTEM_TOKENS = 1_200
 _TURN_TOKENS = 900  # of a usual turn: a reply with code and what it printed
 _REPLY_TOKENS = 300
+_USUAL_TURNS = 6  # each with one sub-call
 _SUB_CALLS = 20  # a turn, as models are advised to keep to
 _SUB_TOKENS = 8_000  # of a usual sub-call's prompt
 
@@ -65,16 +66,22 @@ async def rlm(
 def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
     """From one turn to as many as there may be, and at each depth up to a usual number of sub-calls a turn."""
     most = parameters["max_turns"]
+    usual = min(_USUAL_TURNS, most)
     turns = Expected(
         "main",
         (1, most + 1),
         (_SYSTEM_TOKENS, (most + 1) * (_SYSTEM_TOKENS + most / 2 * _TURN_TOKENS)),
         (_REPLY_TOKENS, (most + 1) * _REPLY_TOKENS),
+        usual=(usual, usual * (_SYSTEM_TOKENS + (usual - 1) / 2 * _TURN_TOKENS), usual * _REPLY_TOKENS),
     )
     subs = float(_SUB_CALLS * most)
     spans = (0.0, subs), (0.0, subs * _SUB_TOKENS), (0.0, subs * _REPLY_TOKENS)
     depths = range(1, parameters["max_depth"] + 1)
-    return [turns, *(Expected("sub", *spans, depth=depth, instead=MAIN) for depth in depths)]
+    likely = {1: (usual, usual * _SUB_TOKENS, usual * _REPLY_TOKENS)}
+    return [
+        turns,
+        *(Expected("sub", *spans, depth=depth, instead=MAIN, usual=likely.get(depth, (0, 0, 0))) for depth in depths),
+    ]
 
 
 rlm.roles = ("sub",)  # type: ignore[attr-defined]

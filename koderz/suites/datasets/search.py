@@ -93,6 +93,11 @@ def _calls(
 ) -> Expected:
     """So many calls, with the tokens of each."""
     least, most = calls
+    likely = most * sum(tokens_in) / 2, most * sum(tokens_out) / 2  # a search spends its budget
     return Expected(
-        role, calls, (least * tokens_in[0], most * tokens_in[1]), (least * tokens_out[0], most * tokens_out[1])
+        role,
+        calls,
+        (least * tokens_in[0], most * tokens_in[1]),
+        (least * tokens_out[0], most * tokens_out[1]),
+        usual=(most, *likely),
     )

@@ -111,3 +111,48 @@ def test_estimate_knows_that_long_prompts_cost_more_by_the_length_of_each_call(t
     assert plain
     assert guess(tmp_path, 3, tiered, mode="iterative", max_iterations=4).cost == pytest.approx([10 * c for c in plain])
     assert guess(tmp_path, 3, rarely, mode="iterative", max_iterations=4).cost == pytest.approx(plain)
+
+
+@pytest.mark.parametrize(
+    ("settings", "calls"),
+    [
+        ({"mode": "zero-shot"}, (4, (4, 4))),
+        ({"mode": "iterative", "max_iterations": 10}, (10, (5, 20))),
+        ({"mode": "iterative", "max_iterations": 2}, (8, (4, 8))),
+        ({"mode": "iterative", "max_iterations": 10, "frontier_spec_model": "frontier"}, (14, (9, 24))),
+    ],
+)
+def test_without_a_run_before_solvers_say_what_is_usual(
+    tmp_path: Path, settings: dict[str, Any], calls: tuple[int, tuple[int, int]]
+) -> None:
+    found = guess(tmp_path, 4, **settings)
+
+    assert found.likely
+    assert (found.likely.calls, found.likely.calls_range) == calls
+    assert found.cost
+    assert found.likely.cost
+    assert found.cost[0] <= found.likely.cost <= found.cost[1]
+
+
+def test_of_a_solver_that_says_nothing_nothing_is_likely(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from koderz.types import Expected\n"
+        "async def mine(task, ask, judge):\n    return await judge(task, await ask(task.messages))\n"
+        "mine.estimate = lambda *_: [Expected('main', (1, 9), (10, 90), (10, 90))]\n"
+    )
+
+    found = guess(tmp_path, 4, solver=f"{tmp_path / 'mine.py'}:mine")
+
+    assert found.likely is None
+    assert found.basis == {"mine": "unknown, since no run like this has finished here"}
+
+
+def test_estimate_is_split_by_model(tmp_path: Path) -> None:
+    found = guess(tmp_path, 2, mode="iterative", max_iterations=5, frontier_spec_model="frontier")
+
+    mine, spec = found.models
+    assert (mine.model, mine.roles, mine.calls) == ("scripted", ("main",), (2, 10))
+    assert (spec.model, spec.roles, spec.calls) == ("frontier", ("spec",), (2, 2))
+    assert mine.cost
+    assert spec.cost
+    assert found.cost == pytest.approx((mine.cost[0] + spec.cost[0], mine.cost[1] + spec.cost[1]))
