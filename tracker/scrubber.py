@@ -140,7 +140,7 @@ def secrets_of(address: str) -> list[str]:
 
 def fits(address: str, recorded: str) -> bool:
     """Whether a whole address may be the one that `Scrubber.address` has made what is recorded of."""
-    pattern = re.escape(recorded.rstrip("/")).replace(re.escape(REDACTED), "[^/]+")
+    pattern = re.escape(recorded.strip().rstrip("/")).replace(re.escape(REDACTED), "[^/]+")
     return REDACTED not in address and re.fullmatch(pattern, address.strip().rstrip("/")) is not None
 
 

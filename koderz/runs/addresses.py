@@ -10,7 +10,7 @@ from koderz.errors import KoderzError
 from koderz.settings.layers import options_in, replaced
 from koderz.settings.options import Field, flag_of
 from koderz.settings.schema import Settings
-from koderz.settings.toml import Sources, read_sources
+from koderz.settings.toml import read_sources
 from tracker.plain_text import REDACTED
 from tracker.records import Plan
 from tracker.scrubber import fits
@@ -52,9 +52,10 @@ def with_addresses(
                 f"{flag_of(name)}: {_recorded(plan, name, recorded.get(name))}, which isn't what is given"
             )
     cut = {name for name, address in recorded.items() if REDACTED in address}
-    if not cut:
+    if not cut or not (needed or given):
         return settings, False
-    sources = _sources(plan, {name: given[name] for name in cut & {*given}}, cut, environ, trust_config=trust_config)
+    again, schema = {name: given[name] for name in cut & {*given}}, schema_of_plan(plan)
+    sources = read_sources(again, environ, names=cut, schema=schema, trust_config=trust_config)
     said = {field.name: address for field, address in _addresses(sources.settings) if field.name in cut}
     found = {name: address for name, address in said.items() if fits(address, recorded[name])}
     if needed and (missing := sorted(cut - {*found})):
@@ -65,13 +66,6 @@ def with_addresses(
             + ("; what is set there is another" * (name in said))
         )
     return replaced(settings, found), "base_url" in {*found} - {*sources.is_ours}
-
-
-def _sources(
-    plan: Plan, given: Mapping[str, Any], names: set[str], environ: Mapping[str, str], *, trust_config: bool
-) -> Sources:
-    schema = schema_of_plan(plan)
-    return read_sources(given, environ, names=names, schema=schema, trust_config=trust_config)
 
 
 def _addresses(settings: Settings) -> Iterator[tuple[Field, str]]:

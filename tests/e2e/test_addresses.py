@@ -17,6 +17,8 @@ from koderz.testing.wire import Request
 from tests.conftest import Shell, kill_after
 from tests.e2e.answering import answering
 from tests.e2e.conftest import Remote, once_each
+from tests.e2e.test_agents import fakes as fakes
+from tests.e2e.test_agents import rollout
 from tests.e2e.test_recursion import DEEP, deep
 from tests.e2e.written import written
 
@@ -124,6 +126,8 @@ def test_an_address_from_koderz_toml_gets_no_key_when_a_run_is_taken_up(koderz: 
     assert "this could send data elsewhere" in untrusted.err
     assert "OPENAI_API_KEY is not sent to" in done.err
     assert koderz.summary()["status"] == "complete"
+    (koderz.folder / "koderz.toml").write_text(f'base-url = "{url}" # which is no longer trusted\n')
+    koderz("benchmark", "rescore", "latest", env=env)  # and isn't asked where nobody is
 
 
 @pytest.mark.slow
@@ -142,6 +146,17 @@ def test_on_modal_the_address_is_whole_for_workers_and_not_in_the_volume(on_moda
     volume = on_modal.modal.volume("koderz-results") / "runs" / run
     assert not any(KEY.encode() in path.read_bytes() for path in volume.rglob("*") if path.is_file())
     assert found_in(other) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", [Below, ModelServer])
+def test_an_agent_at_the_bridge_leaves_no_key(koderz: Shell, fakes: dict[str, str], server: type[ModelServer]) -> None:
+    env = {**fakes, "OPENAI_API_KEY": "none", "KODERZ_SINKS": "json,memory"}
+    with answering(lambda _: "Done.", 0, server) as (environ, _):
+        url = environ["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
+        done = rollout(koderz, "codex", *_ASKED[1:], "--base-url", url, code=0 if server is Below else 4, env=env)
+    assert KEY not in done.out + done.err
+    assert found_in(koderz) == []
 
 
 def test_errors_do_not_tell_of_the_key(koderz: Shell) -> None:
