@@ -10,22 +10,25 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
 
 import msgspec
+from msgspec.inspect import type_info
 from msgspec.structs import replace
 
 from koderz.analysis.rows import RunRow, row_of_journal, row_of_summary
 from tracker.errors import JournalError
 from tracker.files import write_whole
 from tracker.journal import NAME
+from tracker.messages import digest_of
 from tracker.runs import RUN_ID, is_locked
 from tracker.sinks.standing import NAME as SINKS
 from tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
-_VERSION = 11
+_VERSION = 12  # of how rows are read off; their fields are in `_form`
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,8 @@ class _Cached(msgspec.Struct, frozen=True, array_like=True, gc=False):
     problem: str = ""
 
 
-_Index = tuple[int, dict[str, _Cached]]
-"""The version of its form, and what it has of each run."""
+_Index = tuple[str, dict[str, _Cached]]
+"""Its form, and what it has of each run."""
 
 
 def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
@@ -141,16 +144,22 @@ def _as_it_goes(row: RunRow, folder: Path) -> RunRow:
 
 def _read_index(results: Path) -> dict[str, _Cached]:
     try:
-        version, entries = msgspec.msgpack.decode((results / INDEX).read_bytes(), type=_Index)
+        form, entries = msgspec.msgpack.decode((results / INDEX).read_bytes(), type=_Index)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
-    return entries if version == _VERSION else {}
+    return entries if form == _form() else {}
 
 
 def _write_index(results: Path, entries: dict[str, _Cached]) -> None:
     """A folder that can't be written is listed all the same, only more slowly the next time."""
     with contextlib.suppress(OSError):
-        write_whole(results / INDEX, [msgspec.msgpack.encode((_VERSION, entries))], durable=False)
+        write_whole(results / INDEX, [msgspec.msgpack.encode((_form(), entries))], durable=False)
+
+
+@cache
+def _form() -> str:
+    """What tells an index from one whose rows have other fields, or were read off otherwise."""
+    return digest_of(f"{_VERSION} {type_info(_Cached)}")
 
 
 def chosen(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -106,6 +108,32 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes) -> None:
 
     assert rows(tmp_path) == before
     assert len((tmp_path / INDEX).read_bytes()) > 100
+
+
+def test_index_is_read_again_where_rows_have_another_field(tmp_path: Path) -> None:
+    run(tmp_path, judged(0))
+    rows(tmp_path)
+    later = f"""
+from pathlib import Path
+from msgspec.structs import asdict
+from koderz.analysis import rows
+
+class RunRow(rows.RunRow, frozen=True, array_like=True, gc=False):
+    column: int = 0
+
+read = rows.row_of_summary
+rows.RunRow = RunRow
+rows.row_of_summary = lambda *given: RunRow(**{{**asdict(read(*given)), "column": 7}})
+from koderz.analysis.catalogue import load_catalogue
+print([row.column for row in load_catalogue(Path({str(tmp_path)!r})).rows])
+"""
+
+    done = subprocess.run([sys.executable, "-c", later], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[7]\n"
+    index = (tmp_path / INDEX).read_bytes()
+    subprocess.run([sys.executable, "-c", later], check=True, capture_output=True)
+    assert (tmp_path / INDEX).read_bytes() == index
 
 
 def test_what_changed_since_is_read_again(tmp_path: Path) -> None:
