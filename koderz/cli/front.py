@@ -44,7 +44,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, a
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Wait = Annotated[
     bool,
-    typer.Option("--wait", help="Also in a terminal, return only once the sinks are up to date. Elsewhere it does."),
+    typer.Option(
+        "--wait", help="Return only once all sinks are up to date, not just the summary and the memory store."
+    ),
 ]
 Trust = Annotated[
     bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
@@ -272,7 +274,7 @@ def finish(
     with interruptible():
         ended = asyncio.run(_told(sessions, shown, tell))
     for session in ended:
-        catch_up_session(session, quiet=shown.quiet, wait=shown.wait or shown.json)
+        catch_up_session(session, quiet=shown.quiet, wait=shown.wait)
     raise typer.Exit(max(map(code, ended)))
 
 

@@ -65,7 +65,7 @@ def import_runs(
     except KoderzError as error:  # what was imported before is whole, and belongs into the sinks
         failed = error
     importing.tell()
-    catch_up_runs(importing.changed, settings, quiet=quiet, wait=wait or json)
+    catch_up_runs(importing.changed, settings, quiet=quiet, wait=wait)
     if failed:
         raise failed
     raise typer.Exit(EXIT_MALFORMED if importing.problems else EXIT_FAULTS if importing.faults else 0)

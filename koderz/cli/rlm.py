@@ -175,7 +175,7 @@ def _catch_up(front: Front, sessions: Sequence[Session]) -> None:
     from koderz.cli.sink_progress import catch_up_session
 
     for session in sessions:
-        catch_up_session(session, quiet=front.shown.quiet, wait=front.shown.wait or front.shown.json)
+        catch_up_session(session, quiet=front.shown.quiet, wait=front.shown.wait)
 
 
 class _Screen(SessionScreen):

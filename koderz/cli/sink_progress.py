@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.cli.console import LINE_EVERY, is_live, warn
-from koderz.runs.sinks import Choice, Synced, choose_work, leave_runs, left_behind, sync_runs
+from koderz.runs.sinks import QUICK, Backlog, Choice, Synced, choose_work, leave_runs, left_behind, sync_runs
+from tracker.sinks import JSON
 from tracker.sinks.process import Status, Watch
 from tracker.terminals import plain
 
@@ -19,55 +19,70 @@ if TYPE_CHECKING:
     from koderz.settings.schema import Settings
 
 _SHOWN_AFTER, _SAID_AFTER = 0.5, 1.0  # seconds: what is quicker needs no bar, or no line
+_PROMPT = 15.0  # seconds after which the prompt comes back, even if the memory store lacks something
 
 
 def catch_up_session(session: Session, *, quiet: bool, wait: bool) -> None:
-    """In a terminal leaves the sinks of a session that is over to the background; elsewhere, or with `wait`, waits.
+    """Waits for the memory store of a session that is over, with `wait` for all its sinks; the rest goes on alone.
 
-    Then there is progress, and a sink that stays behind is a warning. Ctrl-C leaves the rest to `koderz sync`: the
+    With `wait` there is progress. A sink that stays behind is a warning. Ctrl-C leaves the rest to `koderz sync`: the
     run itself is done, so that is no failure.
     """
     sinks, run = session.sinks, session.folder.name
     if sinks is None:
         return
-    if sys.stdout.isatty() and not wait:
-        if sinks.leave() and not quiet:
-            warn(f"the sinks catch up in the background; see how far they are with: koderz benchmark show {run}")
-        return
     try:
-        with showing(quiet=quiet) as watch:
-            behind = sinks.wait(watch)
+        if wait:
+            with showing(quiet=quiet) as watch:
+                behind = sinks.wait(watch)
+        else:
+            behind = sinks.wait_for(QUICK, _PROMPT)
     except KeyboardInterrupt:
         warn(f"the run is complete, but not all sinks have it; bring them up to date with: koderz sync {run}")
         return
     for name, reason in behind.items():
         warn(f"warning: {left_behind(name, reason, run)}")
+    if wait and not behind and not quiet:
+        warn(f"sinks: {', '.join([JSON] * (session.summary_path is not None) + [*sinks.sinks])} up to date")
+    if not wait and sinks.leave() and not quiet:
+        warn(f"the sinks catch up in the background; see how far they are with: koderz benchmark show {run}")
 
 
 def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, wait: bool) -> None:
-    """Brings their sinks level with runs that are over, one run after the other, as `catch_up_session` does for one.
+    """Brings their sinks level with runs that are over, as `catch_up_session` does for one.
 
     A sink that stays behind is one warning, and isn't waited for again.
     """
     choice = Choice(settings, runs=[str(folder) for folder in folders], patient=True)
     work = choose_work(choice) if folders else []
-    if sys.stdout.isatty() and not wait:
-        leave_runs(work, choice)
-        if work and not quiet:
-            warn("the sinks catch up in the background; see how far they are with: koderz benchmark list")
-        return
-    behind: dict[str, list[Synced]] = {}
     try:
-        with _counting(len(work), quiet=quiet) as showing_next:
-            for synced in sync_runs(work, choice, showing_next):
-                if synced.state == "behind":
-                    behind.setdefault(synced.sink, []).append(synced)
+        behind = _waited_for(work, choice, quiet=quiet) if wait else _left(work, choice, quiet=quiet)
     except KeyboardInterrupt:
         warn("the runs are here, but not all sinks have them; bring them up to date with: koderz sync")
         return
-    for name, lacking in behind.items():
-        runs = [synced.run_id for synced in lacking]
-        warn(f"warning: {left_behind(name, lacking[0].reason, *runs)}")
+    for name in dict.fromkeys(synced.sink for synced in behind):
+        lacking = [synced for synced in behind if synced.sink == name]
+        warn(f"warning: {left_behind(name, lacking[0].reason, *(synced.run_id for synced in lacking))}")
+
+
+def _waited_for(work: Sequence[Backlog], choice: Choice, *, quiet: bool) -> list[Synced]:
+    """What stays behind."""
+    with _counting(len(work), quiet=quiet) as showing_next:
+        return [synced for synced in sync_runs(work, choice, showing_next) if synced.state == "behind"]
+
+
+def _left(work: Sequence[Backlog], choice: Choice, *, quiet: bool) -> list[Synced]:
+    """Leaves the work to the background but for what is quick: what of that stays behind."""
+    until = time.monotonic() + _PROMPT
+    submissions = leave_runs(work, choice)
+    behind = [
+        Synced(each.run, name, "behind", reason)
+        for each in submissions
+        for name, reason in each.wait_for(QUICK, until - time.monotonic()).items()
+    ]
+    if any(each.leave() for each in submissions) and not quiet:
+        warn("the sinks catch up in the background; see how far they are with: koderz benchmark list")
+    return behind
 
 
 @contextmanager
@@ -101,18 +116,20 @@ def showing(*, quiet: bool, title: Callable[[], str] = lambda: "sinks") -> Itera
 
 
 class _Lines:
-    """A plain line after a second, and every few seconds."""
+    """A plain line after a second, and then one for each change, every few seconds at most."""
 
     def __init__(self, title: Callable[[], str]) -> None:
         self._title = title
         self._next = time.monotonic() + _SAID_AFTER
+        self._said = ""
 
     def __call__(self, statuses: Mapping[str, Status]) -> None:
-        if time.monotonic() < self._next:
+        told = " · ".join(f"{name} {_words(status)}" for name, status in statuses.items())
+        line = f"{self._title()}: {told}"
+        if line == self._said or time.monotonic() < self._next:
             return
-        self._next = time.monotonic() + LINE_EVERY
-        told = (f"{name} {_words(status)}" for name, status in statuses.items())
-        warn(f"{self._title()}: {' · '.join(told)}")
+        self._next, self._said = time.monotonic() + LINE_EVERY, line
+        warn(line)
 
 
 @contextmanager

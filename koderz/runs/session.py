@@ -14,7 +14,7 @@ from koderz.plans.plan import Plan
 from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Ended, Orchestrator
-from koderz.runs.sinks import start_sinks, write_results
+from koderz.runs.sinks import following_sinks, start_sinks, write_own, write_results
 from koderz.settings.trust import remember
 from tracker.records import Record, encode
 from tracker.sinks import JSON
@@ -118,12 +118,14 @@ async def _carry_out(
         if sinks and (death := sinks.keep_alive()):
             observer.notice(death)
         follow(record)
+        follow_own(record)
         observer.recorded(record)
 
     listen()
     orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=detach)
-    async with observer.showing(SessionView(plan, tracker, orchestrator, engine)):
-        ended = await orchestrator.run()
+    with following_sinks(plan, tracker.folder, environ) as follow_own:
+        async with observer.showing(SessionView(plan, tracker, orchestrator, engine)):
+            ended = await orchestrator.run()
     listen()
     await tracker.finish(ended.status, ended.reason)
     return close(plan, tracker, ended, sinks, environ)
@@ -137,13 +139,17 @@ def trust_own(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
 def close(
     plan: Plan, tracker: Tracker, ended: Ended, sinks: Submission | None, environ: Mapping[str, str] = os.environ
 ) -> Session:
-    """Writes the summary. The other sinks are fed on; after Ctrl-C, which asks for an end, nobody waits for them."""
+    """Writes the files that follow from the journal.
+
+    The other sinks are fed on; after Ctrl-C, which asks for an end, nobody waits for them.
+    """
     folder, path = tracker.folder, None
     if plan.record.run_id is None or JSON not in plan.settings.chosen_sinks:
         summary = summarize(folder)
         write_documents(folder, summary, environ)
     else:
         path, summary = write_results(folder, environ)
+    write_own(plan, folder, environ)
     return Session(ended, folder, summary, path, None if ended.status == "interrupted" else sinks)
 
 

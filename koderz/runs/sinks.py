@@ -1,4 +1,8 @@
-"""A run's sinks: fed beside the run, and brought level with it once it is over."""
+"""A run's sinks: fed beside the run, and brought level with it once it is over.
+
+Files that follow from the journal, which are the summary, the documents and what the plan's own sinks write, are left
+to no other process: whoever ends a session writes them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import asyncio
 import functools
 import logging
 import os
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +20,14 @@ from typing import TYPE_CHECKING
 from koderz.errors import KoderzError
 from koderz.runs.documents import lacks_documents, write_documents
 from koderz.settings.schema import Settings
+from tracker.records import Record
 from tracker.runs import find_run, is_locked, run_folders
-from tracker.sinks import JSON, KNOWN
+from tracker.sinks import JSON, KNOWN, SinkDown
 from tracker.sinks.feeder import HUNG
 from tracker.sinks.jobs import Job
 from tracker.sinks.json import write_summary
 from tracker.sinks.process import SinkProcess, Submission, Watch
-from tracker.sinks.projection import Held, is_level, start_again
+from tracker.sinks.projection import Held, Projection, is_level, start_again
 from tracker.sinks.standing import choose_sinks, mark_up_to_date, standing_of
 from tracker.summary import Summary
 
@@ -29,26 +35,86 @@ if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.session import Session
 
+QUICK = ("memory",)
+"""The sinks that a command waits for anyway, besides the summary: what they need is in the results folder."""
+
 ANOTHER = "another koderz process works on this run"
+_FOLLOW_EVERY, _PAUSES = 1.0, 20  # seconds between two looks of a plan's own sinks, or times what a look takes
 _TO_LET_GO = 10.0  # seconds that the process has which has fed a run a moment ago, and looks whether it goes on
 
 
 def start_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Submission | None:
-    """Has the chosen sinks, and the plan's own, fed from the journal in `folder`; the summary file is not among them.
+    """Has the chosen sinks fed from the journal in `folder`, but for those that are files which koderz writes itself.
 
     None where there are none; a single experiment has none.
     """
     if plan.record.run_id is None:
         return None
-    settings = plan.settings
-    own = (name for name in plan.own_sinks if name not in settings.no_sinks)
+    settings, own = plan.settings, own_sinks(plan)
     chosen = tuple(dict.fromkeys((*settings.chosen_sinks, *own)))
     choose_sinks(folder, chosen, KNOWN)
-    jobs = _jobs(folder, chosen, settings)
-    if not jobs:
-        return None
+    jobs = _jobs(folder, [name for name in chosen if name not in own], settings)
     secrets = [settings.api_key_env] if settings.api_key_env else []
-    return Submission(SinkProcess(folder.parent, environ, secrets), folder, jobs)
+    process = SinkProcess(folder.parent, environ, secrets)
+    for name in own:
+        process.queue.drop(folder.name, name)
+    return Submission(process, folder, jobs) if jobs else None
+
+
+def own_sinks(plan: Plan) -> list[str]:
+    """The sinks of a run's suite and solvers, which are files."""
+    if plan.record.run_id is None:
+        return []
+    return [name for name in plan.own_sinks if name not in plan.settings.no_sinks]
+
+
+@contextmanager
+def following_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Iterator[Callable[[Record], None]]:
+    """What keeps a plan's own sinks level with a run that goes on, given each record; not after every one.
+
+    What goes wrong is left to `write_own`, which says so once everything is on record.
+    """
+    held: dict[str, Projection] = {}
+    next_at = 0.0
+
+    def take(_: Record) -> None:
+        nonlocal next_at
+        began = time.monotonic()
+        if began < next_at:
+            return
+        for name in own_sinks(plan):
+            with suppress(KoderzError):
+                projection = held.pop(name, None) or _opened(plan, folder, name, environ)
+                with ExitStack() as stack:
+                    stack.callback(projection.close)
+                    projection.catch_up()
+                    stack.pop_all()
+                held[name] = projection
+        now = time.monotonic()
+        next_at = now + max(_FOLLOW_EVERY, _PAUSES * (now - began))
+
+    try:
+        yield take
+    finally:
+        for projection in held.values():
+            projection.close()
+
+
+def write_own(plan: Plan, folder: Path, environ: Mapping[str, str]) -> None:
+    """Brings a plan's own sinks level with a session that is over. Raises SinkDown where one can't be written."""
+    for name in own_sinks(plan):
+        try:
+            projection = _opened(plan, folder, name, environ, _TO_LET_GO)
+            with closing(projection):
+                projection.catch_up()
+        except KoderzError as error:
+            raise SinkDown(left_behind(name, str(error), folder.name)) from None
+
+
+def _opened(plan: Plan, folder: Path, name: str, environ: Mapping[str, str], patience: float = 0.0) -> Projection:
+    projection = Projection(folder, name, _options_of(plan.settings), environ)
+    projection.open(patience)
+    return projection
 
 
 async def settle_sinks(session: Session) -> Session:
@@ -169,14 +235,16 @@ def sync_runs(
             yield Synced(each.folder.name, name, "behind" if name in behind else "up to date", behind.get(name, ""))
 
 
-def leave_runs(work: Sequence[Backlog], choice: Choice) -> None:
+def leave_runs(work: Sequence[Backlog], choice: Choice) -> list[Submission]:
     """Has the work done in the background, but for the summary files. Raises KoderzError for one of those."""
+    submissions = []
     for each in work:
         for synced in _summary_of(each):
             if synced.reason:
                 raise KoderzError(synced.reason)
         if jobs := _jobs(each.folder, each.sinks, choice.settings, patient=choice.patient):
-            Submission(SinkProcess(each.folder.parent, os.environ), each.folder, jobs)
+            submissions.append(Submission(SinkProcess(each.folder.parent, os.environ), each.folder, jobs))
+    return submissions
 
 
 def _jobs(

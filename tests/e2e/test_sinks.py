@@ -9,23 +9,28 @@ import os
 import pty
 import shutil
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import koderz as api
+from koderz.cli.sink_progress import showing
 from tests.conftest import PATIENCE, Shell, kill_after, wait_for
 from tests.forks import Fork
-from tests.tracker.sinks.standins import installed, rows_of
+from tests.tracker.sinks.servers import MlflowServer
+from tests.tracker.sinks.standins import installed, killing, rows_of
 from tests.tracker.sinks.test_process import processes
-from tracker.sinks.process import at_work
+from tracker.sinks.process import Status, at_work
+from tracker.sinks.standing import standing_of
 
-LEDGER = ("--sink", "json", "--sink", "ledger")
+LEDGER = ("--sink", "json", "--sink", "ledger", "--wait")
 
 
 @pytest.fixture
@@ -71,7 +76,7 @@ def test_a_run_is_in_every_chosen_sink_when_the_command_ends(koderz: Shell, env:
 
 @pytest.mark.slow
 def test_without_a_word_all_three_sinks_have_the_run(koderz: Shell) -> None:
-    done = koderz("benchmark", 0, 3, "--sink-patience", 120, env={"KODERZ_SINKS": "json,mlflow,memory"})
+    done = koderz("benchmark", 0, 3, "--wait", "--sink-patience", 120, env={"KODERZ_SINKS": "json,mlflow,memory"})
 
     run = run_of(koderz).name
     assert states(koderz) == {"json": "up to date", "mlflow": "up to date", "memory": "up to date"}
@@ -80,6 +85,7 @@ def test_without_a_word_all_three_sinks_have_the_run(koderz: Shell) -> None:
         in done.out
     )
     assert "warning" not in done.err
+    assert done.err.endswith("sinks: json, mlflow, memory up to date\n")
     assert [path.name for path in koderz.results.glob("*.json")] == [f"{run}.json"]
 
 
@@ -308,11 +314,11 @@ def test_what_is_imported_is_in_every_chosen_sink_when_the_command_ends(
 @pytest.mark.slow  # in moments: tests/tracker/sinks
 def test_what_a_run_gained_elsewhere_reaches_its_sinks_too(koderz: Shell, env: Mapping[str, str], theirs: Path) -> None:
     env = {**env, "KODERZ_SINKS": "json,ledger"}
-    koderz("benchmark", "import", theirs, env=env)
+    koderz("benchmark", "import", theirs, "--wait", env=env)
     for run in theirs.glob("bench_*/"):
         koderz("benchmark", "rescore", run.name, "--results", theirs)
 
-    done = koderz("benchmark", "import", theirs, env=env)
+    done = koderz("benchmark", "import", theirs, "--wait", env=env)
 
     assert done.out.count("extended") == 2
     assert_imported(koderz, 2)
@@ -485,3 +491,145 @@ def test_what_was_left_when_the_process_died_is_caught_up_by_the_next_command(
 def feeders(koderz: Shell) -> set[int]:
     """The processes that feed the sinks of this folder."""
     return processes(koderz.results)
+
+
+def test_in_a_pipe_a_change_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("_SAID_AFTER", "LINE_EVERY"):
+        monkeypatch.setattr(f"koderz.cli.sink_progress.{name}", 0.0)
+    slow, done = Status("behind", "MLflow is starting", 0, 84), Status("done", "", 84, 84)
+    with showing(quiet=False) as watch:
+        for status in [slow] * 38 + [done] * 2:
+            watch({"mlflow": status, "memory": done})
+
+    assert capsys.readouterr().err.splitlines() == [
+        "sinks: mlflow behind: MLflow is starting · memory up to date",
+        "sinks: mlflow up to date · memory up to date",
+    ]
+
+
+@contextmanager
+def holding() -> Iterator[tuple[str, list[socket.socket]]]:
+    """The address of a server that takes requests and never answers, and those that it holds."""
+    held: list[socket.socket] = []
+
+    def serve() -> None:
+        with suppress(OSError):  # it is closed
+            while True:
+                held.append(listening.accept()[0])
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", held
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    for each in held:
+        each.close()
+
+
+@pytest.mark.slow
+def test_beside_a_server_that_never_answers_the_prompt_comes_back_and_the_sink_is_behind(koderz: Shell) -> None:
+    with holding() as (address, held):
+        env = {
+            "KODERZ_SINKS": "json,mlflow,memory",
+            "MLFLOW_TRACKING_URI": address,
+            "MLFLOW_HTTP_REQUEST_TIMEOUT": str(PATIENCE),
+        }
+        patience = ("--sink-patience", PATIENCE)
+        done = koderz("benchmark", 0, 2, "--mode", "zero-shot", *patience, env=env)  # which ends while it holds
+
+        assert states(koderz) == {"json": "up to date", "mlflow": "behind", "memory": "up to date"}
+        assert done.err.endswith(f"see how far they are with: koderz benchmark show {run_of(koderz).name}\n")
+        wait_for(lambda: held)
+        assert states(koderz)["mlflow"] == "behind"
+        assert "mlflow behind, 0% there, in progress" in koderz("benchmark", "show", "latest", env=env).out
+
+    env["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "1"
+    with holding() as (address, _):
+        env["MLFLOW_TRACKING_URI"] = address
+        told = koderz("sync", "--sink", "mlflow", env=env, code=3)
+    assert "mlflow   behind: MLflow at http" in told.out
+    assert "doesn't answer" in told.out
+    assert states(koderz)["mlflow"] == "behind"
+
+
+@pytest.mark.slow
+def test_a_server_that_starts_late_gets_the_run_and_earlier_ones(koderz: Shell, tmp_path: Path) -> None:
+    server = MlflowServer(tmp_path)
+    env = {
+        "KODERZ_SINKS": "json,mlflow",
+        "MLFLOW_TRACKING_URI": server.uri,
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(PATIENCE),
+    }
+    run = ("benchmark", 0, 1, "--mode", "zero-shot", "--wait", "--sink-patience")
+    koderz(*run, 6, env=env)
+    earlier = run_of(koderz)
+    assert standing_of(earlier)["mlflow"].state == "down"
+
+    running = koderz.start(*run, PATIENCE, env=env)
+    wait_for(lambda: any("refused" in str(standing_of(each).get("mlflow")) for each in others(koderz, earlier)))
+    try:
+        server.start()
+        _, told = running.communicate(timeout=PATIENCE)
+        assert running.returncode == 0
+        assert told.endswith("sinks: json, mlflow up to date\n")
+        wait_for(lambda: standing_of(earlier)["mlflow"].state == "up to date")
+    finally:
+        server.kill()
+
+
+def others(koderz: Shell, run: Path) -> list[Path]:
+    """The folders of the other runs."""
+    return [journal.parent for journal in koderz.results.glob("bench_*/journal.jsonl") if journal.parent != run]
+
+
+@pytest.mark.slow
+def test_files_are_final_where_every_process_that_feeds_sinks_is_killed(koderz: Shell) -> None:
+    chosen = {"KODERZ_SINKS": "json,memory"}
+    items = ("--train-items", 5, "--validation-items", 5, "--test-items", 5, "--budget-calls", 20)
+    search = (
+        "optimize",
+        "run",
+        "--demo-datasets",
+        "labels",
+        "--models",
+        "simulated",
+        "--optimizers",
+        "few_shot",
+        *items,
+    )
+    koderz(*search, "--seeds", 1, "--quiet", env={**killing(koderz.folder), **chosen})
+
+    folder = run_of(koderz)
+    assert json.loads((folder / "checkpoint.json").read_bytes())["status"] == "complete"
+    assert koderz.summary()["status"] == "complete"
+    assert len(list(folder.glob("optimization_*.log"))) == 2
+    assert {name: state for name, state in states(koderz).items() if state != "off"} == {
+        "json": "up to date",
+        "checkpoint": "up to date",
+        "memory": "behind",
+    }
+
+    koderz("benchmark", 0, 1, "--quiet", env=chosen)
+
+    wait_for(lambda: standing_of(folder)["memory"].state == "up to date")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rollouts", "rlm"])
+def test_a_systems_own_files_are_final_where_every_process_that_feeds_sinks_is_killed(koderz: Shell, name: str) -> None:
+    env = {**killing(koderz.folder), "KODERZ_SINKS": "json,memory"}
+    if name == "rollouts":
+        koderz("rollouts", "sample", "tasks")
+        (koderz.folder / "own.toml").write_text('[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "nop"\n')
+        koderz("rollouts", "run", "own.toml", "--quiet", env=env)
+        (manifest,) = koderz.folder.glob("data/rollouts/own/*/manifest.json")
+        (results,) = koderz.folder.glob("data/runs/*/results.json")
+        assert [each["status"] for each in json.loads(manifest.read_bytes())["results"]] == ["launched"]
+        assert json.loads(results.read_bytes())["exit_code"] == 0
+    else:
+        koderz("rlm", "run", "--simulated", "--benchmark", "ruler", "--max-tasks", 1, "--max-turns", 2, env=env)
+        (results,) = koderz.folder.glob("**/ruler_results.json")
+        assert json.loads(results.read_bytes())["status"] == "complete"
+    assert koderz.summary()["status"] == "complete"
+    assert states(koderz)["memory"] == "behind"

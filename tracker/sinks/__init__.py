@@ -32,6 +32,10 @@ class SinkDown(KoderzError):
     exit_code = 3
 
 
+class SinkSlow(SinkDown):
+    """The target is there but takes too long to answer: the sink is behind, not down."""
+
+
 class Sink(Protocol):
     """One run's projection into one target, made by calling a registered class with a Source."""
 

@@ -2,6 +2,7 @@
 
 Only one is at work on a folder at a time: another one ends at once where that one does its jobs too, or waits for
 its turn where that one was started with other variables. It belongs to no terminal, and ends when no job is left.
+While it lives, it has a heartbeat: the time of a file beside its jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tracker.runs import TO_LOOK
 from tracker.scrubber import Scrubber
 from tracker.sinks.feeder import HUNG, Feeder
 from tracker.sinks.jobs import MOST_TRIES, Entry, Queue
-from tracker.sinks.process import LOCK, LOG
+from tracker.sinks.process import BEAT, BEAT_EVERY, LOCK, LOG
 from tracker.sinks.projection import put_down
 
 _NICENESS = 5  # of a busy core this leaves it a quarter: 19 would leave it one part in seventy, and nothing gets done
@@ -32,6 +33,7 @@ _LOOK_EVERY = 0.05  # seconds between two looks at the jobs
 _LINGER = 1.5  # seconds after the last job, since the next one is often near
 _TO_LET_GO = 2.0  # seconds that a batch has to become durable when the process is told to end
 _AT_ONCE = 32  # jobs
+_DIED = "the process that feeds it ended again and again"
 
 
 def main() -> None:
@@ -42,6 +44,7 @@ def main() -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     _lower_priority()
+    threading.Thread(target=_beat, args=[queue.folder / BEAT], daemon=True).start()
     with contextlib.suppress(OSError, Timeout):  # the folder is gone, or another process does the jobs
         while queue.entries() and not stopping.is_set():
             alone = FileLock(queue.folder / LOCK, timeout=TO_LOOK)
@@ -61,6 +64,8 @@ class _Worker:
         self._feeders: list[Feeder] = []
         self._has_to_restart = False
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by sink
+        self._fed: set[str] = set()  # sinks that have taken something from this process
+        self._taken_up: set[str] = set()  # leftovers, by run and sink
 
     def run(self) -> bool:
         """Returns when there has been nothing to do for a while: whether the process has to be executed anew."""
@@ -71,7 +76,7 @@ class _Worker:
             self._begin(entries)
             if self._has_to_restart:
                 break
-            if self._feeders:
+            if self._feeders or self._take_up():
                 worked = time.monotonic()
         self._end()
         return self._has_to_restart
@@ -79,6 +84,8 @@ class _Worker:
     def _look_after(self, entries: list[Entry]) -> None:
         """Stops what nobody wants any more, and gives up what hangs: its thread goes with the process."""
         for feeder in self._feeders:
+            if feeder.has_moved:
+                self._fed.add(feeder.entry.sink)
             self._has_to_restart |= feeder.is_hung
             if feeder.entry not in entries:
                 feeder.stopping.set()
@@ -99,12 +106,24 @@ class _Worker:
                 entry.remove()
             elif entry.tries >= MOST_TRIES:
                 with contextlib.suppress(KoderzError):
-                    put_down(self._queue.results / job.run, job.sink, "the process that feeds it ended again and again")
-                entry.remove()
+                    put_down(self._queue.results / job.run, job.sink, "behind", _DIED)
+                entry.give_up()
             elif begun := entry.counted(+1):
                 feeder = Feeder(begun, job, self._queue.results, self._environ, self._turns[job.sink])
                 feeder.start()
                 self._feeders.append(feeder)
+
+    def _take_up(self) -> bool:
+        """Makes jobs of leftovers of those sinks that are at work again, each once; whether there are any.
+
+        They come last, so that one that the process dies of takes no other with it.
+        """
+        leftovers = self._queue.leftovers() if self._fed else ()
+        found = [entry for entry in leftovers if entry.sink in self._fed and entry.key not in self._taken_up]
+        for entry in found:
+            self._taken_up.add(entry.key)
+            entry.take_up()
+        return bool(found)
 
     def _end(self) -> None:
         for feeder in self._feeders:
@@ -113,6 +132,14 @@ class _Worker:
         for feeder in self._feeders:
             feeder.join(max(0.0, until - time.monotonic()))
             feeder.entry.counted(-1)  # it didn't die of it
+
+
+def _beat(path: Path) -> None:
+    """Touches a file for as long as the process lives."""
+    while True:
+        with contextlib.suppress(OSError):  # the folder is gone
+            path.touch()
+        time.sleep(BEAT_EVERY)
 
 
 def _lower_priority() -> None:

@@ -4,23 +4,56 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
 
 from tracker.errors import KoderzError
 from tracker.registry import find
 from tracker.runs import is_locked
 from tracker.scrubber import Scrubber
-from tracker.sinks import GROUP, SINKS, SinkDown
+from tracker.sinks import GROUP, SINKS, SinkDown, SinkSlow
 from tracker.sinks.jobs import Entry, Job
-from tracker.sinks.projection import Held, Projection, as_down, put_down, start_again
+from tracker.sinks.projection import Held, Projection, SinkFailed, as_down, put_down, start_again
 
 HUNG = "no progress for"  # how the reason begins why a sink is given up that neither goes on nor fails
 TO_OPEN = 3  # patiences that a sink has for its first batch: importing a library is no progress yet
+_AT_WORK = 10  # times as long it may take where its thread uses the processor: then it is slow, and doesn't hang
+_PULSE = 0.02  # seconds of the processor that are a sign of life
 _LOOK_EVERY = 0.25  # seconds between two looks at a journal that may grow
 _LONGEST_PAUSE = 2.0  # seconds before a sink that is down is tried again
 _REASON = 300  # characters
+
+
+class Pulse:
+    """Tells by its use of the processor when a thread was last at work: one that is slow from one that hangs."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock`: the seconds of the processor that the thread has used."""
+        self._clock, self._used, self._at = clock, 0.0, 0.0
+
+    def last(self, now: float) -> float:
+        """When it was last seen to have used the processor."""
+        used = self._clock()
+        if used - self._used > _PULSE:
+            self._used, self._at = used, now
+        return self._at
+
+
+def _clock_of_thread() -> Callable[[], float]:
+    """The clock of the thread that asks; one that stands still where the system has none, or the thread has ended."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return lambda: 0.0
+    clock = time.pthread_getcpuclockid(threading.get_ident())
+
+    def used() -> float:
+        with suppress(OSError):
+            return time.clock_gettime(clock)
+        return 0.0
+
+    return used
 
 
 class Feeder(threading.Thread):
@@ -34,10 +67,17 @@ class Feeder(threading.Thread):
         self._turn = turn
         self._busy_since: float | None = None
         self._moved = time.monotonic()  # when it last made progress
+        self.has_moved = False  # whether it ever did
+        self._pulse = Pulse(lambda: 0.0)
+        self._used, self._alive = (
+            0.0,
+            self._moved,
+        )  # seconds of the processor at its last sign of life, and when that was
         self.patience = TO_OPEN * job.patience  # seconds that a batch may take
         self._pause = _LOOK_EVERY
 
     def run(self) -> None:
+        self._pulse = Pulse(_clock_of_thread())
         renewed = not self._job.renew
         while not self.stopping.is_set():
             last_try = self._is_over()  # asked before trying: nothing is added afterwards
@@ -50,7 +90,7 @@ class Feeder(threading.Thread):
                 if last_try and is_spent:
                     self.give_up(error)
                     return
-                self._put_down(error)
+                self._put_down("behind", error)
             except (KoderzError, OSError) as error:
                 self.give_up(error)
                 return
@@ -61,15 +101,25 @@ class Feeder(threading.Thread):
 
     @property
     def is_hung(self) -> bool:
-        """Whether a batch takes longer than it may once the run is over, or nobody wants it any more."""
-        since = self._busy_since
-        allowed = _LONGEST_PAUSE if self.stopping.is_set() else self.patience
-        return since is not None and time.monotonic() - since > allowed and self._is_over()
+        """Whether a batch takes longer than it may once the run is over, or nobody wants it any more.
+
+        A thread that uses the processor, if only a little since others have it, has longer.
+        """
+        since, now = self._busy_since, time.monotonic()
+        if since is None:
+            return False
+        if self.stopping.is_set():
+            is_late = now - since > _LONGEST_PAUSE
+        else:
+            is_still = now - max(since, self._pulse.last(now)) > self.patience
+            is_late = is_still or now - since > _AT_WORK * self.patience
+        return is_late and self._is_over()
 
     def give_up(self, reason: Exception | str) -> None:
-        """Leaves the rest to `koderz sync`."""
-        self._put_down(reason)
-        self.entry.remove()
+        """Leaves the rest to the next process that finds the sink at work, or to `koderz sync`."""
+        is_slow = isinstance(reason, SinkSlow | Held | str)
+        self._put_down("behind" if is_slow else "down", reason)
+        self.entry.give_up()
 
     def _is_over(self) -> bool:
         with suppress(KoderzError):
@@ -85,6 +135,7 @@ class Feeder(threading.Thread):
                     if projection.look():
                         projection.take()
                         self._moved, self.patience, self._pause = time.monotonic(), self._job.patience, _LOOK_EVERY
+                        self.has_moved = True
                         continue
                     projection.settle()
                 if last_look:
@@ -108,8 +159,10 @@ class Feeder(threading.Thread):
                 start_again(self._folder, self._job.sink)
         return True
 
-    def _put_down(self, reason: Exception | str) -> None:
+    def _put_down(self, state: Literal["behind", "down"], reason: Exception | str) -> None:
+        if isinstance(reason, SinkFailed):
+            traceback.print_exception(reason.__cause__)  # which goes into sinks.log
         lines = str(reason).strip().splitlines() or [type(reason).__name__]
         told = Scrubber(self._environ).text(lines[0]).removeprefix(f"{self._job.sink}: ")[:_REASON]
         with suppress(KoderzError):
-            put_down(self._folder, self._job.sink, told)
+            put_down(self._folder, self._job.sink, state, told)

@@ -1,8 +1,8 @@
 """What is left to do for the sinks of a results folder: a file for each run and sink, in its folder `.sinks`.
 
 Commands submit jobs; a background process takes them from there, and removes each that it is through with. What a
-process leaves behind, however it ends, is taken up by the next one. Files appear and change by rename alone, so
-that no lock is needed.
+process leaves undone, however it ends, is taken up by the next one. A job that is given up stays as a leftover, for a
+process that finds the sink at work again. Files appear and change by rename alone, so that no lock is needed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tracker.files import whole_file
 from tracker.scrubber import is_secret_variable
 
 FOLDER = ".sinks"
+_LEFT_OVER = ".left"  # the suffix of a job that was given up
 MOST_TRIES = 3  # processes that may die of a job
 _ROUNDS = 10_000  # of the digest of variables, among which are secrets: guessing one takes time
 _OF_TARGETS = (
@@ -55,7 +56,7 @@ def environment_of(environ: Mapping[str, str], secrets: Iterable[str] = ()) -> s
 
 
 class Entry(NamedTuple):
-    """A job in a queue: the file `RUN.SINK.TRIES`."""
+    """A job in a queue: the file `RUN.SINK.TRIES`, or `RUN.SINK.left` once it was given up."""
 
     path: Path
 
@@ -63,6 +64,11 @@ class Entry(NamedTuple):
     def key(self) -> str:
         """The run and the sink: of each there is one job at a time."""
         return self.path.stem
+
+    @property
+    def sink(self) -> str:
+        """The name of its sink."""
+        return self.key.partition(".")[2]
 
     @property
     def tries(self) -> int:
@@ -85,6 +91,16 @@ class Entry(NamedTuple):
             return None
         return Entry(path)
 
+    def give_up(self) -> None:
+        """Makes it a leftover."""
+        with suppress(OSError):
+            self.path.rename(self.path.with_suffix(_LEFT_OVER))
+
+    def take_up(self) -> None:
+        """Makes a leftover a job again that nobody has begun yet."""
+        with suppress(OSError):
+            self.path.rename(self.path.with_suffix(".0"))
+
     def remove(self) -> None:
         """Nothing more is to be done."""
         with suppress(OSError):
@@ -105,19 +121,29 @@ class Queue:
             self.folder.mkdir(parents=True, exist_ok=True)
             with whole_file(self.folder / f"{key}.0", durable=False) as file:
                 file.write(orjson.dumps(job))
-                for earlier in self.results.glob(f"{FOLDER}/*/{key}.*"):
-                    earlier.unlink(missing_ok=True)
+                self.drop(job.run, job.sink)
         except OSError as error:
             raise StorageError(f"{self.folder} can't be written ({error.strerror})") from None
 
+    def drop(self, run: str, sink: str) -> None:
+        """Removes the job of a run and sink, whichever variables it was submitted with."""
+        for path in self.results.glob(f"{FOLDER}/*/{run}.{sink}.*"):
+            path.unlink(missing_ok=True)
+
     def entries(self) -> list[Entry]:
-        """All that is left to do."""
+        """All that is left to do, without leftovers."""
+        return [entry for entry in self._all() if entry.path.suffix[1:].isdecimal()]
+
+    def leftovers(self) -> list[Entry]:
+        """The jobs that were given up."""
+        return [entry for entry in self._all() if entry.path.suffix == _LEFT_OVER]
+
+    def _all(self) -> list[Entry]:
         try:
             names = os.listdir(self.folder)  # noqa: PTH208 it is looked at again and again
         except OSError:
             return []
-        found = (Entry(self.folder / name) for name in names if not name.startswith("."))
-        return [entry for entry in found if entry.path.suffix[1:].isdecimal()]
+        return [Entry(self.folder / name) for name in names if not name.startswith(".")]
 
     def of_run(self, run: str) -> dict[str, Entry]:
         """What is left to do for a run, by sink."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -20,6 +21,9 @@ from tracker.sinks.standing import Standing, standing_of
 
 LOG = "sinks.log"
 LOCK = "lock"
+BEAT = ".beat"  # its time is that of the last heartbeat
+BEAT_EVERY = 1.0  # seconds
+_BEAT_LOST = 60.0  # seconds without a heartbeat after which a process is taken for stopped
 _ROOT = Path(__file__).resolve().parents[2]  # where `tracker` is found
 _LOOK_EVERY = 0.05  # seconds
 _LOOK_FOR_LIFE_EVERY = 0.5
@@ -29,7 +33,7 @@ _TO_BEGIN = 10.0  # seconds that a process has to take a job on
 class Status(NamedTuple):
     """Where a sink is with a run that is over."""
 
-    state: Literal["working", "down", "done"]
+    state: Literal["behind", "down", "done"]
     reason: str = ""
     records: int = 0  # that the target has
     total: int = 0  # that the journal holds
@@ -73,6 +77,10 @@ class SinkProcess:
             self._pid = 0
         return _is_held(self.queue.folder)
 
+    def beats_since(self, begun: float) -> bool:
+        """Whether it has had a heartbeat of late, or had no time for one since the time `begun`."""
+        return time.time() - max(begun, _last_beat(self.queue.folder)) < _BEAT_LOST
+
     @property
     def ending(self) -> str:
         """How it ended, where that is known and was no ordinary end."""
@@ -94,7 +102,7 @@ class Submission:
     """
 
     def __init__(self, process: SinkProcess, folder: Path, jobs: Iterable[Job]) -> None:
-        self._process, self._folder = process, folder
+        self._process, self._folder, self.run = process, folder, folder.name
         self._jobs = {job.sink: job for job in jobs}
         self.sinks = tuple(self._jobs)
         self._is_death_told = False
@@ -132,27 +140,34 @@ class Submission:
         KeyboardInterrupt withdraws the rest.
         """
         try:
-            if given_up := self._wait(watch):
-                return given_up
+            return self._wait(watch, self.sinks, math.inf) or self._given_up(self.sinks)
         except KeyboardInterrupt:
             self.withdraw()
             raise
-        standings = standing_of(self._folder)
-        behind = {name: standings.get(name) for name in self.sinks if not self._is_level(standings, name)}
-        return {name: (found and found.reason) or "it didn't come to an end" for name, found in behind.items()}
+
+    def wait_for(self, sinks: Iterable[str], seconds: float) -> dict[str, str]:
+        """Sees the run into these of its sinks, for so long at most; returns those that were given up, as `wait`."""
+        wanted = [name for name in sinks if name in self._jobs]
+        self._wait(lambda _: None, wanted, time.monotonic() + seconds)
+        return self._given_up([name for name in wanted if name not in self.left()])
 
     def withdraw(self) -> None:
-        """Leaves the rest to `koderz sync`."""
+        """Leaves the rest to the next process that finds the sinks at work, or to `koderz sync`."""
         for name, entry in self._process.queue.of_run(self._folder.name).items():
             if name in self._jobs:
-                entry.remove()
+                entry.give_up()
 
-    def _wait(self, watch: Watch) -> dict[str, str]:
+    def _given_up(self, sinks: Iterable[str]) -> dict[str, str]:
+        standings = standing_of(self._folder)
+        behind = {name: standings.get(name) for name in sinks if not self._is_level(standings, name)}
+        return {name: (found and found.reason) or "it didn't come to an end" for name, found in behind.items()}
+
+    def _wait(self, watch: Watch, sinks: Collection[str], until: float) -> dict[str, str]:
         """What is given up while the process has yet to do it, each with the reason."""
         total = sum(1 for _ in load_index(self._folder / NAME).columns("offset"))
         to_begin = time.monotonic() + max(_TO_BEGIN, *(TO_OPEN * job.patience for job in self._jobs.values()))
-        starts = 0
-        while left := self.left():
+        begun, starts = time.time(), 0
+        while (left := self.left().intersection(sinks)) and time.monotonic() < until:
             watch(self._statuses(left, total))
             time.sleep(_LOOK_EVERY)
             if not self._is_time_to_look():
@@ -162,9 +177,12 @@ class Submission:
                     return dict.fromkeys(left, f"the process that feeds it ended{self._process.ending}")
                 starts += 1
                 self._process.start()
+            elif not self._process.beats_since(begun):
+                return dict.fromkeys(left, "the process that feeds it is stopped")
             elif time.monotonic() > to_begin and self._has_to_wait():
                 return dict.fromkeys(left, "another koderz process feeds sinks of this folder, and this one waits")
-        watch(self._statuses(left, total))
+        if not left:
+            watch(self._statuses(left, total))
         return {}
 
     def _is_time_to_look(self) -> bool:
@@ -191,10 +209,9 @@ def at_work(results: Path) -> dict[str, list[str]]:
     """The sinks that are being brought up to date now, by run, in whichever environment."""
     found: dict[str, list[str]] = {}
     for folder in (results / FOLDER).glob("*/"):
-        if _is_held(folder):
+        if _is_held(folder) and time.time() - _last_beat(folder) < _BEAT_LOST:
             for entry in Queue(results, folder.name).entries():
-                run, _, sink = entry.key.partition(".")
-                found.setdefault(run, []).append(sink)
+                found.setdefault(entry.key.partition(".")[0], []).append(entry.sink)
     return found
 
 
@@ -216,7 +233,15 @@ def _is_held(folder: Path) -> bool:
         return False
 
 
+def _last_beat(folder: Path) -> float:
+    """When the process of a queue had its last heartbeat; 0 where it has had none."""
+    try:
+        return (folder / BEAT).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def _status(standing: Standing | None, total: int, *, is_left: bool) -> Status:
     standing = standing or Standing(state="behind")
-    under_way: Literal["working", "down"] = "down" if standing.state == "down" else "working"
+    under_way: Literal["behind", "down"] = "down" if standing.state == "down" else "behind"
     return Status(under_way if is_left else "done", standing.reason, standing.records, total)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tracker.errors import KoderzError
 from tracker.records import now
@@ -31,6 +30,10 @@ class Held(KoderzError):
     """Another process feeds this run into this sink."""
 
 
+class SinkFailed(SinkDown):
+    """The sink's own code raised something that it doesn't declare."""
+
+
 class Projection:
     """Holds a run for a sink, and hands it what it lacks. A context manager; Held where it is taken."""
 
@@ -41,15 +44,23 @@ class Projection:
         self._sink: Sink | None = None
 
     def __enter__(self) -> Self:
-        self._lock = hold(self.folder, self.name)
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self, patience: float = 0.0) -> None:
+        """Holds the run for the sink. Raises Held where it is taken for so many seconds."""
+        self._lock = hold(self.folder, self.name, patience)
         try:
             self._begin()
         except BaseException:
             self._lock.release()
             raise
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Lets go of the target and of the run."""
         try:
             if self._sink is not None:
                 with as_down(), suppress(SinkDown):
@@ -76,6 +87,12 @@ class Projection:
             self._left.popleft()
         state: State = "behind" if self._left else "up to date"
         self._put_down(state, bytes=sum(spans[-1]), records=self._standing.records + len(spans))
+
+    def catch_up(self) -> None:
+        """Hands on all that there is as of now. Raises SinkDown."""
+        while self.look():
+            self.take()
+        self.settle()
 
     def settle(self) -> None:
         """Puts down that nothing is left to do."""
@@ -110,12 +127,12 @@ def hold(folder: Path, name: str, patience: float = 0.0) -> BaseFileLock:
     return acquired(folder / f".{name}.lock", patience, Held("another koderz process is at it"))
 
 
-def put_down(folder: Path, name: str, reason: str) -> None:
-    """Writes that a sink is down and why; where it stood, it stands."""
+def put_down(folder: Path, name: str, state: Literal["behind", "down"], reason: str) -> None:
+    """Writes that a sink is behind or down, and why; where it stood, it stands."""
 
     def change(before: Mapping[str, Standing]) -> dict[str, Standing]:
-        standing = before.get(name) or Standing(state="down")
-        return {name: replace(standing, state="down", reason=reason, time=now())}
+        standing = before.get(name) or Standing(state=state)
+        return {name: replace(standing, state=state, reason=reason, time=now())}
 
     record_standings(folder, change)
 
@@ -154,8 +171,7 @@ def as_down() -> Iterator[None]:
     except ImportError as error:
         raise KoderzError(f"it can't be loaded: {error}") from error
     except Exception as error:  # a sink may be anybody's code
-        traceback.print_exc()  # which goes into sinks.log
-        raise SinkDown(f"{type(error).__name__}: {error}") from error
+        raise SinkFailed(f"{type(error).__name__}: {error}") from error
 
 
 def _next_size(size: int, seconds: float) -> int:

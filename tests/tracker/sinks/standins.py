@@ -1,9 +1,9 @@
 """Real sinks, small ones, that can be made to fail: found by an entry point, like other packages' sinks.
 
-What they do is said by files beside the runs: `NAME.down`, `NAME.hang`, `NAME.slow`, `NAME.wait` (until that is
-removed), `NAME.litter` (in its environment), `NAME.die-before` and `NAME.die-after` (the transaction of a batch; the
-file is removed, so that it dies once). The process that feeds the sinks imports this module, so pytest isn't imported
-here: that takes longer than all the rest.
+What they do is said by files beside the runs: `NAME.down`, `NAME.hang`, `NAME.busy` (once, for six seconds),
+`NAME.slow`, `NAME.wait` (until that is removed), `NAME.litter` (in its environment), `NAME.die-before` and
+`NAME.die-after` (the transaction of a batch; the file is removed, so that it dies once). The process that feeds the
+sinks imports this module, so pytest isn't imported here: that takes longer than all the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Ledger:
         self._rows = _opened(self._results / f"{self.name}.db")
 
     def take(self, records: Sequence[Record]) -> None:
-        for trouble in ("down", "hang", "slow", "wait", "litter", "die-before"):
+        for trouble in ("down", "hang", "busy", "slow", "wait", "litter", "die-before"):
             self._heed(trouble)
         with self._rows:
             self._rows.executemany(
@@ -61,6 +61,11 @@ class Ledger:
             raise SinkDown("the ledger is closed today")
         if trouble == "hang":
             time.sleep(600)
+        elif trouble == "busy":
+            path.unlink()
+            until = time.monotonic() + 6
+            while time.monotonic() < until:
+                sum(range(1000))
         elif trouble == "wait":
             while path.exists():
                 time.sleep(0.02)
@@ -91,6 +96,16 @@ def rows_of(results: Path, run: str, name: str = "ledger") -> list[dict[str, obj
         found = [row for (row,) in database.execute("SELECT record FROM rows WHERE run = ? ORDER BY record", (run,))]
     database.close()
     return [orjson.loads(row) for row in found]
+
+
+def killing(folder: Path) -> Mapping[str, str]:
+    """The environment in which each process that feeds sinks is killed as soon as it starts."""
+    site = folder / "killing"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import os, signal, sys\nif 'tracker.sinks' in sys.orig_argv:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    return {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
 
 
 def installed(folder: Path) -> Mapping[str, str]:

@@ -22,8 +22,9 @@ from tests.tracker.sinks.standins import rows_of
 from tests.tracker.sinks.test_projection import a_run, assert_whole
 from tracker.records import Finished
 from tracker.runs import lock_run
+from tracker.sinks.feeder import Pulse
 from tracker.sinks.jobs import FOLDER, Job, Queue, environment_of
-from tracker.sinks.process import SinkProcess, Status, Submission, at_work, describe_sinks, wake
+from tracker.sinks.process import BEAT, SinkProcess, Status, Submission, at_work, describe_sinks, wake
 from tracker.sinks.projection import Projection, start_again
 from tracker.sinks.standing import choose_sinks, standing_of
 from tracker.tracker import Tracker
@@ -250,8 +251,9 @@ def test_a_job_that_processes_die_of_is_given_up(tmp_path: Path, process: SinkPr
     process.start()
     wait_for(lambda: not process.queue.entries())
 
-    assert str(standing_of(folder)["ledger"]) == "down: the process that feeds it ended again and again"
-    assert submit(process, folder).wait(NOTHING) == {}
+    assert str(standing_of(folder)["ledger"]) == "behind: the process that feeds it ended again and again"
+    assert submit(process, another_run(tmp_path, 1)).wait(NOTHING) == {}
+    wait_for(lambda: is_level(folder))  # the next run's process takes it up
     assert_whole(folder)
 
 
@@ -263,11 +265,26 @@ def test_a_sink_that_hangs_is_given_up_and_holds_up_no_other(tmp_path: Path, pro
     hung = submit(process, folder, "ledger", patience=0.5)
 
     assert hung.wait(NOTHING) == {"ledger": "no progress for 1.5 s"}  # it hung in its first batch
+    assert state_of(folder) == "behind"
 
     assert other.wait(NOTHING) == {}
     (tmp_path / "ledger.hang").unlink()
     assert submit(process, folder).wait(NOTHING) == {}  # while the hung one may be there still
     assert_whole(folder)
+
+
+def test_a_thread_that_uses_the_processor_is_slow_and_does_not_hang() -> None:
+    used = iter([0.0, 0.0, 5.0, 5.001, 5.1])
+    pulse = Pulse(lambda: next(used))
+
+    assert [pulse.last(now) for now in (1.0, 2.0, 3.0, 4.0, 5.0)] == [0.0, 0.0, 3.0, 3.0, 5.0]
+
+
+@pytest.mark.slow
+def test_a_sink_that_starts_slowly_beside_load_is_not_given_up(tmp_path: Path, process: SinkProcess) -> None:
+    (tmp_path / "ledger.busy").touch()  # for twice as long as it may take where it does nothing
+
+    assert submit(process, a_run(tmp_path), patience=1).wait(NOTHING) == {}
 
 
 @pytest.mark.slow
@@ -287,7 +304,7 @@ def test_a_sink_that_is_down_is_tried_again_until_patience_ends(tmp_path: Path, 
     (tmp_path / "ledger.down").touch()
     with lock_run(folder):
         submission = submit(process, folder, patience=1)
-        wait_for(lambda: state_of(folder) == "down")
+        wait_for(lambda: str(standing_of(folder).get("ledger")) == "behind: the ledger is closed today")
         assert process.queue.entries()
 
     assert submission.wait(NOTHING) == {"ledger": "the ledger is closed today"}
@@ -301,7 +318,7 @@ def test_a_sink_that_was_down_is_fed_once_it_is_back(tmp_path: Path, process: Si
     folder = a_run(tmp_path)
     (tmp_path / "ledger.down").touch()
     submission = submit(process, folder)
-    wait_for(lambda: state_of(folder) == "down")
+    wait_for(lambda: state_of(folder) == "behind")
     (tmp_path / "ledger.down").unlink()
 
     assert submission.wait(NOTHING) == {}
@@ -406,6 +423,62 @@ def test_a_target_is_made_anew_by_a_process_that_has_not_opened_it(tmp_path: Pat
     assert Submission(process, folder, jobs).wait(NOTHING) == {}
 
     assert_whole(folder)
+
+
+def test_what_a_sink_that_was_down_lacks_of_earlier_runs_is_taken_up_by_the_next_run(
+    tmp_path: Path, process: SinkProcess
+) -> None:
+    folder, another = a_run(tmp_path), another_run(tmp_path, 1)
+    (tmp_path / "ledger.down").touch()
+    assert submit(process, folder, patience=0.1).wait(NOTHING) == {"ledger": "the ledger is closed today"}
+    assert submit(process, another, patience=0.1).wait(NOTHING) == {"ledger": "the ledger is closed today"}
+    assert (state_of(folder), state_of(another)) == ("down", "down")
+    assert not at_work(tmp_path)
+    (tmp_path / "ledger.down").unlink()
+
+    assert submit(process, another_run(tmp_path, 2)).wait(NOTHING) == {}
+
+    wait_for(lambda: is_level(folder) and is_level(another))
+    assert_whole(folder)
+    assert_whole(another)
+    assert not process.queue.leftovers()
+
+
+def test_a_job_that_was_given_up_is_no_leftover_once_it_was_done(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path)
+    (tmp_path / "ledger.down").touch()
+    submit(process, folder, patient=False).wait(NOTHING)
+    (leftover,) = process.queue.leftovers()
+    assert (leftover.key, leftover.sink) == (f"{folder.name}.ledger", "ledger")
+    (tmp_path / "ledger.down").unlink()
+
+    assert submit(process, folder).wait(NOTHING) == {}
+
+    assert not process.queue.leftovers()
+
+
+@pytest.mark.slow
+def test_a_stopped_process_is_told_by_its_heartbeat(
+    tmp_path: Path, process: SinkProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = a_run(tmp_path)
+    (tmp_path / "ledger.wait").touch()
+    submission = submit(process, folder)
+    wait_for(lambda: at_work(tmp_path) == {folder.name: ["ledger"]})
+    (pid,) = processes(tmp_path)
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    os.utime(process.queue.folder / BEAT, (0, 0))
+    assert at_work(tmp_path) == {}
+    assert process.is_alive()  # it still holds what another one would need
+    with monkeypatch.context() as patched:
+        patched.setattr("tracker.sinks.process._BEAT_LOST", 0.0)
+        assert submission.wait(NOTHING) == {"ledger": "the process that feeds it is stopped"}
+
+    os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: at_work(tmp_path))
+    (tmp_path / "ledger.wait").unlink()
+    assert submission.wait(NOTHING) == {}
 
 
 def test_how_far_a_sink_is_and_that_it_goes_on_is_told(tmp_path: Path, process: SinkProcess) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tracker.errors import KoderzError
-from tracker.sinks import SinkDown
+from tracker.sinks import SinkDown, SinkSlow
 
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # its own retries take minutes; ours is `koderz sync`
@@ -28,6 +28,7 @@ _ENVIRONMENT = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 _CONNECT_SECONDS = 5
+_SLOW = r"timed out|error code 50[234]\b|\b50[234] Server Error|database is locked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ def border(uri: str) -> Iterator[None]:
         except ImportError as error:
             raise SinkDown(f"MLflow at {without_password(uri)} needs a driver that isn't installed: {error}") from error
         except _foreign() as error:
-            raise SinkDown(f"MLflow at {without_password(uri)} {_reason(error)}") from error
+            down = SinkSlow if _is_slow(error) else SinkDown
+            raise down(f"MLflow at {without_password(uri)} {_reason(error)}") from error
 
 
 def _foreign() -> tuple[type[Exception], ...]:
@@ -170,6 +172,11 @@ def check_database(uri: str) -> None:
         engine.connect().close()
     finally:
         engine.dispose()
+
+
+def _is_slow(error: Exception) -> bool:
+    """Whether a server may answer another time: it starts, has too much to do, or its database is in use."""
+    return isinstance(error, TimeoutError) or bool(re.search(_SLOW, str(error)))
 
 
 def _reason(error: Exception) -> str:
