@@ -8,6 +8,9 @@ machine and has no published price is free. What none of these knows has no pric
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.models.endpoints import is_loopback, own_address
@@ -22,6 +25,16 @@ if TYPE_CHECKING:
 
 _MILLION = 1_000_000
 _PUBLISHED = "as published"
+_LIST = "genai_prices"
+_UNLISTED = 3  # the exit code of who finds no published price
+_LOOK = f"""
+import gc, os, sys
+gc.disable()  # for so short a life
+from koderz.models.names import parse_model_name
+from koderz.models.prices import _listed_tariff
+
+os._exit(0 if _listed_tariff(parse_model_name(sys.argv[1]), sys.argv[2]) else {_UNLISTED})
+"""
 
 # Models that nobody can download, however a proxy prefixes their names; and those of OpenAI's that anybody can.
 _HOSTED_ONLY = re.compile(r"(?:.*/)?((?:claude|chatgpt|gemini|grok|gpt(?!-oss))-.+|o[134](?:-.+)?)", re.IGNORECASE)
@@ -137,6 +150,26 @@ def _is_understated(name: str, price: tuple[float, float]) -> bool:
 
 
 def _published(name: ModelName, base_url: str | None) -> Tariff | None:
+    if base_url and is_loopback(base_url) and _LIST not in sys.modules and _is_unlisted(name, base_url):
+        return None
+    return _listed_tariff(name, base_url)
+
+
+@cache
+def _is_unlisted(name: ModelName, base_url: str) -> bool:
+    """Whether another process finds no published price, as is usual on this machine.
+
+    The list would take 13 MB for as long as this one lives. Where the look fails, it has to look itself.
+    """
+    command = [sys.executable, "-P", "-c", _LOOK, str(name), base_url]
+    try:
+        looked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError:
+        return False
+    return looked.returncode == _UNLISTED
+
+
+def _listed_tariff(name: ModelName, base_url: str | None) -> Tariff | None:
     from datetime import UTC, datetime
 
     from genai_prices.data_snapshot import get_snapshot  # 0.2 s, so only where a model may cost something

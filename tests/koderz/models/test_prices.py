@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from koderz.models import Price, parse_model_name
@@ -41,6 +44,28 @@ def test_a_model_of_ones_own_is_free_and_why_is_said(name: str, base_url: str | 
     tariff = tariff_of(parse_model_name(name), base_url, {})
     assert tariff is not None
     assert (tariff.price, str(tariff)) == (Price(0.0, 0.0), f"free, {why}")
+
+
+LOOK = """
+import sys
+from koderz.models import parse_model_name
+from koderz.models.prices import tariff_of
+
+sys.executable = sys.argv[3] or sys.executable
+print(tariff_of(parse_model_name(sys.argv[1]), sys.argv[2], {}).price.input, "genai_prices" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "executable", "price", "is_loaded"),
+    [("x", "", 0.0, False), ("gpt-4o-mini", "", 0.15, True), ("x", "/nowhere/python", 0.0, True)],
+)
+def test_the_list_of_prices_stays_out_of_a_process_that_asks_a_model_of_this_machine(
+    name: str, executable: str, price: float, *, is_loaded: bool
+) -> None:
+    command = [sys.executable, "-c", LOOK, f"openai/{name}", LOOPBACK, executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(price), str(is_loaded)]
 
 
 @pytest.mark.parametrize("base_url", [LOOPBACK, "http://192.168.0.9:8000/v1", "https://elsewhere.example/v1"])
