@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from koderz.errors import KoderzError
+from koderz.suites.keys import misspelt, require_keys
 from tracker.records import Cell
 
 T = TypeVar("T")
@@ -143,15 +144,17 @@ def _arm(path: Path, number: int, row: Mapping[str, Any]) -> MatrixArm:
         "parameters": parameters,
     }
     arm = _converted(path, f"[[arms]] number {number}", given, MatrixArm)
+    if arm.name and not arm.solver:
+        raise KoderzError(f"{path}: [[arms]] number {number}: it has no solver{misspelt('solver', row.keys())}")
     if not arm.name.isprintable() or not 0 < len(arm.name) <= 100:
         raise KoderzError(f"{path}: [[arms]] number {number}: give a solver, and a name of at most 100 characters")
     return arm
 
 
 def _cells(path: Path, number: int, row: Mapping[str, Any]) -> MatrixCells:
-    cells = _converted(path, f"[[cells]] number {number}", row, MatrixCells)
-    if unknown := row.keys() - {"arms", "problems", "samples"}:
-        raise KoderzError(f"{path}: [[cells]] number {number}: there is no {min(unknown)}")
+    where = f"[[cells]] number {number}"
+    require_keys(row, ("arms", "problems", "samples"), f"{path}: {where}")
+    cells = _converted(path, where, row, MatrixCells)
     if cells.samples is not None and not 1 <= cells.samples <= 100_000:
         raise KoderzError(f"{path}: [[cells]] number {number}: samples go from 1 to 100,000")
     return cells

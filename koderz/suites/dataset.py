@@ -73,7 +73,7 @@ class Row(NamedTuple):
 
     def _unlike(self, name: str, wanted: str) -> KoderzError:
         if self.fields.get(name) is None:
-            return self.error(f"the field {name!r} is missing{misspelt(name, self.fields.keys() - {name})}")
+            return self.error(f"the field {name!r} is missing{misspelt(name, self.fields.keys())}")
         return self.error(f"the field {name!r} has to be {wanted}")
 
 

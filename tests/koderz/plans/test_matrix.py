@@ -116,6 +116,8 @@ def test_cells_of_one_task_and_arm_are_one_with_the_names_of_all_its_samples() -
         ("x = 1", "x is neither [[arms]] nor [[cells]]"),
         ("arms = 3", "write [[arms]]"),
         ("[[arms]]", "[[arms]] number 1: give a solver"),
+        ("[[arms]]\nname = 'a'\nsolvr = 'none'", "[[arms]] number 1: it has no solver; is 'solvr' meant for it?"),
+        ("[[arms]]\nsolver = 'none'\n[[cells]]\nsample = 1", "number 1: unknown key 'sample'; did you mean 'samples'?"),
         ("[[arms]]\nsolver = 3", "[[arms]] number 1: Expected `str`, got `int`"),
         ("[[arms]]\nsolver = 'zero-shot'\n" * 2, "two arms are called 'zero-shot'"),
         ("[[arms]]\nsolver = 'nope'", "there is no solver 'nope'"),

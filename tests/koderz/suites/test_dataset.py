@@ -87,6 +87,7 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_said(tmp_path: Path) -> None
     [
         ({}, "the field 'x' is missing"),
         ({"x": None}, "the field 'x' is missing"),
+        ({"xx": "y"}, "the field 'x' is missing; is 'xx' meant for it?"),
         ({"x": 3}, "the field 'x' has to be text"),
         ({"x": "\ud800"}, "half a surrogate pair"),
     ],
