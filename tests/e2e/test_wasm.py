@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from koderz.installation import extra_command
 from tests.conftest import PATIENCE, Shell, are_gone, wait_for
 from tests.forks import Fork
 
@@ -76,7 +77,8 @@ def test_off_loopback_a_token_is_needed(koderz: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_without_the_extra_the_command_names_it(koderz: Shell) -> None:
+def test_without_the_extra_the_command_names_it(koderz: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(koderz.folder)
     (koderz.folder / "sitecustomize.py").write_text(
         "import sys, importlib.util\n"
         "found = importlib.util.find_spec\n"
@@ -84,4 +86,5 @@ def test_without_the_extra_the_command_names_it(koderz: Shell) -> None:
     )
     path = os.pathsep.join([str(koderz.folder), os.environ.get("PYTHONPATH", "")])
     for command in ("serve", "build"):
-        assert "koderz[wasm]" in koderz("wasm", command, code=4, env={"PYTHONPATH": path}, fresh=True).err
+        said = koderz("wasm", command, code=4, env={"PYTHONPATH": path}, fresh=True).err
+        assert said == f"koderz: sessions in WASM need wasmtime; run: {extra_command('wasm')}\n"

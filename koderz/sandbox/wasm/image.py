@@ -23,11 +23,11 @@ from tempfile import TemporaryDirectory
 from filelock import FileLock
 
 from koderz.errors import KoderzError, Unreachable
+from koderz.installation import extra_command
 from koderz.paths import cache_folder
 from koderz.sandbox.judge.launch import ENVIRONMENT, command, folders_of
 
 VARIABLE = "KODERZ_WASM_CACHE"  # another folder for both files
-EXTRA = "pip install 'koderz[wasm]'"
 _GUEST = Path(__file__).with_name("guest")
 _PARTS = ("app.py", "repl.py", "repl.wit")
 _PACKAGES = ("componentize-py", "wasmtime")
@@ -52,7 +52,7 @@ def missing_packages() -> str:
 def require_packages() -> None:
     """Raises Unreachable, naming the extra, where it isn't installed."""
     if absent := missing_packages():
-        raise Unreachable(f"sessions in WASM need {absent}: {EXTRA}; or take --session native")
+        raise Unreachable(f"sessions in WASM need {absent}; run: {extra_command('wasm')}")
 
 
 def ready_image(say: Say = lambda _: None) -> Image:

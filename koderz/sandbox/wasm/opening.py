@@ -7,9 +7,10 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from koderz.errors import KoderzError
+from koderz.errors import KoderzError, Unreachable
+from koderz.installation import extra_command
 from koderz.sandbox.wasm.client import RemotePool, RemoteSession
-from koderz.sandbox.wasm.image import EXTRA, Say, missing_packages
+from koderz.sandbox.wasm.image import Say, missing_packages
 from koderz.sandbox.wasm.options import TOKEN_VARIABLE, SessionOptions
 from koderz.sandbox.wasm.pool import Pool
 from koderz.sandbox.wasm.session import Session
@@ -98,7 +99,9 @@ def _pool(own: SessionOptions, environ: Mapping[str, str], say: Say) -> tuple[Po
             f"code runs in WASM at {shown_address(own.wasm_url)}"
         ]
     absent = missing_packages()
+    if absent and own.session == "wasm":
+        raise Unreachable(f"--session wasm needs {absent}; run: {extra_command('wasm')}; or take --session native")
     kind = own.session or ("native" if absent else "wasm")
-    notices = [f"code runs natively, contained: {absent} is missing for WASM ({EXTRA})"]
+    notices = [f"code runs natively, contained; to have it run in WASM: {extra_command('wasm')}"]
     pool = Pool(kind, os.cpu_count() or 1, at_once=own.pool_size, say=say)
     return pool, notices if kind == "native" and own.session is None else []

@@ -9,7 +9,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from koderz.solvers.optimizers.originals import DIFFERS
-from koderz.solvers.optimizers.writing import needs_package
 
 if TYPE_CHECKING:
     from koderz.suites.datasets.candidate import Candidate
@@ -68,4 +67,3 @@ def _study(seed: int) -> Any:
 
 few_shot.differs = DIFFERS["few_shot"]  # type: ignore[attr-defined]
 few_shot.roles = ()  # type: ignore[attr-defined]
-few_shot.at_hand = needs_package("optuna")  # type: ignore[attr-defined]

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from koderz.errors import KoderzError
+from koderz.installation import extra_command
 from koderz.prompts import Prompts, trimmed
 from koderz.solvers.optimizers.originals import DIFFERS
 from koderz.solvers.optimizers.writing import (
     LONGEST_SHOWN,
     Writer,
-    needs_package,
     needs_writer,
     prompts_of,
     shown_instructions,
@@ -184,7 +186,9 @@ class _Silence:
 
 
 def _at_hand(*about: Any) -> Mapping[str, Any]:
-    return {**needs_writer(*about), **needs_package("gepa")(*about)}
+    if find_spec("gepa") is None:
+        raise KoderzError(f"the optimizer gepa takes the package gepa; run: {extra_command('optimizers')}")
+    return needs_writer("gepa")(*about)
 
 
 gepa.roles = ("reasoning",)  # type: ignore[attr-defined]

@@ -97,4 +97,4 @@ hierarchical_reflective.prompts = prompts_of("hierarchical_reflective")  # type:
 hierarchical_reflective.version = 2  # type: ignore[attr-defined]
 hierarchical_reflective.earlier = {1: {"convergence_threshold": 0.01}}  # type: ignore[attr-defined]
 hierarchical_reflective.differs = DIFFERS["hierarchical_reflective"]  # type: ignore[attr-defined]
-hierarchical_reflective.at_hand = needs_writer  # type: ignore[attr-defined]
+hierarchical_reflective.at_hand = needs_writer("hierarchical_reflective")  # type: ignore[attr-defined]

@@ -54,4 +54,4 @@ async def meta_prompt(
 meta_prompt.differs = DIFFERS["meta_prompt"]  # type: ignore[attr-defined]
 meta_prompt.roles = ("reasoning",)  # type: ignore[attr-defined]
 meta_prompt.prompts = prompts_of("meta_prompt")  # type: ignore[attr-defined]
-meta_prompt.at_hand = needs_writer  # type: ignore[attr-defined]
+meta_prompt.at_hand = needs_writer("meta_prompt")  # type: ignore[attr-defined]

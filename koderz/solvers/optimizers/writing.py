@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import KoderzError
@@ -75,19 +74,12 @@ def prompts_of(optimizer: str) -> Mapping[str, Sequence[str]]:
     return {MAIN: [name for name in PLACEHOLDERS if name.startswith(f"{optimizer}-")]}
 
 
-def needs_package(name: str) -> Callable[..., Mapping[str, Any]]:
-    """For `at_hand`: raises KoderzError where a package of the extra isn't installed."""
+def needs_writer(optimizer: str) -> Callable[..., Mapping[str, Any]]:
+    """For `at_hand`: raises KoderzError where no model is to write prompts."""
 
-    def check(*_: object) -> Mapping[str, Any]:
-        if find_spec(name) is None:
-            raise KoderzError(f"this optimizer takes the package {name}: pip install 'koderz[optimizers]'")
+    def check(options: Mapping[str, Any], *_: object) -> Mapping[str, Any]:
+        if options.get("reasoning") is False:
+            raise KoderzError(f"{optimizer} has its prompts written by a model; name one with --reasoning-model")
         return {}
 
     return check
-
-
-def needs_writer(options: Mapping[str, Any], *_: object) -> Mapping[str, Any]:
-    """For `at_hand`: raises KoderzError where no model is to write prompts."""
-    if options.get("reasoning") is False:
-        raise KoderzError("this optimizer has its prompts written by a model; name one with --reasoning-model")
-    return {}

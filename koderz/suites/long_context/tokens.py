@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from koderz.errors import KoderzError, Unreachable
+from koderz.installation import extra_command
 
 CHARS_A_TOKEN = 4
 MILLION = 1 << 20
@@ -60,7 +61,7 @@ def load_tokenizer(name: str) -> Tokenizer:
     try:
         from tokenizers import Tokenizer as Loaded  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        raise Unreachable("--tokenizer FILE needs the extra data: pip install 'koderz[data]'") from None
+        raise Unreachable(f"--tokenizer FILE needs tokenizers; run: {extra_command('data')}") from None
     data = path.read_bytes()
     try:
         loaded = Loaded.from_str(data.decode())

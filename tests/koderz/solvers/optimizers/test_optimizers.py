@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from koderz.errors import KoderzError
+from koderz.installation import extra_command
 from koderz.plans.arms import restore_arms
 from koderz.solvers import load_solver
-from koderz.solvers.optimizers import writing
 from koderz.solvers.optimizers.originals import DIFFERS
 from tests.koderz.solvers.optimizers.worlds import World, candidates_of, gain, plan_of, results_of, searched
 from tests.koderz.world import settings_of
@@ -40,15 +41,16 @@ def test_an_evolution_without_a_model_that_writes_works_on_sentences(tmp_path: P
 
 def test_writers_say_that_they_take_a_model(tmp_path: Path) -> None:
     for name in ("meta_prompt", "hierarchical_reflective", "gepa"):
-        with pytest.raises(KoderzError, match="--reasoning-model"):
+        with pytest.raises(KoderzError, match=f"^{name} has its prompts written by a model.*--reasoning-model"):
             load_solver(name, {}, {}).at_hand({"reasoning": False}, (), None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "package"), [("few_shot", "optuna"), ("gepa", "gepa")])
-def test_an_absent_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, name: str, package: str) -> None:
-    monkeypatch.setattr(writing, "find_spec", lambda _: None)
-    with pytest.raises(KoderzError, match=rf"{package}: pip install 'koderz\[optimizers\]'"):
-        load_solver(name, {}, {}).at_hand({}, (), None)  # type: ignore[arg-type]
+def test_an_absent_package_is_named_with_its_optimizer_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    gepa = load_solver("gepa", {}, {})
+    monkeypatch.setitem(vars(sys.modules[gepa.function.__module__]), "find_spec", lambda _: None)
+    with pytest.raises(KoderzError) as raised:
+        gepa.at_hand({}, (), None)  # type: ignore[arg-type]
+    assert str(raised.value) == f"the optimizer gepa takes the package gepa; run: {extra_command('optimizers')}"
 
 
 def test_gepa_asks_by_its_own_prompt_and_compares_on_all_of_validation(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 
 from koderz.errors import KoderzError, Unreachable
+from koderz.installation import extra_command
 from koderz.suites.long_context.ruler.options import RulerOptions
 from koderz.suites.long_context.ruler.prose import prose
 from koderz.suites.long_context.ruler.suite import rows_of, ruler
@@ -82,5 +84,5 @@ def test_a_file_that_is_no_tokenizer_is_one_clear_error(tmp_path: Path, monkeypa
     with pytest.raises(KoderzError, match="there is no such file"):
         load_tokenizer(str(tmp_path / "none.json"))
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(Unreachable, match=r"pip install 'koderz\[data\]'"):
+    with pytest.raises(Unreachable, match=f"tokenizers; run: {re.escape(extra_command('data'))}"):
         load_tokenizer(str(wrong))
