@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import wraps
 from typing import Any, cast
 
 from koderz.errors import Fault
@@ -17,7 +18,7 @@ from koderz.sandbox import Sandbox
 from koderz.sandbox.calibration import MachineCache
 from koderz.sandbox.once import Once
 from koderz.suites import ProgramSuite, Suite, suite_digest
-from koderz.types import Judging, Reply, Task, Verdict
+from koderz.types import Judging, Task, Verdict
 
 HEAD_START = 5.0  # seconds that a run waits for the references of its tasks; the rest are tried while it runs
 _DETAIL = 300  # characters
@@ -42,14 +43,17 @@ class CheckedSuite:
         self._once: Once[None] = Once()
         self.messages, self.reference = suite.messages, suite.reference
 
+        @wraps(suite.judge)  # whose signature says whether it asks a model
+        async def judge(task: Task, *given: Any, **asking: Any) -> Verdict:
+            """ReferenceFault where the task can't be judged here."""
+            await self.require(task)
+            return await suite.judge(task, *given, **asking)
+
+        self.judge = judge
+
     def __getattr__(self, name: str) -> Any:
         """What else the suite has: its limits, measures and the like."""
         return getattr(self._suite, name)
-
-    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
-        """ReferenceFault where the task can't be judged here."""
-        await self.require(task)
-        return await self._suite.judge(task, answer, sandbox, how)
 
     async def judge_program(
         self, task: Task, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
