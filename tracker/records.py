@@ -386,6 +386,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
     Experiment: ("grades", "depth", "roles", "lesson", "lesson_cause", "facts", "answered_by"),
+    Fault: ("frames",),
     Grade: ("metrics", "labels"),
 }
 """Fields that are in a line only where they say something."""
