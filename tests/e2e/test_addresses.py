@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,10 +37,14 @@ class Below(ModelServer):
         return await super()._answered(request)
 
 
+@cache
+def _labels() -> Any:
+    return datasets(None, DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30))
+
+
 def searched(request: Request) -> str:
     """As the simulated model does."""
-    options = DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30)
-    return datasets(None, options).simulate(request.messages, request.sampling)
+    return str(_labels().simulate(request.messages, request.sampling))
 
 
 class Case(NamedTuple):
@@ -56,7 +61,8 @@ CASES = {
     "rlm": Case(("benchmark", "--suite", "ruler", "--solver", "rlm", *_ASKED, "--limit", 4, *DEEP), deep),
     "optimize": Case(
         ("optimize", "run", "--demo-datasets", "labels", "--optimizers", "few_shot", "--models", "openai/recorded",
-         "--seeds", 1, "--yes", "--train-items", 20, "--validation-items", 20, "--test-items", 30),
+         "--seeds", 1, "--yes", "--budget-calls", 60,
+         "--train-items", 20, "--validation-items", 20, "--test-items", 30),
         searched,
         ("optimize", "run", "--resume-run-id", "latest"),
     ),
@@ -201,7 +207,7 @@ def test_a_killed_run_of_any_system_leaves_no_key_in_any_sink_or_export(koderz: 
         koderz(*case.resume, "--wait", code=(0, 1), env={**env, "KODERZ_BASE_URL": url})
     assert koderz.summary()["status"] == "complete"
     for number, kind in enumerate(("csv", "jsonl", "md", "parquet")):
-        koderz("benchmark", "export", "latest", "-o", f"{number}.{kind}", env=env)
+        koderz("benchmark", "export", "latest", "--all-arms", "-o", f"{number}.{kind}", env=env)
     koderz("benchmark", "report", "latest", env=env)
     (koderz.folder / "memories.json").write_text(koderz("memory", "export", env=env).out)
     (koderz.folder / "shown.json").write_text(koderz("benchmark", "show", "latest", "--json", env=env).out)
