@@ -177,6 +177,7 @@ def run(
     parallel: Annotated[int | None, _arms("Modal: how many are measured at once.", "N", min=1)] = None,
 ) -> None:
     """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model."""
+    from koderz.plans.selection import select_tasks
     from koderz.suites.performance.tasks import read_commits
 
     if mode not in (None, "human", "agent"):
@@ -189,6 +190,8 @@ def run(
     known = _tasks_of(suite)
     named = [*(tasks or ()), *(commit or ()), *(read_commits(commits_file) if commits_file else ())]
     wanted = _wanted(known, named, start_from, benchmark_type)
+    chosen = select_tasks(replace(settings, problems=tuple(wanted)), None, suite.tasks)
+    wanted = [task.id for task in chosen]
     suite.require_repositories(wanted)
     given = {**front.given, "problems": tuple(wanted)}
     arms = ["baseline"] if baseline else [mode] if mode else ["baseline", "human", "agent"]

@@ -196,6 +196,10 @@ def test_what_can_t_be_measured_is_refused_before_anything_is_written(koderz: Sh
 
 
 def test_the_plan_is_shown_and_nothing_is_written(koderz: Shell) -> None:
+    (koderz.folder / "own.diff").write_text("--- /dev/null\n+++ b/own.py\n@@ -0,0 +1 @@\n+x = 1\n")
+    both = ("--predictions", "koderz-mini__dedupe=own.diff", "--predictions", f"{ONE}=own.diff")
+    limited = json.loads(koderz("perf", "run", *both, "--limit", 1, "--mode", "agent", "--dry-run", "--json").out)
+    assert limited["planned"] == 1
     plan = json.loads(koderz("perf", "run", "--start-from", 7, "--dry-run", "--json").out)
     assert plan["planned"] == 6
     assert not [*koderz.results.glob("*")]
