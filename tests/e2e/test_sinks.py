@@ -567,7 +567,7 @@ def test_a_server_that_starts_late_gets_the_run_and_earlier_ones(koderz: Shell, 
     assert standing_of(earlier)["mlflow"].state == "down"
 
     running = koderz.start(*run, PATIENCE, env=env)
-    wait_for(lambda: any("refused" in str(standing_of(each).get("mlflow")) for each in others(koderz, earlier)))
+    wait_for(lambda: any("doesn't answer" in str(standing_of(each).get("mlflow")) for each in others(koderz, earlier)))
     try:
         server.start()
         _, told = running.communicate(timeout=PATIENCE)
