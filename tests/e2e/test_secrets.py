@@ -69,7 +69,7 @@ async def _run(koderz: Shell, env: Mapping[str, str]) -> None:
     async with ModelServer(_reply, api_key=ENVIRONMENT["GATEWAY"]) as server:
         asked = ("--dataset", "tasks.jsonl", "--model", "openai/recorded", "--base-url", f"{server.url}/v1")
         how = ("--api-key-env", "GATEWAY", "--feedback", "tests", "--max-iterations", 2, "--tag", SECRETS["xAI"])
-        await asyncio.to_thread(koderz, "benchmark", 0, TASKS, *asked, *how, "--sink-patience", 240, env=env)
+        await asyncio.to_thread(koderz, "benchmark", 0, TASKS, *asked, *how, "--sink-patience", 240, "--wait", env=env)
 
 
 def _export(koderz: Shell, env: Mapping[str, str], exports: Sequence[str]) -> None:

@@ -152,7 +152,7 @@ def test_killed_with_its_sinks_beside_it_a_run_resumes_into_them(koderz: Shell, 
     wait_for(lambda: list(koderz.results.glob("ledger.db")))
     kill_after(1, koderz.journal, running)
 
-    koderz("benchmark", "resume", "latest", env=env)
+    koderz("benchmark", "resume", "latest", "--wait", env=env)
 
     assert_whole(koderz)
 

@@ -18,7 +18,7 @@ from tests.tracker.sinks.servers import MlflowServer, postgresql
 pytestmark = pytest.mark.slow
 
 TOKEN = "0123456789abcdef-team"
-RUN = ("benchmark", 0, 4, "--mode", "comparative", "--model", "simulated", "--quiet")
+RUN = ("benchmark", 0, 4, "--mode", "comparative", "--model", "simulated", "--quiet", "--wait")
 
 
 @contextmanager

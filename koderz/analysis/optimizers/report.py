@@ -33,7 +33,7 @@ class Compared(Protocol):
 
 _PROMPT = 4000  # characters that are shown of one
 _HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,UNREAD,GAIN [95 %],ADJ. P,METRIC CALLS,$,VERDICT"
-_OPTIONAL = ("UNREAD", "N", "METRIC CALLS", "ADJ. P", "$", "MODEL")
+_OPTIONAL = ("N", "ADJ. P", "MODEL")
 
 
 def section_of(plan: Plan, folder: Path) -> Section | None:

@@ -60,7 +60,7 @@ def test_made_up_tasks_have_a_page_of_their_own_in_mlflow(koderz: Shell) -> None
     import sqlite3
 
     for run in (OFFICIAL, NEEDLES):
-        koderz(*run, env={"KODERZ_SINKS": "json,mlflow"})
+        koderz(*run, "--wait", env={"KODERZ_SINKS": "json,mlflow"})
     with sqlite3.connect(koderz.results / "mlflow.db") as store:
         names = {name for (name,) in store.execute("SELECT name FROM experiments")}
     assert {"koderz/ruler", "koderz/ruler-generated"} <= names

@@ -198,8 +198,9 @@ def at_once(summary: Summary) -> bytes:
 def _flat(struct: Struct) -> dict[str, Any]:
     """What a suite tells of a result stands beside what every result has."""
     fields = structs.asdict(struct)
-    if not fields.get("cluster", True):
-        del fields["cluster"]
+    for name in ("cluster", "roles"):
+        if not fields.get(name, True):
+            del fields[name]
     return fields | dict(fields.pop("facts", {}))
 
 

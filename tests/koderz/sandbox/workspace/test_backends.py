@@ -35,6 +35,8 @@ def test_where_it_can_t_run_it_is_exit_4_and_never_another(koderz: Shell) -> Non
     words, environ = ("rollouts", "run", "one.toml"), {"DOCKER_HOST": "tcp://127.0.0.1:9"}
     assert "docker" in koderz(*words, env={**environ, "SANDBOX_BACKEND": "docker"}, code=4).err
     without = {"SANDBOX_BACKEND": "modal", "MODAL_SERVER_URL": "http://127.0.0.1:9"}
-    assert "Modal can't be reached" in koderz(*words, env={**environ, **without}, code=4).err
+    assert "there is no token of Modal's here" in koderz(*words, env={**environ, **without}, code=4).err
+    token = {"MODAL_TOKEN_ID": "ak-none", "MODAL_TOKEN_SECRET": "as-none"}
+    assert "Modal can't be reached" in koderz(*words, env={**environ, **without, **token}, code=4).err
     done = koderz(*words, "--sandbox", "local", env={**environ, "SANDBOX_BACKEND": "docker"})
     assert done.out.startswith("[rollouts] sandbox=local\n")
