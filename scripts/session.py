@@ -25,7 +25,9 @@ STAMP = "20261121__09-35-41"
 _BLOCK = re.compile(r"(?<=^```\n)\$ .*?(?=^```$)|(?<=^```console\n)\$ .*?(?=^```$)", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r'^```\w+ title="([\w.-]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _PROGRESS = re.compile(  # printed every few seconds, if it takes so long, or the first time
-    r"^(sinks: |\d+/\d+ · |(building|compiling) the WASM image|the WASM image is ready).*\n", re.MULTILINE
+    r"^(sinks: |the sinks catch up |warning: the sink |\d+/\d+ · |"
+    r"(building|compiling) the WASM image|the WASM image is ready).*\n",
+    re.MULTILINE,
 )
 
 
