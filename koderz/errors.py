@@ -5,16 +5,13 @@ KoderzError            wrong usage, configuration or input file (exit 2)
 │  └─ StorageError     the disk refuses what has to be recorded (exit 3)
 ├─ Unreachable         something that nothing can do without is not there (exit 4)
 └─ Fault               not the model's doing; ends one experiment, never counts as a verdict (exit 3)
-   ├─ UserCodeFault   a solver, suite, scorer or metric raised an error that is no Fault
+   ├─ UserCodeFault     a solver, suite, scorer or metric raised an error that is no Fault
    └─ FatalFault       every further call would end the same way: ends the run (exit 4)
 """
 
 from __future__ import annotations
 
 import os
-import sysconfig
-import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracker.errors import JournalError, KoderzError, StorageError
@@ -29,9 +26,12 @@ __all__ = [
     "UserCodeFault",
     "frames_of",
     "raised_at",
+    "writable",
 ]
 
 if TYPE_CHECKING:
+    from traceback import FrameSummary
+
     from tracker.records import Frame
 
 _MOST_FRAMES = 20
@@ -66,6 +66,10 @@ def frames_of(error: BaseException) -> list[Frame]:
     Those of installed packages are left out, unless there are no others: an extension may be installed, too. With
     `--debug` all frames are kept, of koderz and libraries too.
     """
+    import sysconfig  # which no command needs that ends well, and every one loads this module
+    import traceback
+    from pathlib import Path
+
     found = traceback.extract_tb(error.__traceback__)
     if os.environ.get("KODERZ_DEBUG"):
         return [_frame(each) for each in found]
@@ -83,16 +87,19 @@ def raised_at(error: BaseException) -> str:
     return f" ({frames[-1].file}, line {frames[-1].line})" if frames else ""
 
 
-def _frame(of: traceback.FrameSummary) -> Frame:
+def _frame(of: FrameSummary) -> Frame:
+    from pathlib import Path
+
     from tracker.records import Frame  # which few commands that end with an error need
 
     return Frame(
-        file=_writable(of.filename.removeprefix(f"{Path.cwd()}{os.sep}")),
+        file=writable(of.filename.removeprefix(f"{Path.cwd()}{os.sep}"))[:_LONGEST],
         line=of.lineno or 0,
-        function=_writable(of.name),
-        source=_writable(of.line or ""),
+        function=writable(of.name)[:_LONGEST],
+        source=writable(of.line or "")[:_LONGEST],
     )
 
 
-def _writable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()[:_LONGEST]
+def writable(text: str) -> str:
+    """The text without halves of characters, which no JSON can hold."""
+    return text.encode("utf-8", "backslashreplace").decode()

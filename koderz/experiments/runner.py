@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import orjson
 
-from koderz.errors import FatalFault, Fault, StorageError, UserCodeFault, frames_of
+from koderz.errors import FatalFault, Fault, StorageError, UserCodeFault, frames_of, writable
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, Ledger, PendingExperiment
@@ -147,12 +147,12 @@ class ExperimentRunner:
                     raise
                 raise Fault("the solver cancelled itself") from None
             except Exception as error:  # a solver may be anybody's code
-                raise UserCodeFault(_writable(f"the solver raised {type(error).__name__}: {error}")) from error
+                raise UserCodeFault(writable(f"the solver raised {type(error).__name__}: {error}")) from error
         verdict = _checked(verdict, self._words)
         try:
             handles.lesson = lesson_of(self._plan.suite, handles.identity.task, handles.verdicts)
         except Exception as error:  # so may a suite
-            raise UserCodeFault(_writable(f"the suite's lesson raised {type(error).__name__}: {error}")) from error
+            raise UserCodeFault(writable(f"the suite's lesson raised {type(error).__name__}: {error}")) from error
         return verdict
 
     async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
@@ -236,8 +236,3 @@ def _checked(verdict: object, words: Collection[str]) -> Verdict:
     if verdict.verdict not in words:
         raise Fault(f"the solver returned the verdict {verdict.verdict!r:.80}; it is one of {', '.join(words)}")
     return verdict
-
-
-def _writable(text: str) -> str:
-    """The text without halves of characters, which no JSON can hold."""
-    return text.encode("utf-8", "backslashreplace").decode()
