@@ -86,6 +86,8 @@ def find_in_file(flag: str, name: str) -> Any:
     sys.modules[spec.name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
+    except KoderzError as error:  # such as a member that is misspelt
+        raise KoderzError(f"{flag} {name}: {error}") from error
     except (Exception, SystemExit) as error:  # the user's own file may do anything
         what = f"{type(error).__name__}: {error}{raised_at(error)}"
         raise KoderzError(f"{flag} {name}: {path} can't be loaded: {what}") from error
