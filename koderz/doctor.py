@@ -15,10 +15,10 @@ from koderz.engines.owners import schema_here
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.prices import could_spend
 from koderz.sandbox import FULL, DockerOptions, Job
+from koderz.sandbox.calibration import calibrated_sandbox, cpu_scale
 from koderz.settings.registry import Registry
 from koderz.settings.schema import OF_SINKS
 from koderz.settings.toml import NAME, load_config, read_sources, results_folder
-from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
 from koderz.types import Finding
 from tracker.registry import find
 from tracker.runs import run_folders

@@ -14,8 +14,8 @@ from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox
+from koderz.sandbox.calibration import cpu_scale
 from koderz.solvers import NEEDED
-from koderz.suites.code.calibration import cpu_scale
 from koderz.types import JUDGE, PRIVACY
 
 if TYPE_CHECKING:

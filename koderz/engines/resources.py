@@ -14,9 +14,9 @@ from koderz.models.prices import Tariff, price_of, tariff_of
 from koderz.plans.arms import asked_models
 from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
+from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.options import flag_of
 from koderz.solvers import SHARING
-from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.code.options import SimulatedOptions
 from koderz.suites.references import checked
 from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB

@@ -22,10 +22,10 @@ from koderz.runs.orchestrator import Ended
 from koderz.runs.samples import Sample, Samples, read_samples
 from koderz.runs.session import Session, close, trust_own
 from koderz.sandbox import NoSandbox
+from koderz.sandbox.calibration import cpu_scale
 from koderz.settings.schema import Settings
 from koderz.solvers.handles import AskHandle
 from koderz.suites import load_suite
-from koderz.suites.code.calibration import cpu_scale
 from koderz.suites.references import ReferenceFault
 from koderz.types import MAIN, Completion, Reply, Sampling, Task, Verdict
 from tracker.blobs import read_text

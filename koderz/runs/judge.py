@@ -16,10 +16,10 @@ from koderz.errors import KoderzError
 from koderz.plans.selection import find_id
 from koderz.runs.samples import Sample, Samples
 from koderz.sandbox import DockerOptions, NoSandbox, Sandbox
+from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
 from koderz.settings.schema import Settings
 from koderz.suites import Suite, judge_written, judging_programs, limits_of, load_suite
-from koderz.suites.code.calibration import calibrated_sandbox
 from koderz.suites.code.options import CodeOptions
 from koderz.suites.references import ReferenceFault, checked
 from koderz.types import EXCLUSIVE, JUDGE, Judging, Task, Verdict

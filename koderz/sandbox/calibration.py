@@ -1,4 +1,4 @@
-"""What this machine's seconds are worth.
+"""Sandboxes whose seconds mean the same on every machine.
 
 A limit of CPU seconds is meant for some machine. Programs that cost the same work everywhere, and
 whose cost on that machine is known, say how far to stretch the limit on this one.
@@ -12,12 +12,16 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from koderz.errors import Fault
-from koderz.sandbox import Job, JobResult
+from koderz.paths import cache_folder
+from koderz.sandbox import SANDBOXES, Job, JobResult, Sandbox, open_sandbox
+from koderz.settings.options import as_words
+from koderz.settings.schema import Settings
 from tracker.files import write_whole
 
 LONGEST = 10.0
@@ -25,6 +29,85 @@ LONGEST = 10.0
 time than was stated because of a fast machine."""
 
 ROUNDS = 2  # the faster counts: whatever else a machine does only ever adds
+
+YARDSTICK = (
+    Job(
+        """
+import math
+def poly(xs, x):
+    return sum([coeff * math.pow(x, i) for i, coeff in enumerate(xs)])
+def find_zero(xs):
+    begin, end = -1., 1.
+    while poly(xs, begin) * poly(xs, end) > 0:
+        begin *= 2.0
+        end *= 2.0
+    while end - begin > 1e-10:
+        center = (begin + end) / 2.0
+        if poly(xs, center) * poly(xs, begin) > 0:
+            begin = center
+        else:
+            end = center
+    return begin
+""",
+        """
+import copy, math, random
+def poly(xs, x):
+    return sum([coeff * math.pow(x, i) for i, coeff in enumerate(xs)])
+def check(candidate):
+    rng = random.Random(42)
+    for _ in range(100):
+        coeffs = [rng.randint(-10, 10) or 1 for _ in range(2 * rng.randint(1, 4))]
+        assert math.fabs(poly(coeffs, candidate(copy.deepcopy(coeffs)))) < 1e-4
+""",
+        "find_zero",
+    ),
+    Job(
+        """
+def fizz_buzz(n):
+    ns = []
+    for i in range(n):
+        if i % 11 == 0 or i % 13 == 0:
+            ns.append(i)
+    s = ''.join(list(map(str, ns)))
+    ans = 0
+    for c in s:
+        ans += (c == '7')
+    return ans
+""",
+        """
+def check(candidate):
+    for n, count in ((50, 0), (78, 2), (79, 3), (100, 3), (200, 6), (4000, 192), (10000, 639), (100000, 8026)):
+        assert candidate(n) == count
+""",
+        "fizz_buzz",
+    ),
+    Job(
+        """
+def get_max_triples(n):
+    A = [i*i - i + 1 for i in range(1,n+1)]
+    ans = []
+    for i in range(n):
+        for j in range(i+1,n):
+            for k in range(j+1,n):
+                if (A[i]+A[j]+A[k])%3 == 0:
+                    ans += [(A[i],A[j],A[k])]
+    return len(ans)
+""",
+        """
+def check(candidate):
+    for n, triples in ((5, 1), (6, 4), (10, 36), (100, 53361)):
+        assert candidate(n) == triples
+""",
+        "get_max_triples",
+    ),
+)
+"""The reference solutions of HumanEval/32, 36 and 147, which compute for a while, and not for long."""
+
+NOMINAL = 0.07
+"""CPU seconds that they take together where limits are meant for: Python 3.11 on one core of a server of 2023,
+with a quarter to spare, so that no ordinary machine's limits are touched."""
+
+_EDITION = 1  # of the two above: what was measured by others doesn't count
 
 
 @runtime_checkable
@@ -34,6 +117,37 @@ class Scaled(Protocol):
     speed: float
 
     async def judge_anew(self, job: Job) -> JobResult: ...
+
+
+@asynccontextmanager
+async def calibrated_sandbox(
+    name: str, *, judges: int, own_programs: bool = False, memory_mb: int = 1024, settings: Settings | None = None
+) -> AsyncIterator[Sandbox]:
+    """A sandbox by its name, entered; see `open_sandbox`. The first on a machine takes half a second more."""
+    async with open_sandbox(
+        name, judges=judges, own_programs=own_programs, memory_mb=memory_mb, settings=settings
+    ) as sandbox:
+        if isinstance(sandbox, Scaled) and not getattr(sandbox, "many_machines", False):
+            options = SANDBOXES.options_in(name, settings)  # on which it may depend whose speed it is
+            sandbox.speed = await _speed(sandbox, f"{name} {as_words(options) if options else ''}")
+        yield sandbox
+
+
+def cpu_scale(sandbox: Sandbox) -> float:
+    """The factor that limits of CPU are multiplied by."""
+    return sandbox.speed if isinstance(sandbox, Scaled) else 1.0
+
+
+async def _speed(sandbox: Scaled, kind: str) -> float:
+    cache = MachineCache(cache_folder(), "speed", _EDITION, kind)
+    known = cache.read()
+    if isinstance(known, float):
+        return known
+    measured = await calibrate(sandbox, YARDSTICK, nominal=NOMINAL)
+    if measured is None:
+        return 1.0
+    cache.write(measured)
+    return measured
 
 
 async def calibrate(sandbox: Scaled, jobs: Collection[Job], *, nominal: float) -> float | None:

@@ -10,8 +10,7 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.sandbox import Job, JobResult
-from koderz.sandbox.calibration import LONGEST, MachineCache, calibrate
-from koderz.suites.code.calibration import calibrated_sandbox, cpu_scale
+from koderz.sandbox.calibration import LONGEST, MachineCache, calibrate, calibrated_sandbox, cpu_scale
 from tests.conftest import Shell
 
 JOBS = [Job(f"# {number}", "", "f") for number in range(4)]
