@@ -78,7 +78,7 @@ def report(figures: Iterable[Figure], options: argparse.Namespace) -> int:
 
 
 def _line(figure: Figure) -> str:
-    section = f"{figure.section:9}" if figure.section else ""
+    section = f"{figure.section:11}" if figure.section else ""
     least = f" (least {figure.least:,.2f})" if figure.least is not None else ""
     target = f"  {figure.target}: {'met' if figure.met else 'MISSED'}" if figure.target else ""
     value = f"{figure.value:10,.2f} {figure.unit:2}" if figure.value is not None else f"failed: {figure.failure} "
