@@ -38,7 +38,7 @@ def blob_files(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("text", ["x" * (BLOB_BYTES + 1), "é" * (BLOB_BYTES // 2 + 1), "🙂\n\0\x1b" * 300_000])
-def test_a_text_above_a_megabyte_comes_back_as_it_was(tmp_path: Path, text: str) -> None:
+def test_blob_above_a_megabyte_is_read_back(tmp_path: Path, text: str) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, builders.call(0, reply=text)))
 
     found = one(folder, "call")
@@ -50,7 +50,7 @@ def test_a_text_above_a_megabyte_comes_back_as_it_was(tmp_path: Path, text: str)
 
 
 @pytest.mark.parametrize("text", ["x" * BLOB_BYTES, "é" * (BLOB_BYTES // 2), "short", ""])
-def test_a_text_of_up_to_a_megabyte_is_inline(tmp_path: Path, text: str) -> None:
+def test_blob_is_not_made_up_to_a_megabyte(tmp_path: Path, text: str) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, builders.call(0, reply=text)))
 
     found = one(folder, "call")
@@ -60,7 +60,7 @@ def test_a_text_of_up_to_a_megabyte_is_inline(tmp_path: Path, text: str) -> None
     assert not blob_files(folder)
 
 
-def test_every_text_of_a_record_may_be_long(tmp_path: Path) -> None:
+def test_blob_holds_any_text_of_a_record(tmp_path: Path) -> None:
     program, detail = "p" * (BLOB_BYTES + 1), "d" * (BLOB_BYTES + 2)
     attempt = spill(builders.attempt(0, program=program, detail=detail, feedback="short"), tmp_path)
 
@@ -78,7 +78,7 @@ LONG = "x" * (BLOB_BYTES + 1)
     [builders.fault(0, reason=LONG), builders.judged(0, note=LONG), Finished(status="stopped", reason=LONG)],
     ids=lambda record: record.kind,
 )
-def test_a_record_with_a_long_text_anywhere_can_be_read_again(tmp_path: Path, record: Record) -> None:
+def test_blob_of_any_field_is_read_back(tmp_path: Path, record: Record) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, record))
 
     assert summarize(folder).planned == 3
@@ -93,7 +93,7 @@ def test_equal_texts_share_one_file(tmp_path: Path) -> None:
     assert blob_files(folder) == [f"{digest_of(text)}.gz"]
 
 
-def test_a_text_is_stored_before_the_line_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blob_is_stored_before_the_line_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -110,7 +110,7 @@ def test_a_text_is_stored_before_the_line_that_names_it(tmp_path: Path, monkeypa
     assert [line.kind for line in lines(folder)] == ["plan"]
 
 
-def test_a_text_that_cannot_be_stored_leaves_neither_file_nor_line(
+def test_blob_that_cannot_be_stored_leaves_neither_file_nor_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(file: int) -> None:
@@ -129,26 +129,26 @@ def test_a_text_that_cannot_be_stored_leaves_neither_file_nor_line(
     assert [line.kind for line in lines(folder)] == ["plan"]
 
 
-def test_a_folder_for_texts_that_cannot_be_made_is_an_error_of_storage(tmp_path: Path) -> None:
+def test_blob_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("in the way")
 
     with pytest.raises(StorageError):
         spill(builders.call(0, reply="x" * (BLOB_BYTES + 1)), tmp_path)
 
 
-def test_a_text_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_blob_that_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="the text abcdefabcdef… is gone from blobs/"):
         read_text(Blob("abcdef" * 10 + "abcd", 5), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "abcdef", "AB" * 32, "ab" * 32 + "\n", ""])
-def test_what_is_no_digest_names_no_file(tmp_path: Path, name: str) -> None:
+def test_digest_that_is_malformed_names_no_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(JournalError, match="names no text in blobs/"):
         read_text(Blob(name, 5), tmp_path)
 
 
 @pytest.mark.parametrize("claimed", [3_000, 1 << 40, -1])
-def test_no_more_is_unpacked_than_a_text_is_said_to_have(
+def test_blob_unpacks_no_more_than_its_stated_size(
     tmp_path: Path, claimed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bomb, unpacked = b"\0" * 20_000_000, []
@@ -168,7 +168,7 @@ def test_no_more_is_unpacked_than_a_text_is_said_to_have(
     assert unpacked in ([], [claimed + 1])
 
 
-def test_a_text_whose_file_was_damaged_is_stored_again(tmp_path: Path) -> None:
+def test_blob_whose_file_was_damaged_is_stored_again(tmp_path: Path) -> None:
     blob, path = a_blob(tmp_path)
     path.write_bytes(b"\0" * 100)
 
@@ -176,9 +176,7 @@ def test_a_text_whose_file_was_damaged_is_stored_again(tmp_path: Path) -> None:
     assert read_text(blob, tmp_path)
 
 
-def test_a_lost_text_or_message_leaves_the_rest_of_its_experiment_to_be_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_story_survives_a_lost_text_or_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     long, message = "x" * (BLOB_BYTES + 1), [{"role": "user", "content": "m" * (MESSAGE_BYTES + 1)}]
     call = builders.call(0, reply=long, messages=message)
     once = Once(experiment_id=call.experiment_id, name="log", value="y" * (BLOB_BYTES + 1), key="once:log/1")
@@ -209,7 +207,7 @@ def a_blob(folder: Path) -> tuple[Blob, Path]:
 
 
 @pytest.mark.parametrize("damage", ["cut", "no gzip"])
-def test_a_text_whose_file_is_damaged_is_named(tmp_path: Path, damage: str) -> None:
+def test_blob_whose_file_is_damaged_is_named(tmp_path: Path, damage: str) -> None:
     blob, path = a_blob(tmp_path)
     path.write_bytes(path.read_bytes()[:-100] if damage == "cut" else b"hello" * 100)
 
@@ -218,7 +216,7 @@ def test_a_text_whose_file_is_damaged_is_named(tmp_path: Path, damage: str) -> N
 
 
 @pytest.mark.parametrize("damage", ["overwritten", "another text", "emptied"])
-def test_a_text_that_is_not_the_one_that_was_stored_is_not_handed_out(tmp_path: Path, damage: str) -> None:
+def test_blob_with_other_contents_is_not_handed_out(tmp_path: Path, damage: str) -> None:
     blob, path = a_blob(tmp_path)
     whole = path.read_bytes()
     overwritten = whole[:5000] + b"\xff" * 500 + whole[5500:]
@@ -229,7 +227,7 @@ def test_a_text_that_is_not_the_one_that_was_stored_is_not_handed_out(tmp_path: 
         read_text(blob, tmp_path)
 
 
-def test_a_long_text_that_a_solver_made_once_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_once_value_above_a_megabyte_is_read_back(tmp_path: Path) -> None:
     text = "measured " * 150_000
     once = Once(experiment_id=builders.experiment_id(0), name="log", value=text, key="once:log/1")
 
@@ -251,7 +249,7 @@ def conversation(*sizes: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": chr(97 + i) * size} for i, size in enumerate(sizes)]
 
 
-def test_a_message_above_four_kilobytes_is_stored_once_and_named_by_its_digest(tmp_path: Path) -> None:
+def test_message_above_4_kb_is_stored_once_by_digest(tmp_path: Path) -> None:
     messages = conversation(10, MESSAGE_BYTES + 1)
     folder = asyncio.run(
         builders.recorded(tmp_path, *(builders.call(task, n, messages=messages) for task in (0, 1) for n in (1, 2)))
@@ -269,7 +267,7 @@ def test_a_message_above_four_kilobytes_is_stored_once_and_named_by_its_digest(t
     assert [line.kind for line in lines(folder)][:3] == ["plan", "message", "call"]
 
 
-def test_a_message_of_four_kilobytes_is_inline(tmp_path: Path) -> None:
+def test_message_of_4_kb_is_inline(tmp_path: Path) -> None:
     messages = conversation(MESSAGE_BYTES, MESSAGE_BYTES // 4)
     folder = asyncio.run(builders.recorded(tmp_path, builders.call(0, messages=messages)))
 
@@ -285,7 +283,7 @@ def test_messages_are_measured_in_bytes(tmp_path: Path) -> None:
     assert one(folder, "message").content == messages[0]["content"]  # type: ignore[union-attr]
 
 
-def test_a_message_that_an_earlier_session_stored_is_not_stored_again(tmp_path: Path) -> None:
+def test_message_of_an_earlier_session_is_not_stored_again(tmp_path: Path) -> None:
     messages = conversation(MESSAGE_BYTES + 1)
 
     async def go() -> Path:
@@ -298,7 +296,7 @@ def test_a_message_that_an_earlier_session_stored_is_not_stored_again(tmp_path: 
     assert [line.kind for line in lines(asyncio.run(go()))] == ["plan", "message", "call", "call"]
 
 
-def test_two_calls_at_once_store_their_common_message_once_and_first(tmp_path: Path) -> None:
+def test_message_of_concurrent_calls_is_stored_once_and_first(tmp_path: Path) -> None:
     messages = conversation(MESSAGE_BYTES + 1)
 
     async def go() -> Path:
@@ -309,7 +307,7 @@ def test_two_calls_at_once_store_their_common_message_once_and_first(tmp_path: P
     assert [line.kind for line in lines(asyncio.run(go()))] == ["plan", "message", *["call"] * 8]
 
 
-def test_a_message_above_a_megabyte_lies_in_a_blob(tmp_path: Path) -> None:
+def test_message_above_a_megabyte_lies_in_a_blob(tmp_path: Path) -> None:
     messages = conversation(BLOB_BYTES + 1)
     folder = asyncio.run(builders.recorded(tmp_path, *(builders.call(0, n, messages=messages) for n in (1, 2, 3))))
 
@@ -319,7 +317,7 @@ def test_a_message_above_a_megabyte_lies_in_a_blob(tmp_path: Path) -> None:
     assert (folder / NAME).stat().st_size < 4000
 
 
-def test_a_long_message_with_parts_or_tool_calls_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_message_with_parts_or_tool_calls_is_read_back(tmp_path: Path) -> None:
     picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * MESSAGE_BYTES}"}}
     call = {"id": "c1", "type": "function", "function": {"name": "write", "arguments": "x" * MESSAGE_BYTES}}
     messages: list[dict[str, object]] = [
@@ -338,7 +336,7 @@ def test_a_long_message_with_parts_or_tool_calls_comes_back_as_it_was(tmp_path: 
     assert [line.kind for line in lines(folder)] == ["plan", *["message"] * 3, "call", "call"]
 
 
-def test_a_long_conversation_does_not_grow_the_journal_with_its_square(tmp_path: Path) -> None:
+def test_journal_grows_linearly_with_a_conversation(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": f"{i}" * 5000} for i in range(40)]
     calls = [builders.call(0, n, messages=turns[:n], reply="r" * 100) for n in range(1, 41)]
     folder = asyncio.run(builders.recorded(tmp_path, *calls))

@@ -23,7 +23,7 @@ def result(task: str, arm: str, cost: float, *, success: bool = False) -> Result
     return Result(problem_id=task, success=success, arm=arm, cost=cost, calls=int(10 * cost), score=cost)
 
 
-def test_each_value_of_each_group_is_a_slice_of_each_arm() -> None:
+def test_breakdown_has_a_slice_per_group_value_and_arm() -> None:
     direct = [result(task, "direct", 0.1 * n, success=n == 0) for n, task in enumerate(TASKS)]
     rlm = [result(TASKS[0], "rlm", 1.0, success=True)]
     found = breakdown(PLAN, {"direct": direct, "rlm": rlm})
@@ -43,7 +43,7 @@ def test_each_value_of_each_group_is_a_slice_of_each_arm() -> None:
     assert round(found[0].score.mean, 9) == 0.15
 
 
-def test_the_95th_percentile_is_a_value_that_was_measured() -> None:
+def test_percentile_95_is_a_measured_value() -> None:
     plan = Plan(
         **{name: getattr(PLAN, name) for name in ("run_id", "mode", "arms", "samples", "config", "environment")},
         tasks=[f"vt/{n}" for n in range(100)],

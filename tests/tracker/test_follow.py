@@ -26,7 +26,7 @@ def figures(follower: Follower) -> dict[str, float]:
     return counted | {name: getattr(follower, name) for name in ("tokens_out", "done", "in_flight")}
 
 
-def test_a_follower_sees_what_the_run_has_come_to(tmp_path: Path) -> None:
+def test_follower_sees_the_state_of_the_run(tmp_path: Path) -> None:
     follower = follow(tmp_path, call(0), attempt(0), judged(0, True), call(1), judged(1, False), fault(2), call(3))
 
     assert figures(follower) == {
@@ -42,7 +42,7 @@ def test_a_follower_sees_what_the_run_has_come_to(tmp_path: Path) -> None:
     assert follower.ended == ""
 
 
-def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:
+def test_follower_reads_on_from_its_position(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     path = folder / NAME
@@ -57,7 +57,7 @@ def test_it_reads_on_from_where_it_was(tmp_path: Path) -> None:
     assert follower.done == 3
 
 
-def test_a_line_that_is_not_whole_yet_waits_for_its_rest(tmp_path: Path) -> None:
+def test_follower_waits_for_the_rest_of_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / NAME
     line = encode(judged(0))
     path.write_bytes(encode(builders.plan()) + line[:40])
@@ -72,13 +72,13 @@ def test_a_line_that_is_not_whole_yet_waits_for_its_rest(tmp_path: Path) -> None
     assert (follower.done, follower.tally.passed) == (1, 1)
 
 
-def test_an_experiment_that_was_retried_counts_as_it_ended_last(tmp_path: Path) -> None:
+def test_follower_counts_a_retried_experiment_by_its_last_end(tmp_path: Path) -> None:
     follower = follow(tmp_path, fault(0), judged(1, False), Resumed(how="rescore"), judged(0, True), fault(1))
 
     assert (follower.tally.judged, follower.tally.passed, follower.tally.faults, follower.done) == (1, 1, 1, 2)
 
 
-def test_what_a_retry_works_on_is_not_done_until_it_ends_again(tmp_path: Path) -> None:
+def test_follower_takes_a_retried_experiment_for_unfinished(tmp_path: Path) -> None:
     before = (call(0), judged(0, True), call(1), fault(1), call(2))
 
     retried = follow(tmp_path / "a", *before, Resumed(how="retry"))
@@ -91,7 +91,7 @@ def test_what_a_retry_works_on_is_not_done_until_it_ends_again(tmp_path: Path) -
     assert (resumed.done, resumed.tally.faults) == (2, 1)
 
 
-def test_the_end_of_the_last_session_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_follower_tells_the_end_of_the_last_session_with_its_reason(tmp_path: Path) -> None:
     stopped = Finished(status="stopped", reason="the cap")
 
     assert follow(tmp_path / "a", stopped).ended == "stopped: the cap"
@@ -99,7 +99,7 @@ def test_the_end_of_the_last_session_is_told_with_its_reason(tmp_path: Path) -> 
     assert follow(tmp_path / "c", stopped, Resumed()).ended == ""
 
 
-def test_the_pace_is_that_since_the_first_look(tmp_path: Path) -> None:
+def test_follower_pace_counts_from_the_first_look(tmp_path: Path) -> None:
     follower = follow(tmp_path, call(0), judged(0))
 
     assert follower.pace() == (0, 0)
@@ -122,7 +122,7 @@ def test_lines_of_an_unknown_kind_change_nothing(tmp_path: Path) -> None:
     assert (follower.done, follower.tally.cost, follower.in_flight) == (1, 0.0, 0)
 
 
-def test_a_line_of_an_unknown_kind_after_the_end_leaves_it_ended(tmp_path: Path) -> None:
+def test_follower_stays_ended_after_a_line_of_unknown_kind(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, Finished(status="complete")))
     with (folder / NAME).open("ab") as file:
         file.write(b'{"kind":"artifact"}\n')
@@ -133,7 +133,7 @@ def test_a_line_of_an_unknown_kind_after_the_end_leaves_it_ended(tmp_path: Path)
     assert follower.ended == "complete"
 
 
-def test_a_damaged_last_line_is_left_out(tmp_path: Path) -> None:
+def test_follower_leaves_out_a_damaged_last_line(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
     with (folder / NAME).open("ab") as file:
         file.write(b"\0" * 50 + b"\n")
@@ -144,7 +144,7 @@ def test_a_damaged_last_line_is_left_out(tmp_path: Path) -> None:
     assert follower.done == 1
 
 
-def test_a_line_from_elsewhere_counts_once_also_when_the_journal_gets_it_later(tmp_path: Path) -> None:
+def test_follower_counts_a_remote_line_once(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     heard: list[object] = []

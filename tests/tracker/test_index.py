@@ -41,7 +41,7 @@ def fresh(journal: Path) -> list[Entry]:
     return list(load_index(alone))
 
 
-def test_an_index_that_is_there_is_used(journal: Path) -> None:
+def test_index_that_exists_is_used(journal: Path) -> None:
     found = load_index(journal)
 
     assert found.cached == len(found.packed) == index_path(journal).stat().st_size - MAGIC
@@ -61,7 +61,7 @@ def test_entries_say_what_each_line_is_about(journal: Path) -> None:
         assert entry.cost == (record.cost if isinstance(record, Call) else 0.0)
 
 
-def test_what_is_written_down_live_equals_what_a_scan_finds(journal: Path) -> None:
+def test_index_written_live_equals_a_scan(journal: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     at, crc, found = 0, 0, []
     for line in lines:
@@ -71,7 +71,7 @@ def test_what_is_written_down_live_equals_what_a_scan_finds(journal: Path) -> No
     assert [entry._replace(check=0) for entry in load_index(journal)] == found
 
 
-def test_a_missing_index_is_made_anew(journal: Path) -> None:
+def test_index_that_is_missing_is_rebuilt(journal: Path) -> None:
     expected = fresh(journal)
     index_path(journal).unlink()
 
@@ -82,7 +82,7 @@ def test_a_missing_index_is_made_anew(journal: Path) -> None:
     assert load_index(journal).cached == len(found.packed)
 
 
-def test_an_index_torn_at_any_byte_gives_the_same(journal: Path) -> None:
+def test_index_torn_at_any_byte_gives_the_same(journal: Path) -> None:
     expected, whole = fresh(journal), index_path(journal).read_bytes()
     for cut in range(len(whole)):
         index_path(journal).write_bytes(whole[:cut])
@@ -90,7 +90,7 @@ def test_an_index_torn_at_any_byte_gives_the_same(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 5, MAGIC, MAGIC + 1, MAGIC + ENTRY, MAGIC + 3 * ENTRY + 17])
-def test_a_torn_index_is_mended_when_the_run_is_picked_up(journal: Path, cut: int) -> None:
+def test_index_that_is_torn_is_mended_on_resume(journal: Path, cut: int) -> None:
     whole = index_path(journal).read_bytes()
     index_path(journal).write_bytes(whole[:cut])
 
@@ -99,7 +99,7 @@ def test_a_torn_index_is_mended_when_the_run_is_picked_up(journal: Path, cut: in
     assert index_path(journal).read_bytes() == whole
 
 
-def test_an_index_that_is_behind_is_read_on_from_the_journal(journal: Path) -> None:
+def test_index_behind_its_journal_reads_on(journal: Path) -> None:
     expected, whole = fresh(journal), index_path(journal).read_bytes()
     for entries in range(len(expected)):
         index_path(journal).write_bytes(whole[: MAGIC + entries * ENTRY])
@@ -108,7 +108,7 @@ def test_an_index_that_is_behind_is_read_on_from_the_journal(journal: Path) -> N
         assert found.cached == entries * ENTRY
 
 
-def test_an_index_that_is_ahead_of_its_journal_is_thrown_away(journal: Path) -> None:
+def test_index_ahead_of_its_journal_is_discarded(journal: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     for kept in range(1, len(lines)):
         journal.write_bytes(b"".join(lines[:kept]))
@@ -117,7 +117,7 @@ def test_an_index_that_is_ahead_of_its_journal_is_thrown_away(journal: Path) -> 
         assert found.cached == 0
 
 
-def test_the_index_of_another_run_is_thrown_away(journal: Path, tmp_path: Path) -> None:
+def test_index_of_another_run_is_discarded(journal: Path, tmp_path: Path) -> None:
     other = asyncio.run(builders.recorded(tmp_path / "other", *history(cost=9.0), of=builders.plan(4, samples=2)))
     shutil.copy(index_path(other / NAME), index_path(journal))
 
@@ -150,7 +150,7 @@ def test_pages_that_a_power_cut_left_empty_give_the_same(journal: Path) -> None:
         assert list(load_index(journal)) == expected, f"zeros from byte {start}"
 
 
-def test_an_index_with_a_flipped_bit_anywhere_gives_the_same(journal: Path) -> None:
+def test_index_with_a_flipped_bit_gives_the_same(journal: Path) -> None:
     expected, whole = fresh(journal), index_path(journal).read_bytes()
     bits = random.Random(1)
     for at in range(len(whole)):
@@ -184,7 +184,7 @@ def test_lines_of_a_kind_that_is_not_known_are_counted_over(journal: Path) -> No
         b'{"kind":"artifact","time":"2026-01-31T12:00:00","experiment_id":17}\n',
     ],
 )
-def test_what_fields_mean_in_a_kind_that_is_not_known_is_not_guessed(journal: Path, line: bytes) -> None:
+def test_index_guesses_nothing_of_an_unknown_kind(journal: Path, line: bytes) -> None:
     with journal.open("ab") as file:
         file.write(line + encode(builders.judged(2)))
 
@@ -212,7 +212,7 @@ NO_RECORDS = [
 
 @pytest.mark.parametrize("line", NO_RECORDS)
 @pytest.mark.parametrize("indexed", [True, False])
-def test_a_line_that_cannot_be_read_is_skipped_and_named(journal: Path, line: bytes, indexed: bool) -> None:
+def test_index_skips_and_names_an_unreadable_line(journal: Path, line: bytes, indexed: bool) -> None:
     whole = journal.read_bytes().splitlines(keepends=True)
     before = b"".join(whole[:5])
     journal.write_bytes(before + line + b"\n" + b"".join(whole[5:]))
@@ -227,7 +227,7 @@ def test_a_line_that_cannot_be_read_is_skipped_and_named(journal: Path, line: by
     assert read == whole
 
 
-def test_a_line_that_is_overwritten_in_place_is_not_hidden_by_the_index(journal: Path) -> None:
+def test_index_does_not_hide_an_overwritten_line(journal: Path) -> None:
     """Every line, every byte of one line: what the index says is what a scan finds."""
     whole = journal.read_bytes()
     lines = whole.splitlines(keepends=True)
@@ -239,7 +239,7 @@ def test_a_line_that_is_overwritten_in_place_is_not_hidden_by_the_index(journal:
             assert load_index(journal).damaged == [start]
 
 
-def test_a_line_that_stands_there_twice_counts_once(journal: Path) -> None:
+def test_index_counts_a_doubled_line_once(journal: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     twice = [*lines[:4], lines[2], *lines[4:], lines[3], lines[2], lines[1]]
     counted = [entry.kind for entry in load_index(journal)]
@@ -257,7 +257,7 @@ def test_a_line_that_stands_there_twice_counts_once(journal: Path) -> None:
     assert sum(entry.cost for entry in found) == sum(scanned(line, 0, 0).cost for line in lines)
 
 
-def test_a_doubled_line_behind_the_end_of_an_index_is_found(journal: Path) -> None:
+def test_index_finds_a_doubled_line_behind_its_end(journal: Path) -> None:
     lines = journal.read_bytes().splitlines(keepends=True)
     with journal.open("ab") as file:
         file.writelines([lines[1], encode(builders.call(0, 7))])

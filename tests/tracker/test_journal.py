@@ -108,7 +108,7 @@ def test_lines_that_gather_meanwhile_share_one_sync(path: Path, monkeypatch: pyt
     assert names(path) == ["first", *map(str, range(200))]
 
 
-def test_several_appenders_at_once_keep_their_lines_whole_and_in_order(path: Path) -> None:
+def test_append_from_several_tasks_keeps_lines_whole_and_ordered(path: Path) -> None:
     counted: list[Entry] = []
 
     async def appender(journal: Journal, who: str) -> None:
@@ -128,7 +128,7 @@ def test_several_appenders_at_once_keep_their_lines_whole_and_in_order(path: Pat
     assert [json.loads(data[e.offset : e.offset + e.length])["name"] for e in counted] == found
 
 
-def test_a_line_is_counted_before_its_writer_goes_on(path: Path) -> None:
+def test_append_counts_a_line_before_it_returns(path: Path) -> None:
     counted: list[Entry] = []
 
     async def go() -> None:
@@ -140,7 +140,7 @@ def test_a_line_is_counted_before_its_writer_goes_on(path: Path) -> None:
     asyncio.run(go())
 
 
-def test_what_waits_is_written_when_the_journal_is_closed(path: Path) -> None:
+def test_close_writes_pending_lines(path: Path) -> None:
     async def go() -> None:
         with opened(path) as journal:
             waiting = asyncio.create_task(journal.append([note("last")]))
@@ -151,7 +151,7 @@ def test_what_waits_is_written_when_the_journal_is_closed(path: Path) -> None:
     assert names(path) == ["last"]
 
 
-def test_a_writer_that_is_cancelled_leaves_its_line_on_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_append_that_is_cancelled_is_on_record(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
 
     async def go() -> None:
@@ -171,7 +171,7 @@ def test_a_writer_that_is_cancelled_leaves_its_line_on_record(path: Path, monkey
 # What a crash leaves behind
 
 
-def test_a_torn_last_line_is_dropped_wherever_it_was_torn_and_cut_off_on_reopening(path: Path) -> None:
+def test_torn_last_line_is_dropped_and_cut_off_on_reopening(path: Path) -> None:
     write(path, note("a"), note("b"))
     whole = path.read_bytes()
     start = whole.rindex(b"\n", 0, -1) + 1
@@ -186,7 +186,7 @@ def test_a_torn_last_line_is_dropped_wherever_it_was_torn_and_cut_off_on_reopeni
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 5000, b"\0" * 100 + b"\n", b'{"kind":"once","exp\n', b"\xff\xfe", b"{}{}\n"])
-def test_whatever_a_power_cut_left_at_the_end_is_dropped(path: Path, tail: bytes) -> None:
+def test_torn_end_after_a_power_cut_is_dropped(path: Path, tail: bytes) -> None:
     write(path, note("a"))
     with path.open("ab") as file:
         file.write(tail)
@@ -196,9 +196,7 @@ def test_whatever_a_power_cut_left_at_the_end_is_dropped(path: Path, tail: bytes
     assert names(path) == ["a", "b"]
 
 
-def test_a_damaged_line_in_the_middle_stays_and_is_named_and_all_others_count(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_line_is_named_and_the_others_count(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(path, note("a"), note("b"), note("c"))
     lines = path.read_bytes().splitlines(keepends=True)
     damaged = b"".join([*lines[:2], b"#" * (len(lines[2]) - 1) + b"\n", lines[3]])
@@ -218,7 +216,7 @@ def spans(path: Path) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("data", [b"", b'{"kind":"plan"', b"\0" * 100])
-def test_a_journal_without_a_whole_line_says_so(path: Path, data: bytes) -> None:
+def test_journal_without_a_whole_line_is_an_error(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
     with pytest.raises(JournalError, match="no whole line, so no plan"):
@@ -252,9 +250,7 @@ async def refused(append: Coroutine[Any, Any, None]) -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks files up in /proc")
 @pytest.mark.parametrize("room", [0, 1, 70, 150])
-def test_on_a_full_disk_every_later_append_fails_and_whole_lines_remain(
-    path: Path, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
+def test_append_fails_for_good_on_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     async def go() -> list[str]:
         with opened(path) as journal:
             await journal.append([note("before")])
@@ -272,7 +268,7 @@ def test_on_a_full_disk_every_later_append_fails_and_whole_lines_remain(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks files up in /proc")
-def test_a_sync_that_fails_counts_as_a_write_that_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_failure_counts_as_a_failed_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(file: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -290,7 +286,7 @@ def test_a_sync_that_fails_counts_as_a_write_that_failed(path: Path, monkeypatch
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks files up in /proc")
-def test_an_index_that_cannot_be_written_does_not_stop_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_that_cannot_be_written_does_not_stop_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = os.write
 
     def write_journal_only(file: int, data: bytes) -> int:
@@ -338,7 +334,7 @@ asyncio.run(main())
 """
 
 
-def test_what_a_real_disk_refused_is_missing_and_what_was_said_to_be_kept_is_there(tmp_path: Path) -> None:
+def test_append_on_a_real_full_disk_keeps_acknowledged_lines(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
@@ -350,7 +346,7 @@ def test_what_a_real_disk_refused_is_missing_and_what_was_said_to_be_kept_is_the
     assert [line["call"] for line in lines if line["kind"] == "call"] == list(range(kept))
 
 
-def test_a_record_that_no_json_can_hold_fails_alone(path: Path) -> None:
+def test_append_of_an_unserializable_record_fails_alone(path: Path) -> None:
     async def go() -> None:
         with opened(path) as journal:
             with pytest.raises(JournalError, match="a finished can't be written down"):

@@ -31,7 +31,7 @@ def append(folder: Path, *records: Record) -> None:
     asyncio.run(go())
 
 
-def test_a_run_is_added_whole_with_its_summary(tmp_path: Path) -> None:
+def test_merge_adds_a_whole_run_with_its_summary(tmp_path: Path) -> None:
     large = "x" * (3 << 20)
     theirs = a_run(tmp_path / "there", call(0, reply=large), judged(0))
 
@@ -46,7 +46,7 @@ def test_a_run_is_added_whole_with_its_summary(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == [RUN, f"{RUN}.json"]
 
 
-def test_without_its_summary_a_run_is_added_and_goes_on_without_one(tmp_path: Path) -> None:
+def test_merge_adds_a_run_without_a_summary(tmp_path: Path) -> None:
     theirs = a_run(tmp_path / "there", judged(0))
     merge_run(theirs, tmp_path / "here", summary=False)
     append(theirs, judged(1))
@@ -56,7 +56,7 @@ def test_without_its_summary_a_run_is_added_and_goes_on_without_one(tmp_path: Pa
     assert [path.name for path in (tmp_path / "here").iterdir()] == [RUN]
 
 
-def test_a_run_that_is_there_already_stays_as_it_is(tmp_path: Path) -> None:
+def test_merge_leaves_an_existing_run_unchanged(tmp_path: Path) -> None:
     theirs = a_run(tmp_path / "there", judged(0))
     merge_run(theirs, tmp_path / "here")
     before = (tmp_path / "here" / RUN / NAME).stat()
@@ -66,7 +66,7 @@ def test_a_run_that_is_there_already_stays_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "here" / RUN / NAME).stat() == before
 
 
-def test_a_longer_journal_of_the_same_run_replaces_the_shorter_and_never_the_other_way(tmp_path: Path) -> None:
+def test_merge_replaces_a_shorter_journal_by_a_longer_one_only(tmp_path: Path) -> None:
     theirs = a_run(tmp_path / "there", judged(0))
     merge_run(theirs, tmp_path / "here")
     append(theirs, judged(1))
@@ -92,7 +92,7 @@ def test_journals_that_went_different_ways_are_left_alone(tmp_path: Path) -> Non
     assert (tmp_path / "here" / RUN / NAME).read_bytes() == before
 
 
-def test_only_whole_lines_are_taken_of_a_run_that_goes_on(tmp_path: Path) -> None:
+def test_merge_takes_whole_lines_of_an_unfinished_run(tmp_path: Path) -> None:
     theirs = a_run(tmp_path / "there", judged(0))
     whole = (theirs / NAME).read_bytes()
     with (theirs / NAME).open("ab") as file:
@@ -103,7 +103,7 @@ def test_only_whole_lines_are_taken_of_a_run_that_goes_on(tmp_path: Path) -> Non
     assert (tmp_path / "here" / RUN / NAME).read_bytes() == whole
 
 
-def test_a_run_that_is_worked_on_here_is_not_touched(tmp_path: Path) -> None:
+def test_merge_does_not_touch_a_held_run(tmp_path: Path) -> None:
     theirs = a_run(tmp_path / "there", judged(0))
     merge_run(theirs, tmp_path / "here")
     append(theirs, judged(1))
@@ -145,14 +145,14 @@ def test_links_and_strange_files_of_a_foreign_folder_are_not_taken(tmp_path: Pat
     assert taken - {"journal.index", "sinks.json", ".sinks.lock"} == {NAME}  # the others are made here
 
 
-def test_a_foreign_run_is_named_by_its_plan_not_by_its_folder(tmp_path: Path) -> None:
+def test_merge_names_a_run_by_its_plan_not_its_folder(tmp_path: Path) -> None:
     theirs = a_run(tmp_path / "there", judged(0))
     renamed = theirs.rename(tmp_path / "there" / "copy")
 
     assert merge_run(renamed, tmp_path / "here").run_id == RUN
 
 
-def test_a_plan_cannot_name_a_place_outside_the_results_folder(tmp_path: Path) -> None:
+def test_merge_refuses_a_plan_that_names_a_place_outside(tmp_path: Path) -> None:
     theirs = a_run(tmp_path / "there", judged(0))
     data = (theirs / NAME).read_bytes().replace(RUN.encode(), b"../../../../tmp/evil_____________", 1)
     (theirs / NAME).write_bytes(data)
@@ -161,14 +161,14 @@ def test_a_plan_cannot_name_a_place_outside_the_results_folder(tmp_path: Path) -
         merge_run(theirs, tmp_path / "here")
 
 
-def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
+def test_merge_of_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="holds no run"):
         foreign_runs(tmp_path)
     theirs = a_run(tmp_path / "there", judged(0))
     assert foreign_runs(tmp_path / "there") == foreign_runs(theirs) == [theirs]
 
 
-def test_of_a_damaged_foreign_journal_all_that_can_be_read_is_taken(tmp_path: Path) -> None:
+def test_merge_takes_readable_lines_of_a_damaged_journal(tmp_path: Path) -> None:
     theirs = a_run(tmp_path / "there", judged(0), judged(1))
     lines = (theirs / NAME).read_bytes().splitlines(keepends=True)
     (theirs / NAME).write_bytes(lines[0] + b"garbage\n" + lines[2])

@@ -27,7 +27,7 @@ def _call(number: int, turns: list[dict[str, Any]]) -> Call:
     return builders.call(0, number, messages=[request, tools, system, *turns])
 
 
-def test_a_hundred_turns_of_a_growing_conversation_take_little_room() -> None:
+def test_messages_of_a_hundred_turns_take_little_room() -> None:
     turns: list[dict[str, Any]] = [{"role": "user", "content": [{"type": "text", "text": "u" * 12_000}]}]
     stored: set[int] = set()
     size = 0
@@ -41,7 +41,7 @@ def test_a_hundred_turns_of_a_growing_conversation_take_little_room() -> None:
     assert size < 1_500_000
 
 
-def test_what_is_stored_is_read_whole(tmp_path: Path) -> None:
+def test_messages_are_read_back_whole(tmp_path: Path) -> None:
     turns = [{"role": "user", "content": [{"type": "text", "text": f"{number} " * 400}]} for number in range(10)]
     call = _call(1, turns)
     folder = asyncio.run(builders.recorded(tmp_path, call, builders.judged(0)))

@@ -45,7 +45,7 @@ def test_wilson_intervals_are_those_that_were_published(successes: int, n: int, 
 
 
 @given(st.integers(0, 10_000), st.integers(1, 10_000))
-def test_a_wilson_interval_lies_in_zero_to_one_around_the_rate(successes: int, n: int) -> None:
+def test_wilson_interval_lies_in_zero_to_one_around_the_rate(successes: int, n: int) -> None:
     low, high = wilson(min(successes, n), n)
 
     assert 0 <= low <= min(successes, n) / n + 1e-12
@@ -54,7 +54,7 @@ def test_a_wilson_interval_lies_in_zero_to_one_around_the_rate(successes: int, n
     assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high), abs=1e-12)
 
 
-def test_of_nothing_everything_is_possible() -> None:
+def test_wilson_interval_of_no_trials_is_zero_to_one() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
 
 
@@ -72,7 +72,7 @@ def test_clusters_of_unlike_tasks_count_for_as_many_as_vary_like_them() -> None:
     assert effective_size(0.25, of_mean, 40, 160, freedom=3) < 0.6 * found
 
 
-def test_clusters_near_zero_and_one_are_told_apart_by_those_with_the_rarer_outcome() -> None:
+def test_clusters_near_zero_and_one_use_the_rarer_outcome() -> None:
     assert freedom_of([[True] * 4] * 20 + [[True, False]] * 3) == 3
     assert freedom_of([[0.0] * 4] * 20 + [[0.0, 1.0]] * 3) == 3
     assert freedom_of([[True, False]] * 20) == 19
@@ -126,7 +126,7 @@ def test_pass_at_k_of_more_samples_than_there_are_is_refused() -> None:
         pass_at_k(2, 1, 3)
 
 
-def test_the_interval_of_a_mean_is_students_over_tasks() -> None:
+def test_mean_interval_is_students_over_tasks() -> None:
     # "Student" (1908), table of additional hours of sleep gained by drug 2: mean 2.33, s = 2.002, n = 10
     hours = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
 
@@ -137,7 +137,7 @@ def test_the_interval_of_a_mean_is_students_over_tasks() -> None:
 
 
 @pytest.mark.parametrize("bounds", [None, (0.0, 1.0)])
-def test_the_interval_of_a_mean_counts_tasks_and_not_samples(bounds: tuple[float, float] | None) -> None:
+def test_mean_interval_counts_tasks_not_samples(bounds: tuple[float, float] | None) -> None:
     (low, high), _ = mean_interval([[0.2], [0.4], [0.5], [0.9], [0.1]], bounds) or ((0, 0), "")
     repeated, _ = mean_interval([[0.2] * 9, [0.4] * 9, [0.5] * 9, [0.9] * 9, [0.1] * 9], bounds) or ((0, 0), "")
 
@@ -145,18 +145,18 @@ def test_the_interval_of_a_mean_counts_tasks_and_not_samples(bounds: tuple[float
 
 
 @pytest.mark.parametrize("values", [[], [[0.5], [0.6], [0.7]], [[0.5]] * 10, [[0.0]] * 10])
-def test_of_too_little_an_amount_has_no_interval(values: list[list[float]]) -> None:
+def test_mean_interval_of_too_few_values_is_absent(values: list[list[float]]) -> None:
     assert mean_interval(values) is None
 
 
-def test_an_amount_never_goes_below_zero() -> None:
+def test_mean_interval_never_goes_below_zero() -> None:
     (low, high), method = mean_interval([[0.0], [0.0], [0.0], [0.001], [9.0]]) or ((0, 0), "")
 
     assert 0 < low < 1.8 < 9 < high
     assert "logarithm" in method
 
 
-def test_the_interval_of_a_share_lies_inside_its_bounds() -> None:
+def test_share_interval_lies_inside_its_bounds() -> None:
     (low, high), _ = mean_interval([[1.0]] * 19 + [[0.5]], SHARE) or ((0, 0), "")
 
     assert (low, high) == pytest.approx((0.8179, 0.9989), abs=1e-4)
@@ -166,7 +166,7 @@ def test_the_interval_of_a_share_lies_inside_its_bounds() -> None:
 
 
 @given(st.lists(st.lists(st.floats(0, 1), min_size=1, max_size=4), min_size=1, max_size=12))
-def test_the_interval_of_a_share_holds_its_mean(values: list[list[float]]) -> None:
+def test_share_interval_holds_its_mean(values: list[list[float]]) -> None:
     mean = sum(map(sum, values)) / sum(map(len, values))
     (low, high), _ = mean_interval(values, SHARE) or ((1, 0), "")
 
@@ -175,7 +175,7 @@ def test_the_interval_of_a_share_holds_its_mean(values: list[list[float]]) -> No
 
 
 @pytest.mark.parametrize("n", [4, 5, 6, 8, 9, 10, 15, 20, 22, 50, 100])
-def test_the_interval_of_a_share_holds_what_it_says_without_partial_scores(n: int) -> None:
+def test_share_interval_has_its_coverage_without_partial_scores(n: int) -> None:
     limits = [(mean_interval([[1.0]] * x + [[0.0]] * (n - x), SHARE) or ((0, 0), ""))[0] for x in range(n + 1)]
     for rate in np.arange(0.02, 0.99, 0.01):
         chances = binom.pmf(range(n + 1), n, rate)
@@ -197,7 +197,7 @@ def test_pass_at_k_of_several_has_an_interval_over_tasks() -> None:
     assert pass_at_k_interval([[True] * 3] * 20, 3)[0] == pytest.approx((0.8457, 1.0), abs=1e-4)
 
 
-def test_of_one_task_alone_the_rate_is_its_own() -> None:
+def test_rate_interval_of_a_single_task_is_its_own() -> None:
     (low, high), method = success_interval([[True, False, True, True]]) or ((0, 0), "")
 
     assert (low / 100, high / 100) == pytest.approx(wilson(3, 4))

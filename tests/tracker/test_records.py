@@ -53,7 +53,7 @@ ONE_OF_EACH: tuple[Record, ...] = (
 
 
 @pytest.mark.parametrize("record", ONE_OF_EACH, ids=lambda record: record.kind)
-def test_every_kind_is_read_back_as_it_was_written(record: Record) -> None:
+def test_records_of_every_kind_are_read_back(record: Record) -> None:
     again = decode(encode(record))
 
     assert again is not None
@@ -61,12 +61,12 @@ def test_every_kind_is_read_back_as_it_was_written(record: Record) -> None:
     assert encode(again) == encode(record)
 
 
-def test_there_is_an_example_of_every_kind() -> None:
+def test_records_have_an_example_of_every_kind() -> None:
     assert {record.kind for record in ONE_OF_EACH} == set(KINDS)
 
 
 @pytest.mark.parametrize("record", ONE_OF_EACH, ids=lambda record: record.kind)
-def test_a_line_begins_with_its_kind_and_time_and_is_one_line(record: Record) -> None:
+def test_record_line_begins_with_kind_and_time(record: Record) -> None:
     line = encode(record)
 
     assert list(json.loads(line))[:2] == ["kind", "time"]
@@ -76,7 +76,7 @@ def test_a_line_begins_with_its_kind_and_time_and_is_one_line(record: Record) ->
 
 
 @given(st.text())
-def test_any_text_survives_and_stays_on_its_line(text: str) -> None:
+def test_record_keeps_any_text_on_its_line(text: str) -> None:
     line = encode(builders.call(0, text=text, reply=text))
     again = decode(line)
 
@@ -85,7 +85,7 @@ def test_any_text_survives_and_stays_on_its_line(text: str) -> None:
     assert line.count(b"\n") == 1
 
 
-def test_a_text_that_lies_in_a_blob_is_told_from_one_that_is_inline() -> None:
+def test_record_tells_a_blob_from_an_inline_text() -> None:
     blob = Blob("ab" * 32, 2_000_000)
     again = decode(encode(builders.call(0, reply=blob)))
 
@@ -95,7 +95,7 @@ def test_a_text_that_lies_in_a_blob_is_told_from_one_that_is_inline() -> None:
 
 
 @pytest.mark.parametrize("line", [b'{"kind":"artifact","time":"t"}\n', b"[]\n", b"{}\n", b"\n", b'{"time":1}\n'])
-def test_a_kind_that_this_version_does_not_know_is_no_record(line: bytes) -> None:
+def test_record_of_an_unknown_kind_is_none(line: bytes) -> None:
     assert decode(line) is None
 
 
@@ -110,7 +110,7 @@ def test_fields_that_this_version_does_not_know_are_ignored(record: Record) -> N
     assert encode(again) == encode(record)
 
 
-def test_a_line_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
+def test_record_of_an_older_version_gets_defaults() -> None:
     line = b'{"kind":"call","experiment_id":"exp_1","call":1,"purpose":"p","model":"m","messages":[],"reply":"x"}'
     found = decode(line)
 
@@ -128,7 +128,7 @@ def test_a_line_of_an_older_version_gets_defaults_for_what_it_lacks() -> None:
         b'{"kind":"finished","status":"\xff"}',
     ],
 )
-def test_a_known_kind_that_is_malformed_is_an_error_of_the_journal(line: bytes) -> None:
+def test_record_that_is_malformed_is_a_journal_error(line: bytes) -> None:
     with pytest.raises(JournalError, match="not a journal line"):
         decode(line)
 
@@ -141,7 +141,7 @@ def test_a_known_kind_that_is_malformed_is_an_error_of_the_journal(line: bytes) 
         Finished(status="complete", reason="\udfff"),
     ],
 )
-def test_what_no_json_can_hold_is_an_error_that_names_the_kind(record: Record) -> None:
+def test_record_that_json_cannot_hold_names_its_kind(record: Record) -> None:
     with pytest.raises(JournalError, match=f"a {record.kind} can't be written down"):
         encode(record)
 
@@ -154,5 +154,5 @@ def test_times_are_local_with_microseconds_and_without_an_offset() -> None:
     ("more", "planned"),
     [({}, 3), ({"solvers": ("zero-shot", "iterative")}, 6), ({"samples": 5}, 15), ({"tasks": 0}, 0)],
 )
-def test_a_plan_knows_how_many_experiments_there_are_to_be(more: dict[str, Any], planned: int) -> None:
+def test_plan_counts_its_experiments(more: dict[str, Any], planned: int) -> None:
     assert builders.plan(**more).planned == planned

@@ -113,17 +113,17 @@ LINES = (Path(__file__).parent / "records.jsonl").read_bytes().splitlines(keepen
 _IDS = [record.kind for record in RECORDS]
 
 
-def test_there_are_lines_of_every_kind() -> None:
+def test_record_examples_cover_every_kind() -> None:
     assert {record.kind for record in RECORDS} == set(KINDS)
 
 
 @pytest.mark.parametrize(("record", "line"), list(zip(RECORDS, LINES, strict=True)), ids=_IDS)
-def test_a_record_is_written_as_ever_byte_for_byte(record: Record, line: bytes) -> None:
+def test_record_bytes_are_unchanged(record: Record, line: bytes) -> None:
     assert encode(record) == line
 
 
 @pytest.mark.parametrize("line", LINES, ids=_IDS)
-def test_a_line_that_is_read_and_written_again_is_the_same(line: bytes) -> None:
+def test_record_bytes_survive_reading_and_writing(line: bytes) -> None:
     record = decode(line)
 
     assert record is not None

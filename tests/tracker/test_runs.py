@@ -37,7 +37,7 @@ def results(tmp_path: Path) -> Path:
     return results
 
 
-def test_a_run_appears_with_its_plan_in_it(tmp_path: Path) -> None:
+def test_run_folder_appears_with_its_plan(tmp_path: Path) -> None:
     folder, lock = create_run(tmp_path / "deep" / "results", builders.RUN, builders.plan())
 
     lock.release()
@@ -45,7 +45,7 @@ def test_a_run_appears_with_its_plan_in_it(tmp_path: Path) -> None:
     assert read_plan(folder).tasks == ["T/0", "T/1", "T/2"]
 
 
-def test_where_no_run_can_be_made_nothing_is_left_and_the_option_is_named(tmp_path: Path) -> None:
+def test_run_that_cannot_be_made_leaves_nothing_and_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(KoderzError, match="choose another with --results"):
@@ -53,7 +53,7 @@ def test_where_no_run_can_be_made_nothing_is_left_and_the_option_is_named(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_run_never_takes_the_place_of_another(results: Path) -> None:
+def test_run_never_replaces_another(results: Path) -> None:
     before = (results / OLD / NAME).read_bytes()
 
     with pytest.raises(KoderzError, match="can't be written"):
@@ -83,11 +83,11 @@ def test_runs_are_listed_oldest_first_and_nothing_else_is(results: Path) -> None
         ("exp_00000000000000ab", "exp_00000000000000ab"),
     ],
 )
-def test_a_run_is_found_by_its_id_a_prefix_or_its_age(results: Path, name: str, meant: str) -> None:
+def test_run_is_found_by_id_prefix_or_age(results: Path, name: str, meant: str) -> None:
     assert find_run(results, name) == results / meant
 
 
-def test_a_run_is_found_by_its_summary_file_or_folder_wherever_that_is(results: Path, tmp_path: Path) -> None:
+def test_run_is_found_by_summary_file_or_folder(results: Path, tmp_path: Path) -> None:
     assert find_run(tmp_path, str(results / f"{OLD}.json")) == results / OLD
     assert find_run(tmp_path, str(results / OLD)) == results / OLD
     (results / f"{OLD}.json").unlink()
@@ -109,7 +109,7 @@ def test_a_run_is_found_by_its_summary_file_or_folder_wherever_that_is(results: 
         ("nowhere.json", "isn't there, so it can't be picked up"),
     ],
 )
-def test_a_name_that_is_no_run_or_several_is_answered_with_what_there_is(results: Path, name: str, said: str) -> None:
+def test_run_name_unknown_or_ambiguous_lists_what_there_is(results: Path, name: str, said: str) -> None:
     with pytest.raises(KoderzError, match=said) as raised:
         find_run(results, name)
 
@@ -117,20 +117,20 @@ def test_a_name_that_is_no_run_or_several_is_answered_with_what_there_is(results
 
 
 @pytest.mark.parametrize(("name", "said"), [("latest", "holds no run yet; make one with"), ("ab", "it holds none yet")])
-def test_an_empty_folder_says_how_to_make_a_run(tmp_path: Path, name: str, said: str) -> None:
+def test_run_lookup_in_an_empty_folder_says_how_to_make_one(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(KoderzError, match=said):
         find_run(tmp_path, name)
 
 
 @pytest.mark.parametrize("data", [b"", b'{"hello":1}\n', b'{"kind":"finished","status":"complete"}\n', b"\0\0\0"])
-def test_a_journal_that_does_not_begin_with_a_plan_is_no_run_of_ours(tmp_path: Path, data: bytes) -> None:
+def test_run_journal_without_a_plan_first_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / NAME).write_bytes(data)
 
     with pytest.raises(JournalError, match="doesn't begin with a plan"):
         read_plan(tmp_path)
 
 
-def test_a_folder_without_a_journal_is_an_error(tmp_path: Path) -> None:
+def test_run_folder_without_a_journal_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="can't be read"):
         read_plan(tmp_path)
 
@@ -149,7 +149,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_run_is_free_again_as_soon_as_its_holder_dies(results: Path, number: int) -> None:
+def test_run_lock_is_free_when_its_holder_dies(results: Path, number: int) -> None:
     folder = results / NEW
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
@@ -165,14 +165,14 @@ def test_a_run_is_free_again_as_soon_as_its_holder_dies(results: Path, number: i
     lock_run(folder).release()
 
 
-def test_whether_a_folder_that_cannot_be_written_is_held_is_not_guessed(tmp_path: Path) -> None:
+def test_run_lock_of_an_unwritable_folder_is_not_guessed(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()  # which not even root can open for writing
 
     with pytest.raises(KoderzError, match="can't be locked"):
         is_locked(tmp_path)
 
 
-def test_two_trackers_cannot_hold_one_run_even_in_one_process(tmp_path: Path) -> None:
+def test_run_lock_excludes_trackers_of_one_process(tmp_path: Path) -> None:
     async def go() -> None:
         folder = tmp_path / builders.RUN
         with (
@@ -188,7 +188,7 @@ def test_two_trackers_cannot_hold_one_run_even_in_one_process(tmp_path: Path) ->
     asyncio.run(go())
 
 
-def test_a_run_whose_journal_cannot_be_read_is_not_held(tmp_path: Path) -> None:
+def test_run_lock_is_not_held_on_an_unreadable_journal(tmp_path: Path) -> None:
     async def go() -> Path:
         folder = await builders.recorded(tmp_path, builders.judged(0), builders.judged(1))
         path = folder / NAME
@@ -201,7 +201,7 @@ def test_a_run_whose_journal_cannot_be_read_is_not_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["journal.index", "journal.jsonl", "lock", ".json.lock", "blobs", "files/mine.py"])
-def test_links_in_a_run_folder_are_refused_and_their_targets_left_alone(tmp_path: Path, name: str) -> None:
+def test_run_folder_links_are_refused_and_targets_left_alone(tmp_path: Path, name: str) -> None:
     folder, lock = create_run(tmp_path / "results", builders.RUN, builders.plan())
     lock.release()
     link, target = folder / name, tmp_path / "target"

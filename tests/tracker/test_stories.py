@@ -16,7 +16,7 @@ from tracker.tracker import Tracker
 LONG = "a long question " * 1000
 
 
-def test_an_experiment_is_told_in_order_with_its_messages_and_texts_whole(tmp_path: Path) -> None:
+def test_story_of_an_experiment_is_ordered_and_whole(tmp_path: Path) -> None:
     large = "x" * (3 << 20)
     first = replace(call(0), messages=[{"role": "user", "content": LONG}], reply=large)
     second = replace(call(1), messages=[{"role": "user", "content": LONG}])
@@ -31,7 +31,7 @@ def test_an_experiment_is_told_in_order_with_its_messages_and_texts_whole(tmp_pa
     assert asked.reply == large
 
 
-def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
+def test_story_follows_an_unfinished_run(tmp_path: Path) -> None:
     async def go() -> None:
         folder = await builders.recorded(tmp_path, call(0))
         stories = Stories(folder)
@@ -47,7 +47,7 @@ def test_a_run_that_goes_on_is_followed(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_an_unknown_experiment_has_no_story(tmp_path: Path) -> None:
+def test_story_of_an_unknown_experiment_is_none(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, call(0)))
     stories = Stories(folder)
     stories.refresh()

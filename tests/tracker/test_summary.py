@@ -80,7 +80,7 @@ def test_results_come_in_the_order_of_the_plan_sample_by_sample(tmp_path: Path) 
     ]
 
 
-def test_a_fault_is_told_with_its_reason_and_its_cost(tmp_path: Path) -> None:
+def test_fault_has_its_reason_and_cost(tmp_path: Path) -> None:
     found = summary_of(tmp_path, fault(1, reason="the server is gone", cost=0.5))
 
     assert found.faults == [
@@ -96,7 +96,7 @@ def test_a_fault_is_told_with_its_reason_and_its_cost(tmp_path: Path) -> None:
     ]
 
 
-def test_a_result_says_what_its_experiment_said(tmp_path: Path) -> None:
+def test_result_has_the_fields_of_its_experiment(tmp_path: Path) -> None:
     tiers = {"local": 0.1, "spec": 0.15}
     experiment = judged(
         0, False, cause="cpu", cost_by_tier=tiers, metrics={"x": 1.0}, score=0.5, note="n", verdict="timeout"
@@ -108,7 +108,7 @@ def test_a_result_says_what_its_experiment_said(tmp_path: Path) -> None:
     assert (result.cost_by_tier, result.metrics, result.score, result.note) == (tiers, {"x": 1.0}, 0.5, "n")
 
 
-def test_an_arm_has_the_mean_of_its_score_and_of_each_metric(tmp_path: Path) -> None:
+def test_arm_has_mean_score_and_metrics(tmp_path: Path) -> None:
     values = [0.1, 0.4, 0.4, 0.9]
     records = [judged(task, score=score, metrics={"exact": float(task > 0)}) for task, score in enumerate(values)]
     of = builders.plan(5, measures=[Measure(name="exact", direction="higher", two_valued=True)])
@@ -123,7 +123,7 @@ def test_an_arm_has_the_mean_of_its_score_and_of_each_metric(tmp_path: Path) -> 
     assert [measure.name for measure in found.measures] == ["exact"]
 
 
-def test_the_mean_of_ratios_is_the_geometric_one(tmp_path: Path) -> None:
+def test_mean_of_ratios_is_geometric(tmp_path: Path) -> None:
     ratios = [0.5, 1.0, 2.0, 16.0]
     records = [judged(task, metrics={"speedup": ratio, "other": ratio}) for task, ratio in enumerate(ratios)]
     of = builders.plan(4, measures=[Measure(name="speedup", direction="higher", unit=TIMES)])
@@ -135,7 +135,7 @@ def test_the_mean_of_ratios_is_the_geometric_one(tmp_path: Path) -> None:
     assert means["other"].mean == pytest.approx(4.875)
 
 
-def test_a_count_of_one_is_no_rate(tmp_path: Path) -> None:
+def test_metric_that_counts_one_is_no_rate(tmp_path: Path) -> None:
     records = [judged(task, metrics={"failed": float(task < 1), "share": 1.0, "exact": 1.0}) for task in range(4)]
     declared = [
         Measure(name="failed", direction="lower", unit="requests"),
@@ -149,7 +149,7 @@ def test_a_count_of_one_is_no_rate(tmp_path: Path) -> None:
     assert undeclared["exact"].interval is None
 
 
-def test_a_score_that_only_repeats_success_has_the_interval_of_the_rate(tmp_path: Path) -> None:
+def test_score_that_repeats_success_has_the_interval_of_the_rate(tmp_path: Path) -> None:
     records = [judged(task, task > 0, score=float(task > 0)) for task in range(5)]
     found = summary_of(tmp_path, *records, of=builders.plan(5)).summary
     (low, high), score = found.success_rate_interval or (0, 0), found.measures["score"]
@@ -160,7 +160,7 @@ def test_a_score_that_only_repeats_success_has_the_interval_of_the_rate(tmp_path
 # Later sessions
 
 
-def test_what_was_retried_or_rescored_counts_as_it_ended_last(tmp_path: Path) -> None:
+def test_result_of_a_retry_or_rescore_is_its_last(tmp_path: Path) -> None:
     records: list[Record] = [fault(0), judged(1, True), judged(2, False), Resumed(how="retry"), judged(0, True)]
     again: list[Record] = [
         Resumed(how="rescore"),
@@ -183,7 +183,7 @@ def test_cost_that_was_paid_before_a_retry_stays_paid_once(tmp_path: Path) -> No
     assert found.paid == {"total": 1.5, "results": 1.5, "faults": 0, "unfinished": 0}
 
 
-def test_what_experiments_cost_that_have_not_ended_is_unfinished(tmp_path: Path) -> None:
+def test_cost_of_unended_experiments_is_unfinished(tmp_path: Path) -> None:
     found = summary_of(
         tmp_path, call(0, cost=1.0), judged(0, cost=1.0), call(1, cost=0.5), call(2, cost=2), fault(2, cost=2)
     )
@@ -212,7 +212,7 @@ def test_duration_leaves_pauses_out(tmp_path: Path) -> None:
     assert (found.start_time, found.end_time) == (at(0), at(600.25))
 
 
-def test_a_clock_that_was_set_back_takes_no_time_away(tmp_path: Path) -> None:
+def test_duration_survives_a_clock_set_back(tmp_path: Path) -> None:
     found = summary_of(
         tmp_path, judged(0, time=at(10)), Resumed(time=at(20)), judged(1, time=at(25)), of=builders.plan(time=at(60))
     )
@@ -229,7 +229,7 @@ def test_a_clock_that_was_set_back_takes_no_time_away(tmp_path: Path) -> None:
         ([Finished(status="stopped"), Resumed(), Finished(status="complete")], "complete"),
     ],
 )
-def test_the_status_is_that_of_the_last_session(tmp_path: Path, ends: list[Record], status: str) -> None:
+def test_status_is_that_of_the_last_session(tmp_path: Path, ends: list[Record], status: str) -> None:
     found = summary_of(tmp_path, judged(0), *ends)
 
     assert found.status == status
@@ -239,7 +239,7 @@ def test_the_status_is_that_of_the_last_session(tmp_path: Path, ends: list[Recor
 # Comparison
 
 
-def test_a_comparison_is_over_what_both_were_judged_on(tmp_path: Path) -> None:
+def test_comparison_uses_tasks_judged_in_both_arms(tmp_path: Path) -> None:
     zero: list[Record] = [
         judged(0, True, cost=1),
         judged(1, False, cost=1),
@@ -279,7 +279,7 @@ def test_samples_are_compared_one_with_its_like(tmp_path: Path) -> None:
     assert (found.comparison.problems, found.comparison.only_zero_shot, found.comparison.only_iterative) == (2, 1, 1)
 
 
-def test_a_comparison_of_nothing_has_no_improvement(tmp_path: Path) -> None:
+def test_comparison_without_common_tasks_has_no_improvement(tmp_path: Path) -> None:
     found = summary_of(tmp_path, judged(0), of=builders.plan(2, solvers=BOTH))
 
     assert found.comparison is not None
@@ -287,14 +287,14 @@ def test_a_comparison_of_nothing_has_no_improvement(tmp_path: Path) -> None:
     assert (found.comparison.success_rate_improvement, found.comparison.iteration_difference) == (None, None)
 
 
-def test_one_solver_alone_is_not_compared(tmp_path: Path) -> None:
+def test_comparison_needs_two_solvers(tmp_path: Path) -> None:
     assert summary_of(tmp_path, judged(0)).comparison is None
 
 
 # A pure function
 
 
-def test_the_same_journal_gives_the_same_bytes_wherever_and_however_it_is_read(tmp_path: Path) -> None:
+def test_summary_bytes_depend_on_the_journal_alone(tmp_path: Path) -> None:
     records: list[Record] = [call(0), attempt(0), judged(0), fault(1), Finished(status="incomplete")]
     folder = asyncio.run(builders.recorded(tmp_path, *records))
     first = b"".join(encode_summary(summarize(folder)))
@@ -309,7 +309,7 @@ def test_the_same_journal_gives_the_same_bytes_wherever_and_however_it_is_read(t
     assert sorted(path.name for path in copy.iterdir()) == [NAME]
 
 
-def test_a_run_that_is_still_going_on_can_be_summed_up(tmp_path: Path) -> None:
+def test_summary_of_an_unfinished_run(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0), judged(1, False)))
     whole = (folder / NAME).read_bytes()
     for cut in range(whole.rindex(b"\n", 0, -1) + 1, len(whole), 9):
@@ -328,7 +328,7 @@ def test_kinds_that_are_not_known_are_left_out(tmp_path: Path) -> None:
     assert (found.status, len(found.results), found.paid["total"]) == ("complete", 2, 0)
 
 
-def test_a_last_line_of_a_kind_that_is_not_known_is_left_out(tmp_path: Path) -> None:
+def test_summary_leaves_out_a_last_line_of_unknown_kind(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0), Finished(status="complete")))
     with (folder / NAME).open("ab") as file:
         file.write(b'{"kind":"artifact","time":"2030-01-01T00:00:00.000000"}\n')
@@ -336,7 +336,7 @@ def test_a_last_line_of_a_kind_that_is_not_known_is_left_out(tmp_path: Path) -> 
     assert summarize(folder).status == "complete"
 
 
-def test_a_lost_plan_is_an_error_that_names_file_and_byte(tmp_path: Path) -> None:
+def test_plan_that_is_lost_names_file_and_byte(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
     (folder / NAME).write_bytes(b"\0" + (folder / NAME).read_bytes())
 
@@ -344,7 +344,7 @@ def test_a_lost_plan_is_an_error_that_names_file_and_byte(tmp_path: Path) -> Non
         summarize(folder)
 
 
-def test_what_stands_before_the_plan_is_left_out(tmp_path: Path) -> None:
+def test_lines_before_the_plan_are_left_out(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
     before = summarize(folder)
     (folder / NAME).write_bytes(b"somebody else's\n" + (folder / NAME).read_bytes())
@@ -383,7 +383,7 @@ def test_figures_add_up_costs_tokens_tiers_and_causes(tmp_path: Path) -> None:
     assert found.causes == {"assertion": 1, "cpu": 1}
 
 
-def test_a_baseline_that_is_not_known_for_all_is_not_known(tmp_path: Path) -> None:
+def test_baseline_unknown_for_some_is_unknown(tmp_path: Path) -> None:
     assert summary_of(tmp_path, judged(0, baseline_cost=1.0), judged(1)).summary.baseline_cost is None
 
 
@@ -395,7 +395,7 @@ def test_figures_of_nothing_are_costs_of_zero_and_no_averages() -> None:
     assert (found.success_rate_interval, found.cost_per_success, found.pass_at_k) == (None, None, {})
 
 
-def test_the_interval_of_one_sample_each_is_wilsons_in_per_cent(tmp_path: Path) -> None:
+def test_interval_of_single_samples_is_wilsons_in_per_cent(tmp_path: Path) -> None:
     found = summary_of(tmp_path, *(judged(task, task < 8) for task in range(10)), of=builders.plan(10)).summary
 
     assert found.success_rate_interval == pytest.approx((49.02, 94.33), abs=5e-3)
@@ -426,7 +426,7 @@ def test_samples_of_one_task_count_as_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["+++", "---"])
-def test_a_few_samples_that_agree_make_no_certainty(tmp_path: Path, word: str) -> None:
+def test_interval_of_few_agreeing_samples_is_not_certain(tmp_path: Path, word: str) -> None:
     low, high = results_of(tmp_path, word).success_rate_interval
 
     assert high - low > 10
@@ -435,13 +435,13 @@ def test_a_few_samples_that_agree_make_no_certainty(tmp_path: Path, word: str) -
 # pass@k
 
 
-def test_pass_at_k_is_the_mean_over_tasks_for_each_k_that_all_have_samples_for(tmp_path: Path) -> None:
+def test_pass_at_k_is_the_mean_over_tasks(tmp_path: Path) -> None:
     found = results_of(tmp_path, "+----", "+++++", "-----").pass_at_k
 
     assert found == pytest.approx({"pass@1": (1 / 5 + 1) / 3, "pass@2": (2 / 5 + 1) / 3, "pass@5": 2 / 3})
 
 
-def test_a_task_with_fewer_samples_limits_k(tmp_path: Path) -> None:
+def test_pass_at_k_is_limited_by_the_task_with_fewest_samples(tmp_path: Path) -> None:
     assert list(results_of(tmp_path, "+----", "++").pass_at_k) == ["pass@1", "pass@2"]
 
 

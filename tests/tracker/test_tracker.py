@@ -50,7 +50,7 @@ HISTORY = (
 """A pass, a failure, a fault, and one that never ended."""
 
 
-def test_what_a_run_has_come_to_is_counted_as_it_is_recorded(tmp_path: Path) -> None:
+def test_tracker_counts_while_it_records(tmp_path: Path) -> None:
     async def go() -> list[dict[str, Any]]:
         with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
             found = [tally(tracker)]
@@ -71,7 +71,7 @@ def test_what_a_run_has_come_to_is_counted_as_it_is_recorded(tmp_path: Path) -> 
     ]
 
 
-def test_a_later_session_counts_the_same(tmp_path: Path) -> None:
+def test_tracker_counts_the_same_in_a_later_session(tmp_path: Path) -> None:
     assert reopened(tmp_path, *HISTORY, look=tally) == {
         "judged": 2,
         "passed": 1,
@@ -86,7 +86,7 @@ def test_a_later_session_counts_the_same(tmp_path: Path) -> None:
     [({}, [0, 1, 2]), ({"faults": True}, [0, 1]), ({"judged": True}, [2]), ({"faults": True, "judged": True}, [])],
     ids=["resume", "retry", "judged", "rescore"],
 )
-def test_each_way_to_go_on_works_on_what_it_should(tmp_path: Path, choice: dict[str, bool], ended: list[int]) -> None:
+def test_resume_modes_choose_their_experiments(tmp_path: Path, choice: dict[str, bool], ended: list[int]) -> None:
     def look(tracker: Tracker) -> tuple[list[int], list[int], dict[str, Any]]:
         tracker.select(**choice)
         left = [task for task in range(5) if experiment_number(experiment_id(task)) not in tracker.tally.ended]
@@ -106,7 +106,7 @@ def test_each_way_to_go_on_works_on_what_it_should(tmp_path: Path, choice: dict[
     assert (counted["calls"], counted["cost"]) == (4, 1.0)  # what was paid stays paid
 
 
-def test_an_experiment_that_ended_again_is_counted_once(tmp_path: Path) -> None:
+def test_tracker_counts_an_experiment_that_ended_again_once(tmp_path: Path) -> None:
     async def go() -> dict[str, Any]:
         folder = await builders.recorded(tmp_path, *HISTORY)
         with Tracker.reopen(folder) as tracker:
@@ -121,7 +121,7 @@ def test_an_experiment_that_ended_again_is_counted_once(tmp_path: Path) -> None:
     assert asyncio.run(go()) == {"judged": 4, "passed": 3, "faults": 0, "calls": 4, "cost": 1.0}
 
 
-def test_what_an_experiment_has_on_record_comes_in_order_and_only_its_own(tmp_path: Path) -> None:
+def test_recorded_lines_of_an_experiment_come_in_order(tmp_path: Path) -> None:
     once = Once(experiment_id=experiment_id(0), name="x", value=[1], key="once:x/1")
     mixed = (call(0), call(1), attempt(0), once, attempt(1), call(0, 2, text="l" * 9000), attempt(0, 2))
 
@@ -141,7 +141,7 @@ def test_what_an_experiment_has_on_record_comes_in_order_and_only_its_own(tmp_pa
     ]
 
 
-def test_a_new_run_has_nothing_on_record(tmp_path: Path) -> None:
+def test_recorded_lines_of_a_new_run_are_none(tmp_path: Path) -> None:
     async def go() -> None:
         with Tracker.create(tmp_path, builders.RUN, builders.plan()) as tracker:
             await tracker.record(call(0))
@@ -179,7 +179,7 @@ def test_records_that_are_handed_over_together_stay_together(tmp_path: Path) -> 
     assert [record.kind for record in found if record] == ["plan", *["attempt", "experiment"] * 3]
 
 
-def test_what_the_disk_refused_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracker_does_not_count_refused_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -195,9 +195,7 @@ def test_what_the_disk_refused_is_not_counted(tmp_path: Path, monkeypatch: pytes
     assert asyncio.run(go()) == {"judged": 1, "passed": 1, "faults": 0, "calls": 0, "cost": 0.0}
 
 
-def test_a_new_run_is_locked_from_the_moment_its_folder_appears(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tracker_locks_a_new_run_from_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     folder = tmp_path / builders.RUN
     monkeypatch.setattr(files, "sync_folder", lambda _: seen.append(is_locked(folder)) if folder.exists() else None)
@@ -211,9 +209,7 @@ def test_a_new_run_is_locked_from_the_moment_its_folder_appears(
     assert not is_locked(folder)
 
 
-def test_a_journal_that_may_not_be_written_is_said_so_and_not_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tracker_refuses_an_unwritable_journal_without_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
     original = os.open
 

@@ -34,7 +34,7 @@ async def remembered(cortex: Cortex, *titles: str, **more: Any) -> None:
         await cortex.remember(title, f"about {title}", **more)
 
 
-def test_without_a_path_it_is_the_store_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_defaults_to_that_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     async def note() -> Path:
@@ -48,7 +48,7 @@ def test_without_a_path_it_is_the_store_of_this_folder(tmp_path: Path, monkeypat
     assert store_path(None, {"KODERZ_RESULTS": "runs"}) == Path("runs/memory.db")
 
 
-def test_a_store_that_is_not_there_is_made_only_if_wanted(tmp_path: Path) -> None:
+def test_store_that_is_missing_is_made_only_on_request(tmp_path: Path) -> None:
     async def opened() -> None:
         async with open_cortex(tmp_path / "memory.db", create=False):
             pass
@@ -58,7 +58,7 @@ def test_a_store_that_is_not_there_is_made_only_if_wanted(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_exports_have_words_lists_and_dicts_and_a_run_id_though_it_be_null(tmp_path: Path) -> None:
+def test_export_has_words_lists_dicts_and_a_null_run_id(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> Any:
         await cortex.remember("old", "x", tags=["result", "completed"], importance="high", metadata={"success": True})
         return await cortex.export_memories(tags=["result"])
@@ -105,12 +105,12 @@ def test_exports_are_narrowed_by_everything_said(tmp_path: Path) -> None:
         lambda cortex: cortex.end_session(99),
     ],
 )
-def test_what_does_not_fit_is_an_error_and_never_an_empty_answer(tmp_path: Path, call: Any) -> None:
+def test_invalid_input_is_an_error_not_an_empty_answer(tmp_path: Path, call: Any) -> None:
     with pytest.raises(InvalidMemory):
         using(tmp_path, call)
 
 
-def test_recall_ranks_titles_before_contents_and_the_salient_before_others(tmp_path: Path) -> None:
+def test_recall_ranks_titles_and_salience_first(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> Any:
         await cortex.remember("off by one", "nothing else")
         await cortex.remember("recursion", "it was off by one in the slice of the recursion")
@@ -167,7 +167,7 @@ def test_recall_of_what_nothing_is_about_finds_nothing(tmp_path: Path, query: st
 
 
 @pytest.mark.parametrize("query", ["the", "of the", "python", "python function", "11", "the 11", "zebra 11"])
-def test_recall_takes_common_words_where_there_are_no_others_and_any_rarer_one(tmp_path: Path, query: str) -> None:
+def test_recall_uses_common_words_only_for_want_of_rarer_ones(tmp_path: Path, query: str) -> None:
     async def work(cortex: Cortex) -> None:
         for number in range(12):
             await cortex.remember(f"Experiment {number}", EXPERIMENT.format(number), tags=["result"])
@@ -197,7 +197,7 @@ def test_recall_narrows_by_tags_project_category_and_type(tmp_path: Path) -> Non
     assert using(tmp_path, work) == [[one], [three, two], [two], [one], [one]]
 
 
-def test_words_that_are_very_common_are_ranked_among_the_newest_and_that_is_said(tmp_path: Path) -> None:
+def test_recall_ranks_very_common_words_among_the_newest(tmp_path: Path) -> None:
     with Store(tmp_path / "memory.db") as store:
         from tracker.memory import Draft
 
@@ -267,7 +267,7 @@ CORTEX_EXPORT = [
 ]
 
 
-def test_an_export_of_cortex_is_read_whole_and_only_once(tmp_path: Path) -> None:
+def test_import_of_a_cortex_export_is_whole_and_idempotent(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> Any:
         new = [await cortex.import_memories(json.dumps(CORTEX_EXPORT)) for _ in range(3)]
         new.append(await cortex.import_memories({"memories": CORTEX_EXPORT}))
@@ -282,7 +282,7 @@ def test_an_export_of_cortex_is_read_whole_and_only_once(tmp_path: Path) -> None
     assert minimal["tags"] == []
 
 
-def test_our_own_export_comes_back_the_same_elsewhere_and_changes_nothing_here(tmp_path: Path) -> None:
+def test_import_of_own_export_round_trips(tmp_path: Path) -> None:
     async def first(cortex: Cortex) -> Any:
         await remembered(cortex, "a", tags=["x"], project="p", importance="high")
         await remembered(cortex, "k", key="k")
@@ -299,7 +299,7 @@ def test_our_own_export_comes_back_the_same_elsewhere_and_changes_nothing_here(t
     assert using(tmp_path / "other", second) == exported
 
 
-def test_a_memory_begins_as_salient_as_the_importance_that_its_tool_takes(tmp_path: Path) -> None:
+def test_remember_takes_the_tools_importance_as_salience(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> list[dict[str, Any]]:
         for importance in get_args(Importance):
             await cortex.remember(importance, "x", importance=importance, tags=["x"])
@@ -330,13 +330,13 @@ def test_a_memory_begins_as_salient_as_the_importance_that_its_tool_takes(tmp_pa
         ([{"title": "a", "last_accessed": "9999-12-31T23:59:59-12:00"}], "memory 1: last_accessed"),
     ],
 )
-def test_a_wrong_import_names_the_entry_and_stores_nothing(tmp_path: Path, data: Any, why: str) -> None:
+def test_import_that_is_invalid_names_the_entry_and_stores_nothing(tmp_path: Path, data: Any, why: str) -> None:
     with pytest.raises(InvalidMemory, match=why):
         using(tmp_path, lambda cortex: cortex.import_memories(data))
     assert using(tmp_path, lambda cortex: cortex.export_memories()) == []
 
 
-def test_forgetting_is_a_dry_run_first_and_keeps_results_and_what_is_critical(tmp_path: Path) -> None:
+def test_forget_is_a_dry_run_first_and_keeps_critical_memories(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> Any:
         await remembered(cortex, "plain", tags=["x"])
         await remembered(cortex, "result", tags=["x", "result"])
@@ -388,7 +388,7 @@ def test_forgetting_every_memory_at_once_has_to_be_meant(tmp_path: Path) -> None
     assert using(tmp_path, work) == ([True, False, False], 2, 0)
 
 
-def test_consolidating_merges_only_what_says_the_same_and_only_when_told(tmp_path: Path) -> None:
+def test_consolidate_merges_equal_memories_on_request_only(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> Any:
         for tags, key, importance in ((["a"], None, "normal"), (["b"], None, "normal"), (["c"], "k", "normal")):
             await cortex.remember("same", "text", tags=tags, key=key, importance=importance)
@@ -421,7 +421,7 @@ def test_stats_count_by_everything(tmp_path: Path) -> None:
     assert every["bytes"] > 0
 
 
-def test_a_session_begins_with_its_context_and_leaves_its_summary(tmp_path: Path) -> None:
+def test_session_begins_with_context_and_leaves_a_summary(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> Any:
         await cortex.remember("the layout", "tracker imports nothing", importance="critical", project="p")
         await cortex.remember("elsewhere", "not of this project", project="q")
@@ -436,7 +436,7 @@ def test_a_session_begins_with_its_context_and_leaves_its_summary(tmp_path: Path
     assert [memory["title"] for memory in json.loads(raw)["Important"]] == ["the layout", "Session 1"]
 
 
-def test_the_event_loop_goes_on_while_the_disk_works(tmp_path: Path) -> None:
+def test_event_loop_runs_on_while_the_disk_works(tmp_path: Path) -> None:
     async def work(cortex: Cortex) -> Any:
         ticks = 0
 

@@ -64,7 +64,7 @@ def test_tags_are_told_apart_whatever_they_are_written_with(store: Store) -> Non
     assert [titles(store, tag) for tag in (",", "x", '","', "c")] == [[]] * 4
 
 
-def test_the_indexes_never_lag_far_behind(store: Store) -> None:
+def test_indexes_never_lag_far_behind(store: Store) -> None:
     for number in range(writing.LAG + 5):
         store.remember([note(str(number), tags=["x"])])
 
@@ -74,7 +74,7 @@ def test_the_indexes_never_lag_far_behind(store: Store) -> None:
     assert store.check() == "ok"
 
 
-def test_a_batch_of_any_size_is_indexed_bit_by_bit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_takes_a_large_batch_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "LAG", 2)
     monkeypatch.setattr(writing, "AT_ONCE", 4)
     changed = [note("walrus", key="1", tags=["y"]), note("walrus", key="12", tags=["y"])]
@@ -86,7 +86,7 @@ def test_a_batch_of_any_size_is_indexed_bit_by_bit(store: Store, monkeypatch: py
     assert store.check() == "ok"
 
 
-def test_a_recall_lets_the_indexes_catch_up(store: Store) -> None:
+def test_recall_lets_the_indexes_catch_up(store: Store) -> None:
     store.remember([note("a walrus", tags=["x"]), note("a horse")])
 
     assert recalled(store, "walrus") == ["a walrus"]
@@ -101,7 +101,7 @@ def test_counts_of_tags_are_those_of_all_memories(store: Store) -> None:
 
 
 @pytest.mark.parametrize("why", ["locked", "read-only"])
-def test_a_recall_finds_the_newest_also_where_nothing_can_be_written(store: Store, why: str) -> None:
+def test_recall_finds_the_newest_in_a_read_only_store(store: Store, why: str) -> None:
     store.remember([note("a walrus, indexed"), note("a horse")])
     store.index_newest()
     store.remember([note("a walrus, new", tags=["x"]), note("a walrus of others", project="other"), note("a cow")])
@@ -119,7 +119,7 @@ def test_a_recall_finds_the_newest_also_where_nothing_can_be_written(store: Stor
     holder.close()
 
 
-def test_a_memory_is_changed_and_forgotten_before_and_after_it_is_indexed(store: Store) -> None:
+def test_memory_changes_before_and_after_it_is_indexed(store: Store) -> None:
     store.remember([note("walrus", key="old", tags=["x"])])
     store.index_newest()
     for key in ("old", "new"):
@@ -136,7 +136,7 @@ def test_a_memory_is_changed_and_forgotten_before_and_after_it_is_indexed(store:
     assert store.check() == "ok"
 
 
-def test_an_id_that_was_the_newest_is_never_given_again(store: Store) -> None:
+def test_memory_id_is_never_given_again(store: Store) -> None:
     (first,) = store.remember([note("walrus")])
     store.index_newest()
     store.delete(store.select(Filter()))
@@ -147,7 +147,7 @@ def test_an_id_that_was_the_newest_is_never_given_again(store: Store) -> None:
     assert store.check() == "ok"
 
 
-def test_a_store_from_before_is_not_indexed_anew(tmp_path: Path) -> None:
+def test_store_of_an_older_version_is_not_indexed_anew(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     with Store(path) as store:
         store.remember([note("walrus", tags=["x"]), note("horse", tags=["x"])])
@@ -173,7 +173,7 @@ def _killed(work: Any, *arguments: Any) -> None:
     assert process.exitcode == 9
 
 
-def test_what_was_acknowledged_before_a_crash_is_found_after_it(tmp_path: Path) -> None:
+def test_crash_loses_no_acknowledged_memory(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     _killed(_remember_and_die, path)
 
@@ -190,7 +190,7 @@ def _remember_and_die(path: Path) -> None:
     os._exit(9)
 
 
-def test_a_crash_while_the_indexes_catch_up_leaves_all_or_nothing(tmp_path: Path) -> None:
+def test_crash_while_indexing_leaves_all_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     _killed(_die_while_catching_up, path)
 
@@ -211,7 +211,7 @@ def _die_while_catching_up(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_store_change_forget_and_recall_at_once_leave_it_sound(tmp_path: Path) -> None:
+def test_concurrent_processes_leave_the_store_sound(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_work, args=(path, seed)) for seed in range(4)]

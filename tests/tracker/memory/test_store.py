@@ -43,7 +43,7 @@ def counts(store: Store) -> dict[str, int]:
     return dict(store.rows("SELECT name, n FROM tags"))
 
 
-def test_a_memory_comes_back_as_it_was_put(store: Store) -> None:
+def test_memory_is_read_back_as_stored(store: Store) -> None:
     draft = note(
         "Größe\0 \ud800",
         content="x" * 60_000,
@@ -66,7 +66,7 @@ def test_a_memory_comes_back_as_it_was_put(store: Store) -> None:
     assert store.check() == "ok"
 
 
-def test_all_tags_must_match(store: Store) -> None:
+def test_tags_must_all_match(store: Store) -> None:
     store.remember([note("1", tags=["x", "y"]), note("2", tags=["y", "z"]), note("3", tags=["x", "y", "z"])])
 
     assert titles(store, "y") == ["1", "2", "3"]
@@ -75,7 +75,7 @@ def test_all_tags_must_match(store: Store) -> None:
     assert titles(store) == ["1", "2", "3"]
 
 
-def test_a_query_walks_the_rarest_tag_whatever_its_place(store: Store) -> None:
+def test_tag_query_walks_the_rarest_tag(store: Store) -> None:
     store.remember([note(str(i), tags=["often", *(["seldom"] if i == 7 else [])]) for i in range(50)])
     store.index_newest()
     seen: list[str] = []
@@ -102,16 +102,14 @@ def test_a_query_walks_the_rarest_tag_whatever_its_place(store: Store) -> None:
         ({"created_at": "yesterday"}, "created_at 'yesterday'"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_of_its_batch_is_stored(
-    store: Store, wrong: dict[str, Any], why: str
-) -> None:
+def test_batch_with_an_invalid_memory_is_refused_whole(store: Store, wrong: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidMemory, match=why):
         store.remember([note("fine"), note(**wrong)])
 
     assert titles(store) == []
 
 
-def test_a_key_is_brought_up_to_date_and_never_back(store: Store) -> None:
+def test_key_is_updated_and_never_reverted(store: Store) -> None:
     first = note("one", key="k", tags=["a", "b"], created_at="2026-01-01T00:00:00", updated_at="2026-01-01T00:00:00")
     later = note("two", key="k", tags=["b", "c"], created_at="2026-01-02T00:00:00", updated_at="2026-01-02T00:00:00")
     for batch in ([first], [later], [first], [first, later], [later, first]):
@@ -122,7 +120,7 @@ def test_a_key_is_brought_up_to_date_and_never_back(store: Store) -> None:
     assert counts(store) == {"b": 1, "c": 1}
 
 
-def test_the_same_again_changes_nothing(store: Store) -> None:
+def test_put_of_the_same_memory_changes_nothing(store: Store) -> None:
     store.remember([note("one", key="k", tags=["a"])])
     before = store.select(Filter())
 
@@ -175,7 +173,7 @@ def test_counts_tags_and_text_agree_after_any_upserts_and_deletions(steps: list[
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_an_older_store_is_brought_to_the_latest_schema_with_what_it_holds(tmp_path: Path, version: int) -> None:
+def test_migration_keeps_what_an_older_store_holds(tmp_path: Path, version: int) -> None:
     path = tmp_path / "memory.db"
     _store_of_version(path, version)
 
@@ -228,7 +226,7 @@ def _write(path: Path, writer: int) -> None:
             store.remember([note("common", key="common", content=f"{writer}/{number}", tags=["shared"])])
 
 
-def test_a_locked_store_says_so(tmp_path: Path) -> None:
+def test_locked_store_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     Store(path).close()
     holder = sqlite3.connect(path, isolation_level=None)
@@ -242,7 +240,7 @@ def test_a_locked_store_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_store_that_may_not_be_written_says_so(tmp_path: Path) -> None:
+def test_unwritable_store_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     Store(path).close()
     path.chmod(0o444)
@@ -250,7 +248,7 @@ def test_a_store_that_may_not_be_written_says_so(tmp_path: Path) -> None:
         store.remember([note()])
 
 
-def test_a_folder_in_the_place_of_the_store_is_an_error_in_words(tmp_path: Path) -> None:
+def test_folder_in_place_of_the_store_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "memory.db").mkdir()
     with pytest.raises(StoreDown, match="can't be written"):
         Store(tmp_path / "memory.db")
@@ -259,7 +257,7 @@ def test_a_folder_in_the_place_of_the_store_is_an_error_in_words(tmp_path: Path)
         Store(tmp_path / "file" / "memory.db")
 
 
-def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+def test_foreign_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE theirs (x)")
@@ -272,7 +270,7 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_store_of_a_newer_koderz_is_left_alone(tmp_path: Path) -> None:
+def test_newer_store_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     with Store(path) as store:
         store.run("PRAGMA user_version = 99")
@@ -281,7 +279,7 @@ def test_a_store_of_a_newer_koderz_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["not a database", "pages"])
-def test_a_damaged_store_is_put_aside_and_what_can_be_read_is_kept(tmp_path: Path, damage: str) -> None:
+def test_rebuild_puts_a_damaged_store_aside_and_keeps_its_memories(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "memory.db"
     with Store(path) as store:
         store.remember([note(f"note {i}", content="word " * 500, tags=["mine"]) for i in range(200)])
@@ -312,7 +310,7 @@ def _look_at_everything(path: Path) -> None:
             raise StoreDamaged(path, found)
 
 
-def test_a_store_that_is_well_or_missing_is_not_rebuilt(store: Store, tmp_path: Path) -> None:
+def test_rebuild_skips_a_sound_or_missing_store(store: Store, tmp_path: Path) -> None:
     store.remember([note()])
     assert rebuild(store.path, {}) is None
     assert rebuild(tmp_path / "none.db", {}) is None
@@ -320,7 +318,7 @@ def test_a_store_that_is_well_or_missing_is_not_rebuilt(store: Store, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_large_store_counts_right_and_starts_from_the_rarest_tag(tmp_path: Path) -> None:
+def test_tag_counts_of_a_large_store_are_right(tmp_path: Path) -> None:
     with Store(tmp_path / "memory.db") as store:
         for start in range(0, 30_000, 5000):
             numbers = range(start, start + 5000)

@@ -48,7 +48,7 @@ def written(tmp_path: Path, *records: Record, of: Plan | None = None) -> dict[st
     return dict(json.loads(path.read_text()))
 
 
-def test_a_run_of_one_solver_has_results_and_their_summary_on_top(tmp_path: Path) -> None:
+def test_json_of_a_single_mode_has_results_and_summary_on_top(tmp_path: Path) -> None:
     found = written(tmp_path, judged(0, True), judged(1, False), fault(2), Finished(status="incomplete"))
 
     assert found.keys() >= ALWAYS | {"results", "summary"}
@@ -76,7 +76,7 @@ def test_a_run_of_one_solver_has_results_and_their_summary_on_top(tmp_path: Path
     assert (found["run_id"], found["mode"], found["planned"]) == (builders.RUN, "zero-shot", 3)
 
 
-def test_what_a_suite_measures_is_in_it_with_every_result_and_every_mean(tmp_path: Path) -> None:
+def test_json_has_measures_with_every_result_and_mean(tmp_path: Path) -> None:
     of = builders.plan(1, measures=[Measure(name="seconds", direction="lower", unit="s")])
     found = written(tmp_path, judged(0, score=0.5, metrics={"seconds": 2.0}), of=of)
 
@@ -93,7 +93,7 @@ def test_what_a_suite_measures_is_in_it_with_every_result_and_every_mean(tmp_pat
     assert found["arms"]["zero-shot"]["summary"] == found["summary"]
 
 
-def test_a_comparative_run_has_both_arms_and_their_comparison(tmp_path: Path) -> None:
+def test_json_of_a_comparative_run_has_both_arms(tmp_path: Path) -> None:
     records = [judged(0, False), judged(0, True, solver="iterative", cost=0.75, iterations=3)]
     found = written(tmp_path, *records, of=builders.plan(1, solvers=BOTH))
 
@@ -107,7 +107,7 @@ def test_a_comparative_run_has_both_arms_and_their_comparison(tmp_path: Path) ->
     assert found["comparison"].items() >= expected.items()
 
 
-def test_a_users_own_solver_is_a_single_mode_of_its_own_name(tmp_path: Path) -> None:
+def test_json_of_a_users_solver_has_its_name_as_mode(tmp_path: Path) -> None:
     found = written(tmp_path, judged(0, solver="my-solver"), of=builders.plan(1, solvers=["my-solver"]))
 
     assert found["mode"] == "my-solver"
@@ -122,7 +122,7 @@ def test_costs_are_numbers_also_where_there_are_none(tmp_path: Path) -> None:
     assert all(isinstance(value, int | float) for value in found["paid"].values())
 
 
-def test_nothing_judged_is_no_success_rate_of_zero(tmp_path: Path) -> None:
+def test_json_without_judged_experiments_has_no_success_rate(tmp_path: Path) -> None:
     summary = written(tmp_path)["summary"]
 
     assert (summary["total_problems"], summary["successes"]) == (0, 0)
@@ -148,7 +148,7 @@ def test_arms_that_are_no_mode_stand_in_arms_by_name(tmp_path: Path) -> None:
     assert found["comparison"]["success_rate_improvement"] is None
 
 
-def test_it_is_indented_by_two_spaces_and_ends_with_a_newline(tmp_path: Path) -> None:
+def test_json_is_indented_by_2_spaces_and_ends_with_a_newline(tmp_path: Path) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
     text = write_summary(folder)[0].read_text()
 
@@ -157,7 +157,7 @@ def test_it_is_indented_by_two_spaces_and_ends_with_a_newline(tmp_path: Path) ->
     assert not any(len(line) - len(line.lstrip()) & 1 for line in text.splitlines())
 
 
-def test_only_the_summary_is_directly_in_the_results_folder(tmp_path: Path) -> None:
+def test_json_summary_is_alone_in_the_results_folder(tmp_path: Path) -> None:
     written(tmp_path, call(0), judged(0))
 
     assert sorted(path.name for path in tmp_path.iterdir()) == [builders.RUN, f"{builders.RUN}.json"]
@@ -170,9 +170,7 @@ def test_redone_it_is_the_same_to_the_byte(tmp_path: Path) -> None:
     assert write_summary(folder)[0].read_bytes() == first
 
 
-def test_where_the_disk_refuses_the_old_summary_stays_and_the_way_on_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_keeps_the_old_summary_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
     path, _ = write_summary(folder)
     before = path.read_bytes()
@@ -268,7 +266,7 @@ ARMS = st.lists(RESULTS, max_size=4).map(lambda results: Arm(results, figures(re
     faults=st.lists(st.dictionaries(WORDS, VALUES, max_size=3), max_size=3),
     words=st.tuples(WORDS, WORDS),
 )
-def test_in_pieces_it_is_what_orjson_writes_at_once(
+def test_json_in_pieces_equals_orjson(
     arms: dict[str, Arm], config: dict[str, Any], faults: list[dict[str, Any]], words: tuple[str, str]
 ) -> None:
     summary = Summary(
@@ -292,7 +290,7 @@ def test_in_pieces_it_is_what_orjson_writes_at_once(
     assert b"".join(encode_summary(summary)) == at_once(summary)
 
 
-def test_a_comparison_is_part_of_it(tmp_path: Path) -> None:
+def test_json_includes_a_comparison(tmp_path: Path) -> None:
     records = [judged(0, False), judged(0, True, solver="iterative")]
     folder = asyncio.run(builders.recorded(tmp_path, *records, of=builders.plan(1, solvers=BOTH)))
     summary = summarize(folder)

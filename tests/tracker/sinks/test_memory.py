@@ -74,7 +74,7 @@ def experiment(task: int, *verdicts: str, **more: Any) -> list[Record]:
     return lines
 
 
-def test_memories_have_the_titles_tags_categories_and_metadata_of_the_contract(tmp_path: Path) -> None:
+def test_memory_has_titles_tags_and_metadata_of_the_contract(tmp_path: Path) -> None:
     done = experiment(0, "assertion", "passed")
     folder = written(tmp_path, *done, fault(1, reason="the server was gone"), Finished(status="incomplete"))
 
@@ -107,7 +107,7 @@ def test_memories_have_the_titles_tags_categories_and_metadata_of_the_contract(t
     assert {memory.project for memory in (passed, faulted, run)} == {"project"}
 
 
-def test_the_content_tells_the_story_without_hidden_tests_or_programs(tmp_path: Path) -> None:
+def test_memory_content_leaves_out_hidden_tests_and_programs(tmp_path: Path) -> None:
     folder = written(tmp_path, *experiment(0, "assertion", "exception:ValueError", "passed"))
 
     (memory,) = taken(folder)
@@ -131,7 +131,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("parts", PARTS)
-def test_records_that_come_again_from_any_point_leave_the_store_as_it_is(tmp_path: Path, parts: list[slice]) -> None:
+def test_memory_projection_is_idempotent(tmp_path: Path, parts: list[slice]) -> None:
     lines = [
         *experiment(0, "assertion", "passed"),
         fault(1),
@@ -156,7 +156,7 @@ def test_records_that_come_again_from_any_point_leave_the_store_as_it_is(tmp_pat
         assert store.check() == "ok"
 
 
-def test_a_single_experiment_has_no_run(tmp_path: Path) -> None:
+def test_memory_of_a_single_experiment_has_no_run(tmp_path: Path) -> None:
     folder = written(tmp_path, *experiment(0, "passed"), Finished(status="complete"), of=plan(1, run_id=None))
 
     (memory,) = taken(folder)
@@ -194,7 +194,7 @@ def test_secrets_in_what_was_asked_or_went_wrong_stay_out(tmp_path: Path) -> Non
     )
 
 
-def test_a_store_that_is_damaged_is_down_until_it_is_rebuilt_and_keeps_what_was_remembered(tmp_path: Path) -> None:
+def test_damaged_store_is_down_until_rebuilt_and_keeps_memories(tmp_path: Path) -> None:
     folder = written(tmp_path, *experiment(0, "passed"), Finished(status="complete"))
     before = taken(folder)
     path = folder.parent / "memory.db"
@@ -222,7 +222,7 @@ def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     holder.close()
 
 
-def test_a_store_that_another_holds_is_down(locked: Path) -> None:
+def test_locked_store_is_down(locked: Path) -> None:
     source, records = source_of(locked, KODERZ_PROJECT="another")
     sink: Sink = open_sink("memory", source)
     with pytest.raises(SinkDown, match="locked by another process"):
@@ -233,14 +233,14 @@ def test_a_store_that_another_holds_is_down(locked: Path) -> None:
 # Lessons
 
 
-def test_an_error_that_speaks_of_the_code_is_quoted_and_one_that_may_quote_a_test_is_not() -> None:
+def test_error_is_quoted_unless_it_may_quote_a_test() -> None:
     named = how_it_failed("failed", "exception:NameError", "line 1\nNameError: name 'List' is not defined")
 
     assert named == "failed (exception:NameError): NameError: name 'List' is not defined"
     assert how_it_failed("failed", "exception:ValueError", "ValueError: '31337'") == "failed (exception:ValueError)"
 
 
-def test_lessons_are_those_of_the_same_failure_on_other_tasks_as_of_the_moment(tmp_path: Path) -> None:
+def test_lessons_are_of_the_same_failure_on_other_tasks(tmp_path: Path) -> None:
     folder = written(tmp_path, *experiment(0, "assertion", "passed"), *experiment(1, "syntax", "passed"))
     taken(folder)
 

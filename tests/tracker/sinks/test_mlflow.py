@@ -46,7 +46,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("results")
 
 
-def test_a_run_is_one_evaluation_run_with_a_trace_an_experiment(results: Path) -> None:
+def test_mlflow_run_has_a_trace_per_experiment(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
     project(folder)
     found = seen(folder)
@@ -104,7 +104,7 @@ def test_times_are_the_journals_and_not_the_uploads(results: Path) -> None:
     assert found.traces[0].info.request_time == milliseconds(written[1].time)
 
 
-def test_an_attempt_is_a_span_with_its_call_and_its_judging(results: Path) -> None:
+def test_span_of_an_attempt_has_its_call_and_judging(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0))
     project(folder)
     found = seen(folder)
@@ -150,7 +150,7 @@ def test_calls_of_a_recursion_are_spans_nested_by_depth(results: Path) -> None:
     ]
 
 
-def test_scores_are_assessments_of_the_run_by_the_judge_and_its_version(results: Path) -> None:
+def test_assessments_are_scores_by_judge_and_version(results: Path) -> None:
     folder = record(
         results, new_plan(1, **SHARED), *experiment(0)[:-1], judged(0, iterations=2, score=0.75, metrics={"bleu": 0.5})
     )
@@ -173,7 +173,7 @@ def test_scores_are_assessments_of_the_run_by_the_judge_and_its_version(results:
     assert len(mlflow.search_traces(locations=place, filter_string=query)) == 1
 
 
-def test_an_assessment_says_why_an_answer_did_not_pass(results: Path) -> None:
+def test_assessment_explains_a_failed_answer(results: Path) -> None:
     story = experiment(0)[:2]
     folder = record(results, new_plan(1), *story, judged(0, False))
     project(folder)
@@ -184,7 +184,7 @@ def test_an_assessment_says_why_an_answer_did_not_pass(results: Path) -> None:
     assert "f(1) should be 2" in passed.rationale
 
 
-def test_a_fault_is_in_no_assessment_and_in_no_measure_of_quality(results: Path) -> None:
+def test_fault_has_no_assessment_and_no_quality_measure(results: Path) -> None:
     folder = record(
         results, new_plan(2), *experiments(0), fault(1, reason="server gone"), Finished(status="incomplete")
     )
@@ -199,7 +199,7 @@ def test_a_fault_is_in_no_assessment_and_in_no_measure_of_quality(results: Path)
     assert found.run.data.tags.items() >= {"koderz.problems": "1", "koderz.faults": "1"}.items()
 
 
-def test_traces_of_two_runs_are_told_apart_by_what_was_asked_and_by_nothing_else(results: Path) -> None:
+def test_traces_differ_by_their_request_alone(results: Path) -> None:
     """MLflow lays two runs side by side by the previews of their requests."""
     both = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
     one = record(results, new_plan(1), *experiments(0))
@@ -212,7 +212,7 @@ def test_traces_of_two_runs_are_told_apart_by_what_was_asked_and_by_nothing_else
     ] * 2  # one of each arm
 
 
-def test_an_arm_has_the_figures_with_intervals_that_parts_add(results: Path) -> None:
+def test_arm_has_figures_with_intervals_of_parts(results: Path) -> None:
     records = [judged(n, metrics={"speedup_base": 2.0}, facts={"status": "passed"}) for n in range(3)]
     folder = record(results, new_plan(3, parts=("perf",)), *records, Finished(status="complete"))
     project(folder)
@@ -222,7 +222,7 @@ def test_an_arm_has_the_figures_with_intervals_that_parts_add(results: Path) -> 
     assert figures["tasks/passed_low"] < figures["tasks/passed_high"] == 1.0
 
 
-def test_the_run_has_curves_figures_table_and_files(results: Path) -> None:
+def test_mlflow_run_has_curves_figures_table_and_files(results: Path) -> None:
     records = [judged(0, True, cost=0.25), judged(1, False, cost=0.75), judged(2, True, cost=0.5)]
     folder = record(results, new_plan(3), *records, Finished(status="complete"))
     (results / f"{folder.name}.html").write_text("<p>the report</p>")
@@ -241,7 +241,7 @@ def test_the_run_has_curves_figures_table_and_files(results: Path) -> None:
     assert [row[0] for row in table["data"]] == [f"T/{n} · zero-shot" for n in range(3)]
 
 
-def test_what_attempts_leave_as_texts_is_among_the_files(results: Path) -> None:
+def test_artifacts_of_attempts_are_files(results: Path) -> None:
     left = {"diff.patch": "+x\n", "logs/eval.log": "1 passed\n"}
     first, second = attempt(0, artifacts={"diff.patch": "-x\n"}), attempt(0, 2, verdict="passed", artifacts=left)
     folder = record(results, new_plan(1), first, second, judged(0, iterations=2), Finished(status="complete"))
@@ -295,7 +295,7 @@ def test_arms_are_evaluation_runs_below_the_run(results: Path) -> None:
     assert faults == {"zero-shot": "1", "iterative": "0"}
 
 
-def test_only_scores_are_metrics(results: Path) -> None:
+def test_metrics_are_scores_alone(results: Path) -> None:
     measures = (Measure("score", "higher", "share"), Measure("times", "higher", TIMES))
     metrics = [{"times": 2.0, "lines": 5.0}, {"times": 8.0, "lines": 7.0}]
     ended = [judged(n, True, score=0.5, metrics=own) for n, own in enumerate(metrics)]
@@ -308,7 +308,7 @@ def test_only_scores_are_metrics(results: Path) -> None:
     assert file_of(found.run, "figures.json")["arms"]["zero-shot"]["mean/lines"] == 6.0
 
 
-def test_averages_are_taken_as_measures_say_and_what_passes_nothing_has_no_rate(results: Path) -> None:
+def test_averages_follow_measures_without_rate_where_nothing_passes(results: Path) -> None:
     measures = (Measure("ms", "lower", average="median"), Measure("rate", "higher"))
     ended = [judged(n, metrics={"ms": ms, "rate": ms, "other": ms}) for n, ms in enumerate((1.0, 2.0, 9.0))]
     plan = new_plan(3, measures=measures, headline=Headline("ms", passed=""))
@@ -335,7 +335,7 @@ def test_nested_runs_of_experiments_are_below_the_runs_of_their_arms(results: Pa
     assert all(arms[tags["mlflow.parentRunId"]] == tags["koderz.arm"] for tags in experiments)
 
 
-def test_an_arms_run_that_was_deleted_in_mlflow_comes_back(results: Path) -> None:
+def test_arm_run_deleted_in_mlflow_comes_back(results: Path) -> None:
     folder = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
     project(folder)
     before = seen(folder).facts()
@@ -345,7 +345,7 @@ def test_an_arms_run_that_was_deleted_in_mlflow_comes_back(results: Path) -> Non
     assert seen(folder).facts() == before
 
 
-def test_a_run_of_an_earlier_version_is_made_anew_and_nothing_is_doubled(results: Path) -> None:
+def test_mlflow_run_of_an_earlier_version_is_rebuilt_without_doubles(results: Path) -> None:
     """It was one evaluation run for all arms, with all figures as metrics, and attempts as assessments."""
     folder = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
     project(folder)
@@ -385,7 +385,7 @@ def test_tags_of_a_run_are_tags_there(results: Path) -> None:
 
 
 @pytest.mark.slow
-def test_runs_of_a_suite_share_a_registered_dataset_that_grows_with_the_tasks_they_ask(tmp_path: Path) -> None:
+def test_dataset_of_a_suite_is_shared_and_grows(tmp_path: Path) -> None:
     folders = [record(tmp_path, new_plan(tasks, **SHARED), *experiments(0)) for tasks in (1, 3, 3)]
     for folder in [*folders, *folders]:
         project(folder)
@@ -418,7 +418,7 @@ def test_prompts_of_a_run_are_registered_once_a_text(tmp_path: Path) -> None:
     assert [prompt.name for prompt in mlflow.search_prompts(f'experiment_id = "{place}"')] == ["koderz.task"]
 
 
-def test_every_prefix_replayed_twice_leaves_the_same(results: Path) -> None:
+def test_replay_of_any_prefix_twice_gives_the_same(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
     project(folder)
     before, written = seen(folder).facts(), lines(folder)
@@ -429,7 +429,7 @@ def test_every_prefix_replayed_twice_leaves_the_same(results: Path) -> None:
     assert seen(folder).facts() == before
 
 
-def test_a_fault_that_is_retried_and_succeeds_becomes_finished(results: Path) -> None:
+def test_fault_retried_with_success_becomes_finished(results: Path) -> None:
     folder = record(results, new_plan(1), fault(0), Finished(status="incomplete"))
     project(folder, detail="runs")
     add(folder, Resumed(how="retry"), *experiments(0), Finished(status="complete"))
@@ -446,7 +446,7 @@ def test_a_fault_that_is_retried_and_succeeds_becomes_finished(results: Path) ->
     assert trace.info.tags["koderz.iterations"] == "2"
 
 
-def test_a_verdict_that_becomes_a_fault_is_taken_back(results: Path) -> None:
+def test_verdict_that_becomes_a_fault_is_withdrawn(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0), Finished(status="complete"))
     project(folder)
     add(folder, Resumed(how="rescore"), fault(0), Finished(status="incomplete"))
@@ -457,7 +457,7 @@ def test_a_verdict_that_becomes_a_fault_is_taken_back(results: Path) -> None:
     assert (trace.info.state, scores(trace)) == ("ERROR", {})
 
 
-def test_more_detail_adds_what_was_left_out(results: Path) -> None:
+def test_detail_raised_later_adds_what_was_left_out(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0, 1), Finished(status="complete"))
     counts = []
     for detail in ("parent", "traces", "runs", "full", "traces", "parent"):
@@ -487,7 +487,7 @@ def test_traces_are_written_many_at_a_time(results: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_the_store_of_the_folder_waits_for_the_disk_once_a_batch(tmp_path: Path) -> None:
+def test_store_of_the_folder_syncs_once_a_batch(tmp_path: Path) -> None:
     folder = record(tmp_path, new_plan(1), *experiments(0), Finished(status="complete"))
     project(folder)
 
@@ -498,7 +498,7 @@ def test_the_store_of_the_folder_waits_for_the_disk_once_a_batch(tmp_path: Path)
             assert database.execute("SELECT count(*) FROM trace_info").fetchone() == (1,)
 
 
-def test_a_store_is_put_aside_with_its_log(tmp_path: Path) -> None:
+def test_store_is_put_aside_with_its_log(tmp_path: Path) -> None:
     store = tmp_path / "mlflow.db"
     log_ahead(store)
     with closing(sqlite3.connect(store)) as database:
@@ -512,7 +512,7 @@ def test_a_store_is_put_aside_with_its_log(tmp_path: Path) -> None:
         assert database.execute("SELECT count(*) FROM kept").fetchone() == (0,)
 
 
-def test_a_lost_outbox_is_made_anew_from_what_mlflow_has(results: Path) -> None:
+def test_outbox_that_is_lost_is_rebuilt_from_mlflow(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0, 1), Finished(status="complete"))
     project(folder, detail="runs")
     before = seen(folder).facts()
@@ -523,7 +523,7 @@ def test_a_lost_outbox_is_made_anew_from_what_mlflow_has(results: Path) -> None:
     assert seen(folder).facts() == before
 
 
-def test_a_run_that_was_deleted_in_mlflow_comes_back_whole(results: Path) -> None:
+def test_mlflow_run_that_was_deleted_comes_back_whole(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0), Finished(status="complete"))
     project(folder, detail="runs")
     client(folder).delete_run(seen(folder).run.info.run_id)
@@ -538,14 +538,14 @@ def test_a_run_that_was_deleted_in_mlflow_comes_back_whole(results: Path) -> Non
     }
 
 
-def test_a_run_that_was_killed_is_shown_so(results: Path) -> None:
+def test_killed_run_is_shown_as_killed(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0))
     project(folder)
 
     assert seen(folder).run.info.status == "KILLED"
 
 
-def test_a_run_that_is_killed_once_all_of_it_was_taken_is_shown_so_too(results: Path) -> None:
+def test_killed_run_is_shown_as_killed_after_a_complete_sync(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0))
     sink = open_sink(folder)
     with lock_run(folder):
@@ -556,7 +556,7 @@ def test_a_run_that_is_killed_once_all_of_it_was_taken_is_shown_so_too(results: 
     assert seen(folder).run.info.status == "KILLED"
 
 
-def test_a_single_experiment_is_a_run_with_one_trace(results: Path) -> None:
+def test_single_experiment_is_a_run_with_one_trace(results: Path) -> None:
     folder = record(results, replace(new_plan(1), run_id=None), *experiments(0))
     for _ in range(2):
         project(folder)
@@ -570,7 +570,7 @@ def test_a_single_experiment_is_a_run_with_one_trace(results: Path) -> None:
     assert len(mlflow.search_traces(locations=[place], run_id=run.info.run_id)) == 1
 
 
-def test_the_page_of_a_run_is_known_without_asking_mlflow(results: Path) -> None:
+def test_page_of_a_run_is_known_without_a_request(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0))
     assert page_of(folder, "results koderz/humaneval") is None
     project(folder)
@@ -579,21 +579,21 @@ def test_the_page_of_a_run_is_known_without_asking_mlflow(results: Path) -> None
     assert page_of(folder, "results koderz/humaneval") == f"#/experiments/{info.experiment_id}/runs/{info.run_id}"
 
 
-def test_nothing_is_printed(results: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mlflow_sink_prints_nothing(results: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = record(results, new_plan(1), *experiments(0))
     project(folder)
 
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_folder_of_files_is_refused_with_what_to_do(results: Path) -> None:
+def test_file_store_is_refused_with_advice(results: Path) -> None:
     folder = record(results, new_plan(1))
     for uri in ("./mlruns", "file:///tmp/mlruns"):
         with pytest.raises(KoderzError, match="sqlite:///"):
             open_sink(folder, {"MLFLOW_TRACKING_URI": uri})
 
 
-def test_a_server_that_is_not_there_is_a_sink_that_is_down(results: Path) -> None:
+def test_server_that_is_unreachable_is_a_sink_that_is_down(results: Path) -> None:
     folder = record(results, new_plan(1))
     with pytest.raises(SinkDown, match="doesn't answer"):
         open_sink(folder, {"MLFLOW_TRACKING_URI": "http://user:secret@127.0.0.1:9"})
@@ -604,7 +604,7 @@ def test_a_server_that_is_not_there_is_a_sink_that_is_down(results: Path) -> Non
         open_sink(folder, {"MLFLOW_TRACKING_URI": "postgresql+nosuchdriver://127.0.0.1:9/db"})
 
 
-def test_the_experiment_may_be_named(results: Path) -> None:
+def test_experiment_name_can_be_set(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0))
     project(folder, environ={"MLFLOW_EXPERIMENT_NAME": "team/ours"})
 
@@ -619,6 +619,6 @@ def test_the_experiment_may_be_named(results: Path) -> None:
         ("401 Client Error: UNAUTHORIZED", "refuses the credentials"),
     ],
 )
-def test_credentials_are_blamed_for_the_answers_code_and_not_for_a_port_that_holds_it(said: str, told: str) -> None:
+def test_credentials_are_blamed_by_status_code_not_by_port(said: str, told: str) -> None:
     with pytest.raises(SinkDown, match=told), border("http://127.0.0.1:40391"):
         raise OSError(said)

@@ -66,7 +66,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> Iterator[
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_whatever_call_a_process_dies_at_the_next_one_completes_it(
+def test_crash_at_any_call_is_completed_by_the_next_process(
     results: Path, monkeypatch: pytest.MonkeyPatch, after: bool
 ) -> None:
     whole = record(results, new_plan(2, **SHARED), *experiments(0), fault(1), Finished(status="incomplete"))
@@ -88,7 +88,7 @@ def test_whatever_call_a_process_dies_at_the_next_one_completes_it(
     assert died > 15
 
 
-def test_two_processes_at_once_make_nothing_twice(results: Path) -> None:
+def test_concurrent_processes_create_nothing_twice(results: Path) -> None:
     folder = record(results, new_plan(12), *experiments(*range(12)), Finished(status="complete"))
     spawn = multiprocessing.get_context("spawn")
     others = [spawn.Process(target=project, args=(folder, None, None, "runs")) for _ in range(2)]
@@ -102,9 +102,7 @@ def test_two_processes_at_once_make_nothing_twice(results: Path) -> None:
     assert found.counts == (1, 12, 12)
 
 
-def test_a_run_that_was_created_without_our_hearing_of_it_is_not_created_again(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_created_without_a_reply_is_not_created_again(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = record(results, new_plan(1), *experiments(0), Finished(status="complete"))
     real = Store.create
 
@@ -122,9 +120,7 @@ def test_a_run_that_was_created_without_our_hearing_of_it_is_not_created_again(
     assert seen(folder).counts == (1, 1, 1)
 
 
-def test_arms_runs_that_were_created_without_our_hearing_of_it_are_not_created_again(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arm_runs_created_without_a_reply_are_not_created_again(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solvers = ("zero-shot", "iterative")
     ended = [*experiments(0), *experiments(0, solver="iterative"), Finished(status="complete")]
     folder = record(results, new_plan(1, solvers=solvers), *ended)

@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
     server.kill()
 
 
-def test_a_server_gets_what_a_file_gets(server: MlflowServer, tmp_path: Path) -> None:
+def test_server_gets_the_same_as_a_file(server: MlflowServer, tmp_path: Path) -> None:
     environ = {"MLFLOW_TRACKING_URI": server.uri, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
     folder = record(tmp_path, new_plan(2, **SHARED), *experiments(0), fault(1), Finished(status="incomplete"))
     for _ in range(2):
@@ -60,7 +60,7 @@ def test_a_server_gets_what_a_file_gets(server: MlflowServer, tmp_path: Path) ->
     assert files >= {"summary.json", "plan.json", "results.json", "prompts"}
 
 
-def test_more_points_than_a_request_takes_are_sent_in_several(server: MlflowServer, tmp_path: Path) -> None:
+def test_points_beyond_a_requests_limit_are_sent_in_several(server: MlflowServer, tmp_path: Path) -> None:
     from tests.tracker.builders import judged
 
     ended = [judged(n, n % 2 == 0, score=0.5, metrics={"bleu": 0.5}) for n in range(450)]  # three scores each
@@ -77,7 +77,7 @@ def test_more_points_than_a_request_takes_are_sent_in_several(server: MlflowServ
     assert history[-1].value == pytest.approx(0.5)
 
 
-def test_a_server_that_goes_away_is_made_up_for_once_it_is_back(tmp_path: Path) -> None:
+def test_server_that_went_away_is_caught_up_with(tmp_path: Path) -> None:
     server = MlflowServer(tmp_path)
     server.start()
     environ = {"MLFLOW_TRACKING_URI": server.uri, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}

@@ -94,7 +94,7 @@ def test_sinks_are_brought_level_and_nothing_is_left_lying_about(tmp_path: Path,
     assert not (tmp_path / "sinks.log").exists()
 
 
-def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, process: SinkProcess) -> None:
+def test_feeder_follows_a_run_in_progress(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path, 1)
     with lock_run(folder):
         submission = submit(process, folder)
@@ -112,9 +112,7 @@ def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, process: SinkProcess
     assert_whole(folder)
 
 
-def test_a_run_that_goes_on_is_waited_for_no_longer_than_it_lacks_something(
-    tmp_path: Path, process: SinkProcess
-) -> None:
+def test_wait_ends_when_a_run_in_progress_lacks_nothing(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     with lock_run(folder):
         assert submit(process, folder).wait(NOTHING) == {}
@@ -138,7 +136,7 @@ def test_runs_of_a_folder_are_fed_by_one_process(tmp_path: Path, standins: Mappi
 
 
 @pytest.mark.slow
-def test_with_other_variables_a_process_waits_for_its_turn(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_process_with_other_variables_waits_its_turn(tmp_path: Path, standins: Mapping[str, str]) -> None:
     one, other = (another_run(tmp_path, number) for number in range(2))
     with lock_run(one):
         submit(SinkProcess(tmp_path, standins), one)
@@ -153,7 +151,7 @@ def test_with_other_variables_a_process_waits_for_its_turn(tmp_path: Path, stand
 
 
 @pytest.mark.slow
-def test_whoever_has_to_wait_for_another_process_too_long_is_told(
+def test_wait_for_another_process_is_announced(
     tmp_path: Path, standins: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_TO_BEGIN", "TO_OPEN"):
@@ -168,7 +166,7 @@ def test_whoever_has_to_wait_for_another_process_too_long_is_told(
 
 
 @pytest.mark.slow
-def test_a_process_that_takes_long_to_start_is_waited_for(
+def test_wait_covers_a_process_that_starts_slowly(
     tmp_path: Path, process: SinkProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_TO_BEGIN", "TO_OPEN"):
@@ -204,7 +202,7 @@ def test_killed_between_target_and_cursor_another_one_goes_on(
     assert_whole(folder)
 
 
-def test_what_a_killed_process_left_is_taken_up_by_the_next_command(
+def test_leftovers_of_a_killed_process_are_taken_up(
     tmp_path: Path, process: SinkProcess, standins: Mapping[str, str]
 ) -> None:
     folder = a_run(tmp_path)
@@ -238,7 +236,7 @@ def test_killed_again_and_again_it_gives_up_and_says_so(tmp_path: Path, process:
 
 
 @pytest.mark.slow
-def test_a_job_that_processes_die_of_is_given_up(tmp_path: Path, process: SinkProcess) -> None:
+def test_job_that_processes_die_of_is_given_up(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     for number in range(3):
         (tmp_path / "ledger.die-before").touch()
@@ -258,7 +256,7 @@ def test_a_job_that_processes_die_of_is_given_up(tmp_path: Path, process: SinkPr
 
 
 @pytest.mark.slow
-def test_a_sink_that_hangs_is_given_up_and_holds_up_no_other(tmp_path: Path, process: SinkProcess) -> None:
+def test_hanging_sink_is_given_up_and_holds_up_no_other(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.hang").touch()
     other = submit(process, folder, "other")
@@ -273,7 +271,7 @@ def test_a_sink_that_hangs_is_given_up_and_holds_up_no_other(tmp_path: Path, pro
     assert_whole(folder)
 
 
-def test_a_thread_that_uses_the_processor_is_slow_and_does_not_hang() -> None:
+def test_busy_thread_is_slow_not_hanging() -> None:
     used = iter([0.0, 0.0, 5.0, 5.001, 5.1])
     pulse = Pulse(lambda: next(used))
 
@@ -281,14 +279,14 @@ def test_a_thread_that_uses_the_processor_is_slow_and_does_not_hang() -> None:
 
 
 @pytest.mark.slow
-def test_a_sink_that_starts_slowly_beside_load_is_not_given_up(tmp_path: Path, process: SinkProcess) -> None:
+def test_sink_that_starts_slowly_beside_load_is_not_given_up(tmp_path: Path, process: SinkProcess) -> None:
     (tmp_path / "ledger.busy").touch()  # for twice as long as it may take where it does nothing
 
     assert submit(process, a_run(tmp_path), patience=1).wait(NOTHING) == {}
 
 
 @pytest.mark.slow
-def test_a_sink_that_hangs_when_nobody_wants_it_any_more_keeps_no_process(tmp_path: Path, process: SinkProcess) -> None:
+def test_hanging_sink_without_demand_keeps_no_process(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.hang").touch()
     submission = submit(process, folder)
@@ -299,7 +297,7 @@ def test_a_sink_that_hangs_when_nobody_wants_it_any_more_keeps_no_process(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_sink_that_is_down_is_tried_again_until_patience_ends(tmp_path: Path, process: SinkProcess) -> None:
+def test_sink_that_is_down_is_retried_until_patience_ends(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.down").touch()
     with lock_run(folder):
@@ -314,7 +312,7 @@ def test_a_sink_that_is_down_is_tried_again_until_patience_ends(tmp_path: Path, 
     assert_whole(folder)
 
 
-def test_a_sink_that_was_down_is_fed_once_it_is_back(tmp_path: Path, process: SinkProcess) -> None:
+def test_sink_that_was_down_is_fed_once_it_is_back(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.down").touch()
     submission = submit(process, folder)
@@ -325,14 +323,14 @@ def test_a_sink_that_was_down_is_fed_once_it_is_back(tmp_path: Path, process: Si
     assert_whole(folder)
 
 
-def test_without_patience_a_sink_that_is_down_is_given_up_at_once(tmp_path: Path, process: SinkProcess) -> None:
+def test_sink_that_is_down_is_given_up_at_once_without_patience(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.down").touch()
 
     assert submit(process, folder, patient=False).wait(NOTHING) == {"ledger": "the ledger is closed today"}
 
 
-def test_a_sink_that_cannot_be_loaded_is_no_reason_to_wait(tmp_path: Path, process: SinkProcess) -> None:
+def test_sink_that_cannot_be_loaded_is_not_waited_for(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
 
     behind = submit(process, folder, "absent", "ledger").wait(NOTHING)
@@ -342,7 +340,7 @@ def test_a_sink_that_cannot_be_loaded_is_no_reason_to_wait(tmp_path: Path, proce
     assert_whole(folder)
 
 
-def test_what_another_process_holds_is_waited_for(
+def test_lock_of_another_process_is_waited_for(
     tmp_path: Path, process: SinkProcess, standins: Mapping[str, str]
 ) -> None:
     folder = a_run(tmp_path)
@@ -356,7 +354,7 @@ def test_what_another_process_holds_is_waited_for(
     assert_whole(folder)
 
 
-def test_it_goes_on_when_whoever_started_it_is_killed(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_feeder_survives_its_killed_starter(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 40)
     (tmp_path / "ledger.slow").touch()
     starter = textwrap.dedent(f"""
@@ -389,9 +387,7 @@ def test_told_to_end_it_leaves_the_rest_to_the_next(tmp_path: Path, process: Sin
     assert_whole(folder)
 
 
-def test_where_the_results_folder_is_deleted_it_ends_and_makes_nothing_again(
-    tmp_path: Path, standins: Mapping[str, str]
-) -> None:
+def test_feeder_ends_when_the_results_folder_is_deleted(tmp_path: Path, standins: Mapping[str, str]) -> None:
     results = tmp_path / "results"
     folder = a_run(results)
     process = SinkProcess(results, standins)
@@ -404,7 +400,7 @@ def test_where_the_results_folder_is_deleted_it_ends_and_makes_nothing_again(
     assert not results.exists()
 
 
-def test_what_a_library_leaves_in_the_environment_reaches_no_other_run(
+def test_environment_set_by_a_library_reaches_no_other_run(
     tmp_path: Path, process: SinkProcess, standins: Mapping[str, str]
 ) -> None:
     (tmp_path / "ledger.litter").touch()
@@ -414,7 +410,7 @@ def test_what_a_library_leaves_in_the_environment_reaches_no_other_run(
         assert submit(SinkProcess(tmp_path, standins), other).wait(NOTHING) == {}
 
 
-def test_a_target_is_made_anew_by_a_process_that_has_not_opened_it(tmp_path: Path, process: SinkProcess) -> None:
+def test_rebuild_is_done_by_a_fresh_process(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     assert submit(process, folder).wait(NOTHING) == {}
     start_again(folder, "ledger", PATIENCE)  # once the process is done with the run, not with the job alone
@@ -425,9 +421,7 @@ def test_a_target_is_made_anew_by_a_process_that_has_not_opened_it(tmp_path: Pat
     assert_whole(folder)
 
 
-def test_what_a_sink_that_was_down_lacks_of_earlier_runs_is_taken_up_by_the_next_run(
-    tmp_path: Path, process: SinkProcess
-) -> None:
+def test_backlog_of_earlier_runs_is_taken_up_by_the_next_run(tmp_path: Path, process: SinkProcess) -> None:
     folder, another = a_run(tmp_path), another_run(tmp_path, 1)
     (tmp_path / "ledger.down").touch()
     assert submit(process, folder, patience=0.1).wait(NOTHING) == {"ledger": "the ledger is closed today"}
@@ -444,7 +438,7 @@ def test_what_a_sink_that_was_down_lacks_of_earlier_runs_is_taken_up_by_the_next
     assert not process.queue.leftovers()
 
 
-def test_a_job_that_was_given_up_is_no_leftover_once_it_was_done(tmp_path: Path, process: SinkProcess) -> None:
+def test_job_that_was_given_up_is_no_leftover_once_done(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.down").touch()
     submit(process, folder, patient=False).wait(NOTHING)
@@ -458,7 +452,7 @@ def test_a_job_that_was_given_up_is_no_leftover_once_it_was_done(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_a_stopped_process_is_told_by_its_heartbeat(
+def test_heartbeat_tells_a_stopped_process(
     tmp_path: Path, process: SinkProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = a_run(tmp_path)
@@ -481,7 +475,7 @@ def test_a_stopped_process_is_told_by_its_heartbeat(
     assert submission.wait(NOTHING) == {}
 
 
-def test_how_far_a_sink_is_and_that_it_goes_on_is_told(tmp_path: Path, process: SinkProcess) -> None:
+def test_progress_of_a_sink_is_told(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path, 40)
     choose_sinks(folder, ["ledger"], ["ledger", "other"])
     assert describe_sinks(folder) == {"ledger": "behind, 0% there", "other": "off"}
@@ -492,7 +486,7 @@ def test_how_far_a_sink_is_and_that_it_goes_on_is_told(tmp_path: Path, process: 
     assert describe_sinks(folder)["ledger"] == "behind, 0% there, in progress"
 
 
-def test_a_job_takes_the_place_of_an_earlier_one_of_its_run_and_sink(tmp_path: Path) -> None:
+def test_job_replaces_an_earlier_one_of_its_run_and_sink(tmp_path: Path) -> None:
     here, elsewhere = Queue(tmp_path, "here"), Queue(tmp_path, "elsewhere")
     here.submit(Job(run="bench_1", sink="ledger"))
     here.submit(Job(run="bench_1", sink="other"))
@@ -504,21 +498,21 @@ def test_a_job_takes_the_place_of_an_earlier_one_of_its_run_and_sink(tmp_path: P
     assert (entry.tries, entry.read()) == (0, Job(run="bench_1", sink="ledger", patience=1.0))
 
 
-def test_only_variables_that_sinks_depend_on_tell_processes_apart() -> None:
+def test_variables_of_sinks_alone_tell_processes_apart() -> None:
     here = {"PATH": "/bin", "MLFLOW_TRACKING_URI": "http://a"}
 
     assert environment_of(here) == environment_of({**here, "SHLVL": "2", "KODERZ_MODEL": "m"})
     assert environment_of(here) != environment_of({**here, "MLFLOW_TRACKING_URI": "http://b"})
 
 
-def test_a_process_that_does_not_know_a_secret_does_not_do_the_job() -> None:
+def test_job_is_not_done_by_a_process_without_its_secret() -> None:
     here = {"PATH": "/bin"}
 
     assert environment_of(here) != environment_of({**here, "OPENAI_API_KEY": "sk-1"})
     assert environment_of({**here, "MINE": "1"}, ["MINE"]) != environment_of({**here, "MINE": "2"}, ["MINE"])
 
 
-def test_what_a_sink_prints_goes_into_a_file(
+def test_output_of_a_sink_goes_into_a_file(
     tmp_path: Path, process: SinkProcess, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "site" / "noisy.py").write_text("print('hello from a library')\nraise ValueError('no way')\n")
@@ -536,7 +530,7 @@ def test_what_a_sink_prints_goes_into_a_file(
 
 
 @pytest.mark.slow
-def test_it_yields_to_runs_without_starving(tmp_path: Path, process: SinkProcess) -> None:
+def test_feeder_yields_to_runs_without_starving(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     (tmp_path / "ledger.wait").touch()
     submit(process, folder)

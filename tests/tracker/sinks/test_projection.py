@@ -43,7 +43,7 @@ def assert_whole(folder: Path) -> None:
     assert (standing.state, standing.bytes, standing.records) == ("up to date", sum(map(len, lines)), len(lines))
 
 
-def test_a_sink_is_handed_every_record_and_its_cursor_says_so(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_projection_hands_over_every_record_and_keeps_a_cursor(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path)
 
     project(folder, standins)
@@ -51,7 +51,7 @@ def test_a_sink_is_handed_every_record_and_its_cursor_says_so(tmp_path: Path, st
     assert_whole(folder)
 
 
-def test_it_goes_on_where_it_stopped(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_projection_goes_on_where_it_stopped(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path)
     project(folder, standins, batches=1)
     standing = standing_of(folder)["ledger"]
@@ -63,7 +63,7 @@ def test_it_goes_on_where_it_stopped(tmp_path: Path, standins: Mapping[str, str]
     assert_whole(folder)
 
 
-def test_any_prefix_may_come_twice(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_projection_may_repeat_any_prefix(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 5)
     project(folder, standins)
     before = rows_of(tmp_path, RUN)
@@ -105,7 +105,7 @@ def test_records_after_a_later_session_follow(tmp_path: Path, standins: Mapping[
         lambda data: data.replace(b'"journal": "', b'"journal": "00'),
     ],
 )
-def test_a_torn_sinks_json_only_means_that_records_are_handed_over_again(
+def test_cursor_lost_in_a_torn_file_hands_records_over_again(
     tmp_path: Path, standins: Mapping[str, str], damage: object
 ) -> None:
     folder = a_run(tmp_path, 4)
@@ -118,7 +118,7 @@ def test_a_torn_sinks_json_only_means_that_records_are_handed_over_again(
     assert_whole(folder)
 
 
-def test_a_cursor_within_a_line_is_not_believed(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_cursor_within_a_line_is_not_believed(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 4)
     record_standings(folder, lambda _: {"ledger": Standing(state="behind", bytes=33, records=1)})
 
@@ -127,7 +127,7 @@ def test_a_cursor_within_a_line_is_not_believed(tmp_path: Path, standins: Mappin
     assert_whole(folder)
 
 
-def test_a_torn_last_line_holds_nothing_up(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_torn_last_line_holds_nothing_up(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 2)
     whole = (folder / JOURNAL).read_bytes()
     with (folder / JOURNAL).open("ab") as journal:
@@ -139,7 +139,7 @@ def test_a_torn_last_line_holds_nothing_up(tmp_path: Path, standins: Mapping[str
     assert standing_of(folder)["ledger"].bytes == len(whole)
 
 
-def test_only_one_may_feed_a_run_to_a_sink(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_projection_allows_one_feeder_per_run_and_sink(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 1)
     with Projection(folder, "ledger", {}, standins):
         with pytest.raises(Held), Projection(folder, "ledger", {}, standins):
@@ -150,7 +150,7 @@ def test_only_one_may_feed_a_run_to_a_sink(tmp_path: Path, standins: Mapping[str
             other.take() if other.look() else None
 
 
-def test_who_feeds_a_run_is_waited_for_by_who_begins_it_again(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_projection_waits_for_an_earlier_feeder(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 1)
     with ThreadPoolExecutor(1) as beside:
         with Projection(folder, "ledger", {}, standins) as held:
@@ -164,7 +164,7 @@ def test_who_feeds_a_run_is_waited_for_by_who_begins_it_again(tmp_path: Path, st
     assert standing_of(folder)["ledger"].records == 0
 
 
-def test_a_sink_that_is_down_has_its_cursor_where_it_was(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_cursor_stays_while_a_sink_is_down(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path)
     project(folder, standins, batches=1)
     before = standing_of(folder)["ledger"].bytes
@@ -190,7 +190,7 @@ class Faulty:
     def close(self) -> None: ...
 
 
-def test_a_bug_in_a_sink_is_its_being_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_in_a_sink_means_it_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tracker.sinks.SINKS", {"faulty": f"{__name__}:Faulty"})
     folder = a_run(tmp_path, 1)
 
@@ -198,7 +198,7 @@ def test_a_bug_in_a_sink_is_its_being_down(tmp_path: Path, monkeypatch: pytest.M
         project(folder, {}, name="faulty")
 
 
-def test_other_options_mean_the_beginning(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_options_that_change_start_from_the_beginning(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 2)
     with Projection(folder, "ledger", {"ledger_detail": "runs", "other_detail": "x"}, standins) as projection:
         projection.look()
@@ -210,7 +210,7 @@ def test_other_options_mean_the_beginning(tmp_path: Path, standins: Mapping[str,
             assert projection.look() == left
 
 
-def test_what_is_turned_off_and_on_again_keeps_its_place(tmp_path: Path, standins: Mapping[str, str]) -> None:
+def test_cursor_is_kept_while_a_sink_is_turned_off(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 2)
     project(folder, standins)
     here = standing_of(folder)["ledger"].bytes
@@ -242,6 +242,6 @@ def test_standings_that_are_written_at_once_are_all_there(tmp_path: Path) -> Non
     )
 
 
-def test_a_run_of_which_nothing_is_known_has_no_standings(tmp_path: Path) -> None:
+def test_standings_of_an_unknown_run_are_empty(tmp_path: Path) -> None:
     assert standing_of(a_run(tmp_path, 1)) == {}
     assert standing_of(tmp_path / "nowhere") == {}
