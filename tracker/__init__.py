@@ -1,4 +1,4 @@
-"""Records experiments, and knows nothing of models, prompts or sandboxes."""
+"""Records experiments in journals and makes summaries of them. Knows nothing of models, prompts or sandboxes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Cortex", "open_cortex"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a public name when it is first used."""
+    """Imports a public name when it is first used."""
     import importlib
 
     if name in _HOMES:

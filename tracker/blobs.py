@@ -1,4 +1,4 @@
-"""Texts that are too large for a journal line, and what is no text."""
+"""Files for texts that are too large for a journal line, and for bytes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _TEXTS = {
     "call": ("reply", "text", "reasoning", "body"),
     "attempt": ("program", "feedback", "detail"),
 }
-"""The fields that may lie in a blob; all others stay in their line, however long."""
+"""The fields of each kind of record that may be moved to a blob; other fields stay in the line, however long."""
 
 
 def spill(record: Record, folder: Path) -> Record:
-    """The record with each text above 1 MB replaced by a Blob, its file durable under `folder/blobs`."""
+    """A copy of the record in which each text above 1 MB is a Blob, stored durably under `folder/blobs`."""
     if isinstance(record, Once):
         stored = _store(orjson.dumps(record.value).decode(), folder)
         return record if isinstance(stored, str) else replace(record, value=stored, in_blob=True)
@@ -43,7 +43,7 @@ def spill(record: Record, folder: Path) -> Record:
 
 
 def with_texts(record: Record, change: Callable[[str, Text], Text | None]) -> Record:
-    """The record with what `change` makes of each of its texts and artifacts, told the name of its field."""
+    """A copy of the record with `change(field name, text)` in place of each text and artifact."""
     given = {name: getattr(record, name) for name in _TEXTS.get(record.kind, ())}
     changed: dict[str, Any] = {name: change(name, text) for name, text in given.items() if text}
     if isinstance(record, Attempt) and record.artifacts:
@@ -62,7 +62,7 @@ def _spilled(text: Text, folder: Path) -> Text:
 
 
 def read_text(text: Text, folder: Path) -> str:
-    """The text itself, fetched from `folder/blobs` where it lies there; of a private one, what stands in its place.
+    """A text as a string, read from `folder/blobs` if it is a Blob; for a private text, its marker.
 
     Raises JournalError if it is gone or another one. No more than its size is unpacked, and at most 256 MB.
     """
@@ -72,7 +72,7 @@ def read_text(text: Text, folder: Path) -> str:
 
 
 def read_data(blob: Blob, folder: Path) -> bytes:
-    """What a blob stands for, as bytes. Raises JournalError likewise."""
+    """The bytes that a blob stands for. Raises JournalError if they are gone or others."""
     if not _DIGEST.fullmatch(blob.blob) or not 0 <= blob.bytes <= MOST_BYTES:
         raise JournalError(f"{folder}: {blob.blob[:64]!r} of {blob.bytes} bytes names no text in blobs/")
     path = _path(folder, blob.blob)
@@ -87,7 +87,7 @@ def read_data(blob: Blob, folder: Path) -> bytes:
 
 
 def fetched(record: Record, folder: Path) -> Record:
-    """The record with values, artifacts and private texts that lie in `folder/blobs` put back.
+    """A copy of the record with values, artifacts and private texts read back from `folder/blobs`.
 
     Other texts are fetched by `read_text`.
     """
@@ -111,7 +111,7 @@ def _inline(name: str, text: Text, folder: Path) -> Text:
 
 
 def whole(record: Record, folder: Path) -> Record:
-    """The record with every text and value in it, but for bytes. Raises JournalError where one is gone."""
+    """A copy of the record with every text and value inline, except bytes. Raises JournalError if one is gone."""
     if isinstance(record, Once):
         return fetched(record, folder)
     return with_texts(record, lambda _, text: text if isinstance(text, str) or text.binary else read_text(text, folder))
@@ -146,7 +146,10 @@ def _path(folder: Path, digest: str) -> Path:
 
 
 def copy_blobs(folder: Path, to: Path) -> None:
-    """Texts go before the lines that name them. Nothing else of a foreign folder is taken, and no link followed."""
+    """Copies the texts of another run's folder. They have to be there before the lines that name them.
+
+    Nothing else is copied from that folder, and no link is followed.
+    """
     blobs = folder / "blobs"
     for path in blobs.iterdir() if blobs.is_dir() else ():
         target = to / "blobs" / path.name
@@ -156,7 +159,7 @@ def copy_blobs(folder: Path, to: Path) -> None:
 
 
 def copy_file(source: Path, target: Path, size: int) -> None:
-    """The first `size` bytes, durable, whole or not at all."""
+    """Copies the first `size` bytes of a file durably; the target appears whole or not at all."""
     with whole_file(target) as file:
         for data in pieces(source, size):
             size -= file.write(data)

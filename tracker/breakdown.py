@@ -1,4 +1,4 @@
-"""A run's results broken down by what its tasks have in common, such as their length: how good, and at what cost."""
+"""A run's results broken down by a property that tasks share, such as their length: success, scores and costs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Where values of one result lie."""
+    """Median and 95th percentile of one value over results."""
 
     median: float
     p95: float  # the smallest value that 95 % of all don't exceed
@@ -44,7 +44,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What the results of one arm about tasks of one kind come to. Rates are per cent."""
+    """The figures of one arm on the tasks of one kind. Rates are per cent."""
 
     arm: str
     by: str  # what the tasks have in common, such as "length"; empty: the slice has all tasks
@@ -64,7 +64,9 @@ class Slice:
 
 
 def breakdown(plan: Plan, results: Mapping[str, Sequence[Result]]) -> list[Slice]:
-    """All tasks first, then by each thing that the plan groups tasks by, one arm after the other.
+    """The slices of a run, arm by arm: first all tasks, then each property by which the plan groups tasks.
+
+    A property with the same value for all tasks is left out, since its slice would be the same.
 
     What has one value for all tasks is left out: the slice would be the same.
     """
@@ -72,7 +74,9 @@ def breakdown(plan: Plan, results: Mapping[str, Sequence[Result]]) -> list[Slice
 
 
 def mean_of(values: Mapping[str, Sequence[float]], measure: Measure, clusters: Clusters = MappingProxyType({})) -> Mean:
-    """Of at least one value, by task, as the measure is `averaged`: the geometric mean is one of values above 0.
+    """The mean of a measure over its values by task, averaged as the measure declares, with its interval.
+
+    There has to be a value. The geometric mean is taken only if all values are above 0.
 
     The interval of a measure that is declared two-valued is that of a rate, of a share one from 0 to 1.
     """
@@ -92,7 +96,7 @@ def mean_of(values: Mapping[str, Sequence[float]], measure: Measure, clusters: C
 
 
 def mean_score(results: Iterable[Result]) -> Mean | None:
-    """Of the results that have a score; where it never says anything but their success, the rate that it is."""
+    """The mean score of the results that have one. If scores are 1 for a success and 0 otherwise, it is a rate."""
     scored = [result for result in results if result.score is not None]
     is_rate = all(result.score == result.success for result in scored)
     values = by_task(scored, lambda result: result.score)
@@ -100,12 +104,12 @@ def mean_score(results: Iterable[Result]) -> Mean | None:
 
 
 def _bounds_of(measure: Measure) -> tuple[float, float] | None:
-    """What its values lie between, as far as it is declared; a score that isn't declared is taken for a share."""
+    """The bounds of a measure's values if they are known; an undeclared `score` is taken to be a share."""
     return SHARE if measure.unit == "share" or (measure.name == "score" and not measure.unit) else None
 
 
 def by_task(results: Iterable[Result], value: Callable[[Result], _T | None]) -> dict[str, list[_T]]:
-    """A value of each result that has it, by the tasks that they are about."""
+    """The value of each result that has one, grouped by task."""
     found: dict[str, list[_T]] = defaultdict(list)
     for result in results:
         if (own := value(result)) is not None:

@@ -1,4 +1,4 @@
-"""How sure answers say they are, against how often they are right: a part of a run's summary."""
+"""A summary's part on calibration: the confidence that answers state against how often they are right."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _BIN = 100  # answers
 
 
 class Calibration(Part):
-    """The part `calibration` of a run."""
+    """The summary's key `calibration`."""
 
     def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:  # noqa: ARG002
-        """By arm: the `error` in points, of the `answers` whose metrics have a `confidence` in per cent."""
+        """For each arm with stated confidences: the calibration error in points and the number of answers."""
         found: dict[str, Any] = {}
         for arm, of_arm in results.items():
             said = [((each.metrics or {}).get("confidence"), each.success) for each in of_arm]
@@ -29,7 +29,7 @@ class Calibration(Part):
 
 
 def calibration_error(answers: Sequence[tuple[float, bool]]) -> float:
-    """How far what answers claim, in per cent, is from how often they are right, in points: the root mean square.
+    """The calibration error in points: root mean square of stated confidence (per cent) less the share that is right.
 
     After Hendrycks et al., as BrowseComp-Plus has it: by bins of 100 in order of confidence, the last one stretched to
     the end. All bins count, unlike in its own loop, which leaves out the last one and so has 0 for fewer than 200.

@@ -1,4 +1,4 @@
-"""Clusters above the task: tasks about one text or repository resemble each other, and are drawn together.
+"""Clusters of tasks: tasks about one text or repository resemble each other and are sampled together.
 
 Values of such tasks are handed to the estimators as one group, as samples of one task are. Where all tasks are of one
 cluster nothing tells how far clusters lie apart, so there is no interval, and its method says why.
@@ -24,12 +24,12 @@ Clusters = Mapping[str, str]
 
 
 def clusters_of(results: Iterable[Result]) -> dict[str, str]:
-    """The clusters of the tasks that results are about."""
+    """The cluster of each task that results are about."""
     return {result.problem_id: result.cluster for result in results if result.cluster}
 
 
 def grouped(values: Mapping[str, Sequence[_T]], clusters: Clusters) -> list[list[_T]]:
-    """Values by task, put together by cluster, in the order in which clusters first appear."""
+    """Values of tasks, joined by cluster, in the order in which clusters first appear."""
     return [[value for task in tasks for value in values[task]] for tasks in members(values, clusters)]
 
 
@@ -43,18 +43,18 @@ def members(tasks: Iterable[str], clusters: Clusters) -> list[list[str]]:
 
 
 def count_of(tasks: Collection[str], clusters: Clusters) -> int | None:
-    """In how many clusters tasks are; None where each stands alone."""
+    """The number of clusters among tasks; None if each task is its own."""
     count = len(members(tasks, clusters))
     return None if count == len(tasks) else count
 
 
 def no_interval(tasks: int, clusters: int | None) -> str:
-    """Why there is no interval: all of several tasks are of one cluster. Empty where there may be one."""
+    """The reason for having no interval: several tasks, all in one cluster. Empty if there may be an interval."""
     return f"none: all {tasks} tasks are of one cluster" if clusters == 1 else ""
 
 
 def method_in(method: str, clusters: int | None) -> str:
-    """The name of a method, and in how many clusters the tasks are if not each stands alone."""
+    """The name of a method, with the number of clusters if tasks are grouped in clusters."""
     return (
         method if clusters is None else f"{method.replace(_BY_TASK, '').replace(_OF_TASKS, '')}, in {clusters} clusters"
     )
@@ -65,7 +65,7 @@ def interval_in(
     clusters: Clusters,
     estimate: Callable[[list[list[_T]]], tuple[Interval, str] | None],
 ) -> tuple[Interval | None, str | None]:
-    """The interval that `estimate` makes of each task's samples, grouped by cluster, and its method.
+    """The interval and method that `estimate` returns for each task's samples, grouped by cluster.
 
     Without an interval the method says why, where that is known.
     """
@@ -79,7 +79,7 @@ def interval_in(
 def pass_at_k_in(
     passes: Mapping[str, Sequence[bool]], clusters: Clusters, k: int
 ) -> tuple[Interval | None, str | None]:
-    """The interval of pass@k over tasks, as `interval_in` has it; each task has at least k samples."""
+    """The interval of pass@k over tasks, grouped by cluster as in `interval_in`; each task has at least k samples."""
     if count_of(passes, clusters) is None:
         return pass_at_k_interval([*passes.values()], k)
     chances = {task: [pass_at_k(len(own), sum(own), k)] for task, own in passes.items()}
@@ -87,5 +87,5 @@ def pass_at_k_in(
 
 
 def clusters_in(plan: Plan) -> dict[str, str]:
-    """The clusters of the tasks of a plan."""
+    """The cluster of each task of a plan."""
     return {task: cluster for task, cluster in zip(plan.tasks, plan.clusters, strict=False) if cluster}

@@ -1,4 +1,4 @@
-"""What secrets look like: tokens by their formats, private keys, passwords in addresses, values of telling names.
+"""Finders of secrets in text: tokens by their format, private keys, passwords in addresses, values of secret names.
 
 Formats are detect-secrets' rules, and some that it doesn't know. They are looked for around long runs of letters and
 digits only, and no farther than a token is long: a model may write anything, and rules that are quick on a line can
@@ -59,9 +59,9 @@ _AWS_SECRET = re.compile(
 _DRAWN = re.compile(
     r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])(?![0-9a-f]+(?![A-Za-z0-9]))[A-Za-z0-9]{12,}", re.ASCII
 )
-"""Letters and digits as they are drawn at random; digests and names with a number in them are spared."""
+"""A run of letters and digits that looks random; digests and names with a number in them are not matched."""
 _CUT = re.compile(r"(?:(?<=\.\.\.)|(?<=…)|(?<=… ))[\w+/-]{12,}|(?<![\w+/-])[\w+/-]{12,}(?=\.\.\.| ?…)", re.ASCII)
-"""The beginning or end of something that was shortened in its middle, as a judge's messages are."""
+"""The beginning or end of a run of letters that was shortened in its middle, as in a judge's messages."""
 _CUT_HEX = re.compile(
     r"(?:(?<=\.\.\.)|(?<=…)|(?<=… ))(?:\w{0,8}[_-])?[0-9a-f]{20,}|\b(?:\w{1,8}_)?[0-9a-f]{20,}(?=\.\.\.| ?…)"
 )
@@ -100,13 +100,13 @@ _TELLING = re.compile(
     r"|[?&;][\w.-]*(?:key|sig|signature|session|auth|code)=|(?:sig|session|auth)="
     r"|-(?:api-?key|token|secret|password)[ =]|\bpass(?:word|phrase|wd)\s+is\s"
 )
-"""What a text in lower case has to have for one of the patterns of names to match."""
+"""A quick test: without a match in the lower-cased text, no pattern of names can match."""
 _CODE = re.compile(r"[A-Za-z_][A-Za-z_.]*(?:[\[({].*)?|[\[({].*")  # a name, an attribute, the beginning of more
 _CONSTANTS = frozenset({"None", "True", "False", "null", "true", "false", "..."})
 
 
 def tokens(text: str) -> list[Span]:
-    """Where tokens and keys stand, from the first to the last."""
+    """The spans of tokens and keys, in order."""
     spans: list[Span] = []
     if not may_hold_tokens(text):
         return spans
@@ -144,7 +144,7 @@ def _is_random(text: str) -> bool:
 
 
 def _secret(match: re.Match[str], offset: int) -> Span:
-    """The group of the match that is the secret, else all of it, without what only borders on it."""
+    """The span of the match's group that is the secret, else of the whole match without its border."""
     group = max(range(len(match.groups()) + 1), key=lambda number: number and len(match[number] or "") >= RUN_LENGTH)
     start, end = match.span(group)
     found = match[group]
@@ -155,7 +155,7 @@ def _secret(match: re.Match[str], offset: int) -> Span:
 
 @functools.cache
 def _rules() -> list[re.Pattern[str]]:
-    """Those of detect-secrets, which takes a sixth of a second to load: few runs have a text that needs them."""
+    """The rules of detect-secrets. Loading them takes a sixth of a second, and few runs have a text that needs them."""
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.plugins.base import RegexBasedDetector
 
@@ -165,17 +165,17 @@ def _rules() -> list[re.Pattern[str]]:
 
 
 def private_keys(text: str) -> Sequence[Span]:
-    """Where private keys stand, whole."""
+    """The spans of whole private keys."""
     return [match.span() for match in _PRIVATE_KEY.finditer(text)] if "PRIVATE KEY" in text else ()
 
 
 def user_parts(text: str) -> Sequence[Span]:
-    """Where addresses say who asks: `user:password` or a token."""
+    """The spans of credentials in addresses: `user:password` or a token."""
     return [match.span(1) for match in _URL_CREDENTIALS.finditer(text)] if "@" in text and "://" in text else ()
 
 
 def named_values(text: str) -> Sequence[Span]:
-    """Where values stand whose names, such as `password`, say that they are secret."""
+    """The spans of values whose names, such as `password`, say that they are secret."""
     if not _TELLING.search(text.lower()):
         return ()
     spans = [match.span(1) for find in (_AUTHORIZATION, _OPTION, _SPOKEN) for match in find.finditer(text)]
@@ -185,7 +185,7 @@ def named_values(text: str) -> Sequence[Span]:
 
 
 def _is_drawn(value: str) -> bool:
-    """Whether a value has letters and digits, as one that was drawn at random."""
+    """Whether a value has both letters and digits, as random values do."""
     return any(map(str.isdigit, value)) and any(map(str.isalpha, value))
 
 
@@ -205,4 +205,4 @@ def _is_secret(match: re.Match[str]) -> bool:
 
 
 FINDERS: Sequence[Callable[[str], Sequence[Span]]] = (private_keys, user_parts, tokens, named_values)
-"""To be applied one after the other."""
+"""All finders, in the order in which they are applied."""

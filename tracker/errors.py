@@ -1,10 +1,10 @@
-"""The root of every error that a user can cause or has to hear of."""
+"""The root of all errors that a user can cause or has to know about."""
 
 from __future__ import annotations
 
 
 class KoderzError(Exception):
-    """Says in one or two lines what happened, where, and what to do next.
+    """An error whose message says in one or two lines what happened, where, and what to do next.
 
     The command line prints the message without a traceback and ends with `exit_code`:
     2 wrong usage, configuration or input · 3 ended with faults or at a cap · 4 unreachable.
@@ -14,7 +14,7 @@ class KoderzError(Exception):
 
 
 class JournalError(KoderzError):
-    """The journal of a run can't be read, or isn't one."""
+    """The journal of a run can't be read, or is not a journal."""
 
 
 class RunBusy(KoderzError):
@@ -22,6 +22,6 @@ class RunBusy(KoderzError):
 
 
 class StorageError(JournalError):
-    """The disk refuses what has to be recorded. What was recorded is safe, and the run can be resumed."""
+    """The disk refuses data that has to be recorded. Earlier records are safe, and the run can be resumed."""
 
     exit_code = 3

@@ -1,4 +1,4 @@
-"""Files: read no further than they can sensibly go, since a device may be endless, and written whole or not at all."""
+"""Reading files up to a limit, since a device may be endless, and writing them whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MB = 1 << 20
 
 
 def read_all(file: Path | IO[bytes], limit: int, name: str = "") -> bytes:
-    """All of a file, at most `limit` bytes. Raises KoderzError for more, and OSError as `open` does."""
+    """The content of a file, at most `limit` bytes. Raises KoderzError if there is more, OSError as `open` does."""
     if isinstance(file, Path):
         with file.open("rb") as opened:
             return read_all(opened, limit, str(file))
@@ -28,7 +28,7 @@ def read_all(file: Path | IO[bytes], limit: int, name: str = "") -> bytes:
 
 @contextmanager
 def whole_file(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
-    """A file under another name, which gets the place of `path` when it is left, so that it is whole or not there.
+    """Opens a temporary file that replaces `path` when the block ends without an error.
 
     With `durable` it is on the disk then. Raises OSError where the disk refuses.
     """
@@ -47,14 +47,14 @@ def whole_file(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], *, durable: bool = True) -> None:
-    """Writes a `whole_file`. Raises OSError where the disk refuses."""
+    """Writes a file whole or not at all, see `whole_file`. Raises OSError if the disk refuses."""
     with whole_file(path, durable=durable) as file:
         file.writelines(pieces)
 
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """A folder under another name, which gets its own when it is left: it is there with all it holds, or not at all.
+    """Makes a temporary folder that is renamed to `target` when the block ends without an error.
 
     What is written into it has to be durable. Raises OSError where the disk refuses, or where `target` is there.
     """
@@ -75,7 +75,7 @@ def links_in(folder: Path) -> list[Path]:
 
 
 def pieces(path: Path, size: int) -> Iterator[bytes]:
-    """The first `size` bytes of a file, or all there are, a megabyte at a time."""
+    """The first `size` bytes of a file, or as many as there are, in pieces of a megabyte."""
     with path.open("rb", buffering=0) as file:
         while size > 0 and (data := file.read(min(size, MB))):
             yield data
@@ -83,7 +83,7 @@ def pieces(path: Path, size: int) -> Iterator[bytes]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes durable which files a folder holds."""
+    """Makes a folder's list of files durable."""
     file = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(file)

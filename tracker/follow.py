@@ -1,4 +1,4 @@
-"""A run as it grows, seen from another process: only its journal is read."""
+"""Follows a run that another process works on, by reading its journal as it grows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tracker.records import Call, Compute, Experiment, Fault, Finished, Record, 
 from tracker.tally import FAULTED, JUDGED, PASSED, Tally
 
 _REDONE: Mapping[str, Collection[int]] = {"retry": (FAULTED,), "rescore": (FAULTED, JUDGED, PASSED)}
-"""Which outcomes are worked on again, by how a session begins."""
+"""The outcomes that a session of each kind works on again."""
 
 
 class Follower:
-    """Folds the whole lines of a journal as they come, and those that are only elsewhere yet."""
+    """Counts a run's records as they come: whole lines of its journal, and lines that are only on an engine yet."""
 
     def __init__(self, folder: Path, heard: Callable[[Mapping[str, object]], None] = lambda _: None) -> None:
-        """`heard` is told the fields of each line, once."""
+        """`heard` is called once with the fields of each line."""
         self.tally: Tally[str] = Tally()
         self.tokens_out = 0
         self.ended = ""  # the status and reason of the last session, once it is over
@@ -37,7 +37,7 @@ class Follower:
         self._first: tuple[int, int] | None = None  # experiments and tokens at the first look
 
     def catch_up(self) -> None:
-        """Reads what has been added since the last look."""
+        """Reads all lines that were added since the last call."""
         for line in self._new_lines():
             try:
                 record = read(line)
@@ -54,7 +54,7 @@ class Follower:
         self._first = self._first or (len(self.tally.ended), self.tokens_out)
 
     def add(self, line: bytes) -> None:
-        """Folds a line that an engine elsewhere has, and that the journal doesn't have yet."""
+        """Counts a line that a remote engine has and the journal doesn't have yet."""
         with suppress(JournalError):
             if record := read(line):
                 self._elsewhere.add(_key(record))
@@ -68,16 +68,16 @@ class Follower:
 
     @property
     def recorded(self) -> int:
-        """Experiments that have ended by the journal alone."""
+        """The number of experiments that have ended, counted from the journal alone."""
         return len(self.tally.ended) - len(self._away)
 
     @property
     def in_flight(self) -> int:
-        """Experiments that have a call on record but no end."""
+        """The number of experiments that have a call on record but no end."""
         return len(self._begun - self.tally.ended.keys())
 
     def pace(self) -> tuple[float, float]:
-        """Experiments and tokens a second since the first look."""
+        """Experiments and tokens a second since the first call of `catch_up`."""
         seconds = max(time.monotonic() - self._since, 1e-9)
         done, tokens = self._first or (0, 0)
         return (self.done - done) / seconds, (self.tokens_out - tokens) / seconds
@@ -117,5 +117,5 @@ class Follower:
 
 
 def _key(record: Record) -> tuple[object, ...]:
-    """What tells a line from all others, wherever it was copied to."""
+    """A key that is the same for all copies of a line, and different for other lines."""
     return tuple(getattr(record, name, None) for name in ("kind", "time", "experiment_id", "key"))

@@ -1,4 +1,4 @@
-"""Where each line of a journal lies: a cache beside it, rebuilt when missing or wrong, never the truth.
+"""An index of a journal: the offset and kind of each line, in a cache file that is rebuilt when missing or wrong.
 
 An entry of 36 bytes a line lets a run of 100,000 experiments be picked up without parsing a gigabyte
 of replies. The file begins with the digest of the journal's first line, and its last entry vouches for
@@ -29,13 +29,13 @@ from tracker.records import KINDS, Call, Compute, Experiment, LongMessage, Recor
 
 CODES = {name: code for code, name in enumerate(KINDS)}
 PAID = (CODES["call"], CODES["compute"])
-"""The kinds of line that cost something."""
+"""The kinds of lines that record a cost."""
 
 ENDS = (CODES["experiment"], CODES["fault"])
 """The kinds of line that end an experiment."""
 
 DOUBLED, DAMAGED = 253, 254
-"""The codes of lines that don't count: one that stands in the journal twice, and one that can't be read."""
+"""Codes of lines that don't count: a repeated line, and a line that can't be read."""
 
 _NAMES = tuple(KINDS)
 _UNKNOWN = 255
@@ -48,7 +48,7 @@ _HEADER = len(_MAGIC) + 32
 
 
 class Entry(NamedTuple):
-    """One line of the journal."""
+    """The index entry of one line of the journal."""
 
     code: int  # of its kind, see CODES
     success: int  # 1 for an experiment that succeeded
@@ -61,7 +61,7 @@ class Entry(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """Offset and length."""
+        """Offset and length of the line."""
         return self.offset, self.length
 
     @property
@@ -75,7 +75,7 @@ def experiment_number(experiment_id: str) -> int:
 
 
 def entry_of(record: Record | None, line: bytes, offset: int, crc: int) -> Entry:
-    """The entry of a line, and of its record; None for a kind that this version doesn't know.
+    """The entry of a line and its record; None for a kind that this version doesn't know.
 
     `crc` is that of all lines before it. Raises ValueError where the record is about no experiment.
     """
@@ -94,7 +94,7 @@ def entry_of(record: Record | None, line: bytes, offset: int, crc: int) -> Entry
 
 
 def scanned(line: bytes, offset: int, crc: int) -> Entry:
-    """The entry of a line that stands in a journal, which may be damaged."""
+    """The entry of a line read from a journal, which may be damaged."""
     try:
         return entry_of(read(line), line, offset, crc)
     except (JournalError, ValueError):
@@ -102,7 +102,7 @@ def scanned(line: bytes, offset: int, crc: int) -> Entry:
 
 
 def read(line: bytes) -> Record | None:
-    """The record of a line; None for one of a kind that this version doesn't know. JournalError for anything else."""
+    """The record of a line; None for a kind that this version doesn't know. Raises JournalError for anything else."""
     record = decode(line)
     try:
         time = datetime.fromisoformat(record.time if record else time_of(line))
@@ -115,19 +115,19 @@ def read(line: bytes) -> Record | None:
 
 
 class _Other(msgspec.Struct):
-    """What a line of any kind has."""
+    """The fields that a line of any kind has."""
 
     kind: str
     time: str
 
 
 def time_of(line: bytes) -> str:
-    """When a line was written, also one of a kind that this version doesn't know."""
+    """The time at which a line was written, for lines of unknown kinds too."""
     return msgspec.json.decode(line, type=_Other).time
 
 
 def pack(entries: Iterable[Entry], check: int) -> tuple[bytes, int]:
-    """The entries as they lie in the file, and the new check.
+    """The entries in the form of the file, and the new check.
 
     `check` is the CRC-32 of all that comes before. Each entry holds 16 bits of what it is with that entry
     added, so that the last one vouches for the whole file.
@@ -142,18 +142,18 @@ def pack(entries: Iterable[Entry], check: int) -> tuple[bytes, int]:
 
 
 def _check_of(data: bytes, before: int) -> bytes:
-    """Of an entry whose own check is zero."""
+    """The check of an entry, computed while its own check is zero."""
     return (zlib.crc32(data, before) & 0xFFFF).to_bytes(2, sys.byteorder)
 
 
 def header(first_line: bytes) -> bytes:
-    """What an index of the journal that begins with this line begins with."""
+    """The first bytes of an index file, made from the first line of its journal."""
     return _MAGIC + hashlib.sha256(first_line).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The entries of all whole lines of a journal, packed as on disk, and where the last line ends."""
+    """The entries of all whole lines of a journal, packed as on disk, and the offset at which the last line ends."""
 
     packed: bytes
     end: int  # bytes of the journal that are whole lines
@@ -166,29 +166,29 @@ class Index:
 
     @property
     def last(self) -> Entry:
-        """That of the last line."""
+        """The entry of the last line."""
         return _last_of(self.packed)
 
     @property
     def damaged(self) -> list[int]:
-        """Where the lines begin that can't be read."""
+        """The offsets of the lines that can't be read."""
         found = [] if self.torn is None else [self.torn]
         if self.count(DAMAGED):
             found = [offset for code, offset in self.columns("code", "offset") if code == DAMAGED] + found
         return found
 
     def columns(self, *names: str) -> Iterator[tuple[Any, ...]]:
-        """These fields of each entry, named in the order of an Entry's: for loops over all of a large run."""
+        """The named fields of each entry, in the order of Entry's fields, for fast loops over large runs."""
         return _columns(self.packed, names)
 
     def ends(self) -> Iterator[tuple[int, int]]:
-        """Offset and length of the line that ended each experiment last."""
+        """Offset and length of the line that last ended each experiment."""
         lines = self.columns("code", "length", "offset", "experiment")
         last = {subject: offset << 32 | length for code, length, offset, subject in lines if code in ENDS}
         return ((both >> 32, both & 0xFFFFFFFF) for both in last.values())  # one number each: there may be many
 
     def count(self, code: int) -> int:
-        """How many lines of a kind there are, by its code."""
+        """The number of lines of a kind, given by its code."""
         return self.packed[:: _ENTRY.size].count(code)
 
 
@@ -197,7 +197,7 @@ def index_path(journal: Path) -> Path:
 
 
 def load_index(journal: Path) -> Index:
-    """The index of a journal: from its cache as far as that reaches, from the journal for the rest.
+    """The index of a journal: read from its cache as far as that reaches, then scanned from the journal.
 
     A line that can't be read has an entry that says so, and so has one that stands there twice; a torn last line
     has none. Raises JournalError where there is no whole line.
@@ -227,7 +227,7 @@ def load_index(journal: Path) -> Index:
 
 @cache
 def tell(problem: str) -> None:
-    """Says once what is wrong with a journal that is read all the same: a warning to the logger `tracker`."""
+    """Logs one warning about a journal that is damaged but still readable, to the logger `tracker`."""
     from logging import getLogger  # which most commands have no need of
 
     getLogger("tracker").warning("note: %s", problem)
@@ -249,7 +249,7 @@ def scan(journal: Path, start: int) -> Iterator[Entry]:
 
 
 def read_spans(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """The lines at these offsets, of these lengths."""
+    """The lines at these offsets and of these lengths."""
     try:
         with journal.open("rb") as file:  # mapped, all of a large journal would stay in memory
             for offset, length in spans:
@@ -259,7 +259,7 @@ def read_spans(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[byte
 
 
 def read_records(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
-    """The records of the lines at these offsets, of these lengths; those of an unknown kind are left out.
+    """The records at these offsets and of these lengths, without those of unknown kinds.
 
     Raises JournalError where the journal was changed since its index was loaded.
     """
@@ -274,7 +274,7 @@ def read_records(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[Re
 
 
 def unreadable(journal: Path, error: OSError) -> JournalError:
-    """What to say of a journal that the system doesn't let be read."""
+    """The error for a journal that the system refuses to read."""
     return JournalError(f"{journal} can't be read ({error.strerror})")
 
 
@@ -300,7 +300,7 @@ def _scan(data: mmap.mmap | bytes, start: int, crc: int) -> Iterator[Entry]:
 
 
 def _without_doubles(tail: list[Entry], cached: bytes, data: mmap.mmap | bytes) -> list[Entry]:
-    """The entries after the cached ones, of which those say so whose line stands in the journal before."""
+    """The entries after the cached ones; a line that is also in an earlier place is marked as repeated."""
 
     def line(offset: int, length: int) -> int:
         return hash(data[offset : offset + length])
@@ -319,7 +319,7 @@ def _without_doubles(tail: list[Entry], cached: bytes, data: mmap.mmap | bytes) 
 
 
 def _read_cache(path: Path, journal: Path, expected: bytes) -> bytes:
-    """The packed entries of the cache; nothing where it isn't one of this journal as it is now."""
+    """The packed entries of the cache; empty if it doesn't belong to this journal as it is now."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -337,7 +337,7 @@ def _is_sound(packed: bytes) -> bool:
 
 
 def _crc_of(journal: Path, size: int) -> int | None:
-    """CRC-32 of the first `size` bytes, which takes 0.4 s a GB; None where there are fewer."""
+    """CRC-32 of the first `size` bytes, at 0.4 s a GB; None if the file is shorter."""
     crc = 0
     for data in pieces(journal, size):
         crc = zlib.crc32(data, crc)
@@ -350,6 +350,6 @@ def _last_of(packed: bytes) -> Entry:
 
 
 def _columns(packed: bytes, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """What isn't named is passed over as padding, which takes no time."""
+    """The named fields of packed entries. Other fields are declared as padding, which costs no time."""
     fields = (form if name in names else f"{struct.calcsize(form)}x" for name, form in _FORMATS.items())
     return struct.iter_unpack("<" + "".join(fields), packed)

@@ -1,4 +1,4 @@
-"""The append-only truth of one run: `journal.jsonl`, a line a record, durable before it counts.
+"""The append-only journal of one run: `journal.jsonl`, one record a line, durable before it counts.
 
 Lines are written by one thread that takes whatever has gathered while the last group was being made
 durable: a busy run pays for one fsync a group, an idle one for one a line.
@@ -28,7 +28,7 @@ NAME = "journal.jsonl"
 
 @dataclass(slots=True)
 class _Write:
-    """Lines that become durable together, and who waits for them."""
+    """Lines that become durable together, and the future of the task that waits for them."""
 
     data: bytes
     entries: list[Entry]
@@ -36,10 +36,10 @@ class _Write:
 
 
 class Journal:
-    """Appends to a journal that this process alone holds open."""
+    """Appends records to a journal that only this process holds open."""
 
     def __init__(self, path: Path, index: Index, on_durable: Callable[[Entry], None]) -> None:
-        """Opens the journal at the end of its last whole line; a torn one is cut off.
+        """Opens the journal at the end of its last whole line; a torn line after it is cut off.
 
         `on_durable` is called for each line, in order, on the event loop, before its writer goes on.
         """
@@ -61,7 +61,7 @@ class Journal:
         self._thread.start()
 
     async def append(self, records: Sequence[Record]) -> None:
-        """Returns once the records are on disk. Raises StorageError where they can't be."""
+        """Writes records and returns once they are on disk. Raises StorageError if they can't be written."""
         from asyncio import shield
 
         lines = [encode(record) for record in records]
@@ -79,7 +79,7 @@ class Journal:
         await shield(done)
 
     def close(self) -> None:
-        """Writes what waits, then lets go of the files."""
+        """Writes all waiting lines, then closes the files."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -105,7 +105,7 @@ class Journal:
             return group
 
     def _write(self, group: list[_Write], durable: int) -> int:
-        """Makes a group durable; returns the journal's new size."""
+        """Writes a group of lines durably; returns the journal's new size."""
         data = b"".join(write.data for write in group)
         try:
             _write_all(self._file, data)
@@ -146,7 +146,7 @@ class Journal:
 
 
 def _open_index(journal: Path, index: Index) -> int | None:
-    """The index's file, brought level with the journal; None where it can't be written."""
+    """Opens the index's file and brings it up to date; None if it can't be written."""
     path = index_path(journal)
     with journal.open("rb") as lines:
         head = header(lines.readline())

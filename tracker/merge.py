@@ -1,4 +1,4 @@
-"""Runs of another machine taken into this results folder: none lost, none doubled, none overwritten."""
+"""Imports runs of another machine into this results folder: none is lost, doubled or overwritten."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ What = Literal["added", "extended", "there already", "behind"]
 
 
 class ConflictError(KoderzError):
-    """Two journals of one run that went different ways."""
+    """Two journals of one run that differ before the end of the shorter one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What became of one run."""
+    """The outcome of importing one run."""
 
     run_id: str
     what: What  # "behind": the one here is longer, and stays
@@ -44,7 +44,7 @@ def foreign_runs(path: Path) -> list[Path]:
 
 
 def merge_run(folder: Path, results: Path, *, summary: bool = True) -> Merged:
-    """Copies a run into `results`, where a longer journal of it replaces one that it begins with.
+    """Copies a run into `results`. A longer journal replaces the one here if it begins with the same lines.
 
     `summary`: with the summary file of a run that is new here. One that is there already is brought up to date.
     Only whole lines are taken, so the run may be going on over there. Raises ConflictError where the two have
@@ -70,7 +70,7 @@ def merge_run(folder: Path, results: Path, *, summary: bool = True) -> Merged:
 
 
 def _add(folder: Path, end: int, own: Path, *, summary: bool) -> bool:
-    """The run's folder appears by rename, with everything in it, or not at all. False: another import was faster."""
+    """Adds a run that is new here, whole or not at all, by renaming. False if another import was faster."""
     try:
         with whole_folder(own) as draft:
             copy_blobs(folder, draft)
@@ -86,7 +86,7 @@ def _add(folder: Path, end: int, own: Path, *, summary: bool) -> bool:
 
 
 def _relation(folder: Path, end: int, own: Path) -> What:
-    """What a run that is here already is to the foreign one; "extended" where that goes on from it."""
+    """The relation of the run here to the foreign one: "extended" if the foreign journal continues it."""
     ours = load_index(own / NAME).end
     both = min(ours, end)
     if not all(one == other for one, other in zip(pieces(folder / NAME, both), pieces(own / NAME, both), strict=True)):
@@ -97,7 +97,7 @@ def _relation(folder: Path, end: int, own: Path) -> What:
 
 
 def _extend(folder: Path, end: int, own: Path) -> What:
-    """With the run locked, so that nobody adds to the journal that is replaced."""
+    """Replaces the journal here by the longer foreign one, while the run is locked."""
     if (what := _relation(folder, end, own)) != "extended":
         return what
     copy_blobs(folder, own)

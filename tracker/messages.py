@@ -1,4 +1,4 @@
-"""Messages of a conversation: what they say as text, and how a long one is stored once for many calls.
+"""Messages of a conversation: their text, and the storing of a long one once for many calls.
 
 A message is JSON as chat completions have it: `role`, `content` (a text, or a list of parts) and whatever else was
 sent with it, such as `tool_calls`, `tool_call_id` or `name`.
@@ -23,7 +23,7 @@ _STANDING = (*_WITH_TOOLS, "system")  # what stays as it is while a conversation
 
 
 def text_of(message: Mapping[str, Any]) -> str:
-    """What a message says, for people and for counting: its text, and its other parts and fields in a few words."""
+    """A message as text, for people and for counting: its content, and its other parts and fields in a few words."""
     content = message.get("content")
     if isinstance(content, str) and len(message) == len(_PLAIN):
         return content
@@ -33,7 +33,7 @@ def text_of(message: Mapping[str, Any]) -> str:
 
 
 def letters_of(message: Mapping[str, Any]) -> int:
-    """How many characters of text a message has, the names in it included; encoded pictures count for nothing."""
+    """The number of characters of text in a message, names included; encoded pictures count as 0."""
     content = message.get("content")
     return len(content) if isinstance(content, str) and len(message) == len(_PLAIN) else _letters(message)
 
@@ -57,7 +57,7 @@ def digest_of(text: str) -> str:
 
 
 def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
-    """The call with its long messages named by digest, after those that `stored` doesn't know yet.
+    """The call with its long messages replaced by digests, preceded by the messages not yet in `stored`.
 
     `stored` holds the first 64 bits of each digest and is brought up to date.
     """
@@ -82,7 +82,7 @@ def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
 
 
 def _groups(messages: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Messages that are stored together: of a conversation with tools, which has many, as many as make a long one.
+    """Groups messages that are stored together: in a conversation with tools, as many as make one long text.
 
     It grows at its end, so that what is stored of its beginning is the same for every call.
     """
@@ -100,7 +100,7 @@ def _groups(messages: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]
 
 
 def restored(message: Mapping[str, Any], text: str) -> list[dict[str, Any]]:
-    """The message, or messages, that `share_messages` named by a digest, from the text that it stored."""
+    """The messages that `share_messages` replaced by a digest, read from the stored text."""
     if not message.get("json"):
         return [{"role": message["role"], "content": text}]
     whole: Any = orjson.loads(text)

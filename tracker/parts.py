@@ -1,4 +1,4 @@
-"""Parts of a summary that its suite or a solver owns, found by the names in its plan."""
+"""Parts of a summary that a suite or a solver owns; the plan names them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracker.summary import Result
 
 GROUP = "koderz.summaries"
-"""The entry points of other packages' parts: instances of `Part`. The name of one is its key in the summary."""
+"""The group of entry points for other packages' parts, which are instances of `Part` named by their summary key."""
 
 _T = TypeVar("_T")
 
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class FoundPrompt:
-    """A prompt that a run has found, for a registry of prompts."""
+    """A prompt that a run has found, as entered into a registry of prompts."""
 
     name: str
     messages: Sequence[Mapping[str, str]]  # role and content, with `{{variable}}`
@@ -57,7 +57,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Rows that a run worked on."""
+    """Rows of a dataset that a run worked on."""
 
     name: str
     digest: str
@@ -66,58 +66,58 @@ class Data:
 
 
 class Part:
-    """A key of a run's summary that a suite or a solver owns, and what its experiments tell elsewhere.
+    """A key of a run's summary that a suite or a solver owns, and its additions to traces, memories and curves.
 
     Subclasses override what they have to tell.
     """
 
     completes: bool = False
-    """Whether results are whole only with what `completed` adds, which may come of experiments that end later."""
+    """Whether results are complete only after `completed`, which may need experiments that end later."""
 
     scores: Sequence[str] = ()
-    """The metrics among those of `completed` that are scores, as the measures are that the suite declares."""
+    """Metrics added by `completed` that are scores, as the suite's declared measures are."""
 
     def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """What stands under its key, if anything: what JSON can hold, of the plan and the results of each arm alone."""
+        """This key's value in the summary, as JSON, from the plan and each arm's results; empty to leave it out."""
         return {}
 
     def of_arm(self, plan: Plan, arm: str, results: Sequence[Result]) -> Mapping[str, Any]:  # noqa: ARG002
-        """What the summary of an arm has besides, which JSON can hold."""
+        """Keys that this part adds to the summary of one arm, as JSON."""
         return {}
 
     def completed(self, plan: Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:  # noqa: ARG002
-        """The results with what only other experiments of the run tell, such as the score of a baseline."""
+        """The results, completed with values that need other experiments of the run, such as a baseline's score."""
         return results
 
     def excerpt(self, story: Sequence[Record]) -> str:  # noqa: ARG002
-        """What the memory of an experiment, given its records, tells besides; empty for nothing."""
+        """Text to add to the memory of an experiment, from its records; empty to add none."""
         return ""
 
     def steps(self, story: Sequence[Record]) -> Iterable[Step]:  # noqa: ARG002
-        """What the trace of an experiment, given its records, shows in place of its calls."""
+        """The steps that the trace of an experiment shows in place of its calls, from its records."""
         return ()
 
     def curve(self, plan: Plan, story: Sequence[Record]) -> Iterable[CurvePoint]:  # noqa: ARG002
-        """How an experiment, given its records, went along."""
+        """The course of a value over an experiment, from its records."""
         return ()
 
     def data(self, plan: Plan) -> Iterable[Data]:  # noqa: ARG002
-        """The rows that the plan's tasks consist of."""
+        """The rows of data that the plan's tasks consist of."""
         return ()
 
     def prompts(self, plan: Plan, folder: Path) -> Iterable[FoundPrompt]:  # noqa: ARG002
-        """The prompts that the run has found, once what they are chosen from has ended."""
+        """The prompts that the run has found, once all candidates have been judged."""
         return ()
 
 
 @cache  # looking through entry points takes 15 ms
 def part_of(name: str) -> Part:
-    """The part of that name. Raises KoderzError where nobody has it."""
+    """The part with this name. Raises KoderzError if no package has it."""
     return cast("Part", find("part of a summary", name, KNOWN, GROUP))
 
 
 def parts_of(plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
-    """What the parts that a plan names make of a run; of one that isn't installed here, or fails, why."""
+    """The values of all parts that a plan names; for a part that is missing or fails, its error."""
     found: dict[str, Any] = {}
     for name in plan.parts:
         try:
@@ -130,7 +130,7 @@ def parts_of(plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, A
 
 
 def completed(plan: Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:
-    """The results as the parts that a plan names complete them."""
+    """The results after each part of the plan has completed them."""
     for name in plan.parts:
         with suppress(Exception):  # `parts_of` says what is wrong with a part
             results = part_of(name).completed(plan, folder, results)
@@ -138,12 +138,12 @@ def completed(plan: Plan, folder: Path, results: Sequence[Result]) -> Sequence[R
 
 
 def completes(plan: Plan) -> bool:
-    """Whether a part that the plan names completes results."""
+    """Whether any part of the plan completes results."""
     return any(from_parts(plan, lambda part: [part.completes]))
 
 
 def from_parts(plan: Plan, ask: Callable[[Part], Iterable[_T]]) -> list[_T]:
-    """What the parts that a plan names say, one after the other.
+    """The answers of all parts of a plan to `ask`, one after the other.
 
     Nothing of one that isn't there, or fails: `parts_of` says why.
     """

@@ -1,4 +1,4 @@
-"""Tells texts that hold no credentials for sure, so that nothing has to be loaded to look for some."""
+"""A quick test for texts that surely hold no credentials, so that the slow rules need not be loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = (
     "session=",
     "auth=",
 )
-"""What is in the names of secrets, in lower case."""
+"""Lower-case words that occur in the names of secrets."""
 
 
 def is_plain(text: str) -> bool:
@@ -37,5 +37,5 @@ def is_plain(text: str) -> bool:
 
 
 def may_hold_tokens(text: str) -> bool:
-    """Whether there is a long run of letters and digits: told at the speed of a comparison of bytes."""
+    """Whether a text has a long run of letters and digits, tested at the speed of a comparison of bytes."""
     return _SOME_RUN in text.encode("utf-8", "surrogatepass").translate(_CLASSES)

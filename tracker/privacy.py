@@ -1,4 +1,4 @@
-"""Texts that nobody may find in a run's files: the journal holds them encrypted, whatever is made of it their digests.
+"""Encryption of private texts in a run's journal; everything made from the journal shows their digests instead.
 
 They are data that a public page would spoil, such as questions of a benchmark that models are not to be trained on. A
 replay needs them, and opens them with the key; nothing else does. They are encrypted as such benchmarks encrypt their
@@ -23,32 +23,32 @@ from tracker.records import Blob, Call, Experiment, Fault, Finished, Once, Plan,
 
 _NAME = re.compile(r"[a-z][a-z_]{0,30}")
 _CLEAR = frozenset({"container", "digest", "tokenizer", "generator", "type"})
-"""What koderz itself says of a cell, a text or a message, by these names; any other text in a value is encrypted."""
+"""Names of fields whose texts koderz itself wrote; any other text in a value is encrypted."""
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _STATUS = re.compile(r"\d{3}\b")
 
 
 def xored(data: bytes, key: bytes) -> bytes:
-    """The data, encrypted or decrypted: each byte with the next one of the key, which is repeated."""
+    """The data encrypted or decrypted: each byte XORed with the next byte of the repeated key."""
     size = len(data)
     repeated = (key * (size // len(key) + 1))[:size]
     return (int.from_bytes(data) ^ int.from_bytes(repeated)).to_bytes(size)
 
 
 def marker(digest: str) -> str:
-    """What stands in the place of a private text wherever it would be shown."""
+    """The marker shown in place of a private text."""
     return str(Blob(private=digest))
 
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """Encrypts what a run's records say of private texts."""
+    """Encrypts and decrypts the private texts of a run's records."""
 
     key: bytes
 
     def sealed(self, record: Record, plan: Plan) -> Record:
-        """The record without any text that may be private: encrypted, or its digest where no replay needs it."""
+        """The record with each private text encrypted, or replaced by its digest if no replay needs it."""
         if isinstance(record, Call):
             messages = [
                 {**message, "content": self._value(message.get("content"))}
@@ -66,7 +66,7 @@ class Privacy:
         return with_texts(record, lambda _, text: self._text(text))
 
     def opened(self, record: Record) -> Record:
-        """The record as a replay needs it. Raises KoderzError where it was encrypted with another key."""
+        """The record with its texts decrypted for a replay. Raises KoderzError if the key is another one."""
         if isinstance(record, Once):
             return replace(record, value=self._open_value(record.value))
         if isinstance(record, Call):
@@ -89,7 +89,7 @@ class Privacy:
         return data.decode("utf-8", "surrogatepass")
 
     def _value(self, value: Any) -> Any:
-        """A JSON value with its texts encrypted; lists and objects keep their form where code gave them their names."""
+        """A JSON value with its texts encrypted; names of fields stay readable if code chose them."""
         if isinstance(value, list | tuple):
             return [self._value(item) for item in value]
         if isinstance(value, Mapping) and all(map(_NAME.fullmatch, value)):
@@ -117,17 +117,17 @@ def is_private(value: object) -> bool:
 
 
 def is_reference(value: Mapping[str, Any]) -> bool:
-    """Whether part of a message names a text instead of holding it."""
+    """Whether a part of a message names a stored text instead of holding it."""
     return value.get("type") == "reference"
 
 
 def shown(value: Any) -> Any:
-    """A JSON value with markers where it holds private texts."""
+    """A JSON value with markers in place of its private texts."""
     return _replaced(value, lambda private: marker(private["private"]))
 
 
 def _replaced(value: Any, made_of: Callable[[Mapping[str, str]], Any]) -> Any:
-    """A JSON value with something in place of whatever stands for a private text in it."""
+    """A JSON value with `made_of(reference)` in place of each reference to a private text."""
     if is_private(value):
         return made_of(value)
     if isinstance(value, list | tuple):
@@ -138,7 +138,7 @@ def _replaced(value: Any, made_of: Callable[[Mapping[str, str]], Any]) -> Any:
 
 
 def told(reason: str) -> str:
-    """Why something failed, as far as koderz says it itself: what it quotes of others is named by its digest."""
+    """The part of a failure's reason that koderz wrote itself; quotations are replaced by their digests."""
     own, *rest = _QUOTED.sub("'…'", reason).split(": ")
     while rest and _STATUS.match(rest[0]) and len(rest[0]) == 3:
         own += f": {rest.pop(0)}"

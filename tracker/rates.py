@@ -1,4 +1,4 @@
-"""Success rates and means: their intervals, and pass@k. What is here needs the standard library alone.
+"""Success rates and means with their intervals, and pass@k; needs the standard library alone.
 
 Values come in groups that are independent of each other: the samples of each task, or those of each cluster of tasks.
 """
@@ -26,7 +26,7 @@ Interval = tuple[float, float]
 
 
 def success_interval(passes: Collection[Sequence[bool]]) -> tuple[Interval, str] | None:
-    """The 95 % interval of a success rate in per cent, and its method; None where nothing was judged.
+    """The 95 % interval of a success rate in per cent, and its method; None if nothing was judged.
 
     `passes` are outcomes in groups that are independent of each other: the samples of each task, or those of each
     cluster of tasks. With one outcome a group it is Wilson's interval. Outcomes of one group resemble each other, so
@@ -53,7 +53,7 @@ def rate_interval(values: Collection[Sequence[float]]) -> tuple[Interval, str] |
 
 
 def mean_interval(values: Collection[Sequence[float]], bounds: Interval | None = None) -> tuple[Interval, str] | None:
-    """The 95 % interval of the mean of a measure, in its unit, and its method; None where too little is known.
+    """The 95 % interval of the mean of a measure, in its unit, and its method; None if there are too few values.
 
     `values` come in groups that are independent of each other, as those of `success_interval` do. Between `bounds`,
     such as those of a `SHARE`, the interval is `_bounded`, and lies inside them. Without bounds it takes four groups
@@ -100,7 +100,7 @@ def _bounded(shares: Collection[Sequence[float]]) -> Interval:
 
 
 def _limit(sums: Sequence[float], sizes: Sequence[float], unseen: float, size: float, tail: float) -> float:
-    """The quantile of the mean with random weights, with one more group of that `size` and the sum `unseen`."""
+    """A quantile of the mean under random weights, with one more group of that `size` and the sum `unseen`."""
     n = math.fsum(sizes) + size
     mean = (math.fsum(sums) + unseen) / n
     share = unseen / size  # of the added group that is 1; it counts as that much of a group of ones, the rest of zeros
@@ -112,7 +112,7 @@ def _limit(sums: Sequence[float], sizes: Sequence[float], unseen: float, size: f
 
 
 def _variance_of_mean(values: Collection[Sequence[float]], mean: float) -> float:
-    """By how far the tasks lie apart."""
+    """The variance of the mean, from how far the groups lie apart."""
     off = sum((sum(task) - mean * len(task)) ** 2 for task in values)
     return off / sum(map(len, values)) ** 2 * len(values) / max(1, len(values) - 1)
 
@@ -132,7 +132,7 @@ def wilson(successes: float, n: float, z: float = _Z95) -> tuple[float, float]:
 
 
 def freedom_of(values: Collection[Sequence[float]]) -> int:
-    """The degrees of freedom with which groups of zeros and ones tell how far they lie apart.
+    """The degrees of freedom with which groups of zeros and ones estimate how far they lie apart.
 
     Near 0 and 1 the few groups that have the rarer outcome alone tell it: it is their number, and at least 1, at most
     the groups less one. With the latter throughout, intervals of rates near 0 and 1 hold too little, by up to ten
@@ -145,7 +145,7 @@ def freedom_of(values: Collection[Sequence[float]]) -> int:
 def effective_size(
     variance: float, of_mean: float, clusters: int, observations: int, z: float = _Z95, freedom: int | None = None
 ) -> float:
-    """How many independent observations would tell as much as these, which come in clusters.
+    """The number of independent observations that would be as informative as these, which come in clusters.
 
     `variance` is that of one observation, `of_mean` the one that their mean has by how far the clusters lie apart, and
     `freedom` the degrees of freedom of that, which are the clusters less one where not given. The result is never less

@@ -1,4 +1,4 @@
-"""The types of everything that is written down.
+"""The types of all records in a journal.
 
 A journal holds one JSON object a line. `kind` is the first key and `time` the second; fields only ever
 grow, and a reader ignores those that it doesn't know.
@@ -27,7 +27,7 @@ def now() -> str:
 
 
 class Blob(Struct, frozen=True):
-    """Stands for a text, or for bytes, that lie compressed in `blobs/`, or are private and so encrypted."""
+    """A reference to a text or to bytes that lie compressed in `blobs/`, or that are private and so encrypted."""
 
     blob: str = ""  # SHA-256, hex; empty: what it stands for is in `data`
     bytes: int = 0  # of the text in UTF-8
@@ -43,7 +43,7 @@ Text = str | Blob
 
 
 class Arm(Struct, frozen=True, kw_only=True):
-    """What is compared with other arms: a solver, the models in its roles, its parameters."""
+    """A solver, the models in its roles and its parameters: the unit that is compared with other arms."""
 
     name: str
     solver: str
@@ -56,7 +56,7 @@ class Arm(Struct, frozen=True, kw_only=True):
 
 
 class Cell(Struct, frozen=True):
-    """One task in one arm, with so many samples."""
+    """One task in one arm, with a number of samples."""
 
     task: str
     arm: str
@@ -69,7 +69,7 @@ TIMES = "times"
 
 
 class Measure(Struct, frozen=True):
-    """Something that experiments are compared by besides success: their score, or a metric by its name."""
+    """A quantity by which experiments are compared besides success: their score, or a metric by its name."""
 
     name: str
     direction: Literal["higher", "lower"]  # which is better
@@ -79,16 +79,16 @@ class Measure(Struct, frozen=True):
 
     @property
     def averaged(self) -> str:
-        """How averages of it are taken."""
+        """The kind of average for the measure's values: "arithmetic", "geometric" or "median"."""
         return self.average or ("geometric" if self.unit == TIMES else "arithmetic")
 
 
 PASSES = "success"
-"""The measure of whether experiments passed, which every run has."""
+"""The measure `success`, which every run has."""
 
 
 class Headline(Struct, frozen=True):
-    """The figure that stands for an arm wherever there is room for one, and what else applies to runs of its system."""
+    """The figure that stands for an arm in lists and titles, and other settings of its system's runs."""
 
     measure: str = PASSES  # that, or a measure that the suite declares
     passed: str = "passed"  # what is said of experiments that pass; empty: they neither pass nor fail
@@ -100,7 +100,7 @@ PASSING = Headline()
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """What every line of a journal begins with: its kind, and when it was written."""
+    """The first fields of every journal line: its kind, and when it was written."""
 
     kind: ClassVar[str]
     time: str = field(default_factory=now)
@@ -113,7 +113,7 @@ class OfExperiment(Line, frozen=True, kw_only=True):
 
 
 class OfTask(OfExperiment, frozen=True, kw_only=True):
-    """A line that says of its experiment which task it is about, and in which arm."""
+    """A line about one experiment that also names its task and arm."""
 
     problem_id: str
     solver: str
@@ -121,7 +121,7 @@ class OfTask(OfExperiment, frozen=True, kw_only=True):
 
 
 class Plan(Line, frozen=True, kw_only=True):
-    """The first line: everything that the run will do."""
+    """The first line of a journal: everything that the run will do."""
 
     kind: ClassVar[Literal["plan"]] = "plan"
     schema_version: int = SCHEMA_VERSION
@@ -146,26 +146,26 @@ class Plan(Line, frozen=True, kw_only=True):
 
     @property
     def planned(self) -> int:
-        """How many experiments there are to be."""
+        """The number of planned experiments."""
         if self.cells is not None:
             return sum(cell.samples for cell in self.cells)
         return len(self.tasks) * len(self.arms) * self.samples
 
     @property
     def suite(self) -> str:
-        """What its tasks go by."""
+        """The name of the suite, or of the generated data."""
         return self.generated or str(self.config.get("suite") or "tasks")
 
     def arm(self, name: str) -> Arm:
-        """The arm of that name."""
+        """The arm with this name."""
         return next(arm for arm in self.arms if arm.name == name)
 
     def is_simulated(self, arm: str) -> bool:
-        """Whether the arm of that name asks the simulated model. All do where an older plan says so of the run."""
+        """Whether the arm with this name uses the simulated model. In older plans, whether the whole run does."""
         return self.arm(arm).simulated if any(each.simulated for each in self.arms) else self.simulated
 
     def model_of(self, arm: str) -> str:
-        """The model that answers in the arm of that name."""
+        """The model in the role `main` of the arm with this name."""
         return self.arm(arm).models.get("main") or str(self.config.get("local_model") or "")
 
 
@@ -234,7 +234,7 @@ class Attempt(OfTask, frozen=True, kw_only=True):
 
 
 class Once(OfExperiment, frozen=True, kw_only=True):
-    """Something else that can't be made again."""
+    """A recorded result that can't be repeated, other than a call, an attempt or a grade."""
 
     kind: ClassVar[Literal["once"]] = "once"
     name: str
@@ -255,7 +255,7 @@ class Grade(OfExperiment, frozen=True, kw_only=True):
 
 
 class Use(Struct, frozen=True, gc=False):
-    """What the calls of one role came to."""
+    """Totals of the calls of one role."""
 
     calls: int
     tokens_in: int
@@ -263,7 +263,7 @@ class Use(Struct, frozen=True, gc=False):
 
 
 class Experiment(OfTask, frozen=True, kw_only=True):
-    """How an experiment ended."""
+    """The end of a judged experiment."""
 
     kind: ClassVar[Literal["experiment"]] = "experiment"
     model: str = ""  # that of the role main
@@ -295,7 +295,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
 
 
 class Frame(Struct, frozen=True):
-    """A line of somebody's code that an error passed through."""
+    """A line of user code in the traceback of an error."""
 
     file: str
     line: int
@@ -315,7 +315,7 @@ class Fault(OfTask, frozen=True, kw_only=True):
 
 
 class Resumed(Line, frozen=True, kw_only=True):
-    """A later session begins here."""
+    """The beginning of a later session."""
 
     kind: ClassVar[Literal["resumed"]] = "resumed"
     how: str = "resume"  # or "retry", "rescore"
@@ -323,7 +323,7 @@ class Resumed(Line, frozen=True, kw_only=True):
 
 
 class Finished(Line, frozen=True, kw_only=True):
-    """A session ended in an orderly way."""
+    """The orderly end of a session."""
 
     kind: ClassVar[Literal["finished"]] = "finished"
     status: str  # complete | incomplete | interrupted | stopped | failed
@@ -331,7 +331,7 @@ class Finished(Line, frozen=True, kw_only=True):
 
 
 class Submitted(OfExperiment, frozen=True, kw_only=True):
-    """An experiment was handed to an engine elsewhere, which goes on with it whatever happens here."""
+    """The submission of an experiment to a remote engine, which works on it even if this process ends."""
 
     kind: ClassVar[Literal["submitted"]] = "submitted"
     problem_id: str
@@ -341,7 +341,7 @@ class Submitted(OfExperiment, frozen=True, kw_only=True):
 
 
 class Compute(OfExperiment, frozen=True, kw_only=True):
-    """The machine that an experiment used elsewhere, and what that cost."""
+    """The machine that an experiment used elsewhere, and its cost."""
 
     kind: ClassVar[Literal["compute"]] = "compute"
     engine: str
@@ -356,7 +356,7 @@ Record = (
 )
 
 Keyed = Call | Attempt | Once | Grade
-"""What a solver was handed, and a replay finds by its key."""
+"""A record that a solver received, and that a replay finds by its key."""
 
 KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
 
@@ -365,12 +365,12 @@ _PREFIX = b'{"kind":"'
 
 @cache
 def _decoder(kind: str) -> msgspec.json.Decoder[Any] | None:
-    """Made when first needed: decoders for all kinds take longer than most commands."""
+    """The decoder for a kind of record, made when first needed: making all takes longer than most commands."""
     return msgspec.json.Decoder(KINDS[kind]) if kind in KINDS else None
 
 
 def encode(record: Record) -> bytes:
-    """One journal line, newline included. Raises JournalError for text that isn't Unicode."""
+    """Encodes a record as one journal line, newline included. Raises JournalError for text that isn't Unicode."""
     try:
         return orjson.dumps(record, default=_fields, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError as error:
@@ -389,13 +389,13 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Fault: ("frames",),
     Grade: ("metrics", "labels"),
 }
-"""Fields that are in a line only where they say something."""
+"""Fields that are written only if they differ from their default."""
 
 _SAYING_NONE = frozenset({"settings"})  # of which an empty value says something, too
 
 
 def as_dict(struct: Struct) -> dict[str, Any]:
-    """All fields of a struct; of a journal's line, its kind before them."""
+    """All fields of a struct as a dict; for a journal line, `kind` comes first."""
     return {"kind": struct.kind, **asdict(struct)} if isinstance(struct, Line) else asdict(struct)
 
 
@@ -408,7 +408,7 @@ def _fields(record: Struct) -> dict[str, Any]:
 
 
 def kind_of(line: bytes) -> str:
-    """The kind of a journal line, without parsing the rest of it; "" where the line isn't one."""
+    """The kind of a journal line, found without parsing the rest of it; "" if it is no such line."""
     if not line.startswith(_PREFIX):
         return ""
     return line[len(_PREFIX) : line.find(b'"', len(_PREFIX))].decode("ascii", "replace")

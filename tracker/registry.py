@@ -1,4 +1,4 @@
-"""Names that stand for code: in a registry of ours, or in an entry point of somebody else's package."""
+"""Finds code by its name: in one of our registries, or in an entry point of another package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracker.errors import KoderzError
 
 
 def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
-    """What `name` stands for: `known` maps names to `module:attribute`.
+    """The object registered as `name`; `known` maps names to `module:attribute`.
 
     Only where it isn't there, the entry points of `group` are looked through. Raises KoderzError, naming
     what there is, where nobody knows it.

@@ -1,4 +1,4 @@
-"""A damaged run copied without its damage; the original is never changed."""
+"""Copies a damaged run without its damage; the original is never changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracker.runs import read_plan
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was found, and the copy; None where there is nothing to be repaired."""
+    """The damage that was found, and the folder of the copy; None if there was nothing to repair."""
 
     folder: Path | None
     kept: int  # lines
@@ -26,7 +26,7 @@ class Repaired:
 
 
 def repair(folder: Path) -> Repaired:
-    """Writes what can be read of the run in `folder` into `FOLDER_repaired` beside it: its journal and its texts.
+    """Writes the readable part of the run in `folder`, journal and texts, into `FOLDER_repaired` beside it.
 
     Raises JournalError where the plan is lost, KoderzError where the copy is there already, StorageError where the
     disk refuses.

@@ -1,4 +1,4 @@
-"""The results folder: where runs land, and how people name them."""
+"""The results folder: the folders of runs, their locks, and the names by which people refer to them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TO_LOOK = 0.5  # seconds: whoever only looks whether a lock is held is in its wa
 
 
 def create_run(results: Path, name: str, plan: Plan) -> tuple[Path, BaseFileLock]:
-    """A new run's folder, with its plan in it, held as by `lock_run`. It appears by rename, or not at all.
+    """Makes a new run's folder with its plan in it, locked as by `lock_run`, whole or not at all.
 
     Raises KoderzError where the results folder can't be written.
     """
@@ -41,7 +41,7 @@ def create_run(results: Path, name: str, plan: Plan) -> tuple[Path, BaseFileLock
 
 
 def lock_run(folder: Path) -> BaseFileLock:
-    """Holds the run for this process; the kernel lets go when the process ends, however it ends.
+    """Locks the run for this process. The kernel releases the lock whenever the process ends.
 
     Raises RunBusy where another process holds it, KoderzError where the folder can't be written.
     """
@@ -50,7 +50,7 @@ def lock_run(folder: Path) -> BaseFileLock:
 
 
 def acquired(path: Path, timeout: float, busy: KoderzError) -> BaseFileLock:
-    """The lock of that name in a run's folder, held.
+    """Takes a lock file in a run's folder.
 
     Raises `busy` where another process has it for so many seconds, KoderzError where there can be no lock, or where
     a link in the folder could have koderz write elsewhere.
@@ -69,14 +69,14 @@ def acquired(path: Path, timeout: float, busy: KoderzError) -> BaseFileLock:
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raises KoderzError for a run that came with links to files elsewhere, which recording would overwrite."""
+    """Raises KoderzError if the run's folder has links to files elsewhere, which recording would overwrite."""
     if links := links_in(folder):
         named = folder / links[0]
         raise KoderzError(f"{named} is a link, and koderz follows none in a run's folder; put the file in its place")
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process is working on the run right now. KoderzError where that can't be found out."""
+    """Whether a process is working on the run right now. Raises KoderzError if that can't be found out."""
     try:
         return is_held(folder / "lock")
     except OSError as error:
@@ -99,12 +99,12 @@ def is_held(lock: Path) -> bool:
 
 
 def read_plan(folder: Path) -> Plan:
-    """The plan of a run, its journal's first line that is one. Raises JournalError where there is none."""
+    """The plan of a run: the first line of its journal. Raises JournalError if there is none."""
     return plan_and_line(folder)[0]
 
 
 def plan_and_line(folder: Path) -> tuple[Plan, bytes]:
-    """The plan of a run, also as it lies in its journal. JournalError likewise."""
+    """The plan of a run, and its journal line. Raises JournalError if there is none."""
     journal = folder / NAME
     try:
         with journal.open("rb") as file:
@@ -126,7 +126,7 @@ def plan_and_line(folder: Path) -> tuple[Plan, bytes]:
 
 
 def run_folders(results: Path) -> list[Path]:
-    """Every run's folder, oldest first."""
+    """The folder of every run, oldest first."""
     if not results.is_dir():
         return []
     found = []
@@ -137,7 +137,7 @@ def run_folders(results: Path) -> list[Path]:
 
 
 def find_run(results: Path, name: str) -> Path:
-    """The folder meant by an id, a unique prefix of one, a summary file, `latest` or `latest~1`.
+    """The folder of the run named by an id, a unique prefix of one, a summary file, `latest` or `latest~1`.
 
     Raises KoderzError, saying what there is, where that is no run or several.
     """
@@ -154,7 +154,7 @@ def find_run(results: Path, name: str) -> Path:
 
 
 def named(runs: Sequence[Path], name: str, results: Path) -> Path:
-    """The one among `runs`, oldest first, that is meant by `latest`, `latest~1`, an id or the beginning of one.
+    """The run among `runs` (oldest first) named by `latest`, `latest~1`, an id or a unique prefix of one.
 
     Raises KoderzError, saying what there is in `results`, where that is no run or several.
     """

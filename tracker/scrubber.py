@@ -1,4 +1,4 @@
-"""Keeps secrets out of everything that is made of a journal: sinks, exports, reports and the memory store.
+"""Removes secrets from everything made from a journal: sinks, exports, reports and the memory store.
 
 The journal alone holds what was asked as it was asked, since a run is replayed from it. What is made of it outlives
 it, is sent to servers, and is read by other people and programs.
@@ -39,11 +39,11 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE
 _PLACEHOLDER = re.compile(
     r"[A-Za-z]{1,7}|[0-9]{1,9}|not?[-_ ]?(?:needed|required|key.*)|lm-studio|placeholder|simulated|sk-x+", re.IGNORECASE
 )
-"""Values that keys are given where none is needed."""
+"""Values given as a key where none is needed."""
 
 
 class Scrubber:
-    """Takes secrets out of texts: what looks like one, and what this environment holds as one.
+    """Removes secrets from texts: text that looks like one, and values of this environment's secret variables.
 
     `variables` are names of variables that hold secrets beside those that are named so.
     """
@@ -71,7 +71,7 @@ class Scrubber:
         return scrubbed
 
     def address(self, address: str) -> str:
-        """The address with `[redacted]` in place of all that could be a secret, whether it looks like one or not.
+        """The address with `[redacted]` in place of every part that could be a secret.
 
         That is who asks, the values of a query, a fragment, and each segment of the path that `text` would change, or
         that may be drawn at random. Any other address is returned as it is.
@@ -95,7 +95,7 @@ class Scrubber:
         return _may_be_drawn(plain) or self.text(plain) != plain
 
     def value(self, value: Any) -> Any:
-        """A JSON value with its texts scrubbed, and those of secret-like names left out."""
+        """A JSON value with its texts scrubbed and the values of secret names left out."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, (list, tuple)):
@@ -110,7 +110,7 @@ class Scrubber:
         return value
 
     def record(self, record: R) -> R:
-        """A record of the journal with its texts scrubbed."""
+        """A journal record with its texts scrubbed."""
         changed = {}
         for name in _texts_of(type(record)):
             value = getattr(record, name)
@@ -120,17 +120,17 @@ class Scrubber:
 
 
 def is_secret_variable(name: str) -> bool:
-    """Whether a variable is named as those are that hold secrets."""
+    """Whether a variable's name says that it holds a secret."""
     return _SECRET_VARIABLE.search(name) is not None
 
 
 def shown_address(address: str, environ: Mapping[str, str] = os.environ) -> str:
-    """An address as it may be shown and recorded, see `Scrubber.address`."""
+    """An address in the form in which it may be shown and recorded, see `Scrubber.address`."""
     return Scrubber(environ).address(address)
 
 
 def secrets_of(address: str) -> list[str]:
-    """What in the path of an address could be a secret, by itself: as it is there, and decoded."""
+    """The segments of an address's path that could be secrets, as written and decoded."""
     from urllib.parse import unquote
 
     scrubber = Scrubber({})
@@ -139,13 +139,13 @@ def secrets_of(address: str) -> list[str]:
 
 
 def fits(address: str, recorded: str) -> bool:
-    """Whether a whole address may be the one that `Scrubber.address` has made what is recorded of."""
+    """Whether `Scrubber.address` may have made `recorded` from this whole address."""
     pattern = re.escape(recorded.strip().rstrip("/")).replace(re.escape(REDACTED), "[^/]+")
     return REDACTED not in address and re.fullmatch(pattern, address.strip().rstrip("/")) is not None
 
 
 def scrubber_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Scrubber:
-    """Of a run: it knows the variables that the run's settings name, such as `api_key_env`.
+    """The scrubber of a run, which knows the variables named by the run's settings, such as `api_key_env`.
 
     And what addresses in the settings hold that could be a secret, which earlier versions recorded.
     """
@@ -162,33 +162,33 @@ _IDENTITIES = frozenset({
 
 @functools.cache
 def _texts_of(kind: type[Struct]) -> tuple[str, ...]:
-    """The fields of a kind of record that may hold what somebody wrote."""
+    """The fields of a kind of record that may hold text written by others."""
     hints = {name: hint for base in kind.__mro__ for name, hint in getattr(base, "__annotations__", {}).items()}
     plain = {"int", "float", "bool", "int | None", "float | None", "dict[str, float]", "dict[str, float] | None"}
     return tuple(name for name in kind.__struct_fields__ if name not in _IDENTITIES and hints[name] not in plain)
 
 
 def _passwords_in(value: str) -> Iterable[str]:
-    """The passwords of an address, such as that of a proxy, and a user who is a token."""
+    """The passwords of an address, such as that of a proxy, and a user name that is a token."""
     from urllib.parse import unquote
 
     return [unquote(part) for found in _USER_PART.finditer(value) for part in (found[2] or found[1], found[2] or "")]
 
 
 def _secrets_of_path(value: str) -> Iterable[str]:
-    """What a variable's value has in the path of an address that could be a secret, where it is one address."""
+    """The possible secrets in the path of a variable's value, if it is one address."""
     return secrets_of(value) if "://" in value and not re.search(r"\s|://.*://", value) else ()
 
 
 def _parts_of(address: str) -> Sequence[Any]:
-    """Scheme, user, host, path, query and fragment, joined by what stands between them; None for what isn't there."""
+    """Scheme, user, host, path, query and fragment with their separators; None for a missing part."""
     found = _ADDRESS.fullmatch(address)
     assert found, "any text matches"
     return found.groups()
 
 
 def _may_be_drawn(segment: str) -> bool:
-    """Whether part of a path may be drawn at random: names of models and versions of an API aren't taken for that."""
+    """Whether a path segment may be random text; names of models and versions of an API are not."""
     if _UUID.search(segment):
         return True
     for run in _RUN.findall(segment):
@@ -201,7 +201,7 @@ def _may_be_drawn(segment: str) -> bool:
 
 
 def _forms(value: str) -> Iterable[str]:
-    """A value as it is, as JSON and an address have it, in base64 wherever it stands there, and its first half."""
+    """The forms in which a secret may occur: as it is, in JSON, in an address, in base64, and its first half."""
     from base64 import b64encode
     from urllib.parse import quote
 
@@ -227,7 +227,7 @@ def _without_credentials(text: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _is_telling(name: str) -> bool:
-    """Whether a name says of its value that it is a secret."""
+    """Whether a name says that its value is a secret."""
     if not any(word in name.lower() for word in WORDS):
         return False
     from tracker.credentials import SECRET_NAME

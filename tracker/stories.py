@@ -1,4 +1,4 @@
-"""Everything that a run has on record of one experiment, also while the run goes on: without secrets."""
+"""All records of each experiment of a run, also while it goes on, without secrets."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _MESSAGE = CODES["message"]
 
 
 class Stories:
-    """The experiments of one journal, each read when it is asked for; what is damaged is left out.
+    """The experiments of one journal, each read when it is asked for; damaged lines are left out.
 
     What is handed out has no secrets in it, those in `environ` among them: it is for sinks, exports and reports.
     """
 
     def __init__(self, folder: Path, environ: Mapping[str, str] = os.environ, *, with_messages: bool = True) -> None:
-        """Without messages, calls have those above 4 KB by digest, which is quicker where nobody reads them."""
+        """With `with_messages=False`, messages above 4 KB stay digests, which is faster if nobody reads them."""
         self.folder = folder
         self._with_messages = with_messages
         self._environ = environ
@@ -44,16 +44,16 @@ class Stories:
 
     @cached_property
     def plan(self) -> Plan:
-        """The run's plan. Raises JournalError where there is none."""
+        """The run's plan. Raises JournalError if there is none."""
         return self.scrubber.record(read_plan(self.folder))
 
     @cached_property
     def scrubber(self) -> Scrubber:
-        """What takes secrets out of records."""
+        """The scrubber of the run's records."""
         return scrubber_of(read_plan(self.folder), self._environ)
 
     def refresh(self) -> list[Entry]:
-        """Takes in the whole lines that were added since the last look, and returns their entries in order."""
+        """Reads the whole lines added since the last call, and returns their entries in order."""
         index = None if self._end else load_index(self._journal)
         new = list(index or scan(self._journal, self._end))
         for entry in new:
@@ -67,7 +67,7 @@ class Stories:
         return new
 
     def of(self, experiment_id: str) -> list[Record]:
-        """The lines of an experiment in order, as of the last `refresh`: every text and every message whole.
+        """The records of an experiment in order, up to the last `refresh`, with every text and message whole.
 
         Where attempts were judged anew, the last verdict on each stands in its place, and those that the experiment
         came to no more are left out. So does the last grade of each item that was graded anew.
@@ -75,11 +75,11 @@ class Stories:
         return list(_as_last_judged([*self.records(self._lines.get(experiment_number(experiment_id), ()))]))
 
     def lines_of(self, experiment_id: str) -> int:
-        """How many lines the experiment has on record, as of the last `refresh`."""
+        """The number of lines of the experiment, up to the last `refresh`."""
         return len(self._lines.get(experiment_number(experiment_id), ()))
 
     def records(self, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
-        """The records at these offsets, of these lengths: every text and every message whole.
+        """The records at these offsets and of these lengths, with every text and message whole.
 
         Lines that can't be read or stand there twice are left out, and so are those of an unknown kind.
         """

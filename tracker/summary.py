@@ -1,4 +1,4 @@
-"""Folds a journal into its summary, a pure function of it."""
+"""The summary of a run, computed from its journal alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Amount = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 
 UNSAID = -1
-"""What an older file doesn't tell of a count, until its reader knows better."""
+"""A count that an older file doesn't have, until its reader supplies it."""
 
 
 class Result(Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Result(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What the results of one arm come to. Rates are per cent, costs US dollars.
+    """The figures of one arm. Rates are per cent, costs US dollars.
 
     Where nothing was judged, rates and averages are None and costs, which are always numbers, are 0.
     """
@@ -94,13 +94,13 @@ class Figures:
 
     @property
     def rate(self) -> float:
-        """The success rate of results that are known to be there."""
+        """The success rate of results, of which there is at least one."""
         assert self.success_rate is not None, "whoever asks has looked whether anything was judged"
         return self.success_rate
 
     @property
     def interval_text(self) -> str:
-        """The interval of the success rate with its method, or why there is none, as people read it."""
+        """The interval of the success rate with its method, or the reason for having none, as text for people."""
         method = self.success_rate_interval_method
         if self.success_rate_interval is None:
             return f"no interval: {method.partition(': ')[2]}" if method else "no interval"
@@ -120,12 +120,12 @@ class Arm:
 
 
 USUAL = ("zero-shot", "iterative")
-"""The arms that are compared where a plan doesn't say which."""
+"""The arms that are compared if a plan names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One arm against another, over the task and sample pairs that both were judged on.
+    """One arm against another, over the pairs of task and sample that both were judged on.
 
     Where there are none, differences of rates and averages are None and those of costs 0. `only_zero_shot` counts what
     the first of the `arms` alone passed, and `only_iterative` the second, whatever they are called.
@@ -145,7 +145,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One run."""
+    """The summary of one run."""
 
     run_id: str | None
     mode: str
@@ -174,7 +174,7 @@ class Summary:
 
     @property
     def cautions(self) -> list[str]:
-        """What its figures don't say, to be told wherever they stand."""
+        """Warnings to be shown wherever the figures are shown."""
         arms = [name for name in self.arms if self.is_simulated(name)]
         found = []
         if self.simulated:
@@ -186,27 +186,27 @@ class Summary:
         return [*found, *self.judge.get("caveats", ())]
 
     def is_simulated(self, arm: str) -> bool:
-        """Whether the arm of that name asks the simulated model."""
+        """Whether the arm with this name uses the simulated model."""
         own = self.arms[arm].simulated
         return self.simulated if own is None else own
 
     @property
     def results(self) -> Sequence[Result]:
-        """Every arm's results, one after the other."""
+        """The results of all arms, one arm after the other."""
         return [result for arm in self.arms.values() for result in arm.results]
 
     @property
     def summary(self) -> Figures:
-        """The figures of the only arm; of a comparative run, those of the iterative one."""
+        """The figures of the only arm; in a comparative run, those of the iterative arm."""
         return list(self.arms.values())[-1].summary
 
 
 KEYS = frozenset({*(item.name for item in fields(Summary)), "results", "summary", "zero_shot", "iterative"})
-"""What a summary has whoever adds to it."""
+"""The keys that every summary has."""
 
 
 def summarize(folder: Path) -> Summary:
-    """The summary of the run in `folder`, off its journal and without secrets. JournalError where that is damaged."""
+    """The summary of the run in `folder`, without secrets. Raises JournalError if its journal is damaged."""
     journal = folder / NAME
     index = load_index(journal)
     lines = _Outline(index)
@@ -265,7 +265,7 @@ def summarize(folder: Path) -> Summary:
 
 
 def figures(results: Sequence[Result], baseline_cost: float | None = None, measures: Sequence[Measure] = ()) -> Figures:
-    """What results come to. `measures`: those that their suite declares."""
+    """The figures of an arm's results. `measures` are the measures that the suite declares."""
     n = len(results)
     successes = sum(result.success for result in results)
     total_cost = math.fsum(result.cost for result in results)
@@ -343,7 +343,7 @@ def _result(experiment: Experiment, cluster: str) -> Result:
 
 
 def compare_modes(arms: Mapping[str, Arm], compared: Sequence[str] = USUAL) -> Comparison | None:
-    """Of a comparative run: the second of the arms `compared` against the first; None where one isn't there."""
+    """The second of the arms `compared` against the first; None if one of them is missing."""
     first, second = compared
     if not arms.keys() >= {first, second}:
         return None
@@ -380,7 +380,7 @@ def _paid(total: float, judged: Iterable[Result], faults: Iterable[Fault]) -> di
 
 
 class _Outline:
-    """What the index alone tells: where sessions begin and end, and what was paid."""
+    """Facts from the index alone: where sessions begin and end, and how much was paid."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.session_ends: list[tuple[int, int]] = []  # after the plan: a session's last line, the next one's first, …
@@ -411,7 +411,7 @@ def _last_finished(journal: Path, lines: _Outline) -> Finished | None:
 
 
 def _active_seconds(times: Sequence[str]) -> float:
-    """Seconds between the first and the last line of each session, added up."""
+    """Seconds between the first and the last line of each session, summed."""
     moments = [datetime.fromisoformat(time) for time in times]
     spans = zip(moments[::2], moments[1::2], strict=True)
     return sum(max(0.0, (end - start).total_seconds()) for start, end in spans)

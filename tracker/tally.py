@@ -1,4 +1,4 @@
-"""What a run has come to so far: one fold of its lines, for whoever records it and whoever watches it."""
+"""A run's running totals, counted from its lines while it is recorded or followed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 FAULTED, JUDGED, PASSED = range(3)
-"""How an experiment ended: judged and passed are apart."""
+"""The outcomes of an experiment: fault, judged as failed, or passed."""
 
 
 class Tally(Generic[K]):
-    """How the experiments ended last, whatever they are told apart by, and what was paid."""
+    """The last outcome of each experiment, by any key that tells experiments apart, and what was paid."""
 
     def __init__(self, ended: Mapping[K, int] | None = None, calls: int = 0, cost: float = 0.0) -> None:
         self.calls = calls
@@ -34,19 +34,19 @@ class Tally(Generic[K]):
         return self._ends[FAULTED]
 
     def end(self, experiment: K, outcome: int) -> None:
-        """An experiment ended so, whatever it had come to before."""
+        """Counts the end of an experiment in place of its earlier outcome."""
         if (before := self.ended.get(experiment)) is not None:
             self._ends[before] -= 1
         self.ended[experiment] = outcome
         self._ends[outcome] += 1
 
     def pay(self, cost: float, *, call: bool) -> None:
-        """A call, or something else that costs US dollars."""
+        """Counts a call, or another expense in US dollars."""
         self.calls += call
         self.cost += cost
 
     def reopen(self, outcomes: Collection[int]) -> set[K]:
-        """The experiments that ended so, which are worked on again and count as not ended."""
+        """Removes the experiments with these outcomes, which are worked on again, and returns them."""
         again = {experiment for experiment, outcome in self.ended.items() if outcome in outcomes}
         for experiment in again:
             self._ends[self.ended.pop(experiment)] -= 1
@@ -54,5 +54,5 @@ class Tally(Generic[K]):
 
 
 def outcome_of(*, fault: bool, success: object) -> int:
-    """How an experiment ended."""
+    """The outcome of an experiment."""
     return FAULTED if fault else PASSED if success else JUDGED

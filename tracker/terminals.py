@@ -1,4 +1,4 @@
-"""Text that may be shown in a terminal, whoever it comes from."""
+"""Text of any origin made safe to show in a terminal."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import unicodedata
 
 
 def plain(text: str) -> str:
-    """The text with whatever could steer a terminal made visible: control, format and bidi characters."""
+    """The text with every character that could steer a terminal made visible: control, format and bidi characters."""
     if text.isprintable():
         return text
     return "".join(_visible(char) if steers(char) else char for char in text)
 
 
 def steers(char: str) -> bool:
-    """Whether a terminal might do something else than to show it."""
+    """Whether a terminal might act on the character instead of showing it."""
     if char in "\n\t" or char.isprintable():
         return False
     return unicodedata.category(char) != "Zs"  # spaces wider or narrower than usual are just spaces

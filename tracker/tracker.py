@@ -1,4 +1,4 @@
-"""Opens, resumes, records and finishes one run."""
+"""Begins, resumes, records and finishes one run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CALL, _FAULT, _MESSAGE = (CODES[name] for name in ("call", "fault", "message"))
 
 
 class Tracker:
-    """One run that this process records. Made by `create` or `reopen`; closed as a context manager."""
+    """One run that this process records. Made by `create` or `reopen`; use it as a context manager."""
 
     def __init__(self, folder: Path, plan: Plan, lock: BaseFileLock) -> None:
         self.folder = folder
@@ -45,13 +45,13 @@ class Tracker:
 
     @classmethod
     def create(cls, results: Path, name: str, plan: Plan) -> Self:
-        """Begins a run: its folder appears with the plan in it, and nobody else can take it up."""
+        """Begins a run. Its folder appears with the plan in it and locked, so that no other process can take it up."""
         folder, lock = create_run(results, name, plan)
         return cls(folder, plan, lock)
 
     @classmethod
     def reopen(cls, folder: Path) -> Self:
-        """Takes up a run that was begun before. KoderzError where another process holds it."""
+        """Resumes a run. Raises KoderzError if another process holds it."""
         plan = read_plan(folder)
         lock = lock_run(folder)
         try:
@@ -71,7 +71,10 @@ class Tracker:
         self._lock.release()
 
     async def record(self, *records: Record) -> Sequence[Record]:
-        """Returns once the records are durable, as anybody may see them. Raises StorageError where the disk refuses."""
+        """Writes records, and returns them as readers will see them once they are durable.
+
+        Raises StorageError where the disk refuses.
+        """
         lines: list[Record] = []
         if self.privacy:
             records = tuple(self.privacy.sealed(record, self.plan) for record in records)
@@ -84,7 +87,7 @@ class Tracker:
         return [replace(each, value=shown(each.value)) if isinstance(each, Once) else each for each in records]
 
     def select(self, *, faults: bool = False, judged: bool = False) -> None:
-        """Says which experiments are to be worked on in this session besides those that never ended.
+        """Selects ended experiments for this session to work on again, besides those that never ended.
 
         Their recorded lines become available by `recorded`.
         """
@@ -97,11 +100,11 @@ class Tracker:
         self._index = None
 
     def is_redone(self, experiment_id: str) -> bool:
-        """Whether an experiment had ended, and is worked on again in this session."""
+        """Whether an experiment had ended before and is worked on again in this session."""
         return experiment_number(experiment_id) in self._redone
 
     def recorded(self, experiment_id: str) -> list[Record]:
-        """What an experiment that was left unfinished has on record, in order, as far as it can be read."""
+        """The readable records of an unfinished experiment, in order."""
         number = experiment_number(experiment_id)
         spans = self._open.pop(number, ())
         found: list[Record] = []
@@ -118,7 +121,7 @@ class Tracker:
         return found
 
     def is_whole(self, experiment_id: str) -> bool:
-        """Whether nothing that an experiment had on record can be missing from `recorded`."""
+        """Whether `recorded` returned all records that the experiment has."""
         return not self._is_damaged and experiment_number(experiment_id) not in self._lost
 
     async def begin_session(self, how: str, config: dict[str, object]) -> None:
@@ -128,7 +131,7 @@ class Tracker:
         await self.record(Finished(status=status, reason=reason))
 
     def _tally_of(self, index: Index) -> Tally[int]:
-        """What `_count` does, for a hundred thousand experiments that are on record already."""
+        """The tally of a whole index, computed as fast as a run of 100,000 experiments needs."""
         ended: dict[int, int] = {}
         for code, success, subject in index.columns("code", "success", "experiment"):
             if code in ENDS:
@@ -147,7 +150,7 @@ class Tracker:
 
 
 def _has_gap(records: Sequence[Record]) -> bool:
-    """Whether a call or an attempt is missing before the last one that is there or was judged, or has lost its key."""
+    """Whether a call or attempt is missing before the last one present or judged, or one has lost its key."""
     if not all(record.key for record in records if isinstance(record, Keyed)):
         return True
     calls = {record.call for record in records if isinstance(record, Call)}

@@ -1,4 +1,4 @@
-"""The memory store: what the runs taught, for people, programs and agents to ask."""
+"""The memory store: lessons and results of runs, for people, programs and agents to query."""
 
 from __future__ import annotations
 

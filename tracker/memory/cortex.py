@@ -1,4 +1,4 @@
-"""The interface of the Cortex tools over a store that loses nothing, for asyncio.
+"""The asyncio interface of the memory store, with the methods of the Cortex tools. The store loses nothing.
 
     async with open_cortex() as cortex:
         runs = await cortex.export_memories(tags=["benchmark_run", "zero-shot"])
@@ -37,14 +37,14 @@ _LESSONS = 3  # at a time
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a store held at one moment."""
+    """A moment in the history of a store."""
 
     last_id: int  # of the memories
     time: str  # local, ISO 8601
 
 
 def store_path(results: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the store is: `KODERZ_MEMORY`, else `memory.db` in the results folder."""
+    """The path of the store: `KODERZ_MEMORY`, else `memory.db` in the results folder."""
     if named := environ.get("KODERZ_MEMORY"):
         return Path(named).expanduser()
     folder = results if results is not None else Path(environ.get("KODERZ_RESULTS") or "benchmark_results")
@@ -55,7 +55,7 @@ def store_path(results: Path | None = None, environ: Mapping[str, str] = os.envi
 async def open_cortex(
     path: Path | str | None = None, *, create: bool = True, environ: Mapping[str, str] = os.environ
 ) -> AsyncIterator[Cortex]:
-    """The memory store at `path`; without one, this folder's. Raises StoreDown where it can't be opened.
+    """Opens the memory store at `path`, by default this folder's. Raises StoreDown if it can't be opened.
 
     A missing file is made, unless `create` is False.
     """
@@ -75,7 +75,7 @@ async def open_cortex(
 def _threaded(
     work: Callable[Concatenate[Cortex, P], T],
 ) -> Callable[Concatenate[Cortex, P], Coroutine[Any, Any, T]]:
-    """The method as a coroutine, whose work is done on the thread of the store."""
+    """The method as a coroutine that runs on the store's thread."""
 
     @wraps(work)
     async def done(self: Cortex, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -85,7 +85,7 @@ def _threaded(
 
 
 class Cortex:
-    """A store that is open. Times are local, ISO 8601; every method is a coroutine and may raise StoreDown."""
+    """An open store. Times are local, ISO 8601; every method is a coroutine and may raise StoreDown."""
 
     def __init__(self, store: Store, thread: ThreadPoolExecutor) -> None:
         self._store, self._thread = store, thread
@@ -108,7 +108,7 @@ class Cortex:
         metadata: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> dict[str, Any]:
-        """Stores a memory and returns it. One with a `key` that is known is brought up to date instead.
+        """Stores a memory and returns it. If its `key` is known, the memory with that key is updated instead.
 
         Nothing is cut, merged or dropped; secrets are taken out. Raises InvalidMemory for what doesn't fit.
         """
@@ -142,7 +142,7 @@ class Cortex:
         include_global: bool = True,
         mode: str = "search",
     ) -> list[dict[str, Any]]:
-        """The memories that answer a query best, or the recent or important ones: exports' dicts with a score.
+        """The memories that answer a query best, or the recent or important ones, as in exports but with a score.
 
         All `tags` must match. `include_global`: with a project, also memories that belong to none. Nothing
         changes by reading but access counts. Each says how it was ranked: `ranking` is "newest" where words
@@ -161,7 +161,7 @@ class Cortex:
 
     @_threaded
     def get_memory(self, id: int | str) -> dict[str, Any] | None:
-        """The memory of an id or key, whole; None where there is none."""
+        """The memory with this id or key; None if there is none."""
         memory = self._store.get(id)
         if memory is None:
             return None
@@ -170,7 +170,7 @@ class Cortex:
 
     @_threaded
     def get_context(self, *, project: str | None = None, query: str | None = None, format: str = "summary") -> str:
-        """What is worth knowing first, as Markdown ("summary", "detailed") or JSON ("raw")."""
+        """An introduction to the store's content, as Markdown ("summary", "detailed") or JSON ("raw")."""
         choose("format", format, FORMATS)
         return context(self._store, project, query, format)
 
@@ -184,13 +184,13 @@ class Cortex:
         since: str | datetime | None = None,
         limit: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Every memory that fits, oldest first. All tags must match; there is no limit unless asked."""
+        """Every memory that matches, oldest first. All tags must match; there is no limit by default."""
         wanted = _filter(tags, category, None, project, since=moment(since) if since is not None else None)
         return [memory.as_dict() for memory in self._store.select(wanted, limit=limit)]
 
     @_threaded
     def import_memories(self, data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> int:
-        """Stores what an export holds, ours or Cortex's; how many were new. The same again changes nothing."""
+        """Imports an export of ours or Cortex's; returns how many memories were new. Repeating it changes nothing."""
         return len(self._store.add_new(drafts_of(data)))
 
     @_threaded
@@ -207,7 +207,7 @@ class Cortex:
         dry_run: bool = True,
         everything: bool = False,
     ) -> dict[str, Any]:
-        """Forgets what fits everything said; as a dry run, which it is unless told otherwise, only says what.
+        """Forgets the memories that match all arguments. By default a dry run, which only lists them.
 
         `older_than` are days since it was stored, `below_salience` is 0..1 after decay. Critical memories and
         those of runs and their experiments are never forgotten, but counted as `protected`. Where age and salience
@@ -219,7 +219,7 @@ class Cortex:
 
     @_threaded
     def consolidate(self, *, dry_run: bool = True) -> dict[str, Any]:
-        """Merges memories that say exactly the same; as a dry run, which it is unless told otherwise, only says which.
+        """Merges memories of equal content. By default a dry run, which only lists them.
 
         Their tags are united and the oldest is kept. Protected memories and those with a key are left alone.
         """
@@ -227,19 +227,19 @@ class Cortex:
 
     @_threaded
     def memory_stats(self, project: str | None = None) -> dict[str, Any]:
-        """How many memories there are, by category, type, importance and project; the file and its state."""
+        """Counts of memories by category, type, importance and project, with the store's file and state."""
         return maintenance.stats(self._store, project)
 
     @_threaded
     def snapshot(self) -> Snapshot:
-        """The store as it is now, for `recall_lessons`."""
+        """The present moment of the store, for `recall_lessons`."""
         return Snapshot(self._store.last_id(), now())
 
     @_threaded
     def recall_lessons(
         self, problem_id: str, cause: str, *, same_task: bool, simulated: bool = False, until: Snapshot | None = None
     ) -> list[str]:
-        """The three newest lessons of experiments that failed with `cause`, each once: on other tasks, or on the same.
+        """The three newest distinct lessons of experiments that failed with `cause`, on the same task or on others.
 
         `until` leaves out what was stored or changed after it. A simulated model learns only from its like.
         """
@@ -250,13 +250,13 @@ class Cortex:
 
     @_threaded
     def start_session(self, project: str | None = None) -> dict[str, Any]:
-        """Begins a session of work: its id, and the context to begin with."""
+        """Begins a session of work: returns its id, and the context to begin with."""
         id = self._store.run(sql.START_SESSION, (project, now()))
         return {"session_id": id, "project": project, "context": context(self._store, project, None, "summary")}
 
     @_threaded
     def end_session(self, session_id: int, summary: str | None = None) -> dict[str, Any]:
-        """Ends a session; its summary is remembered. Raises InvalidMemory where there is no such session."""
+        """Ends a session and stores its summary as a memory. Raises InvalidMemory if there is no such session."""
         rows = self._store.rows(sql.SESSION, (session_id,))
         if not rows:
             raise InvalidMemory(f"there is no session {session_id}")

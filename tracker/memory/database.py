@@ -1,4 +1,4 @@
-"""Opens the store's SQLite file: its settings, its schema, its transactions, and what its errors mean."""
+"""The store's SQLite file: opening it, its settings, schema and transactions, and its errors in plain words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INDEXED_CHARACTERS = 8192  # of a memory's content, for full text
 
 
 class StoreDown(KoderzError):
-    """The memory store can't be opened, read or written now."""
+    """The memory store can't be opened, read or written at present."""
 
     exit_code = 4
 
@@ -35,7 +35,7 @@ class StoreDamaged(StoreDown):
 
 
 def connect(path: Path, *, create: bool = True, timeout: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """A connection to the store, brought to the latest schema. Raises StoreDown, saying what to do.
+    """Connects to the store and upgrades its schema. Raises StoreDown with advice on what to do.
 
     Every commit is durable when it returns (WAL, synchronous FULL), and every transaction that writes takes
     its lock when it begins: one that had only read before could not wait for it.
@@ -58,7 +58,7 @@ def connect(path: Path, *, create: bool = True, timeout: float = BUSY_SECONDS) -
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Iterator[None]:
-    """Everything that is written inside is stored together or not at all; "DEFERRED" is for reading alone."""
+    """A transaction: all writes in the block are stored together or not at all; use "DEFERRED" for reading alone."""
     connection.execute(f"BEGIN {kind}")
     try:
         yield
@@ -71,7 +71,7 @@ def transaction(connection: sqlite3.Connection, kind: Literal["IMMEDIATE", "DEFE
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """What SQLite says, as StoreDown in words that help."""
+    """Turns an error of SQLite into a StoreDown that says what to do."""
     try:
         yield
     except sqlite3.ProgrammingError:  # a mistake of ours
@@ -108,7 +108,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None
 
 
 def migrate(connection: sqlite3.Connection, to: int = len(MIGRATIONS)) -> None:
-    """Brings the schema to a version, all steps or none; another process may have done so meanwhile."""
+    """Upgrades the schema to a version, in all steps or none; another process may have done so meanwhile."""
     with transaction(connection):
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         for statements in MIGRATIONS[version:to]:
@@ -119,7 +119,7 @@ def migrate(connection: sqlite3.Connection, to: int = len(MIGRATIONS)) -> None:
 
 
 def indexed(content: str) -> str:
-    """What of a content full text knows."""
+    """The part of a content that the full-text index holds."""
     return content[:INDEXED_CHARACTERS]
 
 
@@ -139,7 +139,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _switch_to_wal(connection: sqlite3.Connection, timeout: float) -> None:
-    """For this one statement SQLite doesn't wait by itself where several processes make the store at once."""
+    """Switches the file to WAL. SQLite doesn't wait by itself if several processes create the store at once."""
     deadline = time.monotonic() + timeout
     while True:
         try:

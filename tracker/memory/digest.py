@@ -1,4 +1,4 @@
-"""What the store tells without being asked a question: the recent, the important, the context of a session."""
+"""Overviews of the store that need no query: recent memories, important ones, and a session's first context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of memories: ours, and those of Cortex, where tags and metadata are JSON strings."""
+"""Import of exported memories: ours, and those of Cortex, where tags and metadata are JSON strings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMES = ("created_at", "updated_at", "last_accessed")
 
 
 def drafts_of(data: str | bytes | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Draft]:
-    """The memories of an export: JSON text, or what it says. Raises InvalidMemory, naming the entry.
+    """The memories of an export, given as JSON text or parsed. Raises InvalidMemory, which names the entry.
 
     Both forms are read: `tags` a list or a JSON string of one, `metadata` an object or a JSON string of
     one; `importance` a word, or no more than a salience.
@@ -57,7 +57,7 @@ def _draft(number: int, entry: Any) -> Draft:
 
 
 def _parsed(value: Any, kind: type[Any], name: str) -> Any:
-    """A list or an object, also where it comes as JSON text."""
+    """A list or an object, parsed if it is given as JSON text."""
     if isinstance(value, str):
         try:
             value = orjson.loads(value) if value.strip() else None
@@ -71,7 +71,7 @@ def _parsed(value: Any, kind: type[Any], name: str) -> Any:
 
 
 def _word(value: Any, known: Sequence[str], default: str) -> str:
-    """One of ours; a word that only the other side knows is its nearest: the default."""
+    """The word if we know it, else the default."""
     return value if value in known else default
 
 
@@ -86,7 +86,7 @@ def _importance(fields: Mapping[str, Any]) -> str:
 
 
 def _count(value: Any) -> int:
-    """A count as the store can hold it. Raises ValueError for what is none."""
+    """A count that the store can hold. Raises ValueError for anything else."""
     found = int(value) if isinstance(value, str) and len(value) < 20 and value.isdecimal() else value or 0
     if not isinstance(found, int | float) or not 0 <= found < 2**63:
         raise ValueError(f"access_count {str(value)[:40]!r} is no count")

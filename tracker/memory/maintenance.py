@@ -1,4 +1,4 @@
-"""What changes or measures the whole store: forgetting, merging what is said twice, counting, setting up anew."""
+"""Operations on the whole store: forgetting, merging duplicates, counting, rebuilding."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def forget(
     dry_run: bool,
     everything: bool = False,
 ) -> dict[str, Any]:
-    """Forgets what fits, has all words of the query and has faded, or says what would be forgotten.
+    """Forgets the memories that match, hold all words of the query and have faded; in a dry run lists them.
 
     Raises InvalidMemory where nothing says which, and where it is `everything` that may be forgotten, unasked.
     """
@@ -62,14 +62,14 @@ def forget(
 
 
 def _is_everything(store: Store, wanted: Filter, free: Sequence[Memory]) -> bool:
-    """Whether these are all memories that may be forgotten, though age and salience alone say which."""
+    """Whether these are all memories that may be forgotten, although only age and salience select them."""
     if len(free) < 2 or replace(wanted, since=None, before=None) != Filter():
         return False
     return len(free) == sum(not memory.is_protected for memory in store.select(Filter()))
 
 
 def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
-    """Merges memories that say the same and tidies the text index, or says what would be merged."""
+    """Merges memories of equal content and tidies the text index; in a dry run lists them."""
     groups = [group for group in _duplicates(store) if len(group) > 1]
     if not dry_run:
         for kept, *others in groups:
@@ -81,7 +81,7 @@ def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
 
 
 def stats(store: Store, project: str | None = None) -> dict[str, Any]:
-    """Counts by category, type, importance and project; tags are those of the whole store.
+    """Counts of memories by category, type, importance and project; tags are counted for the whole store.
 
     Where nobody may write, tags of the very newest memories, at most 256, aren't counted yet.
     """
@@ -107,7 +107,7 @@ def stats(store: Store, project: str | None = None) -> dict[str, Any]:
 
 
 def rebuild(path: Path, environ: Mapping[str, str]) -> Path | None:
-    """Makes a damaged store usable again, with every memory that can still be read; where the original went.
+    """Rebuilds a damaged store with every memory that can still be read; returns where the original went.
 
     None where there is nothing to mend. The file is renamed, never deleted. What the journals hold comes back
     from them. Raises StoreDown where the file is locked or can't be written.
@@ -142,12 +142,12 @@ def _duplicates(store: Store) -> list[list[Memory]]:
 
 
 def _files(path: Path) -> list[Path]:
-    """The database and what SQLite keeps beside it."""
+    """The database file and the files that SQLite keeps beside it."""
     return [file for suffix in ("", "-wal", "-shm") if (file := path.with_name(path.name + suffix)).exists()]
 
 
 def _readable(path: Path) -> list[Memory]:
-    """The memories of a damaged file that can be read from its start or from its end."""
+    """The memories that can be read from the start or from the end of a damaged file."""
     found: dict[int, Memory] = {}
     for direction in ("ASC", "DESC"):
         with suppress(sqlite3.Error):

@@ -1,4 +1,4 @@
-"""What a memory is: its fields, its enumerations, its row in the table, and what of it may be stored."""
+"""The memory type: its fields and enumerations, its row in the table, and the checks before it is stored."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Importance = Literal["low", "normal", "high", "critical"]
 CATEGORIES: tuple[str, ...] = get_args(Category)
 TYPES: tuple[str, ...] = get_args(Type)
 IMPORTANCE: Mapping[str, float] = dict(zip(get_args(Importance), (0.3, 0.5, 0.8, 1.0), strict=True))
-"""Importance → the salience that a memory begins with, 0..1."""
+"""Maps importance to the salience with which a memory begins, 0..1."""
 
 PROTECTED_TAGS = frozenset({"result", "benchmark_run"})
-"""What carries one of these, or is critical, is never deleted, merged or ranked lower with age."""
+"""Tags that, like critical importance, protect a memory from being deleted, merged or ranked lower with age."""
 
 
 class InvalidMemory(KoderzError):
-    """What was to be remembered, or asked for, doesn't fit."""
+    """A memory or a query is not valid."""
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """A memory that is to be stored. Times are local, ISO 8601. A Struct, since thousands are stored at a time."""
+    """A memory to be stored. Times are local, ISO 8601. A Struct, since thousands are stored at a time."""
 
     title: str
     content: str
@@ -53,7 +53,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """A stored memory, its fields in the order of the table's columns. A Struct, since hundreds are read at a time."""
+    """A stored memory; its fields are the table's columns in order. A Struct, since hundreds are read at a time."""
 
     id: int
     key: str | None
@@ -76,7 +76,7 @@ class Memory(msgspec.Struct, frozen=True):
         return self.importance == "critical" or not PROTECTED_TAGS.isdisjoint(self.tags)
 
     def as_dict(self) -> dict[str, Any]:
-        """The form of exports: importance its word, tags a list, metadata a dict with `benchmark_run_id`."""
+        """The memory as exported: importance as a word, tags as a list, metadata a dict with `benchmark_run_id`."""
         values = {name: getattr(self, name) for name in _FIELDS}
         values["metadata"] = {"benchmark_run_id": None, **self.metadata}
         return values
@@ -87,7 +87,7 @@ _TAGS, _METADATA = map(_FIELDS.index, ("tags", "metadata"))
 
 
 def ready(draft: Draft, scrubber: Scrubber) -> Draft:
-    """The draft as it may be stored: without secrets, its fields of their kinds. Raises InvalidMemory."""
+    """The draft checked for storing, without secrets. Raises InvalidMemory."""
     choose("category", draft.category, CATEGORIES)
     choose("type", draft.type, TYPES)
     choose("importance", draft.importance, tuple(IMPORTANCE))
@@ -107,14 +107,14 @@ def ready(draft: Draft, scrubber: Scrubber) -> Draft:
 
 
 def as_memory(row: Sequence[Any]) -> Memory:
-    """A row of `sql.COLUMNS`, whatever comes after them. Raises StoreDamaged for one that says nothing."""
+    """The memory of a row that begins with `sql.COLUMNS`. Raises StoreDamaged if the row makes no sense."""
     values = list(row[: len(_FIELDS)])
     values[_TAGS], values[_METADATA] = parsed(values[0], values[_TAGS]), parsed(values[0], values[_METADATA])
     return Memory(*values)
 
 
 def parsed(id: int, text: str) -> Any:
-    """What a column of a memory says as JSON. Raises StoreDamaged."""
+    """The JSON value in a column of a memory. Raises StoreDamaged."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
@@ -122,7 +122,7 @@ def parsed(id: int, text: str) -> Any:
 
 
 def told(draft: Draft) -> tuple[Any, ...]:
-    """The columns that make up what a memory says, in the order of `sql.INSERT` and `sql.UPDATE`."""
+    """The columns that make up a memory's content, in the order of `sql.INSERT` and `sql.UPDATE`."""
     return (
         draft.title,
         draft.content,
@@ -137,24 +137,24 @@ def told(draft: Draft) -> tuple[Any, ...]:
 
 
 def draft_of(memory: Memory) -> Draft:
-    """A memory as it may be stored elsewhere: all of it but its id."""
+    """The memory as a draft for another store: all fields except its id."""
     return Draft(**{name: getattr(memory, name) for name in Draft.__struct_fields__})
 
 
 def says_the_same(memory: Memory, draft: Draft) -> bool:
-    """Whether a draft would leave a memory as it is, but for the time of its change."""
+    """Whether storing a draft would change nothing in a memory except the time of its change."""
     return told(draft_of(memory)) == told(draft) and memory.created_at == draft.created_at
 
 
 def choose(name: str, value: str, among: Sequence[str]) -> str:
-    """The value. Raises InvalidMemory, naming what there is, where it isn't among these."""
+    """The value, if it is one of `among`. Otherwise raises InvalidMemory, which lists them."""
     if value not in among:
         raise InvalidMemory(f"{name}: invalid value {value!r}; choose from {', '.join(among)}")
     return value
 
 
 def distinct_tags(tags: Sequence[str]) -> list[str]:
-    """Each tag once, in the order given. Raises InvalidMemory for what is no list of words."""
+    """Each tag once, in the order given. Raises InvalidMemory for anything but a list of words."""
     distinct = [] if isinstance(tags, str) else list(dict.fromkeys(_text("tags", tag) for tag in tags))
     if isinstance(tags, str) or not all(tag.strip() for tag in distinct):
         raise InvalidMemory("tags are a list of words, none of them empty")
@@ -162,7 +162,7 @@ def distinct_tags(tags: Sequence[str]) -> list[str]:
 
 
 def moment(value: str | datetime, name: str = "since") -> str:
-    """A time as it is stored: local, ISO 8601 with microseconds. Raises InvalidMemory."""
+    """A time in the stored form: local, ISO 8601 with microseconds. Raises InvalidMemory."""
     try:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         local = found.astimezone().replace(tzinfo=None) if found.tzinfo else found
@@ -172,7 +172,7 @@ def moment(value: str | datetime, name: str = "since") -> str:
 
 
 def fingerprint(draft: Draft, created_at: str) -> int:
-    """Tells two memories without a key apart: a digest of 63 bits of what doesn't change in them."""
+    """A digest of 63 bits that tells memories without a key apart, made of the fields that don't change."""
     parts = (draft.title, draft.content, draft.project, created_at)
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

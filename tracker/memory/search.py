@@ -1,4 +1,4 @@
-"""Recall: which memories answer a question, and in which order. Computed when asked; reading changes no rank."""
+"""Recall: finds and ranks the memories that answer a question. Ranks are computed on demand; reading changes none."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _STOP_WORDS = frozenset(
         "to up us was we were what when where which who why will with would you your",
     )
 )
-"""English words that say nothing of what a question is about."""
+"""English words that carry no information about the subject of a question."""
 _ACCENTS = re.compile("[\u0300-\u036f]+")  # once a letter is taken apart from them
 _TITLE, _TAGS, _CONTENT = 4.0, 2.0, 1.0  # what a word is worth by where it stands
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A memory that was recalled."""
+    """A memory found by recall, with its score."""
 
     memory: Memory
     score: float  # relevance × salience × decay, 0..1
@@ -67,7 +67,7 @@ def search(store: Store, query: str, wanted: Filter, *, limit: int, include_deca
 def ranked(
     found: Iterable[tuple[Memory, float]], limit: int, ranking: Ranking = "full", *, include_decayed: bool = True
 ) -> list[Found]:
-    """Memories with their relevance (0..1), the best first."""
+    """Memories in order of relevance (0..1), salience and age, the best first."""
     today = datetime.now()
     scored = [
         Found(memory, relevance * (0.4 + 0.6 * faded), ranking)
@@ -86,7 +86,7 @@ def decayed_salience(memory: Memory, today: datetime) -> float:
 
 
 def words_of(text: str) -> list[str]:
-    """The distinct words of a query, folded, as full text tells words apart."""
+    """The distinct words of a query, folded and split as by the full-text index."""
     return list(dict.fromkeys(re.findall(r"\w+", folded(text))))[:_WORDS]
 
 
@@ -100,7 +100,7 @@ def _among_all(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list
 
 
 def _telling(hits: Mapping[str, int], memories: int) -> list[str]:
-    """The words that say what a query is about: no stop words, and none that more than half of all memories hold."""
+    """The informative words of a query: no stop words, and none that more than half of all memories hold."""
     common = min(COMMON, max(_FEW, memories // 2))
     return [word for word, found in hits.items() if word not in _STOP_WORDS and found <= common]
 
@@ -123,7 +123,7 @@ def _by_text(
 
 
 def _mixed(memory: Memory, relevance: float, common: Sequence[str], words: int) -> float:
-    """Relevance by the rare words, raised by those of the common ones that the memory holds too."""
+    """Relevance by the rare words, raised for each common word that the memory holds too."""
     if not common:
         return relevance
     return (relevance * (words - len(common)) + _held(memory, common) * len(common)) / words
@@ -147,7 +147,7 @@ def _among_tagged(store: Store, words: Sequence[str], wanted: Filter) -> tuple[l
 def _holding(
     weighed: Iterable[tuple[Memory, Mapping[str, float]]], words: Sequence[str], telling: Sequence[str]
 ) -> list[tuple[Memory, float]]:
-    """The memories that hold a telling word, or any where none tells, with how much of all words they hold."""
+    """The memories that hold an informative word (or any, if no word is one), with their share of all words."""
     return [
         (memory, sum(weights.values()) / len(words))
         for memory, weights in weighed
@@ -160,12 +160,12 @@ def _weighed(memories: Iterable[Memory], words: Sequence[str]) -> list[tuple[Mem
 
 
 def _held(memory: Memory, words: Sequence[str]) -> float:
-    """How much of the words a memory holds, 0..1."""
+    """The weighted share of the words that a memory holds, 0..1."""
     return sum(_weights(memory, words).values()) / len(words)
 
 
 def _weights(memory: Memory, words: Sequence[str]) -> dict[str, float]:
-    """What each word that a memory holds is worth, 0..1: in its title most, then its tags, then its content."""
+    """The weight of each word that a memory holds, 0..1: most for its title, less for tags, least for its content."""
     places = (
         (_TITLE, folded(memory.title)),
         (_TAGS, folded(" ".join(memory.tags))),
@@ -177,22 +177,22 @@ def _weights(memory: Memory, words: Sequence[str]) -> dict[str, float]:
 
 
 def holds(text: str, word: str) -> bool:
-    """Whether a folded text holds a folded word, and not only as a part of another."""
+    """Whether a folded text holds a folded word as a whole word."""
     return word in text and re.search(rf"\b{word}\b", text) is not None
 
 
 def folded(text: str) -> str:
-    """The text in lower case and without accents, as full text sees it."""
+    """The text in lower case and without accents, as in the full-text index."""
     if text.isascii():
         return text.lower()
     return _ACCENTS.sub("", unicodedata.normalize("NFKD", text.lower()))
 
 
 def _hits(store: Store, word: str) -> int:
-    """How many memories hold a word, counted as far as it matters."""
+    """The number of memories that hold a word, counted only up to the limit for common words."""
     return int(store.rows(sql.HITS, (_quoted(word), COMMON + 1))[0][0])
 
 
 def _quoted(word: str) -> str:
-    """A word as full text takes it, whatever it means in its query language."""
+    """A word quoted for a full-text query."""
     return '"' + word.replace('"', '""') + '"'

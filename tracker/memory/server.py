@@ -70,7 +70,7 @@ def make_server(cortex: Cortex) -> Server[Any]:
 
 
 async def serve_stdio(cortex: Cortex) -> None:
-    """Serves one client over standard input and output until the client disconnects. Nothing else is written there."""
+    """Serves one client over standard input and output until it disconnects. Nothing else may be written there."""
     from mcp.server.stdio import stdio_server
 
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
@@ -80,7 +80,7 @@ async def serve_stdio(cortex: Cortex) -> None:
 
 
 async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready: Callable[[str], None]) -> None:
-    """Serves over HTTP until it is interrupted; `ready` is told the address once it answers there.
+    """Serves over HTTP until interrupted; calls `ready` with the address once it answers there.
 
     Every request needs `Authorization: Bearer TOKEN`. A web page can't reach it by a name of its own: the
     Host and Origin headers have to be those of the address. Raises KoderzError where the port is taken.
@@ -108,7 +108,7 @@ async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready:
 
 
 def read_out(app: ASGIApp) -> ASGIApp:
-    """The app, which reads what is left of a request that is too large before it says so.
+    """Wraps an app so that it reads the rest of a request that is too large before answering.
 
     A connection that is closed with something unread is reset, and its client never sees the answer 413.
     """
@@ -125,7 +125,7 @@ def read_out(app: ASGIApp) -> ASGIApp:
 
 
 async def _drain(receive: Receive) -> None:
-    """Drops the rest of a body, for as long and as far as an honest client sends one."""
+    """Reads and drops the rest of a body, up to the time and size that an honest client needs."""
     left = _DRAINED_BYTES
     with suppress(TimeoutError):
         async with asyncio.timeout(_DRAINED_SECONDS):
@@ -137,7 +137,7 @@ async def _drain(receive: Receive) -> None:
 
 
 def guarded(app: ASGIApp, token: str) -> ASGIApp:
-    """The app for those who have the token; 401 for all others, whatever they ask for."""
+    """Wraps an app so that requests without the token are answered with 401."""
     from starlette.responses import PlainTextResponse
 
     expected = f"Bearer {token}".encode()
@@ -157,7 +157,7 @@ def guarded(app: ASGIApp, token: str) -> ASGIApp:
 
 
 def token_from(environ: Mapping[str, str], variable: str | None) -> str:
-    """The token that a variable holds, or a new one. Raises KoderzError where the variable is empty or too short."""
+    """The token in a variable, or a new one. Raises KoderzError if the variable is empty or too short."""
     if variable is None:
         return secrets.token_urlsafe(24)
     token = environ.get(variable, "")
@@ -167,7 +167,7 @@ def token_from(environ: Mapping[str, str], variable: str | None) -> str:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A listening socket, so that a taken port is one line and not a traceback."""
+    """A listening socket, bound here so that a taken port is reported in one line."""
     if host in _WILDCARDS:
         raise KoderzError(
             f"--http {host}:{port}: name the one address that clients use, since requests to any other are refused"

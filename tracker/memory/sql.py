@@ -1,4 +1,4 @@
-"""Every statement of the memory store."""
+"""All SQL statements of the memory store."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ CHECKS = {
         "!= EXISTS (SELECT 1 FROM memory_text_docsize d WHERE d.id = m.id)"
     ),
 }
-"""What would be wrong, and how often it is: 0 times in a sound store."""
+"""Queries that count each kind of damage; each gives 0 in a sound store."""
 
 TOTALS = (
     "SELECT count(*), min(created_at), max(created_at), avg(salience) FROM memories WHERE ?1 IS NULL OR project = ?1"
@@ -165,7 +165,7 @@ LESSONS = (
 
 
 def select(tags: int, filters: str, *, newest_first: bool) -> str:
-    """Memories that carry the tags whose ids come first among the parameters, the rarest of them first.
+    """A query for memories with all of several tags; the tag ids are the first parameters, the rarest first.
 
     The planner neither knows the counts nor reorders by them, so the order is laid down: one walk over the
     rarest tag, and a look-up for each other one. `limit` is the last parameter; -1 means none.

@@ -1,4 +1,4 @@
-"""The memory store: memories, their tags with a kept count, and full text, in one SQLite file.
+"""The memory store in one SQLite file: memories, their tags with counts, and full text.
 
 Used from one thread; `tracker.memory.cortex` is the asyncio face of it.
 """
@@ -23,7 +23,7 @@ from tracker.scrubber import Scrubber
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which memories are meant: those that fit everything said."""
+    """A selection of memories: those that match every field that is set."""
 
     tags: Sequence[str] = ()  # all of them
     category: str | None = None
@@ -35,7 +35,7 @@ class Filter:
     id: int | None = None
 
     def conditions(self) -> tuple[str, list[Any]]:
-        """As SQL on the table `m`, beginning with AND, and its parameters; tags apart."""
+        """The SQL conditions on the table `m`, beginning with AND, and their parameters. Tags are handled apart."""
         project = "(m.project = ? OR m.project IS NULL)" if self.or_no_project else "m.project = ?"
         said = {
             "m.category = ?": self.category,
@@ -50,7 +50,7 @@ class Filter:
 
 
 class Store:
-    """A store that is open. Every method raises StoreDown where the file can't be read or written."""
+    """An open store. Every method raises StoreDown if the file can't be read or written."""
 
     def __init__(
         self, path: Path, *, create: bool = True, scrubber: Scrubber | None = None, timeout: float = BUSY_SECONDS
@@ -71,7 +71,7 @@ class Store:
             self._connection.close()
 
     def remember(self, drafts: Sequence[Draft]) -> list[int]:
-        """Stores memories in one transaction, durable on return; their ids.
+        """Stores memories in one transaction, durable on return; returns their ids.
 
         A memory whose key is known is brought up to date: nothing changes where it already says the same, or
         something newer. Raises InvalidMemory before anything is stored.
@@ -81,13 +81,13 @@ class Store:
             return [writer.put(draft) for draft in checked]
 
     def add_new(self, drafts: Sequence[Draft]) -> list[int]:
-        """Stores those memories that aren't there yet, by their key or else by what they say; their ids."""
+        """Stores the memories that are not there yet, by key or else by content; returns their ids."""
         checked = [ready(draft, self._scrubber) for draft in drafts]
         with self._writing() as writer:
             return [id for draft in checked if not writer.knows(draft) for id in (writer.put(draft),)]
 
     def select(self, wanted: Filter, *, limit: int | None = None, newest_first: bool = False) -> list[Memory]:
-        """The memories that fit, in the order in which they were stored."""
+        """The memories that match, in the order in which they were stored."""
         with self.snapshot():
             found = self._indexed(wanted, limit, newest_first)
             if wanted.tags:
@@ -96,7 +96,7 @@ class Store:
             return found[:limit]
 
     def unindexed(self, wanted: Filter) -> list[Memory]:
-        """The memories that fit among the few that are too new for the indexes by tag and of full text."""
+        """The memories that match among the newest few, which the indexes don't cover yet."""
         conditions, values = wanted.conditions()
         written = [orjson.dumps(tag).decode() for tag in wanted.tags]
         conditions += " AND instr(m.tags, ?)" * len(written)  # most are left out by this, the others looked at
@@ -104,50 +104,50 @@ class Store:
         return [memory for memory in newest if set(wanted.tags).issubset(memory.tags)]
 
     def get(self, which: int | str) -> Memory | None:
-        """The memory of an id, or of a key."""
+        """The memory with this id or key."""
         statement = sql.BY_ID if isinstance(which, int) else sql.BY_KEY
         for row in self.rows(statement, (which,)):
             return as_memory(row)
         return None
 
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a statement of `tracker.memory.sql` that reads."""
+        """The rows of a reading statement of `tracker.memory.sql`."""
         with explained(self.path):
             return self._connection.execute(statement, parameters).fetchall()
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """What is read inside is of one moment, whatever others write meanwhile."""
+        """A block in which all reads see the same moment, whatever others write meanwhile."""
         with explained(self.path), transaction(self._connection, "DEFERRED"):
             yield
 
     def last_id(self) -> int:
-        """The id of the memory that was stored last; later ones have larger ids. 0 for an empty store."""
+        """The id of the newest memory, the largest of all; 0 for an empty store."""
         return int(self.rows(sql.LAST_ID)[0][0])
 
     def delete(self, memories: Iterable[Memory]) -> int:
-        """Forgets memories; how many there were. Protected ones have to be left out by the caller."""
+        """Deletes memories; returns how many there were. The caller has to leave out protected ones."""
         with self._writing() as writer:
             return sum(writer.drop(memory.id) for memory in memories)
 
     def replace(self, kept: Memory, others: Iterable[Memory], tags: Sequence[str]) -> None:
-        """Merges memories into one of them, which gets the tags of all."""
+        """Merges memories into one of them, which gets all tags."""
         with self._writing() as writer:
             for other in others:
                 writer.drop(other.id)
             writer.retag(kept.id, tags)
 
     def touch(self, memories: Iterable[Memory]) -> None:
-        """Counts that memories were read. Where another process is writing at length, it goes uncounted."""
+        """Counts accesses to memories. If another process is writing at length, they are not counted."""
         self._write_if_free(lambda writer: writer.touch(memories), patience=0.25)
 
     def index_newest(self) -> None:
-        """Lets the indexes catch up with every memory. Where another process is writing, they go on lagging."""
+        """Brings the indexes up to date with every memory, unless another process is writing."""
         if self.rows(sql.IS_BEHIND):
             self._write_if_free(Writer.catch_up, patience=0)
 
     def run(self, statement: str, parameters: Sequence[Any] = ()) -> int:
-        """Carries out one statement of `tracker.memory.sql` that writes; the id of a row that it added."""
+        """Runs a writing statement of `tracker.memory.sql`; returns the id of a row that it added."""
         with explained(self.path), transaction(self._connection):
             return self._connection.execute(statement, parameters).lastrowid or 0
 
@@ -163,7 +163,7 @@ class Store:
         return "ok"
 
     def _rarest_first(self, tags: Sequence[str]) -> list[int] | None:
-        """The ids of tags, the rarest first; None where one of them marks no memory."""
+        """The ids of tags, the rarest first; None if no memory has one of them."""
         found = [self._connection.execute(sql.TAG, (tag,)).fetchone() for tag in dict.fromkeys(tags)]
         if not all(row and row[1] for row in found):
             return None
@@ -183,7 +183,7 @@ class Store:
             yield writer
 
     def _write_if_free(self, work: Callable[[Writer], None], *, patience: float) -> None:
-        """What a reader writes: nothing where another process goes on writing for seconds, or nobody may write."""
+        """Writes on behalf of a reader; does nothing if another process keeps writing or nobody may write."""
         with explained(self.path):
             self._connection.execute(f"PRAGMA busy_timeout = {int(1000 * patience)}")
             try:

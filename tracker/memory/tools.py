@@ -1,4 +1,4 @@
-"""The tools of the MCP server: their arguments, with the names and meanings of Cortex' own and our additions.
+"""The tools of the MCP server with their arguments: Cortex' own names and meanings, and our additions.
 
 Each tool is a struct of its arguments. Its JSON Schema, the check of what a client sends, and what the
 client is told of a tool all come from it, so that an argument can't be dropped in silence.
@@ -25,16 +25,16 @@ Salience = Annotated[float, Meta(ge=0, le=1, description="Only memories whose sa
 
 
 class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, rename="camel"):
-    """What a client may ask for. The docstring is what it is told of the tool."""
+    """A tool of the MCP server. The docstring of a subclass is its description for clients."""
 
     reads_only: ClassVar[bool] = True
 
     async def call(self, cortex: Cortex) -> Any:
-        """What the tool answers, as JSON has it: mostly what the store's method of its name returns."""
+        """The tool's answer as JSON; by default, the result of the store's method with the tool's name."""
         return await getattr(cortex, _snake(type(self).__name__))(**self.given())
 
     def given(self) -> dict[str, Any]:
-        """The arguments that weren't left out."""
+        """The arguments that the client has set."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
 
 
@@ -106,7 +106,7 @@ class Forget(Tool, frozen=True):
 
 
 class GetContext(Tool, frozen=True):
-    """What is worth knowing before work begins: important and recent memories, and the answers to a query."""
+    """Get an introduction before work begins: important and recent memories, and the answers to a query."""
 
     project: Project | UnsetType = UNSET
     query: Query | UnsetType = UNSET
@@ -140,7 +140,7 @@ class Consolidate(Tool, frozen=True):
 
 
 class MemoryStats(Tool, frozen=True):
-    """How many memories there are, by category, type, importance and project, and how large the store is."""
+    """Count the memories by category, type, importance and project, and give the size of the store."""
 
     project: Project | UnsetType = UNSET
 
@@ -182,7 +182,7 @@ def _snake(name: str) -> str:
 
 
 TOOLS: Mapping[str, type[Tool]] = {_snake(kind.__name__): kind for kind in Tool.__subclasses__()}
-"""By name, in the order of their classes, in which clients see them."""
+"""The tools by name, in the order of their classes, in which clients see them."""
 
 
 def schema_of(tool: type[Tool]) -> dict[str, Any]:
@@ -193,12 +193,12 @@ def schema_of(tool: type[Tool]) -> dict[str, Any]:
 
 
 def described(tool: type[Tool]) -> str:
-    """What a client is told of a tool."""
+    """The description of a tool for clients."""
     return " ".join((tool.__doc__ or "").split())
 
 
 def read_arguments(name: str, arguments: Mapping[str, Any] | None) -> Tool:
-    """The arguments of a call. Raises InvalidMemory for an unknown tool or argument, or one of another type."""
+    """The arguments of a call. Raises InvalidMemory for an unknown tool or argument, or a wrong type."""
     if name not in TOOLS:
         raise InvalidMemory(f"there is no tool {name}; there are {', '.join(TOOLS)}")
     try:

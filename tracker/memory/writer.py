@@ -1,4 +1,4 @@
-"""What one transaction writes: memories, and what the indexes by tag and of full text know of them."""
+"""Writing to the store within one transaction, and keeping its indexes by tag and of full text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_ONCE = 20_000  # memories at most that are kept in mind until the indexes are
 
 @contextmanager
 def writing(connection: sqlite3.Connection) -> Iterator[Writer]:
-    """A transaction: everything that its writer writes is stored together or not at all."""
+    """A transaction with its writer: all that is written is stored together or not at all."""
     with transaction(connection):
         writer = Writer(connection)
         yield writer
@@ -30,7 +30,7 @@ def writing(connection: sqlite3.Connection) -> Iterator[Writer]:
 
 
 class Writer:
-    """What a transaction writes by.
+    """The write operations of one transaction.
 
     The store's own indexes, by tag and of full text, lag behind: they know the memories up to one of them, kept
     in `index_mark`, and the newer ones enter them together. One by one, that would cost more than all the rest
@@ -42,17 +42,17 @@ class Writer:
         self._time = now()
         self._mark = self._last_id = self._marked()
         self._links: defaultdict[str, defaultdict[int, int]] = defaultdict(partial(defaultdict, int))
-        """Tag → memory → 1 where it gets the tag, -1 where it loses it."""
+        """For each tag and memory: 1 if the memory gets the tag, -1 if it loses it."""
 
     def knows(self, draft: Draft) -> bool:
-        """Whether a memory is there: by its key, or one without a key that says the same."""
+        """Whether a memory is stored already: by its key, or without a key by its content."""
         if draft.key is not None:
             return bool(self._execute(sql.BY_KEY, (draft.key,)).fetchone())
         mark = fingerprint(draft, draft.created_at or self._time)
         return bool(self._execute(sql.BY_FINGERPRINT, (mark,)).fetchone())
 
     def put(self, draft: Draft) -> int:
-        """Adds a memory, or brings the one of its key up to date; its id."""
+        """Adds a memory, or updates the one with its key; returns its id."""
         created = draft.created_at or self._time
         mark = fingerprint(draft, created) if draft.key is None else None
         times = (draft.access_count, created, draft.updated_at or created, draft.last_accessed)
@@ -67,7 +67,7 @@ class Writer:
         return added.lastrowid
 
     def drop(self, id: int) -> int:
-        """Takes a memory out of everything; 0 where it is gone already."""
+        """Removes a memory from the table and the indexes; 0 if it is gone already."""
         row = self._execute(sql.BY_ID, (id,)).fetchone()
         if row is None:
             return 0
@@ -76,25 +76,25 @@ class Writer:
         return 1
 
     def retag(self, id: int, tags: Sequence[str]) -> None:
-        """Gives a memory other tags, where it still is."""
+        """Replaces a memory's tags, if it is still there."""
         row = self._execute(sql.BY_ID, (id,)).fetchone()
         if row is not None:
             memory = as_memory(row)
             self._overwrite(memory, replace(draft_of(memory), tags=tags, updated_at=self._time))
 
     def touch(self, memories: Iterable[Memory]) -> None:
-        """Counts that memories were read."""
+        """Counts accesses to memories."""
         self._executemany(sql.TOUCH, [(self._time, memory.id) for memory in memories])
 
     def settle(self) -> None:
-        """Brings the indexes in line with what was written."""
+        """Updates the indexes by the changes of this transaction."""
         if self._last_id - self._mark > LAG:
             self.catch_up()
         if self._links:
             self._link()
 
     def catch_up(self) -> None:
-        """Lets the indexes know every memory."""
+        """Brings the indexes up to date with every memory."""
         for id, tags in self._execute(sql.UNINDEXED_TAGS):
             for tag in parsed(id, tags):
                 self._links[tag][id] += 1
@@ -116,14 +116,14 @@ class Writer:
         self._index(sql.INDEX_TEXT, memory.id, draft, 1)
 
     def _index(self, statement: str, id: int, said: Memory | Draft, change: Literal[1, -1]) -> None:
-        """Brings what an indexed memory says into the indexes, or out: full text has to be told what it knew."""
+        """Adds a memory's text to the full-text index or removes it; removing needs the text as it was indexed."""
         if id <= self._mark:
             self._execute(statement, (id, said.title, " ".join(said.tags), indexed(said.content)))
             for tag in said.tags:
                 self._links[tag][id] += change
 
     def _link(self) -> None:
-        """Writes which tag marks which memories now, in the order in which they are stored, and how often each does."""
+        """Writes the changed links between tags and memories, in the order of storing, and the counts of tags."""
         added: list[tuple[int, int]] = []
         removed: list[tuple[int, int]] = []
         for tag, changes in self._links.items():
@@ -137,11 +137,11 @@ class Writer:
         self._links.clear()
 
     def _marked(self) -> int:
-        """The newest memory that the indexes know."""
+        """The newest memory that the indexes cover."""
         return int(self._execute(sql.INDEX_MARK).fetchone()[0])
 
     def _counted(self, tag: str, change: int) -> int:
-        """The id of a tag, whose count is changed."""
+        """Changes the count of a tag; returns its id."""
         known = self._execute(sql.TAG, (tag,)).fetchone()
         if known:
             self._execute(sql.COUNT_TAG, (change, known[0]))

@@ -1,4 +1,4 @@
-"""Sinks: the places that a run is projected into, each of which can be redone from the journal at any time."""
+"""Sinks: the targets that a run is copied into. Each copy can be redone from the journal at any time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The run that a sink projects: plan and records are without secrets, which stay in the journal."""
+    """The run that a sink copies. Its plan and records are without secrets, which stay in the journal."""
 
     folder: Path  # of the run; its parent is the results folder
     plan: Plan
@@ -27,13 +27,13 @@ class Source:
 
 
 class SinkDown(KoderzError):
-    """The target can't be reached or written now. What the sink lacks is made up for by `koderz sync`."""
+    """The target can't be reached or written at present. `koderz sync` copies the missing records later."""
 
     exit_code = 3
 
 
 class SinkSlow(SinkDown):
-    """The target is there but takes too long to answer: the sink is behind, not down."""
+    """The target can be reached but takes too long to answer; the sink is behind, not down."""
 
 
 class Sink(Protocol):
@@ -48,7 +48,7 @@ class Sink(Protocol):
         """
 
     def close(self) -> None:
-        """Lets go of the target."""
+        """Closes the target."""
 
 
 # A sink's class may also have, as class or static methods:
@@ -62,20 +62,20 @@ SINKS: Mapping[str, str] = {
 
 
 JSON = "json"
-"""The summary file, which whoever ends a session writes: see tracker.sinks.json."""
+"""The summary file, written by the process that ends a session, see tracker.sinks.json."""
 
 KNOWN = (JSON, *SINKS)
 GROUP = "koderz.sinks"
-"""The entry points of other packages' sinks."""
+"""The group of entry points for other packages' sinks."""
 
 
 def open_sink(name: str, source: Source) -> Sink:
-    """The sink of this name. Raises KoderzError for an unknown name, SinkDown where the target isn't there."""
+    """Opens the sink with this name. Raises KoderzError for an unknown name, SinkDown if the target is missing."""
     return cast("Sink", find("sink", name, SINKS, GROUP)(source))
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises KoderzError, naming what there is, for a sink that nobody has."""
+    """Raises KoderzError, which lists the known sinks, if one of the names is unknown."""
     for name in names:
         if name in KNOWN:
             continue

@@ -37,7 +37,7 @@ _DIED = "the process that feeds it ended again and again"
 
 
 def main() -> None:
-    """Does the jobs that are there, and ends."""
+    """Works through the queued jobs, and ends."""
     results, environment = Path(sys.argv[1]), sys.argv[2]
     environ = dict(os.environ)  # libraries write into the other
     queue = Queue(results, environment)
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 class _Worker:
-    """Has a thread do each job."""
+    """Runs each job of the queue on a thread of its own."""
 
     def __init__(self, queue: Queue, environ: Mapping[str, str], stopping: threading.Event) -> None:
         self._queue, self._environ, self._stopping = queue, environ, stopping
@@ -68,7 +68,7 @@ class _Worker:
         self._taken_up: set[str] = set()  # leftovers, by run and sink
 
     def run(self) -> bool:
-        """Returns when there has been nothing to do for a while: whether the process has to be executed anew."""
+        """Works until the queue has been empty for a while; returns whether the process has to be executed anew."""
         worked = time.monotonic()
         while time.monotonic() - worked < _LINGER and not self._stopping.wait(_LOOK_EVERY):
             entries = self._queue.entries()
@@ -82,7 +82,7 @@ class _Worker:
         return self._has_to_restart
 
     def _look_after(self, entries: list[Entry]) -> None:
-        """Stops what nobody wants any more, and gives up what hangs: its thread goes with the process."""
+        """Stops jobs that were withdrawn, and gives up those that hang: their threads end with the process."""
         for feeder in self._feeders:
             if feeder.has_moved:
                 self._fed.add(feeder.entry.sink)
@@ -114,7 +114,7 @@ class _Worker:
                 self._feeders.append(feeder)
 
     def _take_up(self) -> bool:
-        """Makes jobs of leftovers of those sinks that are at work again, each once; whether there are any.
+        """Queues the leftovers of sinks that are at work again, each once; returns whether there are any.
 
         They come last, so that one that the process dies of takes no other with it.
         """
@@ -135,7 +135,7 @@ class _Worker:
 
 
 def _beat(path: Path) -> None:
-    """Touches a file for as long as the process lives."""
+    """Touches a file as a heartbeat for as long as the process lives."""
     while True:
         with contextlib.suppress(OSError):  # the folder is gone
             path.touch()
@@ -143,7 +143,7 @@ def _beat(path: Path) -> None:
 
 
 def _lower_priority() -> None:
-    """Lets runs have the processor first.
+    """Lowers the priority of this process, so that runs have the processor first.
 
     A session of its own has, on many Linux systems, a share of its own too, within which alone niceness counts; but
     that share can be set as well.
@@ -155,7 +155,7 @@ def _lower_priority() -> None:
 
 @contextlib.contextmanager
 def _logging(path: Path) -> Iterator[None]:
-    """Whatever sinks and their libraries print goes there; a log that stays empty is removed."""
+    """Writes the output of sinks and their libraries to a log, which is removed if it stays empty."""
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         for standard in (1, 2):
@@ -169,7 +169,7 @@ def _logging(path: Path) -> Iterator[None]:
 
 
 class _Log(io.TextIOBase):
-    """Standard output and error: what a library complains of may name a secret."""
+    """Standard output and error without secrets, which a library's complaints may name."""
 
     def __init__(self) -> None:
         self._scrubber = Scrubber()

@@ -1,4 +1,4 @@
-"""One thread for each job: a run into a sink. Threads of the same sink take turns, a batch each."""
+"""The thread that copies one run into one sink. Threads of the same sink take turns, a batch each."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _REASON = 300  # characters
 
 
 class Pulse:
-    """Tells by its use of the processor when a thread was last at work: one that is slow from one that hangs."""
+    """The time at which a thread last used the processor, which tells a slow thread from one that hangs."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock`: the seconds of the processor that the thread has used."""
+        """`clock` returns the processor seconds that the thread has used."""
         self._clock, self._used, self._at = clock, 0.0, 0.0
 
     def last(self, now: float) -> float:
-        """When it was last seen to have used the processor."""
+        """The time at which the thread was last seen to have used the processor."""
         used = self._clock()
         if used - self._used > _PULSE:
             self._used, self._at = used, now
@@ -43,7 +43,7 @@ class Pulse:
 
 
 def _clock_of_thread() -> Callable[[], float]:
-    """The clock of the thread that asks; one that stands still where the system has none, or the thread has ended."""
+    """The processor clock of the calling thread; constant if the system has none or the thread has ended."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return lambda: 0.0
     clock = time.pthread_getcpuclockid(threading.get_ident())
@@ -57,7 +57,7 @@ def _clock_of_thread() -> Callable[[], float]:
 
 
 class Feeder(threading.Thread):
-    """Brings a sink up to date with a run, and keeps it so for as long as the run goes on."""
+    """Copies a run into a sink, and keeps the sink up to date for as long as the run goes on."""
 
     def __init__(self, entry: Entry, job: Job, results: Path, environ: Mapping[str, str], turn: threading.Lock) -> None:
         super().__init__(name=f"{job.sink} {job.run}", daemon=True)
@@ -101,7 +101,7 @@ class Feeder(threading.Thread):
 
     @property
     def is_hung(self) -> bool:
-        """Whether a batch takes longer than it may once the run is over, or nobody wants it any more.
+        """Whether a batch takes too long although the run is over or the job was withdrawn.
 
         A thread that uses the processor, if only a little since others have it, has longer.
         """
@@ -116,7 +116,7 @@ class Feeder(threading.Thread):
         return is_late and self._is_over()
 
     def give_up(self, reason: Exception | str) -> None:
-        """Leaves the rest to the next process that finds the sink at work, or to `koderz sync`."""
+        """Leaves the remaining records to a later process, or to `koderz sync`."""
         is_slow = isinstance(reason, SinkSlow | Held | str)
         self._put_down("behind" if is_slow else "down", reason)
         self.entry.give_up()
@@ -127,7 +127,7 @@ class Feeder(threading.Thread):
         return True
 
     def _feed(self) -> None:
-        """Feeds the sink for as long as it holds, until nothing is left to do or it is stopped."""
+        """Copies records until none are left or the thread is stopped."""
         with Projection(self._folder, self._job.sink, self._job.options, self._environ) as projection:
             while not self.stopping.is_set():
                 last_look = self._is_over()

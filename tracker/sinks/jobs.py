@@ -1,4 +1,4 @@
-"""What is left to do for the sinks of a results folder: a file for each run and sink, in its folder `.sinks`.
+"""The queue of jobs for the sinks of a results folder: a file for each run and sink, in its folder `.sinks`.
 
 Commands submit jobs; a background process takes them from there, and removes each that it is through with. What a
 process leaves undone, however it ends, is taken up by the next one. A job that is given up stays as a leftover, for a
@@ -33,7 +33,7 @@ _OF_TARGETS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A run that is to be projected into a sink, also while the run goes on."""
+    """A run to be copied into a sink, also while the run goes on."""
 
     run: str  # the name of its folder
     sink: str
@@ -44,7 +44,7 @@ class Job:
 
 
 def environment_of(environ: Mapping[str, str], secrets: Iterable[str] = ()) -> str:
-    """A digest of the variables that sinks depend on: a job is done by a process that has the same.
+    """A digest of the variables that sinks depend on; a job needs a process that has the same ones.
 
     These are the variables by which sinks find their targets, and those whose values they have to keep out of them;
     `secrets` names such variables beside those that are named so. What is in them may be relative to the folder.
@@ -62,28 +62,28 @@ class Entry(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The run and the sink: of each there is one job at a time."""
+        """The run and the sink, for which there is one job at a time."""
         return self.path.stem
 
     @property
     def sink(self) -> str:
-        """The name of its sink."""
+        """The name of the job's sink."""
         return self.key.partition(".")[2]
 
     @property
     def tries(self) -> int:
-        """How many processes have begun it."""
+        """The number of processes that have begun the job."""
         return int(self.path.suffix[1:])
 
     def read(self) -> Job | None:
-        """The job; None where it is gone, or damaged."""
+        """The job; None if it is gone or damaged."""
         try:
             return _decoder.decode(self.path.read_bytes())
         except (OSError, msgspec.DecodeError):
             return None
 
     def counted(self, tries: int) -> Entry | None:
-        """Counts a process that begins it (+1), or leaves it to the next one (-1); None where the job is gone."""
+        """Counts a process that begins the job (+1) or leaves it to the next one (-1); None if the job is gone."""
         path = self.path.with_suffix(f".{self.tries + tries}")
         try:
             self.path.rename(path)
@@ -92,30 +92,30 @@ class Entry(NamedTuple):
         return Entry(path)
 
     def give_up(self) -> None:
-        """Makes it a leftover."""
+        """Marks the job as a leftover."""
         with suppress(OSError):
             self.path.rename(self.path.with_suffix(_LEFT_OVER))
 
     def take_up(self) -> None:
-        """Makes a leftover a job again that nobody has begun yet."""
+        """Turns a leftover into a job that no process has begun yet."""
         with suppress(OSError):
             self.path.rename(self.path.with_suffix(".0"))
 
     def remove(self) -> None:
-        """Nothing more is to be done."""
+        """Removes the job, which is done or withdrawn."""
         with suppress(OSError):
             self.path.unlink()
 
 
 class Queue:
-    """The jobs of a results folder for processes with the same variables."""
+    """The jobs of a results folder that processes with the same variables can do."""
 
     def __init__(self, results: Path, environment: str) -> None:
         self.results = results
         self.folder = results / FOLDER / environment
 
     def submit(self, job: Job) -> None:
-        """Adds a job, in place of an earlier one of its run and sink. Raises StorageError where the disk refuses."""
+        """Adds a job, replacing an earlier one of its run and sink. Raises StorageError if the disk refuses."""
         key = f"{job.run}.{job.sink}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -126,12 +126,12 @@ class Queue:
             raise StorageError(f"{self.folder} can't be written ({error.strerror})") from None
 
     def drop(self, run: str, sink: str) -> None:
-        """Removes the job of a run and sink, whichever variables it was submitted with."""
+        """Removes the job of a run and sink, with whatever variables it was submitted."""
         for path in self.results.glob(f"{FOLDER}/*/{run}.{sink}.*"):
             path.unlink(missing_ok=True)
 
     def entries(self) -> list[Entry]:
-        """All that is left to do, without leftovers."""
+        """All jobs, without leftovers."""
         return [entry for entry in self._all() if entry.path.suffix[1:].isdecimal()]
 
     def leftovers(self) -> list[Entry]:
@@ -146,7 +146,7 @@ class Queue:
         return [Entry(self.folder / name) for name in names if not name.startswith(".")]
 
     def of_run(self, run: str) -> dict[str, Entry]:
-        """What is left to do for a run, by sink."""
+        """The jobs of a run, by sink."""
         return {entry.key.removeprefix(f"{run}."): entry for entry in self.entries() if entry.key.startswith(f"{run}.")}
 
 

@@ -1,4 +1,4 @@
-"""The summary as one JSON file, `<results>/<run_id>.json`: for jq, and for whoever has no koderz."""
+"""The summary as one JSON file, `<results>/<run_id>.json`, for jq and for readers without koderz."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_summary(folder: Path) -> tuple[Path, Summary]:
 
 
 def encode_summary(summary: Summary) -> Iterator[bytes]:
-    """The summary as JSON, indented by two spaces, in pieces: a large run is never held twice."""
+    """The summary as JSON indented by two spaces, in pieces, so that a large run is never in memory twice."""
     yield from _object(dict(_entries(summary)), b"")
     yield b"\n"
 
@@ -51,7 +51,7 @@ def _entries(summary: Summary) -> Iterator[tuple[str, Any]]:
 
 
 def _arm_entries(summary: Summary) -> Iterator[tuple[str, Any]]:
-    """Each arm stands in `arms` by name; those of a mode also where the seed's schema has a place for them."""
+    """Each arm under `arms` by name; the arms of a mode also under the older keys of the schema."""
     if len(summary.arms) == 1:
         (arm,) = summary.arms.values()
         yield "results", arm.results

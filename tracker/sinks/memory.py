@@ -33,7 +33,7 @@ _ASKED = 4000  # characters of what was asked
 
 
 class MemorySink:
-    """Projects one run into the memory store of its results folder, or of `KODERZ_MEMORY`."""
+    """Copies one run into the memory store of its results folder, or of `KODERZ_MEMORY`."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -44,7 +44,7 @@ class MemorySink:
             self._store = Store(path, scrubber=scrubber, timeout=_PATIENCE)
 
     def take(self, records: Sequence[Record]) -> None:
-        """One transaction for all of them: the last outcome of each experiment, and how the run stands."""
+        """Stores in one transaction the last outcome of each experiment, and the state of the run."""
         if drafts := list(self._drafts(records)):
             with _border():
                 self._store.remember(drafts)
@@ -55,7 +55,7 @@ class MemorySink:
 
     @staticmethod
     def rebuild(results: Path, environ: Mapping[str, str]) -> Path | None:
-        """Makes a damaged store usable again before the journals are taken anew; where the original went.
+        """Rebuilds a damaged store before the journals are copied anew; returns where the original went.
 
         None where it isn't damaged, or not there. Raises SinkDown where it is locked or can't be written.
         """
@@ -130,7 +130,7 @@ class MemorySink:
 
 @contextmanager
 def _border() -> Iterator[None]:
-    """What the store or the journal refuses comes out as SinkDown."""
+    """Turns errors of the store and of the journal into SinkDown."""
     try:
         yield
     except (StoreDown, JournalError) as error:
@@ -173,7 +173,7 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
 def _told(
     plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attempt], story: Sequence[Record]
 ) -> Iterator[str]:
-    """What people and agents read of it: nothing of hidden tests, and no program."""
+    """The text of an experiment's memory for people and agents, without hidden tests and programs."""
     yield f"{outcome.problem_id} · {outcome.solver} · {plan.model_of(outcome.arm)}: {_ending(outcome)}"
     if asked := _asked(story):
         yield f"Asked:\n{asked}"
@@ -200,7 +200,7 @@ def _ending(outcome: Experiment | Fault) -> str:
 
 
 def _asked(story: Sequence[Record]) -> str:
-    """The first thing that the model was told, cut where it is long."""
+    """The first message to the model, shortened if it is long."""
     for record in story:
         if isinstance(record, Call) and record.purpose == "attempt":
             texts = [text_of(message) for message in record.messages if message["role"] == "user"]

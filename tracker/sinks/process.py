@@ -1,4 +1,4 @@
-"""The process that feeds the sinks of a results folder, as commands see it."""
+"""The background process that feeds the sinks of a results folder, as commands start and watch it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TO_BEGIN = 10.0  # seconds that a process has to take a job on
 
 
 class Status(NamedTuple):
-    """Where a sink is with a run that is over."""
+    """The state of a sink for a run that is over."""
 
     state: Literal["behind", "down", "done"]
     reason: str = ""
@@ -55,7 +55,7 @@ class SinkProcess:
         self._pid = self._code = 0  # where it is this one's child, and how that ended
 
     def start(self) -> None:
-        """Starts it unless it is there, in a session of its own: no Ctrl-C and no closing of a terminal reaches it."""
+        """Starts the process unless it runs, in a session of its own, so that Ctrl-C in a terminal doesn't reach it."""
         if self.is_alive():
             return
         path = os.pathsep.join(filter(None, [str(_ROOT), self._environ.get("PYTHONPATH")]))
@@ -67,7 +67,7 @@ class SinkProcess:
         self._code = 0
 
     def is_alive(self) -> bool:
-        """Whether it is at work, or waits for its turn."""
+        """Whether the process is at work or waits for its turn."""
         if self._pid:
             with suppress(ChildProcessError):
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -78,17 +78,17 @@ class SinkProcess:
         return _is_held(self.queue.folder)
 
     def beats_since(self, begun: float) -> bool:
-        """Whether it has had a heartbeat of late, or had no time for one since the time `begun`."""
+        """Whether it has had a recent heartbeat, or no time for one since `begun`."""
         return time.time() - max(begun, _last_beat(self.queue.folder)) < _BEAT_LOST
 
     @property
     def ending(self) -> str:
-        """How it ended, where that is known and was no ordinary end."""
+        """The signal or exit code with which the process failed, if that is known; else empty."""
         return f" (signal {-self._code})" if self._code < 0 else f" (exit code {self._code})" if self._code else ""
 
 
 def wake(results: Path, environ: Mapping[str, str]) -> None:
-    """Has a process take up what an earlier one left undone when it died."""
+    """Starts a process if an earlier one died and left jobs undone."""
     if (results / FOLDER).is_dir():
         process = SinkProcess(results, environ)
         if process.queue.entries():
@@ -96,7 +96,7 @@ def wake(results: Path, environ: Mapping[str, str]) -> None:
 
 
 class Submission:
-    """A run that the process of its results folder brings into sinks, also while the run goes on.
+    """A run handed to the process of its results folder, which copies it into sinks, also while it goes on.
 
     Raises StorageError where the disk refuses.
     """
@@ -112,7 +112,7 @@ class Submission:
         process.start()
 
     def keep_alive(self) -> str:
-        """Starts the process again where it has died, now and then; says so the first time, else nothing."""
+        """Restarts the process if it has died, checked now and then; returns a notice the first time."""
         if not self._is_time_to_look() or self._process.is_alive() or not self.left():
             return ""
         told = "" if self._is_death_told else f"the process that feeds the sinks ended{self._process.ending}"
@@ -121,20 +121,20 @@ class Submission:
         return told and f"{told}; another one goes on"
 
     def left(self) -> set[str]:
-        """The sinks that are not up to date and that the process isn't through with."""
+        """The sinks that are not up to date and whose jobs are not done."""
         found = self._process.queue.of_run(self._folder.name).keys()  # first: once a job is gone, its standing is final
         standings = standing_of(self._folder)
         return {name for name in self.sinks if name in found and not self._is_level(standings, name)}
 
     def leave(self) -> bool:
-        """Leaves the rest to the process: whether there is any."""
+        """Leaves the remaining jobs to the process; returns whether there are any."""
         if not self.left():
             return False
         self._process.start()
         return True
 
     def wait(self, watch: Watch) -> dict[str, str]:
-        """Sees the run into its sinks; returns those that stay behind, each with the reason.
+        """Waits until the run is in its sinks; returns the sinks that stay behind, each with the reason.
 
         `watch` is called again and again with how far they are. A process that dies is replaced, a few times.
         KeyboardInterrupt withdraws the rest.
@@ -146,13 +146,13 @@ class Submission:
             raise
 
     def wait_for(self, sinks: Iterable[str], seconds: float) -> dict[str, str]:
-        """Sees the run into these of its sinks, for so long at most; returns those that were given up, as `wait`."""
+        """Waits at most so many seconds for these sinks; returns those that were given up, as `wait` does."""
         wanted = [name for name in sinks if name in self._jobs]
         self._wait(lambda _: None, wanted, time.monotonic() + seconds)
         return self._given_up([name for name in wanted if name not in self.left()])
 
     def withdraw(self) -> None:
-        """Leaves the rest to the next process that finds the sinks at work, or to `koderz sync`."""
+        """Leaves the remaining records to a later process, or to `koderz sync`."""
         for name, entry in self._process.queue.of_run(self._folder.name).items():
             if name in self._jobs:
                 entry.give_up()
@@ -163,7 +163,7 @@ class Submission:
         return {name: (found and found.reason) or "it didn't come to an end" for name, found in behind.items()}
 
     def _wait(self, watch: Watch, sinks: Collection[str], until: float) -> dict[str, str]:
-        """What is given up while the process has yet to do it, each with the reason."""
+        """Waits for these sinks; returns those that are given up before the process has fed them, with the reason."""
         total = sum(1 for _ in load_index(self._folder / NAME).columns("offset"))
         to_begin = time.monotonic() + max(_TO_BEGIN, *(TO_OPEN * job.patience for job in self._jobs.values()))
         begun, starts = time.time(), 0
@@ -192,7 +192,7 @@ class Submission:
         return True
 
     def _has_to_wait(self) -> bool:
-        """Whether there is another process, and this one hasn't had its turn yet."""
+        """Whether another process is at work, and this one waits for its turn."""
         own = self._process.queue
         others = (folder for folder in own.folder.parent.glob("*/") if folder != own.folder)
         return not any(entry.tries for entry in own.entries()) and any(map(_is_held, others))
@@ -206,7 +206,7 @@ class Submission:
 
 
 def at_work(results: Path) -> dict[str, list[str]]:
-    """The sinks that are being brought up to date now, by run, in whichever environment."""
+    """The sinks that are being fed now, by run, in any environment."""
     found: dict[str, list[str]] = {}
     for folder in (results / FOLDER).glob("*/"):
         if _is_held(folder) and time.time() - _last_beat(folder) < _BEAT_LOST:
@@ -216,7 +216,7 @@ def at_work(results: Path) -> dict[str, list[str]]:
 
 
 def describe_sinks(folder: Path) -> dict[str, str]:
-    """Where each sink of a run stands, in words: how far those are that lack something, and whether they go on."""
+    """The state of each sink of a run in words: its progress if records are missing, and whether it is being fed."""
     now = at_work(folder.parent).get(folder.name, ())
     words = {}
     for name, standing in standing_of(folder).items():
@@ -234,7 +234,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def _last_beat(folder: Path) -> float:
-    """When the process of a queue had its last heartbeat; 0 where it has had none."""
+    """The time of the last heartbeat of a queue's process; 0 if it has had none."""
     try:
         return (folder / BEAT).stat().st_mtime
     except OSError:

@@ -1,4 +1,4 @@
-"""One run's way into one sink: from where the sink stands to the end of the journal, a batch at a time."""
+"""Copies one run into one sink: from the sink's position to the end of the journal, a batch at a time."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _BATCH_BYTES = 8 << 20  # of journal
 
 
 class Held(KoderzError):
-    """Another process feeds this run into this sink."""
+    """Another process is feeding this run into this sink."""
 
 
 class SinkFailed(SinkDown):
-    """The sink's own code raised something that it doesn't declare."""
+    """The sink's own code raised an error that it doesn't declare."""
 
 
 class Projection:
-    """Holds a run for a sink, and hands it what it lacks. A context manager; Held where it is taken."""
+    """Locks a run for a sink and feeds it the missing records. A context manager; raises Held if the lock is taken."""
 
     def __init__(self, folder: Path, name: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> None:
         self.folder, self.name = folder, name
@@ -51,7 +51,7 @@ class Projection:
         self.close()
 
     def open(self, patience: float = 0.0) -> None:
-        """Holds the run for the sink. Raises Held where it is taken for so many seconds."""
+        """Locks the run for the sink. Raises Held if the lock is taken for so many seconds."""
         self._lock = hold(self.folder, self.name, patience)
         try:
             self._begin()
@@ -60,7 +60,7 @@ class Projection:
             raise
 
     def close(self) -> None:
-        """Lets go of the target and of the run."""
+        """Closes the target and releases the run."""
         try:
             if self._sink is not None:
                 with as_down(), suppress(SinkDown):
@@ -69,13 +69,13 @@ class Projection:
             self._lock.release()
 
     def look(self) -> int:
-        """How many records the sink lacks, as of now. Raises JournalError where the journal is gone."""
+        """The number of records that the sink lacks at present. Raises JournalError if the journal is gone."""
         for entry in self._stories.refresh():
             self._left.append(entry.span)
         return len(self._left)
 
     def take(self) -> None:
-        """Hands on the next batch, and puts down that it is there. Raises SinkDown."""
+        """Feeds the next batch, and records the sink's new position. Raises SinkDown."""
         spans = self._next_spans()
         with as_down():
             records = list(self._stories.records(spans))
@@ -89,13 +89,13 @@ class Projection:
         self._put_down(state, bytes=sum(spans[-1]), records=self._standing.records + len(spans))
 
     def catch_up(self) -> None:
-        """Hands on all that there is as of now. Raises SinkDown."""
+        """Feeds all records that there are at present. Raises SinkDown."""
         while self.look():
             self.take()
         self.settle()
 
     def settle(self) -> None:
-        """Puts down that nothing is left to do."""
+        """Records that nothing is left to do."""
         if self._standing.state != "up to date":
             self._put_down("up to date")
 
@@ -123,12 +123,12 @@ class Projection:
 
 
 def hold(folder: Path, name: str, patience: float = 0.0) -> BaseFileLock:
-    """What only one process can have at a time of a run and a sink. Raises Held where it is taken for so long."""
+    """The lock of a run for a sink, held by one process at a time. Raises Held if it is taken for so long."""
     return acquired(folder / f".{name}.lock", patience, Held("another koderz process is at it"))
 
 
 def put_down(folder: Path, name: str, state: Literal["behind", "down"], reason: str) -> None:
-    """Writes that a sink is behind or down, and why; where it stood, it stands."""
+    """Records that a sink is behind or down, and why, at its old position."""
 
     def change(before: Mapping[str, Standing]) -> dict[str, Standing]:
         standing = before.get(name) or Standing(state=state)
@@ -138,7 +138,7 @@ def put_down(folder: Path, name: str, state: Literal["behind", "down"], reason: 
 
 
 def start_again(folder: Path, name: str, patience: float = 0.0) -> None:
-    """Forgets how far a sink has come, so that it is handed every record. Raises Held, see `hold`."""
+    """Resets a sink's position, so that it is fed every record again. Raises Held, see `hold`."""
     with hold(folder, name, patience):
         before = standing_of(folder).get(name) or Standing(state="behind")
         after = Standing(state="behind", options=before.options)
@@ -146,24 +146,24 @@ def start_again(folder: Path, name: str, patience: float = 0.0) -> None:
 
 
 def is_level(standing: Standing | None, name: str, options: Mapping[str, Any]) -> bool:
-    """Whether the target has all of the run, as it would be made with these options."""
+    """Whether the target has the whole run, made with these options."""
     return standing is not None and standing.state == "up to date" and not is_outdated(standing, name, options)
 
 
 def is_outdated(standing: Standing, name: str, options: Mapping[str, Any]) -> bool:
-    """Whether the target was made with other options than are asked for now."""
+    """Whether the target was made with options other than these."""
     own = _own(name, options)
     return standing.bytes > 0 and any(standing.options.get(key) != value for key, value in own.items())
 
 
 def _own(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are a sink's own, those that were given."""
+    """The given options that belong to a sink."""
     return {key: value for key, value in options.items() if key.startswith(f"{name}_") and value is not None}
 
 
 @contextmanager
 def as_down() -> Iterator[None]:
-    """Whatever a sink raises becomes a SinkDown; a KoderzError where it can't even be loaded."""
+    """Turns any error of a sink into a SinkDown; into a KoderzError if the sink can't even be loaded."""
     try:
         yield
     except KoderzError:
@@ -175,14 +175,14 @@ def as_down() -> Iterator[None]:
 
 
 def _next_size(size: int, seconds: float) -> int:
-    """So large that a batch is cheap, so small that progress is seen."""
+    """The size of the next batch: large enough to be cheap, small enough to show progress."""
     if seconds < _QUICK:
         return min(2 * size, _LARGEST)
     return max(size // 2, 1) if seconds > _SLOW else size
 
 
 def _boundary(spans: Sequence[tuple[int, int]], end: int) -> int:
-    """How many lines end by byte `end`; none unless one ends just there."""
+    """The number of lines that end by byte `end`; 0 unless a line ends exactly there."""
     if not end:
         return 0
     return next((number for number, span in enumerate(spans, 1) if sum(span) == end), 0)

@@ -1,4 +1,4 @@
-"""Where each sink of a run stands: `<run_id>/sinks.json`, written whole or not at all.
+"""The state of each sink of a run: `<run_id>/sinks.json`, written whole or not at all.
 
 A cache like the index: one that is missing, torn or of another journal only means that the sinks are
 handed every record again, which leaves their targets as they are.
@@ -29,7 +29,7 @@ State = Literal["up to date", "behind", "down", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How far one sink has come."""
+    """The state of one sink: how far it has come."""
 
     state: State
     reason: str = ""  # why it is down, or behind
@@ -42,7 +42,7 @@ class Standing:
         return f"{self.state}: {self.reason}" if self.reason else self.state
 
     def progress(self, folder: Path | str) -> int:
-        """How much of the journal is in the sink, in per cent."""
+        """The share of the journal that is in the sink, in per cent."""
         try:
             return 100 * self.bytes // os.stat(f"{folder}/{JOURNAL}").st_size  # noqa: PTH116
         except (OSError, ZeroDivisionError):
@@ -57,7 +57,7 @@ class _File:
 
 
 def standing_of(folder: Path | str) -> Mapping[str, Standing]:
-    """Where each sink of the run in `folder` stands, by name; empty where nothing is known.
+    """The state of each sink of the run in `folder`, by name; empty if nothing is known.
 
     What was up to date is behind once the journal has grown. Reads a few hundred bytes, and what the
     journal has grown by.
@@ -72,7 +72,7 @@ def standing_of(folder: Path | str) -> Mapping[str, Standing]:
 
 
 def record_standings(folder: Path, change: Callable[[Mapping[str, Standing]], Mapping[str, Standing]]) -> None:
-    """Replaces the standings that `change` returns when given those that hold now.
+    """Replaces the recorded states with those that `change` returns for the present ones.
 
     Safe from several processes and threads at once. Raises StorageError where the disk refuses.
     """
@@ -92,7 +92,7 @@ def record_standings(folder: Path, change: Callable[[Mapping[str, Standing]], Ma
 
 
 def choose_sinks(folder: Path, chosen: Iterable[str], known: Iterable[str]) -> None:
-    """Puts down which sinks a session feeds. A cursor is kept where a sink is turned off, and on again."""
+    """Records which sinks a session feeds. A sink that is turned off and on again keeps its position."""
     on = tuple(chosen)
 
     def change(before: Mapping[str, Standing]) -> dict[str, Standing]:
@@ -103,7 +103,7 @@ def choose_sinks(folder: Path, chosen: Iterable[str], known: Iterable[str]) -> N
 
 
 def mark_up_to_date(folder: Path, name: str) -> None:
-    """For a sink that is made anew from the whole journal each time."""
+    """Records that a sink has the whole journal, for a sink that is made anew from all of it each time."""
     end = (folder / JOURNAL).stat().st_size
     record_standings(folder, lambda _: {name: Standing(state="up to date", bytes=end)})
 
@@ -117,7 +117,7 @@ def _turned(before: Standing | None, *, on: bool) -> Standing:
 
 
 def _has_grown(journal: str, since: int) -> bool:
-    """Whether there is a whole line from byte `since` on: a torn last one counts for nothing."""
+    """Whether there is a whole line from byte `since` on; a torn last line doesn't count."""
     try:
         if os.stat(journal).st_size <= since:  # noqa: PTH116
             return False
@@ -129,7 +129,7 @@ def _has_grown(journal: str, since: int) -> bool:
 
 
 def _read(folder: Path | str) -> _File:
-    """By plain text instead of paths, which cost more than the reading where there are 10,000 runs."""
+    """Reads the file by its path as plain text: for 10,000 runs, Path objects cost more than the reading."""
     try:
         with open(f"{folder}/{NAME}", "rb", buffering=0) as file:  # noqa: PTH123
             found = msgspec.json.decode(file.read(), type=_File)

@@ -1,1 +1,1 @@
-"""Runs in MLflow, as `mlflow.genai.evaluate` makes them: a benchmark run is a run, an experiment a trace of it."""
+"""Runs in MLflow, as `mlflow.genai.evaluate` makes them: each arm an evaluation run, each experiment a trace."""

@@ -1,4 +1,4 @@
-"""The files of a run in MLflow, and those of an arm's run: summary, plan, tables, figures, prompts and artifacts."""
+"""The artifacts of a run in MLflow and of an arm's run: summary, plan, tables, figures, prompts, texts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARTIFACTS_FROM = 20  # experiments that are looked through for artifacts before
 
 
 def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) -> None:
-    """What goes along with the run: summary, plan, prompts, table, and the report once it is there."""
+    """Writes the artifacts of a run: summary, plan, prompts, table, and the report if there is one."""
     with (into / "summary.json").open("wb") as file:
         file.writelines(encode_summary(summary))
     plan = orjson.loads(encode(stories.plan))
@@ -36,7 +36,7 @@ def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) ->
 
 
 def write_arm_files(summary: Summary, arm: str, into: Path) -> None:
-    """What goes along with an arm's run: the table of its experiments and its figures."""
+    """Writes the artifacts of an arm's run: the table of its experiments and its figures."""
     (into / TABLE).write_bytes(orjson.dumps(_table(summary, arm)))
     (into / FIGURES).write_bytes(figures_file(summary, [arm]))
 
@@ -48,7 +48,7 @@ _COLUMNS = (
 
 
 def _table(summary: Summary, arm: str = "") -> dict[str, Any]:
-    """All experiments, or those of an arm, as MLflow shows tables: it groups by the first column."""
+    """All experiments, or those of one arm, in MLflow's form of a table, which is grouped by its first column."""
     results = [result for result in summary.results if not arm or result.arm == arm]
     several = len({result.sample for result in results}) > 1
     rows = [_row({name: getattr(result, name) for name in _COLUMNS}, several=several) for result in results]
@@ -67,7 +67,7 @@ def _row(known: dict[str, Any], *, several: bool) -> list[Any]:
 
 
 def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
-    """One conversation of each purpose and solver, as it was sent."""
+    """Writes one conversation for each purpose and solver, as it was sent."""
     into.mkdir()
     named: dict[str, Sequence[dict[str, Any]]] = {}
     for result in summary.results[:_PROMPTS_FROM]:
@@ -80,7 +80,7 @@ def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
 
 
 def _write_artifacts(summary: Summary, stories: Stories, into: Path) -> None:
-    """What the last attempt of each experiment left as texts, such as a diff or a log, in a folder by its id."""
+    """Writes the texts of each experiment's last attempt, such as a diff or a log, in a folder named by its id."""
     for number, result in enumerate(summary.results):
         attempts = [record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)]
         texts = {name: text for name, text in (attempts[-1].artifacts if attempts else {}).items() if type(text) is str}

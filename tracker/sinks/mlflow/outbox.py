@@ -1,4 +1,4 @@
-"""What of a run is in MLflow already: which run and trace there stands for which experiment.
+"""A record of what MLflow already has of a run: the MLflow run and trace of each experiment.
 
 MLflow makes up the ids of its runs, and looking one up by tag scans all of them. So before a run is created,
 that it will be is written down here, and afterwards under which id. Whoever finds an entry with an empty id
@@ -23,7 +23,7 @@ RUN = ""  # stands in an experiment's place for the run itself
 
 
 def of_arm(name: str) -> str:
-    """What stands in an experiment's place for the run of the arm of that name."""
+    """The key under which the run of an arm stands among those of experiments."""
     return f"arm/{name}"
 
 
@@ -42,7 +42,7 @@ _WAIT_SECONDS = 30.0
 
 
 class Entry(NamedTuple):
-    """What MLflow has of one experiment."""
+    """The run of one experiment in MLflow, and how much of its story MLflow has."""
 
     run_id: str | None = None
     run_lines: int = 0
@@ -50,7 +50,7 @@ class Entry(NamedTuple):
 
 
 def page_of(folder: Path, target: str) -> str | None:
-    """The path of the run's page within MLflow's UI; None where the run isn't there."""
+    """The path of the run's page within MLflow's UI; None if the run isn't there."""
     if not (folder / NAME).exists():
         return None
     query = "SELECT place, run_id FROM entry WHERE target = ? AND experiment_id = ? AND run_id != ''"
@@ -63,7 +63,7 @@ def page_of(folder: Path, target: str) -> str | None:
 
 
 class Outbox:
-    """The entries of one run in one target. Only one process at a time is `inside`."""
+    """The entries of one run in one target. Only one process at a time can be `inside`."""
 
     def __init__(self, folder: Path, target: str) -> None:
         from filelock import FileLock
@@ -83,7 +83,7 @@ class Outbox:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Keeps every other process out; the kernel lets go when this one ends, however it ends."""
+        """Keeps every other process out. The kernel releases the lock whenever this one ends."""
         from filelock import Timeout
 
         try:
@@ -95,7 +95,7 @@ class Outbox:
             raise SinkDown(f"{self._path} can't be used ({error})") from None
 
     def get(self, experiment_id: str) -> Entry:
-        """What is known of the experiment."""
+        """The entry of an experiment."""
         found = self._db.execute(
             "SELECT run_id, run_lines, trace_lines FROM entry WHERE target = ? AND experiment_id = ?",
             (self._target, experiment_id),
@@ -103,7 +103,7 @@ class Outbox:
         return Entry(found[0] or None, *found[1:]) if found else Entry()
 
     def created(self, experiment_id: str, run_id: str, place: str) -> None:
-        """The run that stands for it, '' while it is being created, and which of MLflow's experiments that is in."""
+        """Records the run of an experiment ('' while it is being created), and MLflow's experiment of that run."""
         self._write(
             "INSERT INTO entry (target, experiment_id, run_id, place) VALUES (?1, ?2, ?3, ?4) "
             "ON CONFLICT DO UPDATE SET run_id = ?3, place = ?4",
@@ -113,11 +113,11 @@ class Outbox:
         )
 
     def told(self, experiment_id: str, lines: int) -> None:
-        """The run now tells so many lines of the story."""
+        """Records how many lines of the experiment's story its run shows."""
         self._write("UPDATE entry SET run_lines = ?3 WHERE target = ?1 AND experiment_id = ?2", experiment_id, lines)
 
     def traced(self, lines: Mapping[str, int]) -> None:
-        """The traces of these experiments now tell so many lines of their stories."""
+        """Records how many lines of the experiments' stories their traces show."""
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
@@ -127,18 +127,18 @@ class Outbox:
             )
 
     def is_unsure(self) -> bool:
-        """Whether a process died while it created a run."""
+        """Whether a process died while it was creating a run."""
         query = "SELECT 1 FROM entry WHERE target = ? AND run_id = '' AND experiment_id != '' LIMIT 1"
         return self._db.execute(query, (self._target,)).fetchone() is not None
 
     def settle(self, runs: Iterable[tuple[str, str]], place: str) -> None:
-        """Takes in what a search found, as pairs of experiment and run; what wasn't found was never created."""
+        """Records runs found by a search, as pairs of experiment and run; any other was never created."""
         for experiment_id, run_id in runs:
             self.created(experiment_id, run_id, place)
         self._write("UPDATE entry SET run_id = NULL WHERE target = ? AND run_id = '' AND experiment_id != ''")
 
     def forget(self) -> None:
-        """Nothing of it is in the target any more."""
+        """Deletes all entries of the target, which has lost its data."""
         self._db.execute("DELETE FROM entry WHERE target = ?", (self._target,))
 
     def _write(self, statement: str, *values: object) -> None:

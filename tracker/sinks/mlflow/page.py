@@ -1,4 +1,4 @@
-"""What an MLflow run says, without MLflow: params, tags and metrics; and the nested run of an experiment."""
+"""The content of an MLflow run, made without MLflow: params, tags and metrics, also for an experiment's nested run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a run in MLflow says."""
+    """The content of one run in MLflow."""
 
     name: str
     start: int  # milliseconds since 1970
@@ -107,23 +107,23 @@ def scores_of(plan: Plan, outcome: Experiment) -> dict[str, float]:
 
 
 def passes(plan: Plan) -> bool:
-    """Whether experiments pass or fail, for all that the suite says."""
+    """Whether experiments of the plan pass or fail; true unless its suite declares otherwise."""
     return plan.headline is None or bool(plan.headline.passed)
 
 
 def has_several_arms(plan: Plan) -> bool:
-    """Whether each arm has an evaluation run of its own, below the run's; one alone is the run itself."""
+    """Whether each arm has an evaluation run of its own below the run's. A single arm shares the run itself."""
     return len(plan.arms) > 1
 
 
 def begun(record: Record) -> int:
-    """When what the record tells of began, as far as it tells: when a reply was asked for."""
+    """When the recorded action began, as far as known; for a call, when the reply was requested."""
     waited = record.latency if isinstance(record, Call) else 0.0
     return milliseconds(record.time) - int(waited * _MILLISECOND)
 
 
 def source_tags(plan: Plan) -> dict[str, str]:
-    """Who ran what, as MLflow's own clients say it."""
+    """The tags for user, code and version, named as by MLflow's own clients."""
     return {
         "benchmark_run_id": plan.run_id or "",
         "koderz.simulated": str(plan.simulated).lower(),
@@ -137,7 +137,7 @@ def source_tags(plan: Plan) -> dict[str, str]:
 
 
 def as_param(value: Any) -> str:
-    """A setting as people read it."""
+    """A setting as text for people."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -176,20 +176,20 @@ def _outcome_points(plan: Plan, outcome: Experiment | Fault) -> Iterator[Point]:
 
 
 def points(figures: Mapping[str, float | None], time: int, step: int = 0) -> Iterator[Point]:
-    """The figures that are numbers."""
+    """A metric point for each figure that is a number."""
     for key, value in figures.items():
         if value is not None and math.isfinite(value):
             yield Point(_UNNAMEABLE.sub("-", key), float(value), time, step)
 
 
 def curve_points(plan: Plan, story: Sequence[Record]) -> Iterator[Point]:
-    """How an experiment went along, as what its suite adds to runs tells it."""
+    """The course of an experiment, from the parts that its suite adds to runs."""
     for each in from_parts(plan, lambda part: part.curve(plan, story)):
         yield from points({each.name: each.value}, milliseconds(each.time), each.step)
 
 
 def _attempt_points(story: Sequence[Record]) -> Iterator[Point]:
-    """By attempt: whether it passed, and what was paid since the one before."""
+    """For each attempt: whether it passed, and the cost since the one before."""
     paid = 0.0
     for record in story:
         if isinstance(record, Call):

@@ -1,4 +1,4 @@
-"""A benchmark run as MLflow runs: one for each arm, with its scores, below one of the run itself, with its files.
+"""A benchmark run as MLflow runs: one for each arm with its scores, below one of the run itself with its files.
 
 An arm's run is what `mlflow.genai.evaluate` makes, so that MLflow sets arms against each other: its metrics are means
 of scores, named as there (`passed/mean`, from 0 to 1). A run of one arm is that arm's. What is no score, such as costs
@@ -36,7 +36,7 @@ from tracker.sinks.mlflow.page import (
 from tracker.summary import Arm, Summary
 
 LAYOUT = "arms"
-"""What the tag `koderz.layout` says of runs that are made so; those of earlier versions have none."""
+"""The tag `koderz.layout` of runs with this layout; runs of earlier versions have none."""
 
 TABLE, FIGURES = "results.json", "figures.json"
 _AVERAGES = {"arithmetic": "mean", "geometric": "geometric_mean", "median": "median"}
@@ -53,7 +53,7 @@ _STATUS = {
 
 
 def first_page(plan: Plan, name: str) -> Page:
-    """The run as it is before anything has ended."""
+    """The run before anything has ended."""
     tags = {
         **_user_tags(plan),
         **source_tags(plan),
@@ -71,7 +71,7 @@ def first_page(plan: Plan, name: str) -> Page:
 
 
 def first_arm_page(plan: Plan, name: str, arm: records.Arm, parent: str) -> Page:
-    """The evaluation run of an arm before anything has ended, below the run `parent` of MLflow's."""
+    """The evaluation run of an arm before anything has ended, below MLflow's run `parent`."""
     tags = {
         **_user_tags(plan),
         **source_tags(plan),
@@ -98,18 +98,18 @@ def first_arm_page(plan: Plan, name: str, arm: records.Arm, parent: str) -> Page
 
 
 def identity(plan: Plan, name: str) -> dict[str, str]:
-    """The tag by which the MLflow run is found again."""
+    """The tag by which the MLflow run can be found again."""
     return {"koderz.experiment_id" if plan.run_id is None else "benchmark_run_id": name}
 
 
 def _user_tags(plan: Plan) -> dict[str, str]:
-    """What `--tag` gave: `K=V` as it is, a single word as `WORD=true`."""
+    """The tags given by `--tag`: `K=V` as it is, a single word as `WORD=true`."""
     pairs = (str(tag).partition("=") for tag in plan.config.get("tags") or ())
     return {key.strip(): value.strip() if equals else "true" for key, equals, value in pairs if key.strip()}
 
 
 def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) -> Page:
-    """The run as it stands, with its scores where it is its only arm's; those that `curve` has are left to it."""
+    """The run at present, with its scores if it has one arm; scores that have a `curve` are left out."""
     tags = {
         "koderz.status": summary.status,
         "koderz.reason": summary.reason,
@@ -126,7 +126,7 @@ def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) 
 
 
 def latest_arm_page(plan: Plan, name: str, summary: Summary, arm: str, *, is_worked_on: bool) -> Page:
-    """An arm's run as it stands, but for the scores that `curve` has."""
+    """An arm's run at present, except for the scores that have a `curve`."""
     own = summary.arms[arm]
     tags = {
         "koderz.status": summary.status,
@@ -189,7 +189,7 @@ class _Running:
 def curve(
     plan: Plan, outcomes: Sequence[Experiment | Fault], *, after: int = 0, whole: bool = True
 ) -> Iterator[tuple[str, Point]]:
-    """Every arm's mean scores, with its name, as they stood after each outcome but the first `after`.
+    """Each arm's mean scores after each outcome except the first `after`, with the arm's name.
 
     Points only ever get added as the journal grows, so that sending them again changes nothing. Of a large
     run only every so-manieth is told, and with `whole` the last of each arm, so that a curve ends where
@@ -215,7 +215,7 @@ def curve(
 
 
 def _score_points(plan: Plan, arm: Arm, time: int) -> Sequence[Point]:
-    """The averages of scores that no curve has: those that are no means, and all where only the end tells them."""
+    """The averages of scores without a curve: those that are no means, and all if only the end gives them."""
     figures = arm.summary
     averages = {measure.name: _AVERAGES[measure.averaged] for measure in plan.measures}
     names = [name for name, average in averages.items() if completes(plan) or average != "mean"]
@@ -266,7 +266,7 @@ def _arm_figures(arm: Arm) -> dict[str, float | None]:
 
 
 def _added(more: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The figures with intervals over tasks that parts add to an arm: `tasks/speedup_base`, and where it ends."""
+    """The figures that parts add to an arm, such as `tasks/speedup_base`, and the ends of their intervals."""
     for name, found in more.items():
         if isinstance(found, Mapping) and isinstance(found.get("value"), int | float):
             yield f"tasks/{name}", found["value"]
@@ -277,7 +277,7 @@ def _added(more: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _all_figures(arm: Arm) -> dict[str, float | None]:
-    """Those of the tags, the mean of each measure, and what parts add."""
+    """The figures of the tags, the mean of each measure, and the figures that parts add."""
     means = {f"mean/{name}": mean.mean for name, mean in arm.summary.measures.items()}
     return {**_arm_figures(arm), **means, **dict(_added(arm.more))}
 
@@ -293,7 +293,7 @@ def _note(plan: Plan, summary: Summary, arms: Sequence[str]) -> str:
 
 
 def _means(arms: Mapping[str, Arm]) -> Iterator[str]:
-    """The means of what each arm is measured by."""
+    """Lines with the means of each arm's measures."""
     measures = {name: arm.summary.measures for name, arm in arms.items()}
     names = [*dict.fromkeys(name for found in measures.values() for name in found)]
     yield f"| | {' | '.join((*names, 'cost'))} |"
@@ -304,7 +304,7 @@ def _means(arms: Mapping[str, Arm]) -> Iterator[str]:
 
 
 def _rates(arms: Mapping[str, Arm]) -> Iterator[str]:
-    """How often each arm passed."""
+    """A table of each arm's success rate."""
     yield "| | success rate | 95 % interval | cost | avg iterations |"
     yield "|---|---|---|---|---|"
     for solver, arm in arms.items():
@@ -320,6 +320,6 @@ def _rates(arms: Mapping[str, Arm]) -> Iterator[str]:
 
 
 def figures_file(summary: Summary, arms: Sequence[str]) -> bytes:
-    """All figures of a run, and of these arms by their names."""
+    """All figures of a run and of the named arms, as JSON."""
     found = {"run": _run_figures(summary), "arms": {name: _all_figures(summary.arms[name]) for name in arms}}
     return orjson.dumps(found, option=orjson.OPT_INDENT_2)

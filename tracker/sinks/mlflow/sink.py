@@ -1,4 +1,4 @@
-"""Brings one run into MLflow, as far as its journal goes, and never anything of it twice."""
+"""Copies one run into MLflow as far as its journal goes, nothing twice."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TRACES_AT_ONCE = 64
 
 
 class MlflowSink:
-    """A run as evaluation runs, one an arm, with its experiments as traces, and as nested runs if detail has it."""
+    """A run as evaluation runs, one an arm, with its experiments as traces and, if `detail` says so, as nested runs."""
 
     def __init__(self, source: Source) -> None:
         self._folder, self._plan, self._stories = source.folder, source.plan, source.stories
@@ -65,7 +65,7 @@ class MlflowSink:
         self._plotted = time.monotonic()
 
     def take(self, records: Sequence[Record]) -> None:
-        """Projects what has ended. Raises SinkDown where MLflow can't be reached or written."""
+        """Copies the experiments that have ended. Raises SinkDown if MLflow can't be reached or written."""
         self._lacks_end = False
         with target.border(self._target.uri):
             run = self._run = self._run or self._find_or_create()
@@ -83,7 +83,7 @@ class MlflowSink:
 
     @staticmethod
     def check(results: Path, environ: Mapping[str, str]) -> str:
-        """Where the runs go. Raises SinkDown where that can't be reached, KoderzError where it can't be."""
+        """The address that runs are sent to. Raises SinkDown if it can't be reached, KoderzError if it is not valid."""
         uri = target.tracking_uri(results, environ)
         with target.border(uri):
             target.check_target(uri)
@@ -91,11 +91,11 @@ class MlflowSink:
 
     @staticmethod
     def rebuild(results: Path, environ: Mapping[str, str]) -> None:  # noqa: ARG004 the file is ours wherever runs go
-        """Puts the store in the results folder aside, so that a new one is made; a team's server is left alone."""
+        """Moves the store in the results folder aside, so that a new one is made; a server is left alone."""
         target.put_aside(target.store_file(results))
 
     def close(self) -> None:
-        """Says that the run's process left it, where it was killed, and lets go of the outbox."""
+        """Marks a run whose process was killed as ended, and closes the outbox."""
         try:
             if self._run and self._lacks_end and not is_locked(self._folder):
                 with target.border(self._target.uri):
@@ -129,7 +129,7 @@ class MlflowSink:
             return run
 
     def _arm_keys(self) -> list[str]:
-        """What the outbox knows the runs of arms by: none where the run is its only arm's."""
+        """The outbox's keys for the runs of arms; empty if the run has one arm, whose run it is."""
         return [of_arm(arm.name) for arm in self._plan.arms] if has_several_arms(self._plan) else []
 
     def _is_there(self, key: str) -> bool:
@@ -137,7 +137,7 @@ class MlflowSink:
         return run is None or self._store.layout(run) is not None
 
     def _is_as_made_now(self, run: str) -> bool:
-        """Whether the run is there and made as now. One of an earlier version is deleted, to be made anew."""
+        """Whether the run exists with the present layout. A run of an earlier version is deleted, to be made anew."""
         layout = self._store.layout(run)
         if layout in (LAYOUT, None):
             return layout is not None
@@ -146,7 +146,7 @@ class MlflowSink:
         return False
 
     def _found_run(self) -> str | None:
-        """The run that an outbox lost, or that a process created and died; those nested in it are taken in."""
+        """The run that an outbox lost, or that a process created before it died, with its nested runs recorded."""
         while found := self._store.find_run(identity(self._plan, self._folder.name)):
             if self._is_as_made_now(found):
                 self._outbox.settle(self._store.find_nested(found), self._store.experiment)
@@ -164,7 +164,7 @@ class MlflowSink:
                 self._plot(run, whole=False)
 
     def _tell_all(self, run: str, *, is_worked_on: bool) -> None:
-        """Curves, figures, files and status, unless the run tells of this much of the journal already."""
+        """Updates curves, figures, files and status, unless the run shows this much of the journal already."""
         size = (self._folder / NAME).stat().st_size
         version = 2 * size + (not is_worked_on)  # a run that its process left says more than one that goes on
         if self._outbox.get(RUN).run_lines >= version:
@@ -188,7 +188,7 @@ class MlflowSink:
         self._outbox.told(RUN, version)
 
     def _plot(self, run: str, *, whole: bool) -> None:
-        """Adds to the curves what they lack."""
+        """Adds missing points to the curves."""
         outcomes = list(outcomes_of(self._folder))
         entry = self._outbox.get(RUN)
         found: dict[str, list[Point]] = {}
@@ -202,7 +202,7 @@ class MlflowSink:
     # The experiments
 
     def _pending(self, records: Sequence[Record]) -> Iterator[str]:
-        """The experiments that ended and that MLflow doesn't tell in full, each once.
+        """The ended experiments that MLflow doesn't show in full, each once.
 
         The first time also those that ended before: a store that was emptied lacks what this sink was handed
         long ago.
@@ -216,7 +216,7 @@ class MlflowSink:
                 yield name
 
     def _trace(self, run: str, experiment_ids: Sequence[str]) -> None:
-        """Brings the traces of these experiments level with their stories."""
+        """Brings the traces of these experiments up to date with their stories."""
         place = self._store.experiment
         told: dict[str, int] = {}
         traces, curves = [], dict[str, list[Point]]()
@@ -241,13 +241,13 @@ class MlflowSink:
             self._outbox.traced(told)
 
     def _take_back(self, name: str, story: Sequence[Record], outcome: Experiment | Fault) -> None:
-        """Deletes the assessments of a trace that its last outcome doesn't have."""
+        """Deletes the assessments of a trace that the last outcome doesn't have."""
         trace = trace_id(self._plan, self._store.experiment, name)
         names = scores_of(self._plan, outcome) if isinstance(outcome, Experiment) else ()
         self._store.take_back(trace, judgement_ids(trace, story, names))
 
     def _nest(self, run: str, experiment_ids: Iterable[str]) -> None:
-        """Brings the nested runs of these experiments level with their stories."""
+        """Brings the nested runs of these experiments up to date with their stories."""
         for name in experiment_ids:
             if self._outbox.is_unsure():
                 self._outbox.settle(self._store.find_nested(run), self._store.experiment)
@@ -270,7 +270,7 @@ class MlflowSink:
 
 
 def _to_its_end(story: Sequence[Record]) -> tuple[Sequence[Record], Experiment | Fault | None]:
-    """The story up to its last outcome, and that."""
+    """The story up to its last outcome, and that outcome."""
     for length in range(len(story), 0, -1):
         if isinstance(outcome := story[length - 1], Experiment | Fault):
             return story[:length], outcome
@@ -278,7 +278,7 @@ def _to_its_end(story: Sequence[Record]) -> tuple[Sequence[Record], Experiment |
 
 
 def _detail_of(planned: int, wanted: str | None) -> str:
-    """What was wanted, else what suits a run of so many experiments. KoderzError for a word that isn't known."""
+    """The level of detail that was asked for, else one that suits the number of experiments."""
     if wanted is None:
         return "traces" if planned <= _TRACES_UP_TO else "parent"
     if wanted not in _DETAILS:

@@ -1,4 +1,4 @@
-"""The calls to MLflow that a projection is made of, and no others.
+"""All calls to MLflow that the sink makes.
 
 What runs have in common, the evaluation dataset of their suite and the versions of their prompts, is looked for
 before it is made, under a lock of the results folder, so that neither another run nor a repeated projection adds any.
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Store:
-    """One of MLflow's experiments in one tracking store. Raises what MLflow raises: to be used within `border`."""
+    """One of MLflow's experiments in one tracking store. Raises MLflow's errors, so use it within `border`."""
 
     def __init__(self, target: Target) -> None:
         if not is_server(target.uri):
@@ -53,14 +53,14 @@ class Store:
         self.experiment = self._experiment(target)
 
     def find_run(self, identity: Mapping[str, str]) -> str | None:
-        """MLflow's id of the run that carries these tags."""
+        """MLflow's id of the run with these tags."""
         named = " AND ".join(f"tags.`{key}` = '{value}'" for key, value in identity.items())
         query = f"{named} AND tags.`koderz.kind` = 'run'"
         found = self._client.search_runs([self.experiment], query, max_results=1, order_by=["start_time ASC"])
         return str(found[0].info.run_id) if found else None
 
     def find_nested(self, run_id: str) -> Iterator[tuple[str, str]]:
-        """What the runs below a run stand for, as the outbox has it, and their ids; a second one is deleted."""
+        """The outbox keys and ids of the runs below a run; a duplicate is deleted."""
         seen = set()
         for run in self._below(run_id):
             tags = run.data.tags
@@ -84,24 +84,24 @@ class Store:
                 return
 
     def retire(self, run_id: str) -> None:
-        """Deletes a run and those below it, all of which MLflow can restore. Their traces stay."""
+        """Deletes a run and those below it; MLflow can restore them. Their traces stay."""
         for run in [*self._below(run_id)]:
             self._client.delete_run(run.info.run_id)
         self._client.delete_run(run_id)
 
     def layout(self, run_id: str) -> str | None:
-        """How the run was made: what its tag `koderz.layout` says, None where there is no such run any more."""
+        """The run's tag `koderz.layout`; None if the run doesn't exist any more."""
         run = self._get(run_id)
         is_there = run is not None and run.info.lifecycle_stage == "active"
         return str(run.data.tags.get("koderz.layout", "")) if run and is_there else None
 
     def create(self, page: Page) -> str:
-        """A new run; its id."""
+        """Creates a run; returns its id."""
         run = self._client.create_run(self.experiment, start_time=page.start, tags=_tags(page.tags), run_name=page.name)
         return str(run.info.run_id)
 
     def tell(self, run_id: str, page: Page) -> None:
-        """Makes the run say what the page says. Telling it again changes nothing."""
+        """Updates the run to match the page. Repeating it changes nothing."""
         from mlflow.entities import Param, RunTag
 
         params = [Param(_key(key), value[:_PARAM_CHARACTERS]) for key, value in page.params.items()]
@@ -123,7 +123,7 @@ class Store:
             self._client.log_batch(run_id, metrics=some)
 
     def keep(self, run_id: str, folder: Path) -> None:
-        """Every file of the folder, as the run's artifacts."""
+        """Logs every file of the folder as an artifact of the run."""
         self._client.log_artifacts(run_id, str(folder))
 
     def register(self, run_ids: Sequence[str], plan: Plan) -> None:
@@ -148,25 +148,25 @@ class Store:
                 self._client.set_tag(run_id, "mlflow.linkedPrompts", as_json(linked))
 
     def register_found(self, prompts: Sequence[FoundPrompt]) -> None:
-        """Registers what a run has found, each a version unless one says the same."""
+        """Registers prompts that a run has found; each becomes a version unless its text is registered already."""
         for prompt in prompts:
             self._prompt(prompt.name, [dict(message) for message in prompt.messages], prompt.tags)
 
     def trace(self, traces: Sequence[tuple[TraceInfo, Sequence[Span]]]) -> None:
-        """Writes traces whose ids are ours, all their spans at once. Writing them again changes nothing."""
+        """Writes traces with our own ids, all spans at once. Writing them again changes nothing."""
         for info, _ in traces:
             self._traces.start_trace(info)
         self._traces.log_spans(self.experiment, [span for _, spans in traces for span in spans])
 
     def take_back(self, trace_id: str, assessment_ids: set[str]) -> None:
-        """Deletes assessments, those that are there."""
+        """Deletes assessments, if they exist."""
         info = self._traces.get_trace_info(trace_id)
         there = {assessment.assessment_id for assessment in info.assessments}
         for assessment_id in assessment_ids & there:
             self._traces.delete_assessment(trace_id, assessment_id)
 
     def _dataset(self, plan: Plan) -> EvaluationDataset:
-        """The suite's evaluation dataset, created where it isn't there, with a record for each of the plan's tasks."""
+        """The suite's evaluation dataset, created if missing, with a record for each of the plan's tasks."""
         suite, digest = plan.suite, _dataset_digest(plan)
         name = f"{suite}-{digest[:8]}" if digest else suite
         query = f"name = '{name}'"
@@ -187,7 +187,7 @@ class Store:
     def _prompt(
         self, name: str, template: str | list[dict[str, str]], tags: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, str]:
-        """Name and version of the registered prompt that holds the text; where none does, it becomes a version."""
+        """Name and version of the registered prompt with this text; a new version if there is none."""
         known = self._client.get_prompt(name)
         before = (known.tags.get(_EXPERIMENTS) if known else None) or ","
         shown_with = before if f",{self.experiment}," in before else f"{before}{self.experiment},"
@@ -201,7 +201,7 @@ class Store:
         return {"name": name, "version": str(made.version)}
 
     def _untag(self, run_id: str, keys: set[str]) -> None:
-        """Takes away what isn't so any more."""
+        """Removes tags that don't apply any more."""
         run = self._get(run_id) if keys else None
         for key in keys & run.data.tags.keys() if run else ():
             self._client.delete_tag(run_id, key)
@@ -217,7 +217,7 @@ class Store:
             raise
 
     def _experiment(self, target: Target) -> str:
-        """MLflow's id of the experiment that groups runs of one suite, which is created where it isn't there."""
+        """MLflow's id of the experiment for runs of one suite, created if missing."""
         from mlflow.exceptions import MlflowException
 
         found = self._client.get_experiment_by_name(target.experiment)
@@ -251,7 +251,7 @@ def _tags(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def _key(name: str) -> str:
-    """A name of the characters that MLflow takes, and no path that leads out of its folder."""
+    """A name made of characters that MLflow accepts, and not a path that leads out of its folder."""
     plain = "".join(char if char.isalnum() or char in "_-./ :" else "_" for char in name)
     return "/".join(part for part in plain.split("/") if part not in ("", ".", ".."))[:250] or "_"
 
@@ -261,12 +261,12 @@ def _dataset_digest(plan: Plan) -> str:
 
 
 def _as_template(text: str) -> str:
-    """A prompt's `${name}` in MLflow's form, `{{name}}`."""
+    """A prompt with `${name}` in MLflow's form, `{{name}}`."""
     return re.sub(r"\$(?:\{(\w+)\}|(\$))", lambda found: f"{{{{{found[1]}}}}}" if found[1] else "$", text.strip())
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items, so many at a time."""
+    """The items in lists of at most `size`."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk

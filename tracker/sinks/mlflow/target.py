@@ -1,4 +1,4 @@
-"""Where MLflow keeps a run: which store, which of its experiments, and the border that errors cross."""
+"""The tracking store and experiment in MLflow that a run goes to, and the handling of errors from there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Target:
 
 
 def target_of(results: Path, suite: str, environ: Mapping[str, str]) -> Target:
-    """The store that `environ` names, else the one in the results folder. KoderzError for one that can't be."""
+    """The store that `environ` names, else the one in the results folder. Raises KoderzError if it is not valid."""
     uri = tracking_uri(results, environ)
     name = environ.get("MLFLOW_EXPERIMENT_NAME") or f"koderz/{suite}"
     place = results.resolve() / "mlartifacts" / re.sub(r"[^\w.+-]", "_", name)
@@ -51,7 +51,7 @@ def target_of(results: Path, suite: str, environ: Mapping[str, str]) -> Target:
 
 
 def tracking_uri(results: Path, environ: Mapping[str, str]) -> str:
-    """MLFLOW_TRACKING_URI, else SQLite in the results folder. KoderzError for a folder of files."""
+    """MLFLOW_TRACKING_URI, else SQLite in the results folder. Raises KoderzError for a folder of files."""
     uri = environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{store_file(results)}"
     if urlsplit(uri).scheme in ("", "file"):
         raise KoderzError(
@@ -67,7 +67,7 @@ def store_file(results: Path) -> Path:
 
 
 def log_ahead(store: Path) -> None:
-    """Has SQLite append what is committed to a log that reaches the disk at a `checkpoint` alone.
+    """Makes SQLite append commits to a log that is written to the disk only by `checkpoint`.
 
     MLflow commits several times for each trace, and each would wait for the disk.
     """
@@ -86,13 +86,13 @@ def _sync_at_checkpoints(connection: object, _: object) -> None:
 
 
 def checkpoint(store: Path) -> None:
-    """Makes what was committed durable, and moves it from the log into the file."""
+    """Makes commits durable, and moves them from the log into the file."""
     with closing(sqlite3.connect(store, timeout=_CONNECT_SECONDS)) as db:
         db.execute("PRAGMA wal_checkpoint")
 
 
 def put_aside(store: Path) -> None:
-    """Renames a store with its log, which belongs to no other file."""
+    """Renames a store together with its log."""
     name = f"{store.name}.{datetime.now():%Y%m%d_%H%M%S}.old"
     for suffix in ("-wal", "-shm", ""):
         if (path := store.with_name(store.name + suffix)).exists():
@@ -100,18 +100,18 @@ def put_aside(store: Path) -> None:
 
 
 def is_server(uri: str) -> bool:
-    """Whether a tracking server is asked, not a database."""
+    """Whether the address is of a tracking server and not of a database."""
     return "sql" not in urlsplit(uri).scheme
 
 
 def without_password(uri: str) -> str:
-    """The address as people may see it."""
+    """The address without its password, as people may see it."""
     return re.sub(r"//[^/@]*@", "//", uri)
 
 
 @contextmanager
 def opening(results: Path) -> Iterator[None]:
-    """Held while a store is opened, since two processes that create its tables at once are in each other's way."""
+    """A lock held while a store is opened, since two processes can't create its tables at once."""
     from filelock import FileLock
 
     with FileLock(results / ".mlflow.lock", timeout=60):
@@ -120,7 +120,7 @@ def opening(results: Path) -> Iterator[None]:
 
 @contextmanager
 def border(uri: str) -> Iterator[None]:
-    """What MLflow, its database driver or the network raise comes out as SinkDown; nothing is printed meanwhile."""
+    """Turns errors of MLflow, its database driver or the network into SinkDown, and hides their warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -133,7 +133,7 @@ def border(uri: str) -> Iterator[None]:
 
 
 def _foreign() -> tuple[type[Exception], ...]:
-    """What the libraries raise that are loaded, which to find out loads none: mlflow takes two seconds."""
+    """The error types of the libraries that are loaded already; importing mlflow for them would take two seconds."""
     known = (("mlflow.exceptions", "MlflowException"), ("sqlalchemy.exc", "SQLAlchemyError"))
     return (
         OSError,
@@ -143,13 +143,13 @@ def _foreign() -> tuple[type[Exception], ...]:
 
 
 def configure(environ: Mapping[str, str]) -> None:
-    """Sets the process's environment for mlflow, which reads everything from there: before it is imported."""
+    """Sets the process's environment variables for mlflow. They have to be set before mlflow is imported."""
     os.environ.update({name: value for name, value in environ.items() if name.startswith("MLFLOW_TRACKING_")})
     os.environ.update({name: environ.get(name, value) for name, value in _ENVIRONMENT.items()})
 
 
 def check_target(uri: str) -> None:
-    """Asks the server or the database whether it is there; a file needn't be yet. Raises what they raise."""
+    """Checks that the server or database answers; a file need not exist yet. Raises their errors."""
     if is_server(uri):
         import requests
 
@@ -160,7 +160,7 @@ def check_target(uri: str) -> None:
 
 
 def check_database(uri: str) -> None:
-    """Connects once, since mlflow itself would try for an hour. Raises what the driver raises."""
+    """Connects once, since mlflow itself would retry for an hour. Raises the driver's errors."""
     import sqlalchemy
 
     url = sqlalchemy.make_url(uri)
@@ -175,7 +175,7 @@ def check_database(uri: str) -> None:
 
 
 def _is_slow(error: Exception) -> bool:
-    """Whether a server may answer another time: it starts, has too much to do, or its database is in use."""
+    """Whether a server may answer later: it is starting or overloaded, or its database is in use."""
     return isinstance(error, TimeoutError) or bool(re.search(_SLOW, str(error)))
 
 

@@ -1,4 +1,4 @@
-"""An experiment as an MLflow trace: a span an attempt, with its model calls and its judging inside.
+"""An experiment as an MLflow trace: a span for each attempt, with its model calls and its judging inside.
 
 What it is judged by are assessments, as `mlflow.genai.evaluate` has them, so that MLflow shows scores as columns.
 A fault is no verdict: its trace has the state ERROR, and no assessment that a chart of quality would count.
@@ -30,7 +30,7 @@ _NANO = 1_000_000  # nanoseconds in a millisecond
 
 
 def trace_id(plan: Plan, place: str, experiment_id: str) -> str:
-    """The same for the same experiment in the same place, which is one of MLflow's experiments, whoever asks."""
+    """The id of an experiment's trace in a place (one of MLflow's experiments); the same for every caller."""
     return f"tr-{_digest(f'{place}/{plan.run_id}/{experiment_id}', 16)}"
 
 
@@ -69,13 +69,13 @@ def trace_of(
 
 
 def expectations_of(plan: Plan, task_id: str) -> Mapping[str, Any]:
-    """What a good answer to the task is known to be, by MLflow's names for it; empty where the suite doesn't say."""
+    """The expected answer to a task, by MLflow's names; empty if the suite declares none."""
     found: Mapping[str, Any] = plan.details.get("expectations", {}).get(task_id, {})
     return found
 
 
 def as_json(value: Any) -> str:
-    """A value as MLflow's fields hold it; what JSON has no form for becomes its words."""
+    """A value as text for MLflow's fields: JSON, or `str()` of what JSON can't hold."""
     return orjson.dumps(value, default=str).decode()
 
 
@@ -92,7 +92,7 @@ def _metadata(plan: Plan, story: Sequence[Record], run: str) -> dict[str, str]:
 
 
 def judgement_ids(trace: str, story: Sequence[Record], names: Collection[str] = ()) -> set[str]:
-    """The ids of the assessments that any verdict in the story can have left on its trace, but for these `names`.
+    """The ids of all assessments that verdicts in the story may have left on its trace, except these `names`.
 
     Also those that earlier versions made, of whatever a verdict was measured by.
     """
@@ -104,7 +104,7 @@ def judgement_ids(trace: str, story: Sequence[Record], names: Collection[str] = 
 def _assessments(
     plan: Plan, trace: str, story: Sequence[Record], outcome: Experiment | Fault, run: str
 ) -> Iterator[Assessment]:
-    """The scores of a judged experiment, and what is expected of an answer, where that is known."""
+    """The scores of a judged experiment, and the expected answer if it is known."""
     from mlflow.entities import AssessmentSource, Expectation, Feedback
 
     time = milliseconds(outcome.time)
@@ -155,12 +155,12 @@ def _verdict_words(outcome: Experiment | Fault) -> str:
 
 
 def _inputs(plan: Plan, outcome: Experiment | Fault) -> dict[str, Any]:
-    """What was asked, in as few words as tell the traces of an arm apart: MLflow compares runs by these."""
+    """The trace's inputs: the fewest that tell traces of an arm apart, since MLflow pairs runs by them."""
     return {"problem_id": outcome.problem_id} | ({"sample": outcome.sample} if plan.samples > 1 else {})
 
 
 def _answer(story: Sequence[Record], outcome: Experiment | Fault) -> str:
-    """The program that was judged last, else the last reply; for a fault, what happened."""
+    """The program judged last, else the last reply; for a fault, its reason."""
     if isinstance(outcome, Fault):
         return _verdict_words(outcome)
     replies = [record.reply for record in story if isinstance(record, Call)]
@@ -175,7 +175,7 @@ class _Spans:
         self._trace, self._plan, self._story, self._outcome = name, plan, story, outcome
 
     def all(self) -> Iterator[dict[str, Any]]:
-        """The root, then each attempt with what was asked, recalled and judged for it, or the steps of a part."""
+        """The root, then each attempt with its calls, recalls and judging, or the steps that a part declares."""
         yield self._root()
         if steps := from_parts(self._plan, lambda part: part.steps(self._story)):
             yield from (self._step(number, step) for number, step in enumerate(steps))
@@ -184,7 +184,7 @@ class _Spans:
             yield from self._attempt(number, records)
 
     def _attempts(self) -> Iterator[list[Record]]:
-        """The story cut after each verdict; what is left over at its end is an attempt that got none."""
+        """The story split after each verdict; records after the last one form an attempt without a verdict."""
         gathered: list[Record] = []
         for record in self._story:
             if isinstance(record, Call | Once | Attempt):
@@ -314,7 +314,7 @@ def _cut(text: Any) -> str:
 
 
 def _cut_text(value: Any) -> Any:
-    """The value, cut where it is a long text."""
+    """The value, shortened if it is a long text."""
     return _cut(value) if isinstance(value, str) else value
 
 
