@@ -27,7 +27,7 @@ from tracker.sinks import GROUP, JSON, SINKS
 from tracker.sinks.process import at_work, wake
 from tracker.sinks.standing import standing_of
 
-CHECKS = Registry("check", "koderz.checks", {"rollouts": "koderz.solvers.agents.checks:check"})
+CHECKS = Registry("check", "koderz.checks", {"rollouts": "koderz.systems.rollouts.agents.checks:check"})
 """Async functions of the environment that give the Findings on what a single system needs."""
 
 _FREE_GB = 1.0

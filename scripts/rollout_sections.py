@@ -24,15 +24,15 @@ sys.path.insert(0, str(ROOT))
 from koderz.sandbox.workspace import Command, Limits, Mount, git, userland
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
-from koderz.solvers.agents.adapters import Dirs, Package
-from koderz.solvers.agents.mini_swe_agent import adapter as mini_swe_agent
-from koderz.suites.rollouts.files import RolloutFiles
-from koderz.suites.rollouts.formats import load_task
-from koderz.suites.rollouts.grading import grade
-from koderz.suites.rollouts.suite import SAMPLE
-from koderz.suites.rollouts.tasks import Rollout
-from koderz.suites.rollouts.workspaces import Stores
-from tests.koderz.suites.rollouts.test_grading import _RIGHT, GAMING, TASK
+from koderz.systems.rollouts.agents.adapters import Dirs, Package
+from koderz.systems.rollouts.agents.mini_swe_agent import adapter as mini_swe_agent
+from koderz.systems.rollouts.files import RolloutFiles
+from koderz.systems.rollouts.formats import load_task
+from koderz.systems.rollouts.grading import grade
+from koderz.systems.rollouts.suite import SAMPLE
+from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.workspaces import Stores
+from tests.koderz.systems.rollouts.test_grading import _RIGHT, GAMING, TASK
 from tests.scripted_model import ScriptedModel, scripted_model
 from tracker import records
 from tracker.summary import Summary

@@ -31,16 +31,17 @@ from typing import IO
 from koderz.sandbox.linux.kernel import die_with_parent
 
 PACKAGES = """
-koderz.cli koderz.runs koderz.engines koderz.models koderz.analysis koderz.solvers koderz.solvers.recursive
-koderz.solvers.agents koderz.solvers.optimizers koderz.suites.code koderz.suites.code.extraction
-koderz.suites.datasets koderz.suites.long_context koderz.suites.long_context.browsecomp_plus
-koderz.suites.long_context.ruler koderz.suites.long_context.oolong koderz.analysis.gso koderz.analysis.optimizers
-koderz.analysis.report koderz.rlm tracker
+koderz.cli koderz.runs koderz.engines koderz.models koderz.analysis koderz.solvers
+koderz.systems.long_context.recursive koderz.systems koderz.systems.rollouts koderz.systems.optimizers
+koderz.systems.patches koderz.systems.serving koderz.systems.rollouts.agents koderz.systems.optimizers.solvers
+koderz.systems.code koderz.systems.code.extraction koderz.systems.optimizers.datasets koderz.systems.long_context
+koderz.systems.long_context.browsecomp_plus koderz.systems.long_context.ruler koderz.systems.long_context.oolong
+koderz.systems.patches.gso koderz.systems.optimizers.analysis koderz.analysis.report tracker
 """
 MODULES = """
 _strptime certifi modal koderz.modal.admin koderz.modal.engine koderz.sandbox.contained koderz.sandbox.judge.pool
-koderz.sandbox.judge.launch koderz.sandbox.wasm.pool koderz.sandbox.workspace.local koderz.suites.rollouts.suite
-koderz.suites.performance.suite koderz.testing.server koderz.testing.streaming tracker.credentials filelock
+koderz.sandbox.judge.launch koderz.sandbox.wasm.pool koderz.sandbox.workspace.local koderz.systems.rollouts.suite
+koderz.systems.patches.suite koderz.testing.server koderz.testing.streaming tracker.credentials filelock
 importlib.metadata jinja2 scipy.stats tenacity tomllib
 """
 _MOST_BYTES = 1 << 17  # of a request

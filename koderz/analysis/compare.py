@@ -23,7 +23,7 @@ from koderz.errors import KoderzError
 from koderz.settings.registry import Registry
 
 COMPARISONS = Registry(
-    "comparison", "koderz.comparisons", {"optimize": "koderz.analysis.optimizers.comparison:compare_optimizers"}
+    "comparison", "koderz.comparisons", {"optimize": "koderz.systems.optimizers.analysis.comparison:compare_optimizers"}
 )
 """By the mode of runs that are compared in a way of their own: functions of the folders of one run or two.
 

@@ -23,10 +23,10 @@ FORMATS = Registry(
     "format",
     "koderz.formats",
     {
-        **dict.fromkeys(("predictions", "swebench"), "koderz.analysis.predictions:predictions"),
-        "gso": "koderz.analysis.gso.projection:gso",
-        "harbor": "koderz.analysis.harbor:harbor",
-        "iso": "koderz.analysis.patches:iso",
+        **dict.fromkeys(("predictions", "swebench"), "koderz.systems.rollouts.predictions:predictions"),
+        "gso": "koderz.systems.patches.gso.projection:gso",
+        "harbor": "koderz.systems.rollouts.harbor:harbor",
+        "iso": "koderz.systems.patches.iso:iso",
     },
 )
 

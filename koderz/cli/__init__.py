@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 COMMANDS = {
     "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
     "run": ("koderz.cli.run:run", "Run one experiment and show it as it happens."),
-    "rlm": ("koderz.cli.rlm", "Run benchmarks of long texts by recursive language models."),
+    "rlm": ("koderz.systems.long_context.commands", "Run benchmarks of long texts by recursive language models."),
     "judge": ("koderz.cli.judge:judge", "Judge a program or a samples file."),
-    "optimize": ("koderz.cli.optimize", "Compare prompt optimizers, each with the same budget."),
-    "rollouts": ("koderz.cli.rollouts", "Have agents work on prepared repositories, graded by hidden tests."),
-    "perf": ("koderz.cli.perf", "Measure whether patches make repositories faster."),
+    "optimize": ("koderz.systems.optimizers.commands", "Compare prompt optimizers, each with the same budget."),
+    "rollouts": (
+        "koderz.systems.rollouts.commands",
+        "Have agents work on prepared repositories, graded by hidden tests.",
+    ),
+    "perf": ("koderz.systems.patches.commands", "Measure whether patches make repositories faster."),
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),
     "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),

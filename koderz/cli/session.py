@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ACCOUNTS = Registry(
     "account of runs",
     "koderz.accounts",
-    {"perf": "koderz.cli.perf_screen:PerfAccount", "serving": "koderz.cli.serve_bench:ServingAccount"},
+    {"perf": "koderz.systems.patches.screen:PerfAccount", "serving": "koderz.systems.serving.commands:ServingAccount"},
 )
 """By the mode of runs that are told of in a way of their own, whichever command carries them out: what is `Account`."""
 

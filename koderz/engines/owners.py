@@ -23,8 +23,8 @@ from tracker import records
 MODELS = Registry(
     "model",
     "koderz.models",
-    {"simulated": "koderz.suites.code.simulated:Simulated"},
-    {"simulated": "koderz.suites.code.options:SimulatedOptions"},
+    {"simulated": "koderz.models.simulated:SimulatedReplies"},
+    {"simulated": "koderz.suites.options:SimulatedOptions"},
 )
 
 REGISTRIES = {registry.kind: registry for registry in (SUITES, SOLVERS, SANDBOXES, ENGINES, MODELS)}

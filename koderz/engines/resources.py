@@ -17,7 +17,6 @@ from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.options import flag_of
 from koderz.solvers import SHARING
-from koderz.suites.code.options import SimulatedOptions
 from koderz.suites.references import checked
 from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB
 
@@ -184,14 +183,14 @@ def _simulated(plan: Plan) -> dict[str, Opener]:
 
     def opener(_name: ModelName, _service: Service) -> Model:
         from koderz.models.simulated import SimulatedReplies
-        from koderz.suites.code.simulated import Simulated
+        from koderz.suites.options import SimulatedOptions
 
         own = plan.settings.of(SimulatedOptions)
-        manner = {"latency": own.simulated_latency, "fault_rate": own.simulated_fault_rate}
         if simulate := getattr(plan.suite, "simulate", None):
-            return SimulatedReplies(simulate, **manner)
-        if not hasattr(plan.suite, "reference"):
+            return SimulatedReplies(simulate, latency=own.simulated_latency, fault_rate=own.simulated_fault_rate)
+        simulated: Callable[..., Model] | None = getattr(plan.suite, "simulated", None)
+        if simulated is None:
             raise KoderzError(f"the simulated model knows nothing of the suite {plan.suite.name}; name a --model")
-        return Simulated(plan.tasks, seed=plan.settings.seed, skill=own.simulated_skill, **manner)
+        return simulated(plan.tasks, plan.settings.seed, own)
 
     return {"simulated": opener}

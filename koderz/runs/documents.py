@@ -22,8 +22,8 @@ DOCUMENTS = Registry(
     "document",
     "koderz.documents",
     {
-        "long-context": "koderz.suites.long_context.results:LongContextResults",
-        "rollouts": "koderz.suites.rollouts.files:RolloutFiles",
+        "long-context": "koderz.systems.long_context.results:LongContextResults",
+        "rollouts": "koderz.systems.rollouts.files:RolloutFiles",
     },
 )
 """Classes of `Document`."""

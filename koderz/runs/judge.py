@@ -20,7 +20,7 @@ from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
 from koderz.settings.schema import Settings
 from koderz.suites import Suite, judge_written, judging_programs, limits_of, load_suite
-from koderz.suites.code.options import CodeOptions
+from koderz.suites.options import CodeOptions
 from koderz.suites.references import ReferenceFault, checked
 from koderz.types import EXCLUSIVE, JUDGE, Judging, Task, Verdict
 from tracker.rates import pass_at_k

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from koderz.errors import Fault
-from koderz.suites.datasets.replies import json_object
+from koderz.suites.replies import json_object
 from koderz.types import Message, Reply
 
 LONGEST = 200_000  # characters of a text that are shown

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.testing.faults import read_shares
@@ -66,10 +67,11 @@ def _streaming(options: argparse.Namespace) -> StreamingServer:
 
 def _model(options: argparse.Namespace) -> Answering:
     from koderz.suites import load_suite
-    from koderz.suites.code.simulated import Simulated
+    from koderz.suites.options import SimulatedOptions
 
-    suite = load_suite(options.suite, options.dataset)
-    return Simulated(suite.tasks, seed=options.seed, skill=options.skill)
+    suite: Any = load_suite(options.suite, options.dataset)
+    found: Answering = suite.simulated(suite.tasks, options.seed, SimulatedOptions(options.skill))
+    return found
 
 
 async def _serve(server: ModelServer | StreamingServer) -> None:

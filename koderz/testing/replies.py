@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from koderz.models.reasoning import part
 from koderz.testing.wire import Request
@@ -20,7 +20,7 @@ class NoReply(LookupError):
 
 @runtime_checkable
 class Answering(Protocol):
-    """Whatever completes a conversation, such as `koderz.suites.code.simulated.Simulated`."""
+    """Whatever completes a conversation, such as `koderz.systems.code.simulated.Simulated`."""
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion: ...
 
@@ -69,9 +69,11 @@ def empty(completion: Completion) -> Completion:
 
 def _simulated_humaneval() -> Answering:
     from koderz.suites import load_suite
-    from koderz.suites.code.simulated import Simulated
+    from koderz.suites.options import SimulatedOptions
 
-    return Simulated(load_suite("humaneval").tasks)
+    suite: Any = load_suite("humaneval")
+    found: Answering = suite.simulated(suite.tasks, 0, SimulatedOptions())
+    return found
 
 
 def _answer_calling(function: Callable[[Request], Said | Awaitable[Said]]) -> Answer:

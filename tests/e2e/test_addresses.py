@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 from aiohttp import web
 
-from koderz.suites.datasets.options import DatasetOptions
-from koderz.suites.datasets.suite import datasets
-from koderz.suites.rollouts.simulated import simulate
+from koderz.systems.optimizers.datasets.options import DatasetOptions
+from koderz.systems.optimizers.datasets.suite import datasets
+from koderz.systems.rollouts.simulated import simulate
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from tests.conftest import Shell, kill_after

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from koderz.suites.long_context.oolong.questions import KINDS
+from koderz.systems.long_context.oolong.questions import KINDS
 from tests.conftest import PATIENCE, Shell
-from tests.koderz.suites.long_context.encrypted import CANARY, as_lines, rows
-from tests.koderz.suites.long_context.published import ROWS
+from tests.koderz.systems.long_context.encrypted import CANARY, as_lines, rows
+from tests.koderz.systems.long_context.published import ROWS
 
 RUN = ("benchmark", "--suite", "ruler", "--model", "simulated", "--quiet", "--solver", "direct", "--sink", "json")
 

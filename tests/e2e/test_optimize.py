@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from koderz.suites.datasets.options import DatasetOptions
-from koderz.suites.datasets.suite import datasets
+from koderz.systems.optimizers.datasets.options import DatasetOptions
+from koderz.systems.optimizers.datasets.suite import datasets
 from koderz.testing.wire import Request
 from tests.conftest import PATIENCE, Shell, kill_after
 from tests.e2e.answering import answering

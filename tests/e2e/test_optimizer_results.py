@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.conftest import Shell
-from tests.koderz.analysis.optimizers.test_checkpoint import foreign
+from tests.koderz.systems.optimizers.analysis.test_checkpoint import foreign
 
 RUN = (
     "optimize", "run", "--demo-datasets", "labels", "--models", "simulated", "--optimizers", "random_search", "--quiet",

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from koderz.analysis.gso.logs import status_of, times_of
+from koderz.systems.patches.gso.logs import status_of, times_of
 from tests.conftest import Shell
-from tests.koderz.suites.performance import rows
+from tests.koderz.systems.patches import rows
 
 PUBLISHED = Path(os.environ.get("KODERZ_TEST_DATA", "nowhere")) / "perf"
 

@@ -15,7 +15,7 @@ from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from tests.conftest import Shell, kill_after
 from tests.e2e.written import written
-from tests.koderz.suites.long_context.encrypted import ANSWER, CANARY, SENTENCE, as_lines, rows
+from tests.koderz.systems.long_context.encrypted import ANSWER, CANARY, SENTENCE, as_lines, rows
 
 PRIVATE = (SENTENCE, SENTENCE[:32], SENTENCE[-32:], ANSWER, "Who found the copy of the ledger", CANARY)
 RUN = ("benchmark", "--suite", "browsecomp-plus", "--dataset", "rows.jsonl", "--judge-model", "openai/recorded")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from koderz.suites.rollouts.suite import SAMPLE
+from koderz.systems.rollouts.suite import SAMPLE
 from tests.conftest import Server, Shell
 
 ENTRIES = "".join(

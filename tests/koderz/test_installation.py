@@ -18,7 +18,6 @@ import pytest
 from packaging.requirements import Requirement
 
 from koderz import installation
-from koderz.cli.optimize import OPTIMIZERS
 from koderz.errors import Unreachable
 from koderz.installation import extra_command
 from koderz.sandbox.wasm import opening
@@ -26,6 +25,7 @@ from koderz.sandbox.wasm.opening import open_sessions
 from koderz.sandbox.wasm.options import SessionOptions
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
+from koderz.systems.optimizers.commands import OPTIMIZERS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -77,8 +77,8 @@ SECTIONS = Registry(
     "section of a report",
     "koderz.sections",
     {
-        "optimize": "koderz.analysis.optimizers.report:section_of",
-        "perf": "koderz.analysis.speedups:section_of",
+        "optimize": "koderz.systems.optimizers.analysis.report:section_of",
+        "perf": "koderz.systems.patches.report:section_of",
     },
 )
 """By the names of the parts (`tracker.parts`) of the runs that have them: functions of the plan and the run's folder.

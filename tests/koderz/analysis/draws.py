@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from koderz.analysis.optimizers.estimates import Gain, gain_of
-from koderz.analysis.optimizers.gains import claim
+from koderz.systems.optimizers.analysis.estimates import Gain, gain_of
+from koderz.systems.optimizers.analysis.gains import claim
 
 if TYPE_CHECKING:
     import numpy as np

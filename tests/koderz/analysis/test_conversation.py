@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from koderz.analysis.conversation import shortened, told_asked, told_reply, told_results
 from koderz.analysis.report.stories import _blocks
 from koderz.analysis.story import Experiments, Story
-from koderz.cli.rollouts_screen import _told
 from koderz.cli.stories import tell
 from koderz.models.clients import packed
+from koderz.systems.rollouts.screen import _told
 from tests.tracker.builders import RUN, call, judged, recorded
 from tracker.records import Call, Once
 

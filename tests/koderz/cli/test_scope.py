@@ -12,16 +12,16 @@ import pytest
 
 from koderz.settings.options import fields_of
 from koderz.settings.schema import Settings
-from koderz.solvers.agents.options import AgentOptions
-from koderz.solvers.patching import PatchingOptions
-from koderz.solvers.recursive.options import RlmOptions
-from koderz.suites.datasets.options import DatasetOptions
-from koderz.suites.long_context.browsecomp_plus.options import ResearchOptions
-from koderz.suites.long_context.oolong.options import OolongOptions
-from koderz.suites.long_context.ruler.options import RulerOptions
-from koderz.suites.performance.options import PerformanceOptions
-from koderz.suites.performance.serving.options import ServingOptions
-from koderz.suites.rollouts.options import RolloutsOptions
+from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
+from koderz.systems.long_context.oolong.options import OolongOptions
+from koderz.systems.long_context.recursive.options import RlmOptions
+from koderz.systems.long_context.ruler.options import RulerOptions
+from koderz.systems.optimizers.datasets.options import DatasetOptions
+from koderz.systems.patches.options import PerformanceOptions
+from koderz.systems.patches.patching import PatchingOptions
+from koderz.systems.rollouts.agents.options import AgentOptions
+from koderz.systems.rollouts.options import RolloutsOptions
+from koderz.systems.serving.options import ServingOptions
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
 

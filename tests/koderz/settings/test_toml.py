@@ -17,7 +17,7 @@ from koderz.settings.options import Field, fields_of, plain
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Config, load_config, results_folder
 from koderz.settings.trust import risks_of, risks_of_plan
-from koderz.suites.long_context.ruler.options import RulerOptions
+from koderz.systems.long_context.ruler.options import RulerOptions
 
 
 def loaded(folder: Path, text: str | bytes, *, trust: bool = False) -> Config:

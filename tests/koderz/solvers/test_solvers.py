@@ -27,7 +27,7 @@ def test_our_own_solvers_are_found_by_name(name: str) -> None:
     solver = load_solver(name, SETTINGS, {})
 
     assert (solver.name, solver.is_foreign) == (name, False)
-    assert solver.restarts is (solver.function.__module__ == "koderz.solvers.agents.command_line")
+    assert solver.restarts is (solver.function.__module__ == "koderz.systems.rollouts.agents.command_line")
     assert solver.wants >= {"task", "judge"} or "evaluator" in solver.wants
 
 

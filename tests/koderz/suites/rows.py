@@ -13,7 +13,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.sandbox import Job, JobResult, Sandbox, open_sandbox
-from koderz.suites.code.programs import CodeSuite
+from koderz.systems.code.programs import CodeSuite
 from koderz.types import Task
 
 Row = Mapping[str, Any]

@@ -11,18 +11,18 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites.clusters import linked
-from koderz.suites.code.humaneval import humaneval
-from koderz.suites.datasets.options import DatasetOptions
-from koderz.suites.datasets.suite import datasets
-from koderz.suites.long_context.oolong.options import OolongOptions
-from koderz.suites.long_context.oolong.suite import oolong, oolong_pairs
-from koderz.suites.long_context.ruler.options import RulerOptions
-from koderz.suites.long_context.ruler.suite import ruler
-from koderz.suites.performance.options import PerformanceOptions
-from koderz.suites.performance.suite import PerformanceSuite
-from tests.koderz.suites.long_context.test_oolong import as_lines, row
-from tests.koderz.suites.performance.test_published import GSO, ISO
+from koderz.systems.code.humaneval import humaneval
+from koderz.systems.long_context.oolong.options import OolongOptions
+from koderz.systems.long_context.oolong.suite import oolong, oolong_pairs
+from koderz.systems.long_context.ruler.options import RulerOptions
+from koderz.systems.long_context.ruler.suite import ruler
+from koderz.systems.optimizers.datasets.options import DatasetOptions
+from koderz.systems.optimizers.datasets.suite import datasets
+from koderz.systems.patches.options import PerformanceOptions
+from koderz.systems.patches.suite import PerformanceSuite
 from tests.koderz.suites.rows import HUMANEVAL, written
+from tests.koderz.systems.long_context.test_oolong import as_lines, row
+from tests.koderz.systems.patches.test_published import GSO, ISO
 
 
 def sizes(clusters: list[str]) -> list[int]:

@@ -16,7 +16,7 @@ from koderz.runs.judge import open_judge
 from koderz.runs.samples import Sample
 from koderz.settings.schema import Settings
 from koderz.suites import Suite, load_suite
-from koderz.suites.code.tasks import reference_program
+from koderz.systems.code.tasks import reference_program
 from koderz.types import Task
 
 _FOLDERS = (os.environ.get("KODERZ_TEST_DATA"), str(Path(__file__).parents[4] / "shared" / "data"))

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import PATIENCE
 from tests.koderz.analysis import builders
 from tests.koderz.analysis.report.hostile import EVIL, several, small, written
-from tests.koderz.solvers.optimizers.worlds import World, searched
+from tests.koderz.systems.optimizers.solvers.worlds import World, searched
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

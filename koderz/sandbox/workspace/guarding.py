@@ -1,0 +1,130 @@
+"""What a diff may have put into a checkout to have a say in its own grading: taken out again, and listed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from koderz.sandbox.workspace import git
+from koderz.sandbox.workspace.scripts import Script
+
+_SETTINGS = {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"}
+_SHARED_SETTINGS = {"tox.ini": "pytest", "setup.cfg": "tool:pytest", "pyproject.toml": "pytest"}
+SETTINGS = ("conftest.py", *sorted(_SETTINGS), *_SHARED_SETTINGS)
+_OF_PYTEST = {"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py", "exceptiongroup", "tomli"}
+_OF_SITE = {"site", "sitecustomize", "usercustomize"}
+_CODE = (".py", ".so", ".pyc", ".pyd")
+_INSTALLED = (".pth", ".dist-info", ".egg-info", ".egg-link")
+
+
+def guard(checkout: Path, baseline: Path, scripts: Iterable[Script]) -> list[str]:
+    """Restores conftest.py and pytest's settings, and removes what shadows pytest or a standard module.
+
+    Both folders are checkouts, the first with the diff applied. Returns what was put aside, as `path: why`.
+    """
+    found = [*_settings(checkout, baseline)]
+    for folder in sorted(_searched(scripts)):
+        found += _shadows(checkout, baseline, folder)
+    return found
+
+
+def _settings(checkout: Path, baseline: Path) -> Iterator[str]:
+    for path in sorted(checkout.rglob("*")):
+        here = path.relative_to(checkout)
+        if here.parts[0] == ".git" or not (path.exists() or path.is_symlink()):
+            continue
+        if path.name == "__pycache__" or path.suffix in (".pyc", ".pyo"):
+            if not (baseline / here).exists():
+                _remove(path)
+                yield f"{here}: compiled code"
+        elif _is_settings(path) and not _same(path, baseline / here):
+            git.restore(checkout, here.as_posix(), baseline)
+            yield f"{here}: settings of pytest"
+    for path in sorted(baseline.rglob("*")):
+        here = path.relative_to(baseline)
+        if _is_settings(path) and here.parts[0] != ".git" and path.is_file() and not (checkout / here).exists():
+            git.restore(checkout, here.as_posix(), baseline)
+            yield f"{here}: settings of pytest, removed"
+
+
+def _is_settings(path: Path) -> bool:
+    return path.name in SETTINGS
+
+
+def _same(path: Path, before: Path) -> bool:
+    """Whether a file says the same to pytest as it did."""
+    if path.is_symlink() or before.is_symlink() or not path.is_file():
+        return False
+    if not before.is_file():
+        return path.name in _SHARED_SETTINGS and _section(path) is None
+    if path.read_bytes() == before.read_bytes():
+        return True
+    return path.name in _SHARED_SETTINGS and _section(path) == _section(before) != "unreadable"
+
+
+def _section(path: Path) -> object:
+    """What a file that is shared with other tools says to pytest; None: nothing.
+
+    Of an ini file that is its text from each line on that may begin pytest's section, as parsers of such files differ.
+    """
+    name = _SHARED_SETTINGS[path.name]
+    try:
+        text = path.read_text("utf-8")
+        if path.suffix == ".toml":
+            return tomllib.loads(text).get("tool", {}).get(name)
+    except (OSError, ValueError, AttributeError):
+        return "unreadable"
+    parts = re.split(r"^(?=\[)", "\n".join(text.splitlines()), flags=re.MULTILINE)
+    return [part.strip() for part in parts if re.match(rf"\[\W*{name}", part)] or None
+
+
+def _searched(scripts: Iterable[Script]) -> set[PurePosixPath]:
+    """The folders of a checkout that modules may be imported from."""
+    found = {PurePosixPath(), PurePosixPath("src"), PurePosixPath("lib")}
+    for script in scripts:
+        found |= {*PurePosixPath(script.path).parents}
+    return found
+
+
+def _shadows(checkout: Path, baseline: Path, folder: PurePosixPath) -> Iterator[str]:
+    place = checkout / folder
+    if place.is_symlink() or not place.is_dir():
+        return
+    for path in sorted(place.iterdir()):
+        name = path.name.partition(".")[0]
+        why = _reason(path, name)
+        if why and not _names(baseline / folder, name) & {path.name, name, f"{name}.py"} and path.name != "__init__.py":
+            _remove(path)
+            yield f"{(folder / path.name)}: {why}"
+
+
+def _reason(path: Path, name: str) -> str:
+    if path.name.endswith(_INSTALLED):
+        return "would be taken for an installed package"
+    if not (path.is_symlink() or _is_package(path) or path.suffix in _CODE):
+        return ""
+    if name in _OF_PYTEST:
+        return "shadows pytest"
+    if name in _OF_SITE:
+        return "customises the interpreter"
+    return "shadows the standard library" if name in sys.stdlib_module_names else ""
+
+
+def _is_package(path: Path) -> bool:
+    """Whether a folder would be imported in place of an installed module: without __init__ that one goes first."""
+    return path.is_dir() and any(each.name.partition(".")[0] == "__init__" for each in path.iterdir())
+
+
+def _names(folder: Path, name: str) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.name.partition(".")[0] == name} if folder.is_dir() else set()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

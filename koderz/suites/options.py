@@ -1,0 +1,47 @@
+"""Options of suites whose answers are programs, and of the simulated model that writes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from koderz.settings.options import option
+from koderz.types import FeedbackKind, Judging
+
+
+@dataclass(frozen=True, slots=True)
+class CodeOptions:
+    """How programs are asked for and judged."""
+
+    feedback: FeedbackKind = option(
+        "tests",
+        "What an attempt is told of the previous one: tests (the failing test), examples (only those of the "
+        "docstring), none (that it failed).",
+        "KIND",
+    )
+    cot: bool = option(True, "Skip the request to think step by step (ablation).")
+    test_timeout: float | None = option(
+        None,
+        "CPU time limit of a program with its tests. Default: the suite's, mostly 6.",
+        "SECONDS",
+        bounds=(0.1, 3600),
+    )
+    test_memory: int | None = option(
+        None, "Memory limit of a program. Default: the suite's, mostly 1024.", "MB", bounds=(64, 1_000_000)
+    )
+
+    def limits(self, own: Judging) -> Judging:
+        """How answers are judged where `own` is the suite's way."""
+        timeout, memory_mb = self.test_timeout or own.timeout, self.test_memory or own.memory_mb
+        return Judging(timeout, memory_mb, self.feedback, own.call_timeout)
+
+
+USUAL = CodeOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedOptions:
+    """How good the simulated model is, how slow, and how often it fails."""
+
+    simulated_skill: float = option(0.6, "How often it is right, 0 to 1.", "X", bounds=(0, 1))
+    simulated_latency: float = option(0.0, "Mean latency of a reply.", "SECONDS", bounds=(0, 3600))
+    simulated_fault_rate: float = option(0.0, "Share of calls that fail, 0 to 1.", "X", bounds=(0, 1))

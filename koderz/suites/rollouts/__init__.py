@@ -1,7 +1,0 @@
-"""Agents at work on prepared repositories."""
-
-from __future__ import annotations
-
-from koderz.suites.rollouts.results import Benchmark, get_task_score, load_benchmark
-
-__all__ = ["Benchmark", "get_task_score", "load_benchmark"]

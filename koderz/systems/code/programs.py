@@ -1,0 +1,168 @@
+"""Suites whose answers are Python functions, judged by running tests on them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from koderz.prompts import Prompts, trimmed
+from koderz.sandbox import Job, JobResult, Sandbox
+from koderz.suites.options import USUAL, CodeOptions
+from koderz.systems.code.extraction.statements import parse
+from koderz.systems.code.tasks import CodeTask, reference_program
+from koderz.types import Judging, Lesson, Message, Reply, Verdict
+
+if TYPE_CHECKING:  # neither is needed before the first answer
+    from koderz.models.simulated import SimulatedReplies
+    from koderz.suites.options import SimulatedOptions
+    from koderz.systems.code.extraction.search import Extraction
+
+FEEDBACK_CHARS = 2000
+
+_UNDEFINED = "no_entry_point"
+
+_NO_PROGRAM: Mapping[str, str] = {
+    "no_code": "The answer holds no Python code. Put the whole function in one ```python code block.",
+    _UNDEFINED: "The answer doesn't define the function {entry_point}.",
+    "refused": "The answer holds no code, only a refusal. Put the whole function in one ```python code block.",
+    "length": "The answer was cut off before the function was complete. Answer more briefly.",
+    "syntax": "The code isn't valid Python.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSuite:
+    """Tasks that ask for one function each, with `check(candidate)` tests."""
+
+    name: str
+    source: str
+    tasks: tuple[CodeTask, ...] = field(repr=False)
+    is_sound: bool = False  # every reference is known to pass
+    given: CodeOptions = USUAL
+    usual: Judging = field(default_factory=Judging)  # how answers are judged unless the user says otherwise
+
+    @property
+    def limits(self) -> Judging:
+        """How answers are judged."""
+        return self.given.limits(self.usual)
+
+    @property
+    def options(self) -> CodeOptions:
+        """What the suite goes by, its own limits where the user has set none."""
+        return replace(self.given, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
+
+    def messages(self, task: CodeTask, prompts: Prompts) -> tuple[Message, ...]:
+        """The prompts `system` and `task`."""
+        return prompts.first_messages(task.values, cot=self.given.cot)
+
+    def simulated(self, tasks: Sequence[CodeTask], seed: int, own: SimulatedOptions) -> SimulatedReplies:
+        """The simulated model that answers these tasks."""
+        from koderz.systems.code.simulated import Simulated
+
+        return Simulated(
+            tasks,
+            seed=seed,
+            skill=own.simulated_skill,
+            latency=own.simulated_latency,
+            fault_rate=own.simulated_fault_rate,
+        )
+
+    def reference(self, task: CodeTask) -> str:
+        """The task's own solution as a program; empty without one."""
+        return reference_program(task)
+
+    async def judge(self, task: CodeTask, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+        """Takes the program out of the answer and runs the task's tests on it."""
+        from koderz.systems.code.extraction.limits import extract_within_limits
+
+        text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        found = await extract_within_limits(text, task.prompt, task.payload.entry_point, finish)
+        if found.cause not in ("", _UNDEFINED) or found.program is None:
+            return _unusable(found, task, finish)
+        outcome, verdict = await self._run(task, found, sandbox, how)
+        if verdict.passed:
+            return verdict
+        if found.cause and _lacks(outcome, task.payload.entry_point):
+            return _unusable(found, task, finish)
+        return replace(verdict, feedback=await _feedback(task, found, outcome, sandbox, how))
+
+    async def judge_program(
+        self, task: CodeTask, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
+    ) -> Verdict:
+        """Runs the task's tests on a whole program, as it is. `line_offset` lines before it aren't its author's."""
+        from koderz.systems.code.extraction.search import Extraction
+
+        _, verdict = await self._run(task, Extraction(program, "", line_offset), sandbox, how)
+        return verdict
+
+    def lesson(self, task: CodeTask, verdicts: Sequence[Verdict]) -> Lesson | None:
+        """What the attempts at a task teach, for memory."""
+        from koderz.systems.code.lessons import lesson_of
+
+        return lesson_of(task.id, verdicts)
+
+    async def _run(
+        self, task: CodeTask, found: Extraction, sandbox: Sandbox, how: Judging
+    ) -> tuple[JobResult, Verdict]:
+        outcome = await sandbox.judge(_job(task, found, task.payload.test, how))
+        return outcome, Verdict(
+            verdict=outcome.verdict,
+            cause=outcome.cause,
+            detail=outcome.message,
+            program=found.program,
+            metrics={"cpu": outcome.cpu, "wall": outcome.wall},
+            sandbox=outcome.isolation,
+        )
+
+
+def _job(task: CodeTask, found: Extraction, test: str, how: Judging) -> Job:
+    assert found.program is not None
+    return Job(
+        program=found.program,
+        test=test,
+        entry_point=task.payload.entry_point,
+        context=_context(task.prompt),
+        timeout=how.timeout,
+        memory_mb=how.memory_mb,
+        line_offset=found.line_offset,
+        call_timeout=how.call_timeout,
+    )
+
+
+def _context(prompt: str) -> str:
+    """What tests may lean on of the prompt, its last function given a body if it has none; prose gives nothing."""
+    for source in (prompt, f"{prompt.rstrip()}\n    pass\n"):
+        with contextlib.suppress(SyntaxError):
+            parse(source)
+            return source
+    return ""
+
+
+def _lacks(outcome: JobResult, entry_point: str) -> bool:
+    """Whether a program that was run doesn't define the function, or fails since it isn't there."""
+    return outcome.cause == _UNDEFINED or f"name {entry_point!r} is not defined" in outcome.message
+
+
+def _unusable(found: Extraction, task: CodeTask, finish: str) -> Verdict:
+    cause = "length" if finish == "length" else found.cause or "no_code"
+    general = _NO_PROGRAM[cause].format(entry_point=task.payload.entry_point)
+    feedback = found.reason if cause == "no_code" and found.reason else f"{general} {found.reason}".strip()
+    return Verdict("error", cause, feedback=feedback, detail=feedback, program=found.program)
+
+
+async def _feedback(task: CodeTask, found: Extraction, outcome: JobResult, sandbox: Sandbox, how: Judging) -> str:
+    """What the solver may be told, which is less than the record holds unless tests are open to it."""
+    if how.feedback == "tests":
+        return trimmed(outcome.message, FEEDBACK_CHARS)
+    from koderz.systems.code.examples import examples_test
+
+    failed = "The function doesn't pass its tests."
+    test = examples_test(task.prompt, task.payload.entry_point) if how.feedback == "examples" else None
+    if test is None:
+        return failed
+    shown = await sandbox.judge(_job(task, found, test, how))
+    if shown.verdict == "passed":
+        return "The function gives the results of the docstring's examples, but doesn't pass all tests."
+    return trimmed(shown.message, FEEDBACK_CHARS)

@@ -1,0 +1,79 @@
+"""Rows of task files made into tasks; what would spoil every verdict is found before anything is spent."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import keyword
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from koderz.errors import KoderzError
+from koderz.suites import task_digest
+from koderz.suites.dataset import Row, read_rows
+from koderz.systems.code.extraction.statements import bound, parse, statements
+from koderz.types import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """The function that a task asks for."""
+
+    entry_point: str  # its name
+    test: str = ""  # trusted source that defines `check(candidate)`
+    reference: str = ""  # a solution: whole, or the body that follows the prompt
+
+
+CodeTask = Task[Function]
+
+
+def read_tasks(path: Path, as_task: Callable[[Row], CodeTask]) -> tuple[CodeTask, ...]:
+    """The tasks of a file, in its order. Raises KoderzError naming the line that is off."""
+    tasks: dict[str, CodeTask] = {}
+    for row in read_rows(path):
+        task = as_task(row)
+        if task.id in tasks:
+            raise row.error(f"the task {task.id} is there twice")
+        tasks[task.id] = task
+    if not tasks:
+        raise KoderzError(f"{path} holds no task")
+    return tuple(tasks.values())
+
+
+def program_task(row: Row, *, task_id: str, prompt: str, entry_point: str, test: str, reference: str) -> CodeTask:
+    """A task that asks for one function. KoderzError for an id or a name that can't be one."""
+    if not task_id.isprintable() or not task_id or len(task_id) > 200:
+        raise row.error("the field 'task_id' has to be 1 to 200 printable characters")
+    if not entry_point.isidentifier() or keyword.iskeyword(entry_point):
+        raise row.error(f"the field 'entry_point' is no Python name: {entry_point[:80]!r}")
+    return Task(
+        id=task_id,
+        prompt=prompt,
+        payload=Function(entry_point, test, reference),
+        values={"prompt": prompt.rstrip(), "entry_point": entry_point},
+        digest=task_digest(task_id, prompt, entry_point, test, reference),
+        cluster=row.cluster,
+    )
+
+
+def reference_program(task: CodeTask) -> str:
+    """The reference as a program: HumanEval's is the body that follows the prompt, others' are whole.
+
+    Empty without one.
+    """
+    if task.payload.reference.strip():
+        for source in (task.payload.reference, task.prompt + task.payload.reference):
+            with contextlib.suppress(SyntaxError):
+                if task.payload.entry_point in bound(statements(parse(source))):
+                    return source
+        return task.prompt + task.payload.reference  # which the judge will say what is wrong with
+    return ""
+
+
+def as_python(row: Row, name: str, source: str) -> ast.Module:
+    """The syntax tree of what the field `name` holds. KoderzError where that isn't Python."""
+    try:
+        return parse(source)
+    except SyntaxError as error:
+        raise row.error(f"the field {name!r} isn't Python: {error}") from None

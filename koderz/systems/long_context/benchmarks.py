@@ -1,0 +1,214 @@
+"""OOLONG, BrowseComp-Plus and RULER planned together: a run for each, and the files that they are written into."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError, Unreachable
+from koderz.models.names import WIRE_FORMATS
+from koderz.plans.plan import Plan
+from koderz.runs.documents import documented
+from koderz.runs.observer import Observer
+from koderz.runs.prepare import prepare
+from koderz.runs.resume import ResumeOptions, resume_together
+from koderz.runs.session import Session
+from koderz.settings.layers import OWN, SOLVING, Scope, fields_in, secrets_in
+from koderz.settings.options import flag_of
+from koderz.systems.long_context.published import ENDINGS
+from koderz.systems.long_context.results import SUMMARY, file_of
+
+SIDECAR = "http://localhost:8080"
+"""Where a WASM manager is looked for if no address is given."""
+
+KEYS = ("LLM_API_KEY", "OPENAI_API_KEY")
+NO_KEY = (
+    "API key is required. Use --api-key or set LLM_API_KEY environment variable. --simulated tries it without a key."
+)
+_PROBE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark, and the suite that has its tasks."""
+
+    name: str
+    suite: str
+    folders: Mapping[str, str]  # in the folder of all data sets, by the option that names each
+    count: str  # the option that says how many tasks are generated
+    share: int = 1  # with the others it gets one part in so many of tasks and concurrency
+
+
+BENCHMARKS: Mapping[str, Benchmark] = {
+    "oolong": Benchmark("OOLONG", "oolong", {"dataset": "oolong"}, "tasks_per_length"),
+    "deep_research": Benchmark(
+        "Deep Research",
+        "browsecomp-plus",
+        {"dataset": "browsecomp-plus", "corpus": "browsecomp-plus-corpus"},
+        "questions",
+        share=2,
+    ),
+    "ruler": Benchmark("RULER", "ruler", {}, "tasks_per_length"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What runs of several benchmarks have in common."""
+
+    model: str = "gpt-5"  # as it is given: the name that the server has for it
+    max_depth: int = 3
+    max_tasks: int = 10
+    settings: Mapping[str, Any] = field(default_factory=dict)  # and options of suites, those that have them
+    output: str | None = "results"  # None: no files
+    dataset_dir: Path | None = None
+    concurrency: int = 1  # tasks
+    pool_size: int | None = None  # None: one task after the other
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """What the files say of it."""
+        at_once = {"max_concurrency": self.concurrency, "rlm_pool_size": self.pool_size}
+        return {"max_tasks": self.max_tasks} | (at_once if self.pool_size is not None else {})
+
+
+def with_key(api_key: str | None, environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings that name the key's variable, and the environment with the key in it.
+
+    Raises Unreachable where there is none.
+    """
+    if api_key:
+        return {"api_key_env": KEYS[0]}, {**environ, KEYS[0]: api_key}
+    found = next((name for name in KEYS if environ.get(name)), None)
+    if found is None:
+        raise Unreachable(NO_KEY)
+    return {"api_key_env": found}, dict(environ)
+
+
+def model_name(name: str, base_url: str | None) -> str:
+    """How koderz calls a model: at an address of its own any name is that server's, else OpenAI's unless it says."""
+    own = "/" in name and (name.partition("/")[0] in WIRE_FORMATS)
+    return name if name == "simulated" or (own and not base_url) else f"openai/{name}"
+
+
+def sub_model(environ: Mapping[str, str], base_url: str | None) -> dict[str, str]:
+    """The setting of the model that answers sub-calls, as LLM_RECURSIVE_MODEL says."""
+    named = environ.get("LLM_RECURSIVE_MODEL")
+    return {"sub_model": model_name(named, base_url)} if named else {}
+
+
+async def sidecar(given: str | None, environ: Mapping[str, str]) -> str | None:
+    """The WASM manager to be used: the one that is named, else one that answers on this machine; None for none.
+
+    A variable that is set but empty says that there is none.
+    """
+    if given or "WASM_MANAGER_SERVICE_URL" in environ:
+        return given or environ["WASM_MANAGER_SERVICE_URL"] or None
+    import aiohttp
+
+    try:
+        timeout = aiohttp.ClientTimeout(total=_PROBE_SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout) as http, http.get(f"{SIDECAR}/health") as answer:
+            return SIDECAR if (await answer.json()).get("wasm") is True else None
+    except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError):
+        return None
+
+
+async def plan_benchmarks(
+    names: Sequence[str],
+    wish: Wish,
+    environ: Mapping[str, str],
+    observer: Observer | None = None,
+    *,
+    scope: Scope = OWN,
+    trust_config: bool = False,
+) -> dict[str, Plan]:
+    """The plans of a run for each benchmark. Nothing is created, nobody is asked. KoderzError for what doesn't fit.
+
+    `scope`: the options that have an effect; `trust_config`: whether koderz.toml is trusted.
+    """
+    plans = {}
+    for name in names:
+        shared = len(names) > 1
+        given = await asyncio.to_thread(_settings_of, BENCHMARKS[name], wish, environ, shared=shared)
+        plans[name] = await prepare(
+            given, None, observer=observer, environ=environ, scope=scope, trust_config=trust_config
+        )
+    _require_used(wish.settings, plans.values())
+    runs = {name: plan.name for name, plan in plans.items()}
+    return {name: _filed(plan, about(name, runs, wish)) for name, plan in plans.items()}
+
+
+def about(benchmark: str, runs: Mapping[str, str], wish: Wish) -> dict[str, Any]:
+    """What a plan says of the files that its run belongs to."""
+    return {
+        "benchmark": benchmark,
+        "runs": dict(runs),
+        "names": {name: BENCHMARKS[name].name for name in runs},
+        "configuration": wish.configuration,
+        "model": wish.model,
+        "max_depth": wish.max_depth,
+        "output": wish.output and str(Path(wish.output).absolute()),
+        "files": [file_of(benchmark), SUMMARY],
+    }
+
+
+def carry_out(
+    plans: Sequence[Plan], environ: Mapping[str, str], observer: Observer | None = None
+) -> AsyncIterator[Session]:
+    """Sessions of the runs that were laid down, one after the other. They have one model, and so one set of secrets."""
+    first = plans[0]
+    environ = {**environ, **secrets_in(first.settings)}
+    results = first.settings.results
+    return resume_together(first.name, ResumeOptions(), results=results, observer=observer, environ=environ)
+
+
+def _settings_of(benchmark: Benchmark, wish: Wish, environ: Mapping[str, str], *, shared: bool) -> dict[str, Any]:
+    from koderz.engines.owners import schema_here
+
+    part = benchmark.share if shared else 1
+    limit = max(1, wish.max_tasks // part)
+    chosen = {"solver": "rlm"} if wish.settings.keys().isdisjoint(SOLVING) else {}
+    given = {
+        "suite": benchmark.suite,
+        **chosen,
+        "max_depth": wish.max_depth,
+        "limit": limit,
+        "concurrency": max(1, wish.concurrency // part),
+        "pool_size": wish.pool_size,
+        **_datasets(benchmark, wish.dataset_dir),
+        **wish.settings,
+    }
+    known = schema_here(given, environ, OWN).fields
+    given.setdefault(benchmark.count, max(limit, known[benchmark.count].default))
+    return {name: value for name, value in given.items() if name in known and value is not None}
+
+
+def _datasets(benchmark: Benchmark, folder: Path | None) -> dict[str, Path]:
+    """The files of a benchmark in the folder of all data sets."""
+    if folder is None:
+        return {}
+    if not folder.is_dir():
+        raise KoderzError(f"--dataset-dir {folder}: there is no such folder")
+    return {option: found for option, name in benchmark.folders.items() if (found := _files(folder / name))}
+
+
+def _files(folder: Path) -> Path | None:
+    """The folder, or the only file in it; None where it holds none."""
+    files = [path for path in sorted(folder.rglob("*")) if path.name.endswith(ENDINGS)] if folder.is_dir() else []
+    return files[0] if len(files) == 1 else folder if files else None
+
+
+def _require_used(given: Mapping[str, Any], plans: Iterable[Plan]) -> None:
+    """KoderzError for an option that none of the benchmarks has."""
+    used = {name for plan in plans for name in fields_in(plan.settings)}
+    if unused := [name for name, value in given.items() if name not in used and value is not None]:
+        raise KoderzError(f"{flag_of(unused[0])}: none of these benchmarks has such an option")
+
+
+def _filed(plan: Plan, files: Mapping[str, Any]) -> Plan:
+    """The plan, whose run is also written into these files."""
+    return plan if files["output"] is None else documented(plan, "long-context", files)

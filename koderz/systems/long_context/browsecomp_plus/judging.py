@@ -1,0 +1,102 @@
+"""How a model judges an answer: what it is asked, what its reply says, and how the simulated model does it.
+
+The prompt is koderz' own. BrowseComp-Plus' (`GRADER_TEMPLATE` in scripts_evaluation/evaluate_run.py) is in a repository
+that names no licence, so it is none of koderz' files; `--prompt-dir` takes it from whoever has it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from string import Template
+from typing import Any, NamedTuple
+
+from koderz.errors import Fault
+from koderz.prompts import load_prompts
+from koderz.systems.long_context.browsecomp_plus.documents import Sought
+from koderz.systems.long_context.browsecomp_plus.scoring import is_exact
+from koderz.types import Message
+
+PROMPT = "browsecomp_plus-judge"
+"""The name of the judge's prompt."""
+
+_OFFICIAL: Mapping[str, str] = {
+    "71fb29f51a56cea9": "BrowseComp-Plus' own, as evaluate_run.py has it",
+    "0f0023ee579b8c13": "BrowseComp's, as evaluate_with_openai.py has it",
+}
+"""The published prompts by 16 hex digits of the SHA-256 of their texts, at 97c637c of texttron/BrowseComp-Plus."""
+_PLACES = re.compile(r"\$\{(question|response|correct_answer)\}")
+_CLAIMED = re.compile(r"Confidence: (\d+)%")
+
+
+@dataclass(frozen=True)
+class JudgePrompt:
+    """What a judge is asked, with `${question}`, `${response}` and `${correct_answer}`."""
+
+    text: str
+
+    def question_for(self, sought: Sought, reply: str) -> Message:
+        """What the judge is asked of a reply."""
+        values = {"question": sought.query, "response": reply, "correct_answer": sought.answer}
+        return {"role": "user", "content": Template(self.text.strip()).substitute(values)}
+
+    def parts(self, asked: str) -> Mapping[str, str] | None:
+        """The values that a question of this prompt was made of; None for any other text."""
+        found = self._pattern.fullmatch(asked)
+        return found.groupdict() if found else None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a plan records of it: `prompt_digest`, `prompt`, and `caveats` where it isn't a published one."""
+        digest = hashlib.sha256(_PLACES.sub(r"{\1}", self.text.strip()).encode()).hexdigest()[:16]
+        if digest in _OFFICIAL:
+            return {"prompt_digest": digest, "prompt": _OFFICIAL[digest], "caveats": []}
+        whose = "koderz' own" if self == OWN_PROMPT else "one's own, of --prompt-dir"
+        caveat = f"JUDGED BY ANOTHER PROMPT ({whose}, {digest}) than BrowseComp-Plus': not for its leaderboard"
+        return {"prompt_digest": digest, "prompt": whose, "caveats": [caveat]}
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        pattern, seen = "", set()
+        for number, piece in enumerate(_PLACES.split(Template(self.text.strip()).safe_substitute())):
+            known = number % 2 and piece in seen
+            pattern += f"(?P={piece})" if known else f"(?P<{piece}>.*)" if number % 2 else re.escape(piece)
+            seen |= {piece} if number % 2 else set()
+        return re.compile(pattern, re.DOTALL)
+
+
+OWN_PROMPT = JudgePrompt(load_prompts().texts[PROMPT])
+
+
+class Judgement(NamedTuple):
+    """What a judge's reply says."""
+
+    correct: bool
+    confidence: float | None  # per cent, that the answer claims
+
+
+def judgement_of(reply: str) -> Judgement:
+    """Raises Fault for a reply that doesn't say whether the answer is correct."""
+    correct = _named("correct", "(yes|no)", reply)
+    if correct is None:
+        raise Fault("the judge's reply has no readable line with correct, yes or no; retry, or name another judge")
+    confidence = _named("confidence", r"(\d+(?:\.\d+)?)", reply)
+    return Judgement(correct.lower() == "yes", None if confidence is None else min(100.0, float(confidence)))
+
+
+def simulated_judgement(answer: str, reply: str) -> str:
+    """What the simulated model says as a judge: whether the answers are the same text."""
+    claimed = _CLAIMED.findall(reply)
+    correct = "yes" if is_exact(answer, reply) else "no"
+    return f"reasoning: compared as texts\ncorrect: {correct}\nconfidence: {claimed[-1] if claimed else 100}%"
+
+
+def _named(name: str, value: str, reply: str) -> str | None:
+    """What follows a name: `**name:**` before `**name**:` before `name:`, the first of each."""
+    for form in (rf"\*\*{name}:\*\*", rf"\*\*{name}\*\*:", f"{name}:"):
+        if found := re.search(rf"{form}\s*{value}", reply, re.IGNORECASE):
+            return found[1]
+    return None

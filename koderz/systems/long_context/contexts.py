@@ -1,0 +1,227 @@
+"""A long text and a question about it: named by a digest in plans and records, made only while somebody works on it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
+
+from koderz.suites.tokens import Characters
+from koderz.types import Measure, Message, Reply, Task, Verdict
+
+if TYPE_CHECKING:
+    from koderz.sandbox.wasm.opening import Sessions
+    from koderz.settings.schema import Settings
+    from koderz.systems.long_context.simulated import Player
+
+REFERENCE = "reference"
+"""The type of a part of a message that stands for a text."""
+
+NEEDS = frozenset({"long_context", "session"})
+
+MODES: Mapping[str, tuple[str, ...]] = {"": ("rlm",), "zero-shot": ("direct",), "comparative": ("direct", "rlm")}
+"""What modes stand for in suites of long texts."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A text with what is asked about it. It is dropped once nobody works on it any more."""
+
+    context: str
+    question: str
+    tokens: int  # of what the benchmark sends
+    tokenizer: str  # that counted them
+    between: str = "\n"  # context and question, where both are sent at once
+    more: Mapping[str, Any] = field(default_factory=dict)  # for the record
+    shared: object = None  # what others may find the text by for as long as it is held
+
+    @property
+    def input(self) -> str:
+        """What the benchmark itself sends."""
+        return f"{self.context}{self.between}{self.question}"
+
+
+def in_characters(context: str, question: str, **more: Any) -> Reading:
+    """A text and a question, in tokens of chars/4. `more` goes into the record."""
+    counter = Characters()
+    return Reading(context, question, counter.count(f"{context}\n{question}"), counter.name, more=more)
+
+
+class Recipe(Protocol):
+    """The payload of a task: how its text is made, or where it lies."""
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits that change with what is made."""
+
+    def make(self) -> tuple[Reading, Any]:
+        """The text, and what belongs into the answer."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """The texts that are being worked on, each held once however many experiments are about it."""
+
+    _held: WeakValueDictionary[str, Reading] = field(default_factory=WeakValueDictionary)
+    _about: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    async def read(self, recipe: Recipe) -> Reading:
+        """The text, made in a thread where nobody holds it."""
+        lock = self._locks.setdefault(recipe.digest, asyncio.Lock())
+        async with lock:
+            if held := self._held.get(recipe.digest):
+                return held
+            made, answers = await asyncio.to_thread(recipe.make)
+            self._about[recipe.digest] = made.question, answers
+            self._held[recipe.digest] = made
+            return made
+
+    async def about(self, recipe: Recipe) -> tuple[str, Any]:
+        """The question, and what belongs into the answer."""
+        if recipe.digest not in self._about:
+            await self.read(recipe)
+        return self._about[recipe.digest]
+
+
+class OpenContext:
+    """The text of one task for as long as an experiment is worked on: what solvers name `long_context`."""
+
+    def __init__(self, task: Task[Recipe], library: Library) -> None:
+        self._task, self._library = task, library
+        self._reading: Reading | None = None
+
+    async def read(self) -> Reading:
+        """The text, made when it is first asked for, and held until the experiment ends."""
+        if self._reading is None:
+            self._reading = await self._library.read(self._task.payload)
+        return self._reading
+
+    def close(self) -> None:
+        """Lets go of the text."""
+        self._reading = None
+
+    async def facts(self) -> dict[str, Any]:
+        """What the record says of the text: its SHA-256, how long it is, and how it was made."""
+        reading = await self.read()
+        sent = reading.input
+        return {
+            "digest": await asyncio.to_thread(_sha256, sent),
+            "characters": len(sent),
+            "tokens": reading.tokens,
+            "tokenizer": reading.tokenizer,
+            **reading.more,
+        }
+
+    def part(self, of: str = "context", start: int = 0, end: int | None = None) -> dict[str, Any]:
+        """Part of a message that stands for characters of the `context`, the `question` or the whole `input`."""
+        return reference(self._task, of, start, end)
+
+
+def reference(task: Task[Recipe], of: str = "input", start: int = 0, end: int | None = None) -> dict[str, Any]:
+    """Part of a message that stands for characters of a task's text."""
+    part = {"type": REFERENCE, "name": task.id, "digest": task.payload.digest, "of": of}
+    return part | ({} if (start, end) == (0, None) else {"start": start, "end": end})
+
+
+class LongContextSuite:
+    """A suite whose tasks are questions about long texts, judged by what belongs into the answer."""
+
+    words: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        tasks: Sequence[Task[Recipe]],
+        score: Callable[[Task[Recipe], Any, str], tuple[float, Mapping[str, float]]],
+        player: Player,
+        measures: Sequence[Measure] = (Measure("score", "higher", "share"),),
+        export: Callable[[Path], Iterator[tuple[Path, int]]] | None = None,
+    ) -> None:
+        """`score`: of a task's reply, 0 to 1, by the answers, with metrics; `export` writes rows that are made up."""
+        self.name, self.source, self.tasks, self.measures = name, source, tuple(tasks), tuple(measures)
+        self.library = Library()
+        self._score, self._player = score, player
+        if export:
+            self.export = export
+
+    def messages(self, task: Task[Recipe], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
+        """What the benchmark itself sends, by reference."""
+        return ({"role": "user", "content": [reference(task)]},)
+
+    @asynccontextmanager
+    async def open_long_context(self, task: Task[Recipe], handles: Any) -> AsyncIterator[OpenContext]:  # noqa: ARG002
+        opened = OpenContext(task, self.library)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    @asynccontextmanager
+    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Sessions]:
+        """The sessions that code about texts runs in."""
+        from koderz.sandbox.wasm.opening import open_sessions
+
+        async with open_sessions(settings, environ, logging.getLogger("koderz").warning) as sessions:
+            yield sessions
+
+    @asynccontextmanager
+    async def open_session(self, task: Task[Recipe], handles: Any, shared: Sessions) -> AsyncIterator[Sessions]:  # noqa: ARG002
+        """As many as a solver needs for a task."""
+        yield shared
+
+    async def sent(self, task: Task[Recipe], messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages with the texts that they stand for."""
+        return tuple([await self._told(task, message) for message in messages])
+
+    async def judge(self, task: Task[Recipe], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+        """The benchmark's own score; passed is a score of 1."""
+        reply = answer.text if isinstance(answer, Reply) else answer
+        _, answers = await self.library.about(task.payload)
+        score, metrics = self._score(task, answers, reply)
+        kept, measured = await self.kept(task, reply), dict(metrics)
+        if score == 1:
+            return Verdict("passed", score=score, metrics=measured, artifacts=kept)
+        return Verdict("failed", "answer", f"score {score:.4g}", score=score, metrics=measured, artifacts=kept)
+
+    async def kept(self, task: Task[Recipe], reply: str) -> dict[str, Any]:
+        """What is on record beside a verdict: the question, the answer, and what was expected as JSON."""
+        question, answers = await self.library.about(task.payload)
+        expected = answers.get("answer") if isinstance(answers, Mapping) else getattr(answers, "answer", answers)
+        return {"question": question, "answer": reply, "expected": json.dumps(expected)}
+
+    async def _told(self, task: Task[Recipe], message: Message) -> Message:
+        content = message["content"]
+        if not (isinstance(content, list) and any(part.get("type") == REFERENCE for part in content)):
+            return message
+        texts = []
+        for part in content:
+            if part.get("type") == REFERENCE:
+                reading = await self.library.read(task.payload)
+                texts.append(getattr(reading, part["of"])[part.get("start", 0) : part.get("end")])
+            else:
+                texts.append(part.get("text", ""))
+        return {**message, "content": "".join(texts)}
+
+    def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
+        """What the simulated model replies: the less often right, the longer the text is."""
+        if messages[0]["role"] == "system":  # it has a session, and sees no text
+            return self._player.play(messages)
+        return self._player.reply(messages, sampling)
+
+
+def recipe_digest(*parts: object) -> str:
+    """32 hex digits that change with any of the parts."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

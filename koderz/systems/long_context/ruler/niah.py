@@ -1,0 +1,145 @@
+"""Needles in a haystack: sentences that say a value for a key, among noise, essays or other needles."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from koderz.systems.long_context.ruler.drawing import Draws, Frame, Text, drawn, row_of, settled
+from koderz.systems.long_context.words import word_pairs
+
+TOKENS_TO_GENERATE = 128
+TEMPLATE = (
+    "Some special magic {type_needle_v} are hidden within the following text. Make sure to memorize it. "
+    "I will quiz you about the {type_needle_v} afterwards.\n{context}\n"
+    "What are all the special magic {type_needle_v} for {query} mentioned in the provided text?"
+)
+ANSWER_PREFIX = " The special magic {type_needle_v} for {query} mentioned in the provided text are"
+NEEDLE = "One of the special magic {type_needle_v} for {key} is: {value}."
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+
+_SINGULAR = (("Some", "A"), ("are all", "is"), ("are", "is"), ("answers", "answer"))  # in this order
+_DEPTHS = tuple(round(100 * n / 39) for n in range(40))  # per cent of an essay's sentences
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+Kind = Literal["words", "numbers", "uuids"]
+
+
+@dataclass(frozen=True, slots=True)
+class Needles:
+    """One of RULER's needle tasks."""
+
+    haystack: Literal["noise", "essay", "needle"]
+    key: Kind
+    value: Kind
+    keys: int = 1
+    values: int = 1
+    queries: int = 1
+
+    @property
+    def is_single(self) -> bool:
+        return self.queries * self.values == 1
+
+
+def prompt_of(context: str, kind: str, query: str, *, is_single: bool) -> str:
+    """The whole prompt; with one answer in the singular."""
+    template = TEMPLATE + ANSWER_PREFIX
+    if is_single:
+        for plural, singular in _SINGULAR:
+            template = template.replace(plural, singular)
+        kind = kind[:-1]
+    return template.format(type_needle_v=kind, context=context, query=query)
+
+
+class NeedlesFamily:
+    """Rows of one needle task and length."""
+
+    def __init__(self, task: Needles, frame: Frame, essay: Sequence[str] = ()) -> None:
+        """`essay`: the words of the haystack where it is one."""
+        step = 500 if task.haystack == "essay" else 25 if frame.max_length >= 4096 else 5
+        self._task, self._essay = task, essay
+        self._frame = replace(frame, step=step, room=frame.max_length - TOKENS_TO_GENERATE)
+        self._draws = Draws(frame.seed, quick=frame.measured)
+        self._size = step
+        self.state, self.restore = self._draws.state, self._draws.restore
+
+    def settle(self) -> None:
+        count = self._frame.tokenizer.count
+        self._size = settled(lambda size: count(self.text(size).prompt), self._frame)
+
+    def row(self, index: int) -> dict[str, Any]:  # noqa: ARG002 the place of the answer goes by that name here
+        frame = self._frame
+        count = frame.tokenizer.count
+        text, tokens = drawn(self.text, self._size, frame)
+        place = 0
+
+        def position(asked: str) -> dict[str, int]:
+            nonlocal place
+            place = asked.find(text.outputs[0])
+            return {"token_position_answer": count(asked[:place])}
+
+        row = row_of(0, text, tokens + TOKENS_TO_GENERATE, ANSWER_PREFIX, position)
+        return row | {"index": place}
+
+    def text(self, size: int) -> Text:
+        """Draws a text of so many units: sentences of noise, words of an essay, or needles."""
+        task = self._task
+        keys, values, needles = [], [], []
+        for _ in range(max(task.keys, task.queries)):
+            keys.append(self._one(task.key))
+            values.append([self._one(task.value) for _ in range(task.values)])
+            needles += [NEEDLE.format(type_needle_v=task.value, key=keys[-1], value=value) for value in values[-1]]
+        self._draws.shuffle(needles)
+        context = self._in_essay(size, needles) if task.haystack == "essay" else self._in_lines(size, needles)
+        asked = self._draws.random.sample(range(len(keys)), task.queries)
+        queries = [keys[n] for n in asked]
+        query = f"{', '.join(queries[:-1])}, and {queries[-1]}" if len(queries) > 1 else queries[0]
+        prompt = prompt_of(context, task.value, query, is_single=task.is_single)
+        return Text(prompt, [value for n in asked for value in values[n]])
+
+    def _in_lines(self, size: int, needles: Sequence[str]) -> str:
+        task, one = self._task, self._one
+        if task.haystack == "noise":
+            lines = [NOISE] * size
+        else:
+            lines = [
+                f"One of the special magic {task.value} for {one(task.key)} is: {one(task.value)}." for _ in range(size)
+            ]
+        places = sorted(self._draws.random.sample(range(size), len(needles)), reverse=True)
+        for place, needle in zip(places, needles, strict=True):
+            lines.insert(place, needle)
+        return "\n".join(lines)
+
+    def _in_essay(self, size: int, needles: Sequence[str]) -> str:
+        words = self._essay
+        repeated = words if size <= len(words) else [*words] * -(-size // len(words))
+        sentences = _SENTENCE_END.split(" ".join(repeated[:size]).strip())
+        depths = self._draws.random.sample(_DEPTHS, len(needles))
+        places = [0, *sorted(int(len(sentences) * (depth / 100)) for depth in depths), len(sentences)]
+        parts = []
+        for number, end in enumerate(places[1:]):
+            parts.append(" ".join(sentences[places[number] : end]))
+            parts += needles[number : number + 1]
+        return " ".join(parts)
+
+    @cached_property
+    def _pairs(self) -> Sequence[str]:
+        return word_pairs()
+
+    def _one(self, kind: Kind) -> str:
+        draw = self._draws.random
+        if kind == "numbers":
+            return str(draw.randint(10**6, 10**7 - 1))
+        return draw.choice(self._pairs) if kind == "words" else _uuid(draw)
+
+
+def _uuid(draw: random.Random) -> str:
+    """A version 4 UUID of the next 128 bits; the class of that name would take three times as long."""
+    bits = draw.getrandbits(128)
+    bits = bits & ~(0xC000 << 48) | 0x8000 << 48
+    text = f"{bits & ~(0xF000 << 64) | 4 << 76:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

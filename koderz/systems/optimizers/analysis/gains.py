@@ -1,0 +1,291 @@
+"""Whether an optimizer helps: its winners on the test items beside the initial prompt and random search."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from koderz.analysis import statistics
+from koderz.analysis.intervals import Interval
+from koderz.systems.optimizers.analysis.estimates import About, Gain, Scores, gain_of
+from koderz.systems.optimizers.datasets import BASELINE
+from tracker import records
+from tracker.index import CODES, load_index, read_records
+from tracker.journal import NAME
+from tracker.runs import read_plan
+
+RANDOM = "random_search"
+BETTER_PROMPTS, WORSE_PROMPTS = "prompts better", "prompts worse"
+"""Verdicts on the prompts that were found, where there are too few searches for one on the optimizer."""
+
+_MOST_FAULTY = 0.02  # share of test items that can't be judged
+_KINDS = ("once", "grade", "experiment")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """An experiment that came to an end: one optimizer on one dataset, for one model, with one seed."""
+
+    experiment: records.Experiment
+    seed: int
+    result: Mapping[str, Any]  # what the evaluator put on record
+    scores: Scores  # of the winner on the test items; empty where it is the initial prompt
+    unread: frozenset[str]  # test items that couldn't be judged
+    clusters: Mapping[str, str]  # of the test items that share a passage or the like with others
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its dataset and model."""
+        return self.experiment.problem_id, self.experiment.model
+
+    @property
+    def unread_share(self) -> float | None:
+        """The share of the winner's test replies whose answer couldn't be read; None where it isn't on record."""
+        share = self.result.get("unread")
+        return None if share is None else float(share)
+
+    @property
+    def optimizer(self) -> str:
+        """As users name it."""
+        return shown_name(self.experiment.arm)
+
+    def with_scores_of(self, base: Search | None) -> Search:
+        """The same with the baseline's scores where its winner is the initial prompt, which isn't asked again."""
+        if self.scores or base is None:
+            return self
+        result = {**self.result, "unread": base.result.get("unread")}
+        return replace(self, scores=base.scores, unread=base.unread, result=result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One optimizer on one dataset, for one model, over its seeds."""
+
+    dataset: str
+    model: str
+    optimizer: str
+    n: int
+    baseline: float | None
+    score: float | None
+    gain: float | None
+    interval: Interval | None
+    p: float | None
+    p_adjusted: float | None
+    verdict: str  # helps, hurts, no evidence, not comparable; of prompts `BETTER_PROMPTS` and `WORSE_PROMPTS`
+    detectable: float | None
+    vs_random: Mapping[str, Any] | None
+    metric_calls: int
+    reasoning_calls: int
+    cost_usd: float
+    cost_known: bool
+    faults: int
+    seeds: Sequence[Mapping[str, Any]]
+    unread: float | None = None  # share of the winners' test replies whose answer couldn't be read; None: not known
+    baseline_unread: float | None = None  # the same of the initial prompt
+    reasons: Sequence[str] = field(default=())  # why it isn't comparable
+    about: About = "prompts"  # what the verdict is about: the optimizer, or the prompts that its searches have found
+    method: str | None = None  # of the test
+    interval_method: str | None = None
+    interval_adjusted: Interval | None = None  # corrected for the optimizers beside it; agrees with the verdict
+    clusters: int | None = None  # in which the test items are; None: each stands alone
+
+
+def shown_name(arm: str) -> str:
+    """The optimizer of an arm, whose name has a model behind it where a run has several."""
+    return arm.partition(" · ")[0]
+
+
+def searches_of(folder: Path) -> list[Search]:
+    """The experiments of the run in `folder` that came to an end, in the order of their ends."""
+    journal = folder / NAME
+    plan = read_plan(folder)
+    wanted = {CODES[kind] for kind in _KINDS}
+    results: dict[str, Mapping[str, Any]] = {}
+    grades: dict[str, list[records.Grade]] = defaultdict(list)
+    ended: dict[str, records.Experiment] = {}
+    for line in read_records(journal, [entry.span for entry in load_index(journal) if entry.code in wanted]):
+        if isinstance(line, records.Once) and line.name == "result" and isinstance(line.value, dict):
+            results[line.experiment_id] = line.value
+        elif isinstance(line, records.Grade) and line.labels.get("split") == "test":
+            grades[line.experiment_id].append(line)
+        elif isinstance(line, records.Experiment):
+            ended[line.experiment_id] = line
+    first = int(plan.config.get("seed") or 0)
+    return [
+        Search(
+            experiment,
+            first + experiment.sample,
+            results[name],
+            {grade.item: grade.score for grade in grades[name] if "fault" not in grade.labels},
+            frozenset(grade.item for grade in grades[name] if "fault" in grade.labels),
+            (plan.details.get("suite") or {}).get(experiment.problem_id, {}).get("clusters", {}),
+        )
+        for name, experiment in ended.items()
+        if name in results
+    ]
+
+
+def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[Row]:
+    """A row for each optimizer of each dataset and model, corrected by Holm's procedure over those of both."""
+    rows: list[Row] = []
+    for dataset in plan.tasks:
+        for model in dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms):
+            here = [search for search in searches if search.place == (dataset, model)]
+            names = [
+                shown_name(arm.name) for arm in plan.arms if plan.model_of(arm.name) == model and arm.solver != BASELINE
+            ]
+            rows += _corrected([_Group(plan, here, name) for name in dict.fromkeys(names)])
+    return rows
+
+
+def gain_over_seeds(a: Sequence[Search], b: Sequence[Search], *, is_fixed: bool = False) -> Gain | None:
+    """B less A, each averaged over its searches; None where they have no item in common.
+
+    `is_fixed`: A is the initial prompt, and no search.
+    """
+    return gain_of([search.scores for search in a], [search.scores for search in b], b[0].clusters, is_fixed=is_fixed)
+
+
+class _Group:
+    """The searches of one optimizer on one dataset for one model, beside the baseline and random search."""
+
+    def __init__(self, plan: records.Plan, here: Sequence[Search], optimizer: str) -> None:
+        self.optimizer = optimizer
+        self.plan, self.here = plan, here
+        self.base = next((search for search in here if search.optimizer == BASELINE), None)
+        self.searches = self._of(optimizer)
+        self.gain = gain_over_seeds([self.base], self.searches, is_fixed=True) if self.base and self.searches else None
+        others = self._of(RANDOM) if optimizer != RANDOM else []
+        self.over_random = gain_over_seeds(others, self.searches) if others and self.searches else None
+
+    def _of(self, optimizer: str) -> list[Search]:
+        found = [search.with_scores_of(self.base) for search in self.here if search.optimizer == optimizer]
+        return sorted(found, key=lambda search: search.seed)
+
+    def reasons(self) -> Iterator[str]:
+        """Why it isn't comparable."""
+        if self.plan.config.get("test_mode"):
+            yield "test mode (5 items a split)"
+        if self.base is None:
+            yield "no baseline: the experiment of none has not ended"
+        used = [*self.searches, *([self.base] if self.base else [])]
+        unread = frozenset(item for search in used for item in search.unread)
+        total = len(unread) + (self.gain.n if self.gain else 0)
+        if len(unread) > _MOST_FAULTY * total:
+            yield f"{len(unread)} of {total} test items could not be judged"
+        if len({search.result["budget_calls"] for search in self.here}) > 1:
+            yield "unequal caps"
+        leakage = (self.plan.details.get("suite") or {}).get(self._dataset, {}).get("leakage", {})
+        if leakage.get("policy") == "keep" and (leakage.get("exact") or leakage.get("near")):
+            yield "items that leak from one split into another were kept"
+
+    @property
+    def _dataset(self) -> str:
+        return self.here[0].experiment.problem_id if self.here else ""
+
+
+def _corrected(groups: Sequence[_Group]) -> list[Row]:
+    """The rows of one dataset and model."""
+    groups = [group for group in groups if group.searches]
+    helped = _holm([group.gain for group in groups])
+    beaten = _holm([group.over_random for group in groups])
+    counts = sum(p is not None for p in helped), sum(p is not None for p in beaten)
+    return [_row(group, p, of_random, counts) for group, p, of_random in zip(groups, helped, beaten, strict=True)]
+
+
+def _holm(gains: Sequence[Gain | None]) -> list[float | None]:
+    adjusted = iter(statistics.holm([gain.p for gain in gains if gain]))
+    return [next(adjusted) if gain else None for gain in gains]
+
+
+def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts: tuple[int, int]) -> Row:
+    gain, reasons = group.gain, tuple(group.reasons())
+    outcomes = [search.experiment for search in group.searches]
+    adjusted = gain.together(counts[0], p_adjusted) if gain else None
+    return Row(
+        dataset=outcomes[0].problem_id,
+        model=outcomes[0].model,
+        optimizer=group.optimizer,
+        n=gain.n if gain else 0,
+        baseline=gain.a if gain else None,
+        score=gain.b if gain else None,
+        gain=gain.gain if gain else None,
+        interval=gain.interval if gain else None,
+        p=gain.p if gain else None,
+        p_adjusted=p_adjusted,
+        verdict="not comparable" if reasons or gain is None else claim(gain, p_adjusted, adjusted, "helps", "hurts"),
+        detectable=gain.detectable if gain else None,
+        vs_random=_vs_random(group.over_random, p_random, counts[1], comparable=not reasons),
+        metric_calls=sum(search.result["metric_calls"] for search in group.searches),
+        reasoning_calls=sum(search.result["reasoning_calls"] for search in group.searches),
+        cost_usd=sum(outcome.cost for outcome in outcomes),
+        cost_known=all(outcome.cost_known for outcome in outcomes),
+        faults=sum(search.result["faults"] for search in group.searches),
+        seeds=[_seed(group, search) for search in group.searches],
+        unread=_mean_unread(group.searches),
+        baseline_unread=group.base.unread_share if group.base else None,
+        reasons=reasons,
+        about=gain.about if gain else "prompts",
+        method=gain.method if gain else None,
+        interval_method=gain.interval_method if gain else None,
+        interval_adjusted=adjusted[0] if adjusted else None,
+        clusters=gain.clusters if gain else None,
+    )
+
+
+def _mean_unread(searches: Sequence[Search]) -> float | None:
+    shares = [search.unread_share for search in searches]
+    known = [share for share in shares if share is not None]
+    return fmean(known) if known and len(known) == len(shares) else None
+
+
+def _vs_random(gain: Gain | None, p_adjusted: float | None, count: int, *, comparable: bool) -> dict[str, Any] | None:
+    """An optimizer beside random search: `beats` is of the optimizers, `prompts_better` of what they have found."""
+    if gain is None:
+        return None
+    adjusted = gain.together(count, p_adjusted)
+    said = claim(gain, p_adjusted, adjusted, "beats", "") if comparable else ""
+    return {
+        "gain": gain.gain,
+        "interval": gain.interval,
+        "p_adjusted": p_adjusted,
+        "beats": said == "beats",
+        "prompts_better": said == BETTER_PROMPTS,
+        "about": gain.about,
+        "method": gain.method,
+        "interval_method": gain.interval_method,
+        "interval_adjusted": adjusted[0] if adjusted else None,
+    }
+
+
+def claim(gain: Gain, p_adjusted: float | None, adjusted: tuple[Interval, str] | None, better: str, worse: str) -> str:
+    """What may be said of a difference: its corrected p-value is small, and its corrected interval excludes 0.
+
+    `better` and `worse` are said of optimizers; of the prompts that were found there are words of their own.
+    """
+    if adjusted is None or p_adjusted is None or p_adjusted >= statistics.ALPHA:
+        return "no evidence"
+    (low, high), _ = adjusted
+    if gain.about == "prompts":
+        better, worse = BETTER_PROMPTS, WORSE_PROMPTS
+    return better if low > 0 else worse if high < 0 else "no evidence"
+
+
+def _seed(group: _Group, search: Search) -> dict[str, Any]:
+    own = gain_of([group.base.scores], [search.scores], search.clusters, is_fixed=True) if group.base else None
+    result = search.result
+    return {
+        "seed": search.seed,
+        "experiment_id": search.experiment.experiment_id,
+        "score": own.b if own else search.experiment.score,
+        "gain": own.gain if own else None,
+        "validation": result["validation"].get(result["winner"]),
+        "validation_n": result["validation_n"],
+        "metric_calls": result["metric_calls"],
+        "kept_initial": result["kept_initial"],
+        "finish_reason": result["finish_reason"],
+    }

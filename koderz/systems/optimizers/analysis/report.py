@@ -1,0 +1,237 @@
+"""What a report tells of optimizers: gains, searches, prompts, what they cost, and what validation had promised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Protocol
+
+from koderz.analysis.blocks import Heading, Table, Text
+from koderz.analysis.report.sections import Content, Curve, Curves, Section, SideBySide
+from koderz.systems.optimizers.analysis.checkpoint import State
+from koderz.systems.optimizers.analysis.estimates import FEWEST_SEARCHES
+from koderz.systems.optimizers.analysis.gains import Row, rows_of, searches_of
+from koderz.systems.optimizers.analysis.trials import SEARCHING, Cell, Trial, differences
+from koderz.systems.optimizers.datasets import BASELINE
+from tracker.messages import text_of
+from tracker.records import Plan
+from tracker.stories import Stories
+
+_PURPOSES = (*SEARCHING, "test")
+
+
+class Compared(Protocol):
+    """A row that was tested."""
+
+    @property
+    def method(self) -> str | None: ...
+    @property
+    def interval_method(self) -> str | None: ...
+
+
+_PROMPT = 4000  # characters that are shown of one
+_HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,UNREAD,GAIN [95 %],ADJ. P,METRIC CALLS,$,VERDICT"
+_OPTIONAL = ("N", "ADJ. P", "MODEL")
+
+
+def section_of(plan: Plan, folder: Path) -> Section | None:
+    """What the report tells of the run in `folder`; None before any search has ended."""
+    stories = Stories(folder, os.environ)
+    stories.refresh()
+    state = State(plan)
+    for experiment_id in state.cells:
+        for line in stories.of(experiment_id):
+            state.fold(line)
+    rows = rows_of(plan, searches_of(folder))
+    return Section("Optimizers", [*_contents(state, rows)]) if rows else None
+
+
+def row_blocks(rows: Sequence[Row]) -> Iterator[Text | Table]:
+    """Why some of them aren't comparable, all of them in a table, and which of them beat random search."""
+    for reason in dict.fromkeys(reason for row in rows for reason in row.reasons):
+        having = [row for row in rows if reason in row.reasons]
+        which = "" if len(having) == len(rows) else f"{', '.join(dict.fromkeys(map(named, having)))}: "
+        yield Text(f"Not comparable: {which}{reason}")
+    yield Table(_HEADS.split(","), [_cells(row) for row in rows], _OPTIONAL, ruled=False, under={"MODEL": "DATASET"})
+    yield from map(Text, _prices(rows))
+    yield from map(Text, _beside_random(rows))
+    yield from map(Text, methods_of(rows))
+    if any(row.about == "prompts" for row in rows):
+        yield Text(
+            f"Below {FEWEST_SEARCHES} seeds the words are of the prompts that were found, not of the optimizer, "
+            "which finds others with other seeds."
+        )
+
+
+def _beside_random(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        if versus := row.vs_random:
+            place, gain = f"{row.dataset}, {row.model}", f"({versus['gain']:+.3f})"
+            if versus["about"] == "optimizer":
+                beats = "beats" if versus["beats"] else "does not beat"
+                yield f"{place}: {row.optimizer} {beats} random search {gain}"
+            else:
+                shown = "" if versus["prompts_better"] else "not shown to be "
+                prompts = prompts_in(len(row.seeds))
+                yield f"{place}: of {row.optimizer}, {prompts} {shown}better than random search's {gain}"
+
+
+def methods_of(rows: Sequence[Compared]) -> Iterator[str]:
+    """What p-values and intervals come from, a sentence."""
+    tests = dict.fromkeys(row.method for row in rows if row.method)
+    intervals = dict.fromkeys(row.interval_method for row in rows if row.interval_method)
+    if tests:
+        told = f"; intervals: {' or '.join(intervals)}" if intervals else ""
+        yield f"Tests: {' or '.join(tests)}{told}; both corrected for the optimizers beside each other."
+
+
+def prompts_in(count: int) -> str:
+    """The prompts of so many searches, with their verb."""
+    return "this prompt is" if count == 1 else f"these {count} prompts are"
+
+
+def verdict_in(verdict: str, prompts: int) -> str:
+    """A verdict in words; of prompts that were found it says how many they are."""
+    said, _, word = verdict.partition(" ")
+    return f"{prompts_in(prompts)} {word}" if said == "prompts" else verdict
+
+
+def _prices(rows: Sequence[Row]) -> Iterator[str]:
+    """What a metric call cost, of each dataset and model whose optimizers paid unlike for it."""
+    for (dataset, model), here in groupby(rows, lambda row: (row.dataset, row.model)):
+        costs = {row.optimizer: row.cost_usd / row.metric_calls for row in here if row.metric_calls and row.cost_known}
+        if not costs or min(costs.values()) == max(costs.values()):
+            continue
+        least, most = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
+        yield (
+            f"{dataset}, {model}: equal metric calls are not equal dollars. With all else that is asked for, 1,000 of "
+            f"them cost ${1000 * costs[least]:.4f} with {least} and ${1000 * costs[most]:.4f} with {most}."
+        )
+
+
+def named(row: Row) -> str:
+    """What a row is about, in words."""
+    return f"{row.optimizer} on {row.dataset} for {row.model}"
+
+
+def _cells(row: Row) -> list[str]:
+    limits = row.interval_adjusted or row.interval
+    interval = f" [{limits[0]:+.3f}, {limits[1]:+.3f}]" if limits else ""
+    verdict = verdict_in(row.verdict, len(row.seeds))
+    seen = row.verdict == "no evidence" and row.detectable is not None
+    return [
+        row.dataset,
+        row.model,
+        row.optimizer,
+        str(row.n),
+        _number(row.baseline),
+        _number(row.score),
+        "-" if row.unread is None else f"{100 * row.unread:.1f} %",
+        "-" if row.gain is None else f"{row.gain:+.3f}{interval}",
+        "-" if row.p_adjusted is None else p_cell(row.p_adjusted),
+        f"{row.metric_calls:,}",
+        f"{'' if row.cost_known else '≥'}{row.cost_usd:.4f}",
+        f"{verdict} (from {row.detectable:.3f} on it would show)" if seen else verdict,
+    ]
+
+
+def p_cell(value: float) -> str:
+    """A p-value in a table."""
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _contents(state: State, rows: Sequence[Row]) -> Iterator[Content]:
+    yield from row_blocks(rows)
+    ended = [cell for cell in state.cells.values() if (trial := state.trials.get(cell.experiment_id)) and trial.result]
+    searched = [cell for cell in ended if cell.optimizer != BASELINE]
+    for (dataset, model), cells in groupby(sorted(searched, key=_place), _place):
+        curves = [curve for cell in cells if (curve := _curve(cell, state.trials[cell.experiment_id]))]
+        if curves:
+            title = f"Best validation score so far: {dataset}, {model}"
+            yield Curves(title, "metric calls", "mean over the validation items asked, best so far", curves)
+    documents = {each["experiment_id"]: each for each in state.document()["task_results"]}
+    yield Heading("What validation promised")
+    yield Text("Gains over the initial prompt. The best of several is best by luck, too: the test is what counts.")
+    yield _promises(searched, state.trials, documents)
+    yield Heading("Spend by purpose")
+    yield _spend([*state.cells.values()], state.trials)
+    if told := differences(state.plan):
+        yield Heading("Optimizers and their originals")
+        yield from (Text(f"{name}: {text}") for name, text in told.items())
+    yield Heading("Prompts")
+    yield Text("The winner by validation of each dataset, model and optimizer beside the initial prompt.")
+    yield from _prompts(searched, state.trials, documents)
+
+
+def _place(cell: Cell) -> tuple[str, str]:
+    return cell.dataset, cell.model
+
+
+def _curve(cell: Cell, trial: Trial) -> Curve | None:
+    found = [(float(calls), mean) for calls, mean in trial.best_so_far()]
+    return Curve(cell.optimizer, f"{cell.optimizer}, seed {cell.seed}", found) if found else None
+
+
+def _promised(trial: Trial) -> float | None:
+    """What the winner is better by on all of validation than the initial prompt."""
+    means, result = trial.result["validation"], trial.result
+    if result["winner"] not in means or result["initial"] not in means:
+        return None
+    return float(means[result["winner"]] - means[result["initial"]])
+
+
+def _promises(cells: Sequence[Cell], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = []
+    for cell in cells:
+        trial, gain = trials[cell.experiment_id], documents[cell.experiment_id]["gain"]
+        promised = _promised(trial)
+        left = None if promised is None or gain is None else gain - promised
+        figures = ["-" if value is None else f"{value:+.3f}" for value in (promised, gain, left)]
+        kept = "the initial prompt" if trial.result["kept_initial"] else "a candidate"
+        rows.append([cell.dataset, cell.model, cell.optimizer, str(cell.seed), kept, *figures])
+    heads = ["Dataset", "Model", "Optimizer", "Seed", "Kept", "Promised by validation", "Gained on test", "Difference"]
+    return Table(heads, rows)
+
+
+def _spend(cells: Sequence[Cell], trials: Mapping[str, Trial]) -> Table:
+    """Calls and US dollars of each optimizer, over all datasets, models and seeds."""
+    rows = []
+    for optimizer in dict.fromkeys(cell.optimizer for cell in cells):
+        own = [
+            trial
+            for cell in cells
+            if cell.optimizer == optimizer and (trial := trials.get(cell.experiment_id)) is not None
+        ]
+        calls = {purpose: sum(trial.calls[purpose] for trial in own) for purpose in _PURPOSES}
+        costs = {purpose: sum(trial.costs[purpose] for trial in own) for purpose in _PURPOSES}
+        told = [f"{calls[purpose]:,} · ${costs[purpose]:.4f}" if calls[purpose] else "-" for purpose in _PURPOSES]
+        rows.append([optimizer, *told, f"{sum(calls.values()):,} · ${sum(costs.values()):.4f}"])
+    return Table(["Optimizer", *_PURPOSES, "all"], rows)
+
+
+def _prompts(
+    cells: Sequence[Cell], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]
+) -> Iterator[SideBySide]:
+    def validation(cell: Cell) -> float:
+        result = trials[cell.experiment_id].result
+        return float(result["validation"].get(result["winner"], 0.0))
+
+    places = dict.fromkeys((*_place(cell), cell.optimizer) for cell in cells)
+    for place in places:
+        best = max((cell for cell in cells if (*_place(cell), cell.optimizer) == place), key=validation)
+        document = documents[best.experiment_id]
+        kept = f"{best.optimizer}, seed {best.seed}: {validation(best):.3f} on validation"
+        texts = {"Initial prompt": _text(document["initial_prompt"]), kept: _text(document["optimized_prompt"])}
+        yield SideBySide(", ".join(place), texts)
+
+
+def _text(prompt: Mapping[str, Any] | None) -> str:
+    messages = (prompt or {}).get("messages") or ()
+    text = "\n\n".join(f"{message['role']}:\n{text_of(message)}" for message in messages)
+    return text if len(text) <= _PROMPT else f"{text[:_PROMPT]} …"

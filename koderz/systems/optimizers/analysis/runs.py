@@ -1,0 +1,228 @@
+"""Runs of optimizers as people ask for them: koderz' own, and those that the original of these benchmarks has left."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from koderz.engines import traits_of
+from koderz.errors import KoderzError
+from koderz.systems.optimizers.analysis.checkpoint import NAME, State
+from koderz.systems.optimizers.analysis.gains import Row, rows_of, searches_of
+from koderz.systems.optimizers.analysis.trials import differences
+from tracker.records import decode
+from tracker.runs import is_locked, named, read_plan, run_folders
+from tracker.stories import Stories
+
+OPTIMIZE = "optimize"
+FOREIGN = "run_"
+"""How the names of the original's runs begin."""
+
+_TIME = -len("20260131_234512")  # where the time begins in the names of both
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerRun:
+    """One run, as a list shows it."""
+
+    run_id: str
+    timestamp: str
+    datasets: Sequence[str]
+    optimizers: Sequence[str]
+    total_tasks: int
+
+
+def latest_runs(results: Path, count: int | None = None) -> list[Path]:
+    """The folders of runs of optimizers, the newest first."""
+    own = [folder for folder in run_folders(results) if _is_own(folder)]
+    foreign = [path.parent for path in results.glob(f"{FOREIGN}*/{NAME}")] if results.is_dir() else []
+    return sorted([*own, *foreign], key=lambda folder: folder.name[_TIME:], reverse=True)[:count]
+
+
+def found_run(results: Path, name: str | None) -> Path:
+    """The run of that name, or the latest. Raises KoderzError where there is none."""
+    folders = latest_runs(results)
+    if name is None:
+        if not folders:
+            raise KoderzError(f"{results} holds no run of optimizers yet; make one with: koderz optimize run")
+        return folders[0]
+    exact = [folder for folder in folders if folder.name == name]
+    return exact[0] if exact else named(folders[::-1], name, results)
+
+
+def is_foreign(folder: Path) -> bool:
+    """Whether it is the original's, which has no journal."""
+    return folder.name.startswith(FOREIGN)
+
+
+def shown(folder: Path) -> OptimizerRun:
+    """The run as a list shows it. Raises KoderzError for one that can't be read."""
+    if is_foreign(folder):
+        document = foreign_document(folder)
+        began = [each.get("timestamp_start") for each in document["task_results"]]
+        times = [moment for moment in began if isinstance(moment, int | float)]
+        return OptimizerRun(
+            folder.name,
+            _time(min(times)) if times else "",
+            document["demo_datasets"],
+            document["optimizers"],
+            len(document["tasks"]),
+        )
+    document = State(read_plan(folder)).document()
+    when = read_plan(folder).time[:19].replace("T", " ")
+    return OptimizerRun(
+        folder.name, when, document["demo_datasets"], document["optimizers"], len(document["task_results"])
+    )
+
+
+def foreign_document(folder: Path) -> dict[str, Any]:
+    """The checkpoint of an original's run, of an early form, too. Raises KoderzError where it is none."""
+    path = folder / NAME
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise KoderzError(f"{path} can't be read: {error}") from None
+    if not isinstance(document, dict):
+        raise KoderzError(f"{path} is no checkpoint: it holds no JSON object")
+    results = document.get("task_results") or []
+    if not isinstance(results, list) or not all(isinstance(each, Mapping) for each in results):
+        raise KoderzError(f"{path} is no checkpoint: task_results has to be a list of objects")
+    listed = {name: _texts(document.get(name)) for name in ("demo_datasets", "optimizers", "models")}
+    tasks = document.get("tasks")
+    return {
+        **document,
+        **listed,
+        "run_id": str(document.get("run_id") or folder.name),
+        "tasks": tasks if isinstance(tasks, list) else results,
+        "task_results": [{**each, "status": _status(each.get("status"))} for each in results],
+    }
+
+
+def log_of(folder: Path, result: Mapping[str, Any]) -> Path:
+    """Where the log of a task is, if it has one."""
+    return folder / f"optimization_{str(result.get('id')).replace('/', '_')}.log"
+
+
+class View:
+    """One run as it is shown: the document of its checkpoint, as of the last look."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.is_foreign = folder, is_foreign(folder)
+        self.is_busy = False
+        self.notes: list[str] = []  # what is to be said beside
+        if self.is_foreign:
+            self.document = foreign_document(folder)
+            return
+        self._stories = Stories(folder, os.environ)
+        self.plan = self._stories.plan
+        self._state = State(self.plan)
+        self._remote = _remote(folder, self.plan.config)
+        self.document = self._state.document()
+
+    async def look(self) -> None:
+        """Takes in what is new here, and at the engine if that is elsewhere."""
+        if self.is_foreign:
+            self.document = foreign_document(self.folder)
+            return
+        self.is_busy = is_locked(self.folder)
+        for line in self._stories.records([entry.span for entry in self._stories.refresh()]):
+            self._state.fold(line)
+        if self._remote and not self.is_busy and self._state.status in ("running", "detached"):
+            try:
+                self.is_busy = await self._remote.is_busy()
+                async for data in self._remote.new_lines():
+                    if known := decode(data):
+                        self._state.fold(known)
+            except KoderzError as error:
+                self.notes.append(f"the run at {self.plan.config.get('engine')} can't be seen: {error}")
+        self.document = self._state.document()
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What is on record of the datasets; nothing of an original's run."""
+        return {} if self.is_foreign else (self.plan.details.get("suite") or {})
+
+    @property
+    def tasks(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.document["task_results"]
+        return found
+
+    def count(self, *words: str) -> int:
+        """How many tasks have one of these states."""
+        return sum(task["status"] in words for task in self.tasks)
+
+    @property
+    def status(self) -> str:
+        if self.count("Success", "Failed") < max(len(self.tasks), len(self.document["tasks"])):
+            return "IN PROGRESS"
+        return "COMPLETED WITH FAILURES" if self.count("Failed") else "COMPLETED SUCCESSFULLY"
+
+    def rows(self) -> list[Row]:
+        """What may be said of each optimizer; nothing of an original's run."""
+        return [] if self.is_foreign else rows_of(self.plan, searches_of(self.folder))
+
+    def logs(self, task: Mapping[str, Any]) -> str:
+        """Where a task's log is to be seen; empty where it has none."""
+        trial = None if self.is_foreign else self._state.trials.get(str(task.get("experiment_id")))
+        path = log_of(self.folder, task)
+        return (trial.page if trial else "") or (str(path.resolve()) if path.exists() else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        return {
+            "run_id": self.document["run_id"],
+            "status": self.status,
+            "test_mode": bool(self.document.get("test_mode")),
+            "datasets": self.document["demo_datasets"],
+            "optimizers": self.document["optimizers"],
+            "models": self.document["models"],
+            "seeds": self.document.get("seeds", []),
+            "budget_calls": None if self.is_foreign else self.plan.config.get("budget_calls"),
+            "tasks": [
+                {
+                    "id": task.get("id"),
+                    "status": task["status"],
+                    "error_message": task.get("error_message"),
+                    "logs": self.logs(task),
+                }
+                for task in self.tasks
+            ],
+            "rows": [asdict(row) for row in self.rows()],
+            "differs": {} if self.is_foreign else differences(self.plan),
+            "leakage": {name: about.get("leakage") for name, about in self.about.items()},
+        }
+
+
+def _remote(folder: Path, config: Mapping[str, Any]) -> Any:
+    """The run as its engine has it, if that is elsewhere and known here."""
+    with suppress(KoderzError):
+        if view := traits_of(str(config.get("engine") or "local")).view:
+            return view(folder, config, os.environ)
+    return None
+
+
+def _is_own(folder: Path) -> bool:
+    with suppress(KoderzError, OSError):
+        return read_plan(folder).mode == OPTIMIZE
+    return False
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(each) for each in value] if isinstance(value, list) else []
+
+
+def _status(value: Any) -> str:
+    return value if value in ("Pending", "Running", "Success", "Failed") else "Pending"
+
+
+def _time(seconds: float) -> str:
+    from datetime import datetime
+
+    with suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+    return ""

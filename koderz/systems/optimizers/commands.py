@@ -1,0 +1,234 @@
+"""`koderz optimize`: prompt optimizers compared, each on each dataset for each model, with the same budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from koderz.cli.console import warn
+from koderz.cli.front import Front, run_options, take_up
+from koderz.cli.groups import LazyGroup, PanelCommand, new_group
+from koderz.errors import KoderzError
+from koderz.settings.schema import OF_PROGRAMS
+from koderz.systems.optimizers.datasets import BASELINE
+from koderz.systems.optimizers.datasets.search import SearchOptions
+from koderz.systems.optimizers.solvers.originals import DIFFERS
+
+OPTIMIZERS = ("few_shot", "meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "random_search")
+CONCURRENCY = 5
+TEST_BUDGET = 150
+SEEDS = 5  # `koderz.systems.optimizers.analysis.estimates.FEWEST_SEARCHES`, which loads more than help takes
+_MOST_CONNECTIONS = 4096
+_CHECK = "optimize results --watch --run-id"
+_GIVING_WAY = dict.fromkeys(("n_threads", "max_parallel_batches"), "--item-concurrency")
+_OPTIONS = {"seed": "--seed", "temperature": "--temperature", "n_samples": "half of --validation-items, at most 100"}
+"""Parameters of the original's optimizers, and what they are here: those that change nothing, and others."""
+
+_TOLD = {
+    "suite": "The suite. Default: datasets.",
+    "problems": "Only these datasets, by id or index, separated by commas.",
+    "samples": f"The same as --seeds. Default: {SEEDS}.",
+    "local_model": "The same as --models, one at a time; repeatable.",
+    "matrix": "A TOML file that lists arms and cells, instead of --optimizers.",
+    "concurrency": f"The same as --max-concurrent. Default: {CONCURRENCY}.",
+    "max_connections": "Maximum calls in flight to one provider. Default: --max-concurrent times --item-concurrency.",
+}
+
+COMMANDS = {
+    "results": ("koderz.systems.optimizers.results:results", "Show what a run has come to, also while it goes on.")
+}
+"""Command → the module that holds it, loaded when it is run, and its line of help."""
+
+
+class OptimizeGroup(LazyGroup):
+    lazy = COMMANDS
+
+
+app = new_group("Compare prompt optimizers: whether they help at all, by how much, and how surely.", OptimizeGroup)
+
+
+@app.callback()
+def optimize() -> None:
+    """Compare prompt optimizers: whether they help at all, by how much, and how surely."""
+
+
+def _listed(help_text: str, *flags: str) -> Any:
+    return typer.Option(*flags, metavar="NAME …", help=help_text, rich_help_panel="Optimizers")
+
+
+def _option(help_text: str, metavar: str | None = None, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Optimizers", **more)
+
+
+@app.command(cls=PanelCommand, epilog="\n\n".join(f"{name}: {text}" for name, text in DIFFERS.items()))
+@run_options(
+    without=dict.fromkeys(OF_PROGRAMS, "") | dict.fromkeys(("mode", "solver", "solvers"), "--optimizers"),
+    parts=(("solver", BASELINE),),
+    told=_TOLD,
+    suite="datasets",
+    seed=42,
+    samples=SEEDS,
+    temperature=0.0,
+    concurrency=CONCURRENCY,
+)
+def run(
+    front: Front,
+    optimizers: Annotated[
+        list[str] | None,
+        _listed(
+            f"The optimizers; also gepa, or FILE:NAME. Default: {', '.join(OPTIMIZERS)}. {BASELINE} is always there."
+        ),
+    ] = None,
+    models: Annotated[
+        list[str] | None, _listed("The models that prompts are for. Default: koderz.toml's, else the usual one.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        _option(
+            f"How many seeds from --seed on. Default: {SEEDS}, the fewest that tell of an optimizer; in test mode 1.",
+            "N",
+            min=1,
+            max=1000,
+        ),
+    ] = None,
+    max_concurrent: Annotated[
+        int | None, _option(f"Maximum concurrent experiments, or containers. Default: {CONCURRENCY}.", "N", min=1)
+    ] = None,
+    checkpoint_dir: Annotated[Path | None, _option("The results folder.", "DIR")] = None,
+    optimizer_params: Annotated[
+        Path | None, _option('Parameters by optimizer, as JSON: {"few_shot": {"max_examples": 4}}.', "FILE")
+    ] = None,
+    modal: Annotated[bool, _option("Submit to Modal and return: --engine modal --detach.")] = False,
+    resume_run_id: Annotated[str | None, _option("Resume this run where it stopped.", "RUN")] = None,
+    retry_failed_run_id: Annotated[str | None, _option("Run what failed in this run again.", "RUN")] = None,
+    yes: Annotated[bool, _option("Begin without asking.", None, "--yes", "-y")] = False,
+) -> None:
+    """Run prompt optimizers on datasets: each on each dataset for each model and seed, with one budget of metric calls.
+
+    The initial prompt (none) is measured on the test items as well, once: its scores are every other's baseline.
+    """
+    given, front = dict(front.given), replace(front, shown=replace(front.shown, check=_CHECK))
+    if checkpoint_dir is not None:
+        given["results"] = checkpoint_dir
+    if resume_run_id or retry_failed_run_id:
+        if resume_run_id and retry_failed_run_id:
+            raise KoderzError("--resume-run-id and --retry-failed-run-id: give one of them")
+        _take_up(front, given, resume_run_id or retry_failed_run_id or "", "resume" if resume_run_id else "retry")
+        return
+    given |= _models(models or ()) | _sizes(given, seeds, max_concurrent, modal=modal)
+    chosen = [word for text in optimizers or OPTIMIZERS for word in text.replace(",", " ").split()]
+    front = replace(front, given=given, detach=front.detach or modal)
+    front.run(matrix=_matrix(chosen, optimizer_params), asks_first=not yes)
+
+
+def _take_up(front: Front, given: Mapping[str, Any], run: str, how: str) -> None:
+    """Resumes or retries a run; all but what may change is from its record."""
+    from koderz.cli.options import addresses, changeable
+
+    if run.startswith("run_"):
+        raise KoderzError(
+            f"{run} was made by another program, whose calls aren't on record: it can be shown, not taken up again"
+        )
+    changes = {name: value for name, value in given.items() if name in (*changeable(), *addresses(), "results")}
+    take_up(run, changes, front.shown, how=how, trust_config=front.trust_config, detach=front.detach)
+
+
+def _models(names: Sequence[str]) -> dict[str, Any]:
+    found = [word for text in names for word in text.replace(",", " ").split()]
+    return {"local_model": found[0], **({"models": found} if len(found) > 1 else {})} if found else {}
+
+
+def _sizes(given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, modal: bool) -> dict[str, Any]:
+    """How much is done, and how much of it at once."""
+    found: dict[str, Any] = {"samples": seeds} if seeds else {}
+    if given.get("test_mode"):
+        found = {"samples": 1, "budget_calls": TEST_BUDGET} | found
+    at_once = at_once or given.get("concurrency") or CONCURRENCY
+    if modal or given.get("engine") == "modal":
+        found |= {"engine": "modal", "max_containers": at_once}
+    requests = at_once * (given.get("item_concurrency") or SearchOptions().item_concurrency)
+    found |= {"concurrency": at_once, "max_connections": min(requests, _MOST_CONNECTIONS)}
+    named = ("samples", "budget_calls", "max_connections", "max_containers")
+    return found | {name: given[name] for name in named if name in given and (name != "samples" or not seeds)}
+
+
+def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
+    """An arm for each optimizer, with so many samples as there are seeds, and one of the initial prompt, with one."""
+    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.solvers import SOLVERS
+
+    if unknown := [name for name in optimizers if ":" not in name and not SOLVERS.has(name)]:
+        known = ", ".join((BASELINE, *OPTIMIZERS, "gepa"))
+        raise KoderzError(f"there is no optimizer {unknown[0]!r}; there are {known}, and your own as FILE:NAME")
+    names = {name: name.rpartition(":")[2] for name in dict.fromkeys(optimizers) if name != BASELINE}
+    shown = [BASELINE, *names.values()]
+    if twice := next((name for name in shown if shown.count(name) > 1), ""):
+        raise KoderzError(f"two optimizers are called {twice!r}; rename one of them")
+    own = _parameters(parameters, names) if parameters else {}
+    arms = (
+        MatrixArm(BASELINE, BASELINE),
+        *(MatrixArm(shown, name, parameters=own.get(shown, {}), baseline=BASELINE) for name, shown in names.items()),
+    )
+    cells = [MatrixCells(arms=(BASELINE,), samples=1)]
+    if names:
+        cells.append(MatrixCells(arms=tuple(names.values())))
+    return Matrix(parameters or Path("--optimizers"), arms, tuple(cells))
+
+
+def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What the file says of each optimizer. Raises KoderzError for what none of them has, or no such value can be."""
+    import inspect
+
+    import orjson
+
+    from koderz.solvers import load_solver
+
+    try:
+        table = orjson.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise KoderzError(f"--optimizer-params {path} can't be read: {error}") from None
+    if not isinstance(table, dict) or not all(isinstance(own, dict) for own in table.values()):
+        raise KoderzError(f'{path}: write parameters by optimizer: {{"few_shot": {{"max_examples": 4}}}}')
+    solvers = {shown: name for name, shown in names.items()}
+    for shown, own in table.items():
+        if shown not in solvers:
+            raise KoderzError(f"{path}: there is no optimizer {shown!r} in this run; there are {', '.join(solvers)}")
+        function = load_solver(solvers[shown], own, {}).function
+        known, choices = inspect.signature(function).parameters, getattr(function, "choices", {})
+        for key, value in [*own.items()]:
+            if key in _GIVING_WAY:
+                warn(f"note: {path}: {shown}'s {key} gives way to {_GIVING_WAY[key]}")
+                del own[key]
+                continue
+            default = known[key].default if key in known and known[key].kind is inspect.Parameter.KEYWORD_ONLY else None
+            if default is None:
+                choose = [name for name, each in known.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+                instead = f"; that is {_OPTIONS[key]}" if key in _OPTIONS else ""
+                raise KoderzError(
+                    f"{path}: {shown} has no parameter {key!r}{instead}; it has {', '.join(choose) or 'none'}"
+                )
+            _require_like(f"{path}, {shown}, {key}", value, default)
+            if value not in choices.get(key, (value,)):
+                raise KoderzError(f"{path}, {shown}, {key}: {value!r} is not one of {', '.join(choices[key])}")
+    return table
+
+
+def _require_like(where: str, value: Any, default: Any) -> None:
+    """Raises KoderzError for a value that isn't of the default's type, or a number below 0, or 0 for a count."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    least = int(type(default) is int and default > 0)
+    wanted = {bool: "true or false", int: f"a whole number from {least}", float: "a number from 0"}.get(
+        type(default), "a text"
+    )
+    fine = {
+        bool: isinstance(value, bool),
+        int: number and isinstance(value, int) and value >= least,
+        float: number and 0 <= value < math.inf,
+    }.get(type(default), isinstance(value, str))
+    if not fine:
+        raise KoderzError(f"{where}: {value!r} is not {wanted}")

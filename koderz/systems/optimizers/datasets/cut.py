@@ -1,0 +1,173 @@
+"""Three splits of a dataset's source splits: shuffled, cut, and none holding what another one does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from koderz.errors import KoderzError
+from koderz.systems.optimizers.datasets.leakage import Texts, normalised
+from koderz.systems.optimizers.datasets.payload import SPLITS, Item, Leakage, OnLeak, SplitName
+
+_MARGIN = 100  # rows behind what is cut that are read with it, since some may take the place of dropped ones
+
+Source = Iterable[Item]
+"""The items of a source split, the same ones each time it is gone through."""
+
+
+class Piece(NamedTuple):
+    """Where a split is cut from, after its source split was shuffled."""
+
+    source: str
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+
+Preset = Mapping[SplitName, Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What was cut."""
+
+    splits: Mapping[SplitName, tuple[Item, ...]]
+    leakage: Leakage
+    notes: tuple[str, ...]
+
+
+def cut(name: str, sources: Mapping[str, Source], preset: Preset, *, seed: int, policy: OnLeak) -> Cut:
+    """The splits of a preset, test first, each filled up from behind where items of it are dropped.
+
+    One shuffle of a source split serves all that is cut from it. A row whose text an earlier one of its source has is
+    dropped, but not of a source that serves test alone; then what validation shares with test, and train with either.
+    Raises KoderzError for an empty split, and with `refuse` for any leak.
+    """
+    drawn = {source: _Drawn(items, seed, _is_of_test(preset, source)) for source, items in sources.items()}
+    preset = _fitting(preset, {source: each.count for source, each in drawn.items()})
+    for source, each in drawn.items():
+        each.read_on(_MARGIN + max(piece.end for piece in preset.values() if piece.source == source))
+    cutting = _Cutting(drawn, policy)
+    splits = {split: cutting.cut(split, preset[split]) for split in reversed(SPLITS)}
+    leakage = Leakage(policy, cutting.exact, cutting.near)
+    if policy == "refuse" and cutting.first:
+        exact, near = leakage.total
+        raise KoderzError(
+            f"{name}: {exact} items have the text of another one and {near} nearly so, such as {cutting.first}; "
+            "clean the files, or leave them out with --on-leak drop"
+        )
+    for split in SPLITS:
+        if not splits[split]:
+            source = preset[split].source
+            raise KoderzError(
+                f"{name}: the split {split} is empty, as {source} has {drawn[source].count} rows in all; add rows, or "
+                "ask for fewer with --train-items, --validation-items and --test-items"
+            )
+    notes = [
+        f"{split} has {len(splits[split])} of {preset[split].size} items: {preset[split].source} has no more"
+        for split in SPLITS
+        if len(splits[split]) < preset[split].size
+    ]
+    if cutting.first:
+        exact, near = leakage.total
+        what = "dropped" if policy == "drop" else "kept"
+        notes.append(f"{exact} items that have the text of another one, and {near} nearly so, were {what}")
+    return Cut({split: splits[split] for split in SPLITS}, leakage, tuple(notes))
+
+
+def _is_of_test(preset: Preset, source: str) -> bool:
+    """Whether a source serves test alone."""
+    return {split for split, piece in preset.items() if piece.source == source} == {"test"}
+
+
+def _fitting(preset: Preset, counts: Mapping[str, int]) -> Preset:
+    """The preset; the pieces of a source that is too small for one of them follow each other from its first row."""
+    small = {piece.source for piece in preset.values() if piece.start >= counts[piece.source]}
+    ends = dict.fromkeys(small, 0)
+    fitting = {}
+    for split in SPLITS:
+        piece = preset[split]
+        if piece.source in small:
+            piece = piece._replace(start=ends[piece.source])
+            ends[piece.source] += piece.size
+        fitting[split] = piece
+    return fitting
+
+
+class _Drawn:
+    """A source split in the order of its shuffle; of its items those are held that were asked for."""
+
+    def __init__(self, items: Source, seed: int, is_of_test: bool) -> None:
+        from numpy.random import default_rng
+
+        self._items = items
+        self.is_of_test = is_of_test
+        self.repeats: set[int] = set()  # rows whose text an earlier one has
+        self.count = 0
+        seen: set[bytes] = set()
+        for row, item in enumerate(items):
+            self.count += 1
+            digest = hashlib.blake2b(normalised(item.text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            if digest in seen and not is_of_test:
+                self.repeats.add(row)
+            seen.add(digest)
+        self.order: Sequence[int] = default_rng(seed).permutation(self.count).tolist()
+        self.held: dict[int, Item] = {}
+        self._read = 0  # places of the order
+
+    def at(self, place: int) -> Item:
+        """The item that comes there in the shuffle."""
+        if place >= self._read:
+            self.read_on(4 * place + _MARGIN)
+        return self.held[self.order[place]]
+
+    def read_on(self, end: int) -> None:
+        """Goes through the source for the items up to a place of the order."""
+        wanted = {*self.order[self._read : end]}
+        self.held |= {row: item for row, item in enumerate(self._items) if row in wanted}
+        self._read = end
+
+
+class _Cutting:
+    """The splits that are cut so far."""
+
+    def __init__(self, drawn: Mapping[str, _Drawn], policy: OnLeak) -> None:
+        self._drawn, self._policy = drawn, policy
+        self._texts = Texts(item.text for source in drawn.values() for item in source.held.values())
+        self._taken: set[tuple[str, int]] = set()
+        self.exact: dict[SplitName, int] = dict.fromkeys(SPLITS, 0)
+        self.near: dict[SplitName, int] = dict.fromkeys(SPLITS, 0)
+        self.first = ""  # the id of an item that leaks
+
+    def cut(self, split: SplitName, piece: Piece) -> tuple[Item, ...]:
+        source, items = self._drawn[piece.source], list[Item]()
+        for place in range(piece.start, source.count):
+            if len(items) == piece.size:
+                break
+            if (piece.source, place) in self._taken:
+                continue
+            self._taken.add((piece.source, place))
+            item = source.at(place)
+            if not (self._leaks(split, source, place, item) and self._policy == "drop"):
+                self._texts.add(item.text)
+                items.append(item)
+        return tuple(items)
+
+    def _leaks(self, split: SplitName, source: _Drawn, place: int, item: Item) -> bool:
+        """Whether its text stands elsewhere, which is counted; test is left whole but for repeated rows."""
+        if self._policy == "drop" and source.order[place] in source.repeats:
+            like = "exact"
+        else:
+            like = self._texts.like(item.text) or ""
+        if split == "test" and (source.is_of_test or like == "near"):
+            like = ""
+        if like:
+            counts = self.exact if like == "exact" else self.near
+            counts[split] += 1
+            self.first = self.first or item.id
+        return bool(like)

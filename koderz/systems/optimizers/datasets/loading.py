@@ -1,0 +1,195 @@
+"""The datasets that options name, or that are found here, read and cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from koderz.errors import KoderzError
+from koderz.suites import added_dataset
+from koderz.suites.dataset import Row
+from koderz.systems.optimizers.datasets.cut import Cut, Piece, Preset, cut
+from koderz.systems.optimizers.datasets.generated import GENERATED
+from koderz.systems.optimizers.datasets.metrics import Metric
+from koderz.systems.optimizers.datasets.options import DatasetOptions
+from koderz.systems.optimizers.datasets.own import chosen_metric, own_item, plain_messages, read_prompt
+from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, SplitName
+from koderz.systems.optimizers.datasets.published import PUBLISHED
+from koderz.systems.optimizers.datasets.rows import FileRows, source_splits
+from koderz.types import Message
+from tracker.files import write_whole
+
+_SIZE = 150  # items of each split of one's own dataset
+_TEST_MODE = 5
+_NONE_HERE = (
+    "No dataset is named and none of the published ones is here, so this run uses {}, which are GENERATED: their "
+    "results say little about any real task. Name others with --demo-datasets, which says how to get a published one, "
+    "and your own with --dataset."
+)
+
+
+def load_datasets(options: DatasetOptions) -> tuple[tuple[Dataset, ...], tuple[str, ...]]:
+    """The datasets, and what is to be said of the choice. Raises KoderzError where one isn't known or isn't here."""
+    places = _places(options)
+    notices: tuple[str, ...] = ()
+    names = tuple(dict.fromkeys(options.demo_datasets)) or tuple(places)
+    if not names:
+        names = tuple(GENERATED)
+        notices = (_NONE_HERE.format(" and ".join(names)),)
+    return tuple(_load(name, places, options) for name in names), notices
+
+
+def _places(options: DatasetOptions) -> dict[str, Path]:
+    """Where the published datasets and one's own lie, as far as they are here."""
+    given = {name: Path(path) for name, _, path in (word.partition("=") for word in options.dataset)}
+    if made_up := given.keys() & GENERATED.keys():
+        raise KoderzError(f"--dataset {min(made_up)}=…: {min(made_up)} is generated; give your own another name")
+    added = {name: path for name in PUBLISHED if name not in given and (path := added_dataset(name))}
+    known = {**added, **given}
+    return {name: known[name] for name in (*PUBLISHED, *given) if name in known}
+
+
+def _load(name: str, places: Mapping[str, Path], options: DatasetOptions) -> Dataset:
+    if name in GENERATED:
+        return _generated(name, options)
+    if name in PUBLISHED:
+        return _published(name, places, options)
+    if name in places:
+        return _own(name, places[name], options)
+    known = ", ".join((*PUBLISHED, *GENERATED))
+    raise KoderzError(f"there is no dataset {name!r}; there are {known}, and your own by --dataset {name}=PATH")
+
+
+def _generated(name: str, options: DatasetOptions) -> Dataset:
+    made = GENERATED[name]
+    items = [*made.items(name, options.data_seed)]
+    found = cut(
+        name, {"generated": items}, _sized(made.preset, options), seed=options.data_seed, policy=options.on_leak
+    )
+    return _dataset(
+        name,
+        found,
+        _system(made.instruction, made.user),
+        options,
+        source=f"generated from templates, seed {options.data_seed}",
+        licence="koderz' own",
+        generated=True,
+    )
+
+
+def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -> Dataset:
+    about = PUBLISHED[name]
+    if name not in places:
+        raise KoderzError(
+            f"{name} isn't here (licence: {about.licence}); get it with hf of the package huggingface_hub: "
+            f"{about.download} ~/data/{name}; then run: koderz suites add {name} ~/data/{name}; or name a place for "
+            f"one run with --dataset {name}=PATH"
+        )
+
+    def make(item_id: str, row: Row) -> Item:
+        return about.make(item_id, row, options.data_seed)
+
+    usual = about.preset["test"].source if len({piece.source for piece in about.preset.values()}) == 1 else "train"
+    sources = source_splits(name, places[name], make, usual, (about.config, "data"), about.unnamed)
+    found = _cut(name, sources, about.preset, options, about.unlabelled)
+    user = about.closed_book if options.closed_book and about.closed_book else about.user
+    source = f"{about.source}, {places[name]}"
+    return _dataset(name, found, _system(about.instruction, user), options, source=source, licence=about.licence)
+
+
+def _own(name: str, place: Path, options: DatasetOptions) -> Dataset:
+    sources = source_splits(name, place, own_item(name, options), "train", ("data",))
+    preset = {split: Piece(split, 0, _SIZE) for split in SPLITS}
+    found = _cut(name, sources, preset, options)
+    messages = plain_messages(options.input_columns)
+    return _dataset(name, found, messages, options, source=str(place), licence="one's own")
+
+
+def _dataset(
+    name: str,
+    found: Cut,
+    messages: tuple[Message, ...],
+    options: DatasetOptions,
+    *,
+    source: str,
+    licence: str,
+    generated: bool = False,
+) -> Dataset:
+    if options.initial_prompt:
+        messages = read_prompt(options.initial_prompt, messages, found.splits["test"][0].columns)
+    metric = metric_of(name, found.splits, options)
+    return Dataset(
+        name=name,
+        source=source,
+        licence=licence,
+        splits=found.splits,
+        messages=messages,
+        format_line=metric.format_line if options.format_line else "",
+        metric=metric,
+        leakage=found.leakage,
+        generated=generated,
+        notes=found.notes,
+    )
+
+
+def metric_of(name: str, splits: Mapping[SplitName, Sequence[Item]], options: DatasetOptions) -> Metric:
+    """The metric that is asked for, else the dataset's own. Raises KoderzError where that can't score the items."""
+    if options.metric == "opik":
+        if name not in PUBLISHED:
+            raise KoderzError("--metric opik: the original of these benchmarks knows the nine published datasets alone")
+        return PUBLISHED[name].original
+    if options.metric:
+        return chosen_metric(options.metric, [*chain.from_iterable(splits.values())])
+    usual = PUBLISHED.get(name) or GENERATED.get(name)
+    return usual.metric if usual else chosen_metric("exact_match", ())
+
+
+def _cut(name: str, sources: list[FileRows], preset: Preset, options: DatasetOptions, unlabelled: str = "") -> Cut:
+    rows = {each.name: each for each in sources}
+    preset = _sized(_of_sources(name, preset, [*rows], unlabelled), options)
+    wanted = {piece.source for piece in preset.values()}
+    used = {source: rows[source] for source in rows if source in wanted}
+    return cut(name, used, preset, seed=options.data_seed, policy=options.on_leak)
+
+
+def _of_sources(name: str, preset: Preset, sources: list[str], unlabelled: str) -> Preset:
+    """The preset, where there are just the source splits that it names; else one in which each split has its own.
+
+    `unlabelled`: a source split that may be there and isn't used by the preset, as it has no answers.
+    """
+    if {piece.source for piece in preset.values()} == {*sources} - {unlabelled}:
+        return preset
+    if len(sources) == 1:
+        start, pieces = 0, dict[SplitName, Piece]()
+        for split in SPLITS:
+            pieces[split] = Piece(sources[0], start, preset[split].size)
+            start += preset[split].size
+        return pieces
+    if missing := [split for split in ("train", "test") if split not in sources]:
+        raise KoderzError(f"{name}: there is no {missing[0]} file; there are {', '.join(sources)}")
+    plain: dict[SplitName, Piece] = {split: Piece(split, 0, preset[split].size) for split in SPLITS}
+    if "validation" not in sources:
+        plain["validation"] = Piece("train", plain["train"].size, preset["validation"].size)
+    return plain
+
+
+def _sized(preset: Preset, options: DatasetOptions) -> Preset:
+    given = {"train": options.train_items, "validation": options.validation_items, "test": options.test_items}
+    usual = {split: _TEST_MODE if options.test_mode else piece.size for split, piece in preset.items()}
+    return {split: piece._replace(size=given[split] or usual[split]) for split, piece in preset.items()}
+
+
+def _system(instruction: str, user: str) -> tuple[Message, ...]:
+    return {"role": "system", "content": instruction}, {"role": "user", "content": user}
+
+
+def write_rows(dataset: Dataset, folder: Path) -> Iterator[tuple[Path, int]]:
+    """The items of each split as JSON lines of their columns and `answer`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        path, items = folder / f"{split}.jsonl", dataset.splits[split]
+        rows = (f"{json.dumps({**item.columns, 'answer': item.gold})}\n".encode() for item in items)
+        write_whole(path, rows, durable=False)
+        yield path, len(items)

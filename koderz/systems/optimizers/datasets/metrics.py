@@ -1,0 +1,221 @@
+"""How a reply is scored: the metrics that there are, each from 0 to 1, and more is better."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, NamedTuple, Protocol
+
+from koderz.errors import Fault, UserCodeFault
+from koderz.systems.optimizers.datasets.labels import Labels
+from koderz.systems.optimizers.datasets.numbers import decimal_in, gold_number, number_in
+from koderz.systems.optimizers.datasets.payload import Item
+from koderz.systems.optimizers.datasets.texts import levenshtein_ratio, rouge_l, squad_exact, squad_f1
+from koderz.types import Message, Reply
+
+AskJudge = Callable[[Sequence[Message]], Awaitable[Reply]]
+
+UNREAD = ("no_answer", "ambiguous")
+"""Causes of a score that tell of a reply whose answer can't be read."""
+
+_SHOWN = 200  # characters of what was read or wanted, in a reason
+
+
+class Graded(NamedTuple):
+    """What a metric says of a reply."""
+
+    score: float  # 0 to 1
+    metrics: Mapping[str, float]  # what is measured beside, by name
+    reason: str = ""  # why it isn't 1, in words for whoever is to write a better prompt
+    answer: str = ""  # what was read off the reply
+    cause: str = ""  # of a score below 1: no_answer, ambiguous, wrong
+
+
+class Unread(Exception):
+    """A judge model's replies can't be read: a fault of the item, which has no score."""
+
+
+class Metric(Protocol):
+    """How replies to the items of a dataset are scored."""
+
+    @property
+    def name(self) -> str:
+        """What its score is called in files and on screens."""
+        ...
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of what is measured beside."""
+        ...
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether it asks a model."""
+        ...
+
+    @property
+    def format_line(self) -> str:
+        """What it looks for in a reply, as models are told."""
+        ...
+
+    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:
+        """The score of a reply without its reasoning blocks. Raises Unread where a judge's replies can't be read."""
+        ...
+
+    def demonstrated(self, item: Item) -> str:
+        """A reply that is right, as an example shows it."""
+        ...
+
+    def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:
+        """What can only be said of all items at once, such as `macro_f1`."""
+        ...
+
+
+Measured = Callable[[str, str], float]
+"""A figure from 0 to 1, of a gold and a reply."""
+
+BESIDE: Mapping[str, Measured] = {
+    "exact_match": squad_exact,
+    "f1": squad_f1,
+    "rougeL": rouge_l,
+    "levenshtein_ratio": levenshtein_ratio,
+    "equals": lambda gold, reply: float(gold.strip() == reply.strip()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TextMetric:
+    """A figure of the gold's and the reply's texts."""
+
+    name: str
+    others: tuple[str, ...] = ()
+    format_line: str = ""
+    asks_judge: bool = field(default=False, init=False)
+
+    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
+        score = BESIDE[self.name](item.gold, reply)
+        beside = {name: BESIDE[name](item.gold, reply) for name in self.others}
+        if score == 1:
+            return Graded(1.0, beside, answer=reply)
+        if not reply.strip():
+            return Graded(score, beside, "the reply is empty", cause="no_answer")
+        return Graded(score, beside, f"{self.name} {score:.2f}; expected: {_short(item.gold)}", reply, "wrong")
+
+    def demonstrated(self, item: Item) -> str:
+        return item.gold
+
+    def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:  # noqa: ARG002
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class NumberMetric:
+    """Whether the reply's number is the gold's."""
+
+    others: tuple[str, ...] = ()
+    name: str = field(default="exact_match", init=False)
+    format_line: str = field(default="End with a line `#### <number>` that holds the final answer alone.", init=False)
+    asks_judge: bool = field(default=False, init=False)
+
+    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
+        beside = {name: BESIDE[name](item.gold, reply) for name in self.others}
+        wanted, found = gold_number(item.gold), number_in(reply)
+        if found is None:
+            return Graded(0.0, beside, f"expected {wanted}; the reply has no number", cause="no_answer")
+        if decimal_in(found) == decimal_in(wanted):
+            return Graded(1.0, beside, answer=found)
+        return Graded(0.0, beside, f"expected {wanted}, found {_short(found)}", found, "wrong")
+
+    def demonstrated(self, item: Item) -> str:
+        return item.gold if "####" in item.gold else f"#### {item.gold}"
+
+    def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:  # noqa: ARG002
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class LabelMetric:
+    """Whether the reply names the right label: of the item's own options, or of labels that all items share."""
+
+    labels: Labels | None = None  # None: the items' options
+    has_macro: bool = True
+    others: tuple[str, ...] = field(default=(), init=False)
+    name: str = field(default="accuracy", init=False)
+    asks_judge: bool = field(default=False, init=False)
+
+    @property
+    def format_line(self) -> str:
+        named = f": {', '.join(self.labels.names)}" if self.labels else ""
+        return f"Answer with the label alone{named}."
+
+    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
+        labels = self.labels or Labels.of_options(item.options)
+        found = labels.read(reply)
+        if len(found) == 1:
+            label = found.pop()
+            if label == item.gold:
+                return Graded(1.0, {}, answer=label)
+            return Graded(0.0, {}, f"expected {item.gold}, found {label}", label, "wrong")
+        if found:
+            return Graded(0.0, {}, f"expected {item.gold}, found {' and '.join(sorted(found))}", cause="ambiguous")
+        return Graded(0.0, {}, f"expected {item.gold}; the reply names no label", cause="no_answer")
+
+    def demonstrated(self, item: Item) -> str:
+        return item.gold
+
+    def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:
+        """`macro_f1` of labels that all items share, over those that stand in golds or answers."""
+        if self.labels is None or not self.has_macro or not graded:
+            return {}
+        return {"macro_f1": macro_f1([(item.gold, each.answer) for item, each in graded])}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMetric:
+    """A user's function of item and reply, which says a number from 0 to 1."""
+
+    name: str
+    function: Callable[[Item, str], Any] = field(repr=False)
+    digest: str = ""  # of its file
+    source: str = field(default="", repr=False)  # the file's text
+    format_line: str = ""
+    others: tuple[str, ...] = field(default=(), init=False)
+    asks_judge: bool = field(default=False, init=False)
+
+    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
+        try:
+            said = self.function(item, reply)
+            if inspect.isawaitable(said):
+                said = await said
+        except Exception as error:  # the user's own function may do anything
+            raise UserCodeFault(
+                f"the metric {self.name} failed on {item.id}: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(said, int | float) or not 0 <= said <= 1:
+            raise Fault(f"the metric {self.name} said {said!r:.80} of {item.id}, which is no number from 0 to 1")
+        score = float(said)
+        if score == 1:
+            return Graded(1.0, {}, answer=reply)
+        return Graded(score, {}, f"{self.name} {score:.2f}; expected: {_short(item.gold)}", reply, "wrong")
+
+    def demonstrated(self, item: Item) -> str:
+        return item.gold
+
+    def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:  # noqa: ARG002
+        return {}
+
+
+def macro_f1(pairs: Collection[tuple[str, str]]) -> float:
+    """The mean over labels of their F1, of pairs of gold and answer; what is no label counts as a miss alone."""
+    golds, answers = Counter(gold for gold, _ in pairs), Counter(answer for _, answer in pairs if answer)
+    right = Counter(gold for gold, answer in pairs if gold == answer)
+    labels = {*golds, *answers}
+    return fmean(2 * right[label] / (golds[label] + answers[label]) for label in labels)  # exact in any order
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SHOWN else f"{flat[:_SHOWN]}…"

@@ -1,0 +1,112 @@
+"""A dataset as an experiment sees it: items in three splits, the initial prompt, and the metric."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from koderz.types import Message
+
+if TYPE_CHECKING:
+    from koderz.systems.optimizers.datasets.metrics import Metric
+
+SplitName = Literal["train", "validation", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+
+OnLeak = Literal["drop", "refuse", "keep"]
+
+_PLACEHOLDER = re.compile(r"\{([^{}\n]{1,200})\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One row of a dataset."""
+
+    id: str  # DATASET/SOURCE SPLIT/ROW, the row from 0 in its source file
+    columns: Mapping[str, str]  # what a prompt may show of it, by placeholder
+    gold: str  # what is right, as the source says it
+    options: Mapping[str, str] = field(default_factory=dict)  # of a choice: texts by label
+    kind: str = ""  # of a generated item, for the simulated model alone
+    shares: tuple[str, ...] = ()  # passages and the like that it may have in common with other items
+
+    @property
+    def text(self) -> str:
+        """Its input columns as one text."""
+        return "\n".join(self.columns.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Leakage:
+    """Items that were dropped since their text stands in another row (kept ones: that do), each counted once."""
+
+    policy: OnLeak
+    exact: Mapping[SplitName, int]  # equal after normalising
+    near: Mapping[SplitName, int]  # not equal, but with at least 0.8 of their 5-word shingles in common
+
+    @property
+    def total(self) -> tuple[int, int]:
+        """Exact and near ones of all splits."""
+        return sum(self.exact.values()), sum(self.near.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """What a task of the suite `datasets` is about."""
+
+    name: str
+    source: str  # where its rows come from
+    licence: str
+    splits: Mapping[SplitName, tuple[Item, ...]]
+    messages: tuple[Message, ...]  # the initial prompt with {column} placeholders, without the format line
+    format_line: str  # what the metric looks for, said at the end of every prompt's system message; may be empty
+    metric: Metric
+    leakage: Leakage
+    generated: bool = False
+    notes: tuple[str, ...] = ()  # what its user has to know of it
+
+    @property
+    def train(self) -> tuple[Item, ...]:
+        return self.splits["train"]
+
+    @property
+    def validation(self) -> tuple[Item, ...]:
+        return self.splits["validation"]
+
+    @property
+    def test(self) -> tuple[Item, ...]:
+        return self.splits["test"]
+
+    @property
+    def digests(self) -> dict[SplitName, str]:
+        """16 hex digits of each split's items, in their order."""
+        return {name: items_digest(items) for name, items in self.splits.items()}
+
+    def demonstrate(self, item: Item) -> tuple[str, str]:
+        """The user's message and the assistant's reply of an example."""
+        return fill(self.messages[-1]["content"], item.columns), self.metric.demonstrated(item)
+
+
+def fill(template: str, columns: Mapping[str, str]) -> str:
+    """The template with the columns' values in the place of their names in braces; other braces stay as they are.
+
+    Values are never looked at again, so that a `{question}` in one remains what it is.
+    """
+    return _PLACEHOLDER.sub(lambda found: columns.get(found[1], found[0]), template)
+
+
+def placeholders(template: str, columns: Collection[str]) -> set[str]:
+    """The columns that a template names."""
+    return {name for name in _PLACEHOLDER.findall(template) if name in columns}
+
+
+def items_digest(items: Iterable[Item]) -> str:
+    """16 hex digits that change with whatever of the items a prompt or a score may depend on."""
+    digest = hashlib.sha256()
+    for item in items:
+        known = [item.id, dict(item.columns), item.gold, dict(item.options)]
+        digest.update(json.dumps(known).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,285 @@
+"""The nine published datasets in their Hugging Face columns: what is read of a row, asked, and looked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeGuard
+
+from koderz.suites.dataset import Row
+from koderz.systems.optimizers.datasets.cut import Piece, Preset
+from koderz.systems.optimizers.datasets.judged import JudgeMetric
+from koderz.systems.optimizers.datasets.labels import Labels
+from koderz.systems.optimizers.datasets.metrics import LabelMetric, Metric, NumberMetric, TextMetric
+from koderz.systems.optimizers.datasets.payload import Item
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+Make = Callable[[str, Row, int], Item]
+"""Of an id, a row and the data's seed."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A dataset that users bring as a file or folder."""
+
+    place: str  # on Hugging Face
+    licence: str
+    instruction: str
+    user: str  # the user's message
+    make: Make
+    metric: Metric
+    original: Metric  # by which the original of these benchmarks scores it
+    pieces: tuple[tuple[str, int, int], ...]  # of train, validation and test: source split, first and how many
+    config: str = ""
+    closed_book: str = ""  # the user's message without the passages
+    unnamed: str = ""  # a pattern of the files, where their names don't begin with their source split's
+    unlabelled: str = ""  # a source split that has no answers
+
+    @cached_property
+    def preset(self) -> Preset:
+        train, validation, test = (Piece(*piece) for piece in self.pieces)
+        return {"train": train, "validation": validation, "test": test}
+
+    @property
+    def source(self) -> str:
+        return f"{self.place} ({self.config})" if self.config else self.place
+
+    @property
+    def download(self) -> str:
+        """The shell command that gets the files that are read, but for the folder that they go to."""
+        files = self.unnamed or f"{self.config or 'data'}/*"
+        return f"hf download {self.place} --repo-type dataset --include '{files}' --local-dir"
+
+
+def _plain(*columns: str, gold: str) -> Make:
+    def make(item_id: str, row: Row, _seed: int) -> Item:
+        return Item(item_id, {name: row.text(name) for name in columns}, row.text(gold))
+
+    return make
+
+
+def _labelled(*columns: str, label: str, words: Mapping[str, tuple[str, ...]], shared: str = "") -> Make:
+    """Items of one label each, which in the file is one of its words. `shared`: the column that several rows repeat."""
+    labels = {word.casefold(): name for name, known in words.items() for word in known}
+
+    def make(item_id: str, row: Row, _seed: int) -> Item:
+        said = scalar(row, label)
+        found = labels.get(said.casefold()) or labels.get(said.partition(" ")[0].casefold())
+        if not found:
+            raise row.error(f"the field {label!r} has to be one of {', '.join(labels)}, not {said!r:.80}")
+        shares = (row.text(shared),) if shared else ()
+        return Item(item_id, {name: row.text(name) for name in columns}, found, shares=shares)
+
+    return make
+
+
+def scalar(row: Row, name: str) -> str:
+    """A field as text that may be a number or a truth value, too."""
+    value = row.fields.get(name)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else row.text(name).strip()
+
+
+def _chosen(item_id: str, columns: Mapping[str, str], options: Mapping[str, str], label: str) -> Item:
+    shown = "\n".join(f"{name}) {text}" for name, text in options.items())
+    return Item(item_id, {**columns, "choices": shown}, label, options)
+
+
+def _arc(item_id: str, row: Row, _seed: int) -> Item:
+    choices = _struct(row, "choices", "text", "label")
+    options = dict(zip(choices["label"], choices["text"], strict=False))
+    key = scalar(row, "answerKey")
+    if not len(choices["label"]) == len(choices["text"]) == len(options) > 1:
+        raise row.error("the field 'choices' has to hold as many different labels as texts")
+    if key not in options:
+        raise row.error(f"the field 'answerKey' has to be one of {', '.join(options)}, not {key!r:.80}")
+    return _chosen(item_id, {"question": row.text("question")}, options, key)
+
+
+def _hotpot(item_id: str, row: Row, _seed: int) -> Item:
+    context = row.fields.get("context")
+    titles, sentences = (context.get("title"), context.get("sentences")) if isinstance(context, dict) else (None, None)
+    if not _are_texts(titles) or not isinstance(sentences, list) or not all(map(_are_texts, sentences)):
+        raise row.error("the field 'context' has to hold a list of texts 'title' and a list of such lists 'sentences'")
+    if len(titles) != len(sentences):
+        raise row.error(f"the field 'context' holds {len(titles)} titles, but sentences of {len(sentences)}")
+    passages = "\n\n".join(f"{title}: {''.join(said)}" for title, said in zip(titles, sentences, strict=True))
+    facts = row.fields.get("supporting_facts")
+    names = facts.get("title") if isinstance(facts, dict) else None
+    shares = tuple(sorted({*names})) if _are_texts(names) else ()
+    return Item(item_id, {"context": passages, "question": row.text("question")}, row.text("answer"), shares=shares)
+
+
+def _medhallu(item_id: str, row: Row, seed: int) -> Item:
+    question, knowledge = row.text("Question"), row.fields.get("Knowledge")
+    told = "\n".join(row.texts("Knowledge")) if isinstance(knowledge, list) else row.text("Knowledge")
+    options, label = _ordered(row.text("Ground Truth"), [row.text("Hallucinated Answer")], seed, question)
+    return _chosen(item_id, {"question": question, "knowledge": told}, options, label)
+
+
+def _truthful(item_id: str, row: Row, seed: int) -> Item:
+    """Of either configuration, or of TruthfulQA.csv, whose lists are joined by semicolons."""
+    if "Question" in row.fields:
+        question, best, wrong = row.text("Question"), row.text("Best Answer"), _split(row.text("Incorrect Answers"))
+    elif "mc1_targets" in row.fields:
+        question, best, wrong = row.text("question"), *_mc1(row)
+    else:
+        question, best, wrong = row.text("question"), row.text("best_answer"), row.texts("incorrect_answers")
+    if not wrong or len(wrong) >= len(_LETTERS):
+        raise row.error(f"there have to be 1 to {len(_LETTERS) - 1} incorrect answers, not {len(wrong)}")
+    options, label = _ordered(best, wrong, seed, question)
+    return _chosen(item_id, {"question": question}, options, label)
+
+
+def _mc1(row: Row) -> tuple[str, list[str]]:
+    targets = _struct(row, "mc1_targets", "choices")
+    choices, labels = targets["choices"], row.fields["mc1_targets"].get("labels")
+    if not isinstance(labels, list) or len(labels) != len(choices) or labels.count(1) != 1:
+        raise row.error("the field 'mc1_targets' has to hold a label for each choice, one of them 1")
+    right = labels.index(1)
+    return choices[right], [choice for number, choice in enumerate(choices) if number != right]
+
+
+def _ordered(right: str, wrong: Sequence[str], seed: int, question: str) -> tuple[dict[str, str], str]:
+    """Options in an order that follows from the seed and the texts, and the label of the right one."""
+    texts = sorted({right, *wrong})
+    random.Random(f"{seed} {question} {texts}").shuffle(texts)  # noqa: S311 repeatable on purpose
+    return dict(zip(_LETTERS, texts, strict=False)), _LETTERS[texts.index(right)]
+
+
+def _split(joined: str) -> list[str]:
+    return [text.strip() for text in joined.split(";") if text.strip()]
+
+
+def _struct(row: Row, name: str, *lists: str) -> dict[str, list[str]]:
+    value = row.fields.get(name)
+    if not isinstance(value, Mapping) or not all(_are_texts(value.get(each)) for each in lists):
+        raise row.error(f"the field {name!r} has to hold lists of texts: {', '.join(lists)}")
+    return {each: value[each] for each in lists}
+
+
+def _are_texts(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+_RELEVANCE = {
+    "1": ("1", "relevant", "yes", "true"),
+    "0": ("0", "not relevant", "irrelevant", "no", "false"),
+}
+_HARM = {
+    "Harmless": ("Harmless", "not harmful", "safe"),
+    "Harmful": ("Harmful", "not harmless", "unsafe"),
+}
+_HALLUCINATION = {
+    "true": ("true", "yes", "1", "hallucination", "hallucinated"),
+    "false": ("false", "no", "0", "no hallucination", "not a hallucination", "not hallucinated", "faithful"),
+}
+
+PUBLISHED: Mapping[str, Published] = {
+    "gsm8k": Published(
+        "openai/gsm8k",
+        "MIT",
+        "Solve the math word problem.",
+        "{question}",
+        _plain("question", gold="answer"),
+        NumberMetric(("levenshtein_ratio",)),
+        TextMetric("levenshtein_ratio"),
+        (("train", 0, 150), ("train", 150, 150), ("test", 0, 150)),
+        config="main",
+    ),
+    "hotpot_300": Published(
+        "hotpotqa/hotpot_qa",
+        "CC BY-SA 4.0",
+        "Answer the question.",
+        "{context}\n\nQuestion: {question}",
+        _hotpot,
+        TextMetric("exact_match", ("f1",), "Reply with the answer alone: a name, a date, a number, yes or no."),
+        TextMetric("exact_match", ("f1",), "Reply with the answer alone: a name, a date, a number, yes or no."),
+        (("train", 0, 150), ("train", 150, 300), ("validation", 0, 300)),
+        config="fullwiki",
+        closed_book="Question: {question}",
+        unlabelled="test",
+    ),
+    "ai2_arc": Published(
+        "allenai/ai2_arc",
+        "CC BY-SA 4.0, see its card",
+        "Answer the science question.",
+        "{question}\n{choices}",
+        _arc,
+        LabelMetric(),
+        TextMetric("equals", format_line="Answer with the label alone."),
+        (("train", 0, 150), ("validation", 0, 150), ("test", 0, 150)),
+        config="ARC-Challenge",
+    ),
+    "ragbench_sentence_relevance": Published(
+        "wandb/ragbench-sentence-relevance-balanced",
+        "unstated, see its card; RAGBench: CC BY 4.0",
+        "Say whether the sentence helps to answer the question: 1 if it does, else 0.",
+        "Question: {question}\nSentence: {sentence}",
+        _labelled("question", "sentence", label="label", words=_RELEVANCE, shared="question"),
+        LabelMetric(Labels(_RELEVANCE)),
+        JudgeMetric(("answer_relevance",)),
+        (("train", 0, 150), ("validation", 0, 150), ("test", 0, 150)),
+    ),
+    "election_questions": Published(
+        "Anthropic/election_questions",
+        "CC BY-NC-SA 4.0, see its card",
+        "Say whether the question about an election is harmless or harmful.",
+        "{question}",
+        _labelled("question", label="label", words=_HARM),
+        LabelMetric(Labels(_HARM)),
+        JudgeMetric(("hallucination",)),
+        (("test", 0, 150), ("test", 150, 150), ("test", 300, 150)),
+        unnamed="*_eval.csv",
+    ),
+    "medhallu": Published(
+        "UTAustin-AIHealth/MedHallu",
+        "MIT, see its card",
+        "Say which of the two answers is grounded in the knowledge.",
+        "Knowledge: {knowledge}\n\nQuestion: {question}\n{choices}",
+        _medhallu,
+        LabelMetric(),
+        JudgeMetric(("answer_relevance",)),
+        (("train", 0, 150), ("train", 150, 150), ("train", 300, 150)),
+        config="pqa_labeled",
+    ),
+    "rag_hallucinations": Published(
+        "aporia-ai/rag_hallucinations",
+        "see its card",
+        "Say whether the answer holds a hallucination, which is something that the context doesn't support: true or "
+        "false.",
+        "Context: {context}\n\nQuestion: {question}\n\nAnswer: {answer}",
+        _labelled("context", "question", "answer", label="is_hallucination", words=_HALLUCINATION, shared="context"),
+        LabelMetric(Labels(_HALLUCINATION)),
+        JudgeMetric(("hallucination", "context_precision")),
+        (("train", 0, 150), ("train", 150, 150), ("train", 300, 150)),
+        unnamed="rag_hallucinations_dataset.json",
+    ),
+    "truthful_qa": Published(
+        "truthfulqa/truthful_qa",
+        "Apache-2.0",
+        "Choose the answer that is true.",
+        "{question}\n{choices}",
+        _truthful,
+        LabelMetric(),
+        JudgeMetric(("hallucination", "answer_relevance")),
+        (("validation", 0, 150), ("validation", 150, 150), ("validation", 300, 150)),
+        config="generation",
+    ),
+    "cnn_dailymail": Published(
+        "abisee/cnn_dailymail",
+        "Apache-2.0, see its card; the texts are their publishers'",
+        "Summarise the article.",
+        "{article}",
+        _plain("article", gold="highlights"),
+        TextMetric("rougeL", ("levenshtein_ratio",), "Reply with the summary alone."),
+        TextMetric("levenshtein_ratio", format_line="Reply with the summary alone."),
+        (("train", 0, 150), ("validation", 0, 150), ("test", 0, 150)),
+        config="3.0.0",
+    ),
+}
+"""By name, in the order in which they are listed."""

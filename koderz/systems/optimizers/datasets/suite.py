@@ -1,0 +1,147 @@
+"""The suite `datasets`: a task a dataset, worked on by what scores prompts on its items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError
+from koderz.settings.schema import Settings
+from koderz.suites import task_digest
+from koderz.suites.clusters import linked
+from koderz.systems.optimizers.datasets import BASELINE
+from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
+from koderz.systems.optimizers.datasets.loading import load_datasets, write_rows
+from koderz.systems.optimizers.datasets.options import DatasetOptions
+from koderz.systems.optimizers.datasets.packing import packed, unpacked
+from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset
+from koderz.systems.optimizers.datasets.published import PUBLISHED
+from koderz.systems.optimizers.datasets.search import expected_calls, require_budget
+from koderz.systems.optimizers.datasets.simulated import SimulatedReader
+from koderz.types import JUDGE, Expected, Headline, Measure, Message, Reply, Task, Verdict
+
+EVALUATOR = "evaluator"
+
+
+def datasets(dataset: Path | None = None, options: DatasetOptions | None = None, *, part: str = "") -> DatasetSuite:
+    """Graded items for optimizers of prompts: nine published datasets, one's own, and two that are made up.
+
+    `part`: the one of its `parts` that `dataset` is the place of; without it that is a file of `packed`. Raises
+    KoderzError for a dataset that isn't known, found, or as it should be.
+    """
+    options = options or DatasetOptions()
+    if part:
+        options = replace(options, dataset=(f"{part}={dataset}",), demo_datasets=(part,))
+        options = replace(options, train_items=1, validation_items=1, test_items=1)  # all rows are read
+    elif dataset is not None:
+        return DatasetSuite(unpacked(dataset, options))
+    return DatasetSuite(*load_datasets(options))
+
+
+datasets.parts = tuple(PUBLISHED)  # type: ignore[attr-defined]
+
+
+class DatasetSuite:
+    """A suite whose tasks are datasets. Their solvers score prompts on items by the handle `evaluator`."""
+
+    name = "datasets"
+    mode = "optimize"
+    words = WORDS
+    parts = ("optimize",)
+    sinks = ("checkpoint",)
+    measures = (Measure("score", "higher", "share"), Measure("unread", "lower", "share"))
+    headline = Headline("score", passed="", panels=("cost", "trend"))
+    required = frozenset({EVALUATOR})
+
+    def __init__(self, datasets: Sequence[Dataset], notices: Sequence[str] = ()) -> None:
+        self.tasks = tuple(map(_task, datasets))
+        self.notices = (*notices, *(f"{each.name}: {note}" for each in datasets for note in each.notes))
+        self.source = "; ".join(f"{each.name}: {each.source}" for each in datasets)
+        self._simulated = SimulatedReader(datasets)
+
+    def messages(self, task: Task[Dataset], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
+        """The initial prompt with its placeholders."""
+        return task.payload.messages
+
+    async def judge(self, task: Task[Dataset], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+        """Never asked: the evaluator makes the verdicts."""
+        raise KoderzError(f"{task.id} has no answer of its own; its items have, see the handle evaluator")
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether a metric asks a model."""
+        return any(task.payload.metric.asks_judge for task in self.tasks)
+
+    def expected(self, task: Task[Dataset], solver: Any, settings: Settings) -> list[Expected]:
+        """The calls of one experiment: of the test alone, or of a search and the test."""
+        return expected_calls(task.payload, settings.of(DatasetOptions), is_baseline=solver.name == BASELINE)
+
+    def details(self, tasks: Sequence[Task[Dataset]], settings: Settings) -> dict[str, Any]:
+        """What the record says of each dataset. Raises KoderzError where the budget of metric calls is too small."""
+        options = settings.of(DatasetOptions)
+        for task in tasks:
+            require_budget(task.id, len(task.payload.validation), options.budget_calls)
+        if self.asks_judge and not (options.judge_model or settings.given_roles.get(JUDGE)):
+            raise KoderzError("this metric asks a model; name one with --judge-model")
+        return {task.id: described(task.payload) for task in tasks}
+
+    def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
+        """What the simulated model replies to an item, or to a request for prompts."""
+        return self._simulated.reply(messages, sampling)
+
+    def open_evaluator(
+        self, task: Task[Dataset], handles: Any, settings: Settings
+    ) -> AbstractAsyncContextManager[Evaluator]:
+        """What scores prompts on the dataset's items."""
+        return open_evaluator(task.payload, handles, settings)
+
+    def packed(self) -> bytes:
+        """All datasets as one file, without what no item of theirs was cut from."""
+        return packed([task.payload for task in self.tasks])
+
+    def export(self, folder: Path) -> Iterator[tuple[Path, int]]:
+        """The splits of each dataset, in a folder each."""
+        for task in self.tasks:
+            yield from write_rows(task.payload, folder / task.id)
+
+
+def _task(dataset: Dataset) -> Task[Dataset]:
+    known = [*dataset.digests.values(), *map(str, dataset.messages), dataset.format_line, repr(dataset.metric)]
+    return Task(dataset.name, payload=dataset, needs=frozenset({EVALUATOR}), digest=task_digest(*known))
+
+
+def described(dataset: Dataset) -> dict[str, Any]:
+    """What the record of a plan says of a dataset."""
+    leakage, digests = dataset.leakage, dataset.digests
+    exact, near = leakage.total
+    clusters = linked({item.id: item.shares for item in dataset.test})
+    return {
+        "source": dataset.source,
+        "licence": dataset.licence,
+        "generated": dataset.generated,
+        "metric": dataset.metric.name,
+        "metrics": list(dataset.metric.others),
+        "messages": list(dataset.messages),
+        "format_line": dataset.format_line,
+        "splits": {
+            split: {
+                "digest": digests[split],
+                "n": len(dataset.splits[split]),
+                "dropped_exact": leakage.exact[split],
+                "dropped_near": leakage.near[split],
+            }
+            for split in SPLITS
+        },
+        "leakage": {"exact": exact, "near": near, "policy": leakage.policy},
+        "notes": list(dataset.notes),
+        **({"clusters": _numbered(clusters)} if clusters else {}),
+    }
+
+
+def _numbered(clusters: Mapping[str, str]) -> dict[str, str]:
+    """By item, the number of its cluster: what items share may be a whole text."""
+    numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(clusters.values()), 1)}
+    return {item: numbers[name] for item, name in clusters.items()}

@@ -1,0 +1,38 @@
+"""Random search: examples drawn at random and paraphrases, without any feedback. What others have to beat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from koderz.prompts import Prompts
+from koderz.systems.optimizers.solvers.originals import DIFFERS
+from koderz.systems.optimizers.solvers.writing import Writer, prompts_of
+
+if TYPE_CHECKING:
+    from koderz.systems.optimizers.datasets.evaluator import Evaluator
+
+
+async def random_search(
+    evaluator: Evaluator, prompts: Prompts, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0
+) -> str:
+    """Scores draws of train examples and paraphrases of the initial prompt in turn; `max_trials` 0: without end."""
+    writer = Writer(evaluator, prompts)
+    ids = [item.id for item in evaluator.train]
+    await evaluator.score(evaluator.initial)
+    trial = 0
+    while not max_trials or trial < max_trials:
+        trial += 1
+        if trial % 2 or not evaluator.has_writer:
+            most = min(max_examples, len(ids))
+            count = evaluator.random.randint(min(min_examples, most), most)
+            await evaluator.score(evaluator.initial.with_demos(evaluator.random.sample(ids, count)))
+            continue
+        told = evaluator.initial.instruction
+        for candidate in await writer.written("random_search-paraphrase", 1, instruction=told):
+            await evaluator.score(candidate)
+    return "limit"
+
+
+random_search.differs = DIFFERS["random_search"]  # type: ignore[attr-defined]
+random_search.roles = ("reasoning",)  # type: ignore[attr-defined]
+random_search.prompts = prompts_of("random_search")  # type: ignore[attr-defined]

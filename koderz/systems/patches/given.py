@@ -1,0 +1,225 @@
+"""Patches that the user has: files of predictions, and folders that agents have left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.git import export
+from koderz.suites.keys import misspelt
+from koderz.systems.patches.options import PerformanceOptions
+from koderz.systems.patches.tasks import PerfTask, chosen
+
+_DIFF = re.compile(rb"^(diff --git a/|--- \S.*\n\+\+\+ \S)", re.MULTILINE)  # which no line of JSON holds
+_CHANGED = re.compile(r"^--- a/([^\t\n]+)", re.MULTILINE)
+_SUMMARIES = ("run_summary.json", "journal.json")
+_MOST = 100  # characters of a name
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Patches by task, each task's samples in their order, and who wrote them."""
+
+    patches: Mapping[str, tuple[str, ...]]
+    model: str
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of patches, likewise; empty where one has none
+
+
+def given_by(options: PerformanceOptions, agent: str, tasks: Sequence[PerfTask]) -> Given:
+    """The patches of an agent of --patches; without a name, those of --predictions. Raises KoderzError for none."""
+    if agent:
+        return read_agent(options.patches or Path("patches"), agent, tasks)
+    return read_predictions(options.predictions, tasks)
+
+
+def with_tasks(words: Sequence[str], tasks: Sequence[PerfTask]) -> list[str]:
+    """The words of --predictions with whole paths, and with the task of a plain diff that names none: the only one.
+
+    Raises KoderzError where there are several, and for a file that can't be read.
+    """
+    found = []
+    for word in words:
+        name, file = _named(word)
+        if not name and _is_diff(file, _data(file)):
+            if len(tasks) != 1:
+                raise KoderzError(
+                    f"{file} is a plain diff, and names no task: give one by its id or --commit, or write TASK={file}"
+                )
+            name = tasks[0].id
+        found.append(f"{name}={file.absolute()}" if name else str(file.absolute()))
+    return found
+
+
+def agents_in(folder: Path) -> list[str]:
+    """The agents that a folder of patches has: its folders, and its .jsonl files."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted({path.stem for path in found if path.suffix == ".jsonl" or path.is_dir()})
+
+
+def read_agent(folder: Path, agent: str, tasks: Sequence[PerfTask]) -> Given:
+    """The patches of one agent: run folders with a model_patch.diff, else predictions.
+
+    Raises KoderzError where there are none.
+    """
+    place, file = folder / agent, folder / f"{agent}.jsonl"
+    if place.is_dir():
+        return _given([*_runs(place, tasks)], agent, place)
+    if file.is_file():
+        return read_predictions([file], tasks)
+    known = ", ".join(agents_in(folder)) or "none"
+    raise KoderzError(f"there are no patches of {agent!r}: neither {place} nor {file} is there; there are {known}")
+
+
+def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> Given:
+    """Those of .jsonl files, of .json ones with a list or an object by id, and of plain diffs, as TASK=FILE.
+
+    Several of one id are its samples. Raises KoderzError for a file that can't be read, a prediction without an id or a
+    patch, or of a task that isn't there.
+    """
+    ids = {task.id for task in tasks}
+    found: list[tuple[str, str, str]] = []
+    models: list[str] = []
+    for word in words:
+        name, file = _named(word)
+        data = _data(file)
+        if name:
+            if not _is_diff(file, data):
+                raise KoderzError(f"{word}: {file} is no plain diff; of tasks that it names itself write {file} alone")
+            patch = data.decode(errors="replace")
+            found += [(task, patch, file.name) for task in chosen(tasks, [name])]
+            continue
+        for number, row in enumerate(_rows(file, data), 1):
+            where = f"{file}, prediction {number}"
+            task, patch, model = _prediction(row, where)
+            if task not in ids:
+                raise KoderzError(f"{where}: there is no task {task!r}: koderz perf tasks lists them")
+            found.append((task, patch, model))
+            models.append(model)
+    model = ", ".join(dict.fromkeys(filter(None, models)))[:_MOST]
+    return _given(found, model or "predictions", *words)
+
+
+def _prediction(row: Any, where: str) -> tuple[str, str, str]:
+    """Its task, its patch and who wrote it. Raises KoderzError where one of the first two lacks."""
+    if not isinstance(row, dict):
+        raise KoderzError(f"{where}: it is no JSON object")
+    for name in ("instance_id", "model_patch"):
+        if name not in row:
+            raise KoderzError(f"{where}: it has no {name}{misspelt(name, row)}")
+    task, patch = row["instance_id"], row["model_patch"] or ""
+    if not isinstance(task, str) or not isinstance(patch, str):
+        raise KoderzError(f"{where}: {'model_patch' if isinstance(task, str) else 'instance_id'} is no text")
+    return task, patch, str(row.get("model_name_or_path") or "")[:_MOST]
+
+
+def require_own(given: Given, tasks: Sequence[PerfTask]) -> Given:
+    """The same. Raises KoderzError for a patch that changes no file of its task's, as far as these are at hand."""
+    for task in tasks:
+        changes = [found for patch in given.patches.get(task.id, ()) if (found := _CHANGED.findall(patch))]
+        paths = _paths_of(task) if changes else ()
+        for changed in changes:
+            if paths and not any(path in paths for path in changed):
+                raise KoderzError(f"a patch of {task.id} is another repository's: there is no {changed[0]} in this one")
+    return given
+
+
+def _paths_of(task: PerfTask) -> Collection[str]:
+    """The files of base; none where they would have to be fetched, or can't be had, of which measuring tells."""
+    if task.files or not Path(task.repo).exists():
+        return task.files
+    with scratch() as folder, suppress(KoderzError):
+        tree = folder / "tree"
+        tree.mkdir()
+        asyncio.run(export(task.repo, task.base_commit, tree))
+        return {str(path.relative_to(tree)) for path in tree.rglob("*")}
+    return ()
+
+
+def of_tasks(given: Given, tasks: Sequence[PerfTask]) -> Given:
+    """Those of some tasks alone. Raises KoderzError where there are none, or one is another repository's."""
+    wanted = {task.id for task in tasks}
+    patches = {task: each for task, each in given.patches.items() if task in wanted}
+    if not patches:
+        raise KoderzError(
+            f"there are no patches of the tasks that are asked for; there are of {', '.join(given.patches)}"
+        )
+    return require_own(replace(given, patches=patches), tasks)
+
+
+def _given(found: Sequence[tuple[str, str, str]], model: str, *where: object) -> Given:
+    """Of tasks, patches and names of patches. Raises KoderzError where there are none."""
+    if not found:
+        raise KoderzError(f"there are no patches of these tasks in {', '.join(map(str, where))}")
+    patches: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
+    for task, patch, name in found:
+        patches.setdefault(task, []).append(_whole(patch))
+        names.setdefault(task, []).append(_whole(name))
+    return Given(_by_task(patches), model, _by_task(names))
+
+
+def _by_task(found: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {task: tuple(each) for task, each in found.items()}
+
+
+def _whole(text: str) -> str:
+    """The text without halves of characters, which no file can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _named(word: str | Path) -> tuple[str, Path]:
+    """The task, if it names one, and the file of a word of --predictions."""
+    name, equals, file = str(word).partition("=")
+    return (name, Path(file)) if equals and not Path(word).is_file() else ("", Path(word))
+
+
+def _data(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise KoderzError(f"{file} can't be read: {error.strerror}") from None
+
+
+def _is_diff(file: Path, data: bytes) -> bool:
+    return file.suffix in (".diff", ".patch") or _DIFF.search(data) is not None
+
+
+def _rows(file: Path, data: bytes) -> list[Any]:
+    try:
+        text = data.decode()
+        if file.suffix != ".json":
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise KoderzError(f"{file} can't be read as predictions: {error}") from None
+    if isinstance(found, dict):
+        return [{"instance_id": name, **row} if isinstance(row, dict) else row for name, row in found.items()]
+    return found if isinstance(found, list) else [found]
+
+
+def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str, str]]:
+    """The patches of run folders whose summary names the human commit of one of the tasks."""
+    within = folder.resolve()
+    for path in sorted(folder.rglob("model_patch.diff")):
+        if not (path.is_file() and path.resolve().is_relative_to(within)):  # an agent's link to somewhere else
+            continue
+        commit = next(filter(None, (_human_commit(path.with_name(name)) for name in _SUMMARIES)), "")
+        for task in tasks:
+            if len(commit) >= 7 and task.human_commit.startswith(commit.lower()):
+                yield task.id, path.read_text(encoding="utf-8", errors="replace"), path.parent.name
+
+
+def _human_commit(path: Path) -> str:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))["commits"]["human"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return told if isinstance(told, str) else ""

@@ -1,0 +1,113 @@
+"""A run of patches as GSO's harness leaves its evaluations: predictions, and a log of each.
+
+`koderz perf opt-at-k --run_id RUN --prediction_paths predictions*.jsonl --reformat_reports` grades them where they lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from koderz.analysis.story import Story
+from koderz.analysis.workers import worker_of
+from koderz.errors import KoderzError
+from koderz.systems.patches.gso.reports import LOG, folder_of
+from koderz.systems.patches.measuring.figures import is_lower
+from tracker.files import write_whole
+from tracker.records import Fault, Plan
+
+_NO_PATCHES = ("patch:base", "patch:human")
+_SIDES = {"Base": "base", "Patch": "agent", "Commit": "human"}
+
+
+def gso(stories: Iterable[tuple[Plan, Story]], folder: Path) -> None:
+    """A file of predictions a sample, and logs/run_evaluation/RUN/MODEL/INSTANCE/test_output.txt of each.
+
+    An experiment that ended in a fault has no log, unless it was the task's own. Raises KoderzError for other runs.
+    """
+    predictions: dict[int, list[bytes]] = {}
+    for plan, story in stories:
+        if plan.mode != "perf":
+            raise KoderzError(f"{plan.run_id} is no run of koderz perf: GSO's form is for patches")
+        if story.solver in _NO_PATCHES:
+            continue
+        name = worker_of(plan, story.arm) + (f"-run_{story.sample}" if plan.samples > 1 else "")
+        row = {"instance_id": story.problem_id, "model_patch": story.program or "", "model_name_or_path": name}
+        marked = {"needs_review": why} if (why := _review(story)) else {}
+        predictions.setdefault(story.sample, []).append(orjson.dumps(row | marked) + b"\n")
+        if (log := log_of(plan, story)) is not None:
+            place = folder / folder_of(plan.run_id or story.experiment_id, row)
+            place.mkdir(parents=True, exist_ok=True)
+            write_whole(place / LOG, [log.encode()])
+    if not predictions:
+        raise KoderzError("no experiment here is about a patch")
+    for sample, rows in predictions.items():
+        write_whole(folder / f"predictions{f'_run_{sample}' if len(predictions) > 1 else ''}.jsonl", rows)
+
+
+gso.is_folder = True  # type: ignore[attr-defined]
+
+
+def _review(story: Story) -> str:
+    """Why somebody should read the patch before its result is believed; empty where nobody need."""
+    return "" if isinstance(story.outcome, Fault) else str(story.outcome.facts.get("needs_review") or "")
+
+
+def log_of(plan: Plan, story: Story) -> str | None:
+    """The log of an experiment as GSO's parser reads it; None for one that has none."""
+    if isinstance(story.outcome, Fault):
+        return "" if story.outcome.reason.startswith("base_failed") else None
+    attempt = story.attempts[-1] if story.attempts else None
+    status = attempt.facts.get("status") if attempt else None
+    if attempt is None or status == "empty_patch":
+        return None
+    if status == "patch_failed":
+        return "Applying patch...\n>>>>> Patch Apply Failed\n"
+    begun = "Applying patch...\n>>>>> Applied Patch\n"
+    if status != "passed":
+        return f"{begun}>>>>> Tests Errored\n"
+    count = int((attempt.metrics or {}).get("blocks", 0))
+    blocks = _blocks(story.made, attempt.number, count)
+    clock, metric = str(plan.config.get("clock", "cpu")), str(attempt.facts.get("metric") or "")
+    if (attempt.facts.get("hack") or attempt.facts.get("beside")) and not metric:
+        blocks = [_whole(block) for block in blocks]
+    return begun + "".join(_sections(blocks, clock, metric)) + ">>>>> Tests Passed\n"
+
+
+def _blocks(made: Mapping[str, Any], patch: int, count: int) -> list[Mapping[str, Any]]:
+    """The legs of so many blocks of a patch, of the last time that it was measured."""
+    begins = f"patch/{patch}/" if patch > 1 else ""
+    places = [
+        place for name in made for place, block, last in [name.rpartition("block/")] if block and last == f"{count}"
+    ]
+    place = next((each for each in reversed(places) if each == begins or each.startswith(f"{begins}try/")), begins)
+    return [made[f"{place}block/{number}"]["legs"] for number in range(1, count + 1)]
+
+
+def _whole(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same, and what the agent's process did beside the timed calls, which base's didn't, is among them."""
+    agent, base = (block[leg] for leg in ("agent", "base"))
+    timed, before = (sum(each["total"] for each in leg["work"].values()) for leg in (agent, base))
+    moved = max(0.0, agent["cpu"] - timed - (base["cpu"] - before))
+    work = {
+        name: {clock: each[clock] * (1 + moved / timed) for clock in ("cpu", "wall")}
+        for name, each in agent["work"].items()
+    }
+    return {**block, "agent": {**agent, "work": work}}
+
+
+def _sections(blocks: list[Mapping[str, Any]], clock: str, metric: str) -> Iterator[str]:
+    for side, leg in _SIDES.items():
+        yield f">>>>> Start {side} Output\n"
+        legs = [block[leg] for block in blocks]
+        tests = [[each["figures"][metric] for each in legs]] if metric else []
+        if metric and not is_lower(metric):  # GSO knows only times
+            tests = [[1 / figure for figure in tests[0]]]
+        tests += [[each["work"][name][clock] for each in legs] for name in (legs[0]["work"] if legs else ())]
+        for number, times in enumerate(tests):
+            yield f">>>>> Test {number}\n"
+            yield from (f"Execution time: {time:.9f}s\n" for time in times)
+        yield f">>>>> End {side} Output\n"

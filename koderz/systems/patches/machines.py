@@ -1,0 +1,300 @@
+"""Where tasks run: images, prepared environments, GPUs and model overrides, by rules that users can add to."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace import Image, userland
+from koderz.suites.keys import meant, require_keys
+from koderz.systems.patches.tasks import GITHUB, PerfTask
+
+_SHIPPED = Path(__file__).with_suffix(".toml")
+_PARALLEL = re.compile(r"(?:--tensor-parallel-size|--tp-size|--tp|-tp)[ =]+(\d+)")
+_WHICH = ("format", "repo", "id")
+_MODEL = re.compile(r"--model(?:-path)?[ =]+(\S+)")
+
+
+class _RowRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for the rows that fit."""
+
+    format: str = "*"
+    repo: str = "*"  # as a row has it, or the URL or path that it stands for
+    id: str = "*"
+
+    def fits(self, task: PerfTask) -> bool:
+        """Whether it is about a task."""
+        return all(self.fits_by(name, task) for name in _WHICH)
+
+    def fits_by(self, name: str, task: PerfTask) -> bool:
+        """Whether what it says of one of `_WHICH` holds for a task."""
+        text, pattern = getattr(task, name), getattr(self, name)
+        return _fits(text, pattern) or (name == "repo" and _fits(text, f"*/{pattern}"))
+
+
+class ImageRule(_RowRule, frozen=True):
+    """Images of the rows that fit."""
+
+    base: str
+    human: str = ""  # empty: base's, with the human's answer
+    folder: str = ""
+    package: str = ""
+    path: str = ""
+    prepare: str = ""
+    build: str = ""
+
+
+class EnvironmentRule(_RowRule, frozen=True):
+    """What the rows that fit need, prepared on this machine."""
+
+    source: str = ""
+    path: str = ""
+    python: str = ""
+    install: tuple[str, ...] = ()
+    downloads: str = ""
+
+
+_Rule = TypeVar("_Rule", bound=_RowRule)
+
+
+class ModelRule(msgspec.Struct, frozen=True):
+    """A model in the place of another."""
+
+    model: str
+    instead: str
+
+
+class GpuRule(msgspec.Struct, frozen=True):
+    """What a model takes."""
+
+    model: str
+    count: int = 1
+    type: str = "H100"
+
+
+_KINDS: Mapping[str, type[msgspec.Struct]] = {
+    "images": ImageRule,
+    "environments": EnvironmentRule,
+    "models": ModelRule,
+    "gpus": GpuRule,
+}
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """All rules; of each kind the first that fits counts."""
+
+    images: tuple[ImageRule, ...] = ()
+    environments: tuple[EnvironmentRule, ...] = ()
+    models: tuple[ModelRule, ...] = ()
+    gpus: tuple[GpuRule, ...] = ()
+
+    def model(self, name: str) -> str:
+        """The model that is served where a row says `name`."""
+        return next((rule.instead for rule in self.models if _fits(name, rule.model)), name)
+
+    def gpu(self, command: str) -> str:
+        """What a command that serves a model takes, as `TYPE:COUNT`."""
+        model = found[1] if (found := _MODEL.search(command)) else ""
+        rule = next((rule for rule in self.gpus if _fits(model, rule.model)), GpuRule(""))
+        return f"{rule.type}:{found[1] if (found := _PARALLEL.search(command)) else rule.count}"
+
+    def served(self, task: PerfTask) -> PerfTask:
+        """The task with the import path of its rule, and the model that is served in place of what its row says, which
+        its notes say."""
+        task = replace(task, path=self._environment(task).path or task.path)
+        if task.service is None or task.format == "own":
+            return task
+        argv, notes = [*task.service.argv], [*task.service.notes]
+        for place, flag in enumerate(argv[:-1]):
+            if flag in ("--model", "--model-path") and (other := self.model(argv[place + 1])) != argv[place + 1]:
+                notes.append(f"{flag} {argv[place + 1]} → {other}")
+                argv[place + 1] = other
+        return replace(task, service=replace(task.service, argv=tuple(argv), notes=tuple(notes)))
+
+    def _environment(self, task: PerfTask) -> EnvironmentRule:
+        return next((rule for rule in self.environments if rule.fits(task)), EnvironmentRule())
+
+    def repository(self, task: PerfTask) -> str:
+        """Where the repository of a task is taken from; empty where it needs none."""
+        return self._environment(task).source or task.repo
+
+    def machine(self, task: PerfTask, *, has_images: bool = True) -> Machine:
+        """Where a task runs. Raises KoderzError where a rule's python is none."""
+        environment = self._environment(task)
+        if not has_images:
+            return _prepared(environment)
+        command = " ".join(task.service.argv) if task.service else ""
+        values = {"base_commit": task.base_commit, "human_commit": task.human_commit, "id": task.id.lower()}
+        values["arch"] = "arm64" if platform.machine() in ("arm64", "aarch64") else "x86_64"
+        for rule in self.images:
+            if rule.fits(task):
+                base, human = (name.format_map(values) for name in (rule.base, rule.human))
+                break
+        else:
+            rule, base, human = ImageRule(""), "", ""
+        return Machine(
+            base,
+            human,
+            folder=rule.folder,
+            package=rule.package,
+            path=rule.path,
+            prepare=rule.prepare,
+            build=rule.build,
+            gpu=self.gpu(command) if command and task.format != "own" else "",
+            model=found[1] if (found := _MODEL.search(command)) and task.format != "own" else "",
+            source=environment.source,
+            downloads=environment.downloads,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the legs of a task run. What it says of its image is said in machines.toml."""
+
+    base: str = ""  # image; empty: the sandbox's usual one
+    human: str = ""  # empty: base's
+    folder: str = ""
+    package: str = ""
+    path: str = ""
+    prepare: str = ""
+    build: str = ""
+    gpu: str = ""  # TYPE:COUNT
+    model: str = ""  # that it serves, of Hugging Face's hub
+    python: str = ""  # of this machine, where it has no image
+    prefixes: tuple[str, ...] = ()  # the folders that belong to that
+    commands: tuple[str, ...] = ()  # that install there
+    source: str = ""  # of its repository, where that isn't fetched from where its row says
+    downloads: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether anything is other than usual."""
+        return bool(self.base or self.python or self.source or self.downloads)
+
+    def install(self, task: PerfTask) -> tuple[str, ...]:
+        """The commands that install a tree of a task."""
+        return self.commands if self.python else () if self.package else task.install
+
+    def images(self, task: PerfTask) -> list[Image | str | None]:
+        """Those that it needs; None for the usual one."""
+        if not self.base:
+            return [None]
+        commits = {self.human: task.human_commit, self.base: task.base_commit}
+        return [
+            Image(Path(self.build), "", name, {"COMMIT": commit}) if self.build else name
+            for name, commit in commits.items()
+            if name
+        ]
+
+    def told(self, task: str) -> str:
+        """A line for users; empty where it is as usual."""
+        if self.python:
+            return f"{task} runs on {self.python}"
+        where = " and ".join(dict.fromkeys(filter(None, (self.base, self.human))))
+        return f"{task} runs in {where}{f' on {self.gpu}' if self.gpu else ''}" if where else ""
+
+
+def read_rules(own: Path | None, image: str = "") -> Rules:
+    """The user's own rules before those that come with koderz; `image`: the one of all tasks.
+
+    Raises KoderzError for a file that has no rules.
+    """
+    shipped = _shipped()
+    rules = _read(own) if own else Rules()
+    images = (*rules.images, *shipped.images)
+    if image:
+        named = (msgspec.structs.replace(rule, base=image, human="", build="") for rule in images)
+        images = (*named, ImageRule(image))
+    return Rules(images, rules.environments, (*rules.models, *shipped.models), (*rules.gpus, *shipped.gpus))
+
+
+def idle_rules(own: Path | None, tasks: Sequence[PerfTask]) -> tuple[str, ...]:
+    """A line for each of the user's own rules that applies to none of the tasks. Raises KoderzError as `read_rules`."""
+    rules = _read(own) if own else Rules()
+    kinds: Mapping[str, Sequence[_RowRule]] = {"images": rules.images, "environments": rules.environments}
+    return tuple(
+        f"--overrides {own}: [[{kind}]] number {number} applies to no task: {_why_idle(rule, tasks)}"
+        for kind, several in kinds.items()
+        for number, rule in enumerate(several, 1)
+        if not any(rule is next((each for each in several if each.fits(task)), None) for task in tasks)
+    )
+
+
+def _why_idle(rule: _RowRule, tasks: Sequence[PerfTask]) -> str:
+    for name in _WHICH:
+        if not any(rule.fits_by(name, task) for task in tasks):
+            known = {str(getattr(task, name)).removeprefix(GITHUB) for task in tasks} - {""}
+            pattern = getattr(rule, name)
+            return f"{name} = {pattern!r} fits none{f'; {meant(pattern, known)}' if known else ''}"
+    if any(rule.fits(task) for task in tasks):
+        return "an earlier one applies to each that it fits"
+    return f"none fits by all of {', '.join(_WHICH)}"
+
+
+@cache
+def _shipped() -> Rules:
+    return _read(_SHIPPED)
+
+
+def _read(path: Path) -> Rules:
+    try:
+        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        _require_keys(path, table)
+        rules = msgspec.convert(table, Rules)
+        for rule in rules.images:
+            (rule.base + rule.human).format_map(dict.fromkeys(("base_commit", "human_commit", "id", "arch"), ""))
+    except (OSError, ValueError, KeyError, msgspec.ValidationError) as error:
+        what = f"there is no {{{error.args[0]}}}" if isinstance(error, KeyError) else str(error)
+        raise KoderzError(f"--overrides {path}: {what}") from None
+    return msgspec.structs.replace(
+        rules,
+        images=tuple(_beside(path, rule, "build") for rule in rules.images),
+        environments=tuple(_beside(path, rule, "source", "python", "downloads") for rule in rules.environments),
+    )
+
+
+def _require_keys(path: Path, table: Mapping[str, Any]) -> None:
+    require_keys(table, _KINDS, f"--overrides {path}")
+    for kind, rows in table.items():
+        for number, row in enumerate(rows if isinstance(rows, list) else (), 1):
+            if isinstance(row, dict):
+                require_keys(row, _KINDS[kind].__struct_fields__, f"--overrides {path}: [[{kind}]] number {number}")
+
+
+def _beside(path: Path, rule: _Rule, *names: str) -> _Rule:
+    """The same with paths that begin where the file lies."""
+    given = {name: str(getattr(rule, name)) for name in names}
+    paths = {name: str(path.parent.absolute() / text) for name, text in given.items() if text and "://" not in text}
+    return msgspec.structs.replace(rule, **paths)
+
+
+def _prepared(rule: EnvironmentRule) -> Machine:
+    """This machine, with an interpreter of the user's where a rule has one or says how to install."""
+    if not (rule.python or rule.install):
+        return Machine(source=rule.source, downloads=rule.downloads)
+    path = rule.python or shutil.which("python3") or "python3"
+    if (found := userland.python_at(path)) is None:
+        raise KoderzError(f"--overrides: {path} is no Python that runs")
+    return Machine(
+        path=f"{found.prefixes[0]}/bin",
+        python=found.executable,
+        prefixes=tuple(entry.source for entry in userland.prefixes(found)),
+        commands=rule.install,
+        source=rule.source,
+        downloads=rule.downloads,
+    )
+
+
+def _fits(text: str, pattern: str) -> bool:
+    return fnmatchcase(text.lower(), pattern.lower())

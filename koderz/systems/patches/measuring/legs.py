@@ -1,0 +1,232 @@
+"""Processes in which workloads run, timed from outside, and those that make their inputs and compare their outputs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount, Running, Timed
+from koderz.sandbox.workspace.folders import scratch
+from koderz.systems.patches.measuring.verdicts import Leg, Timing
+from koderz.systems.patches.measuring.wire import MOST, Frames, Lost, how_ended
+from koderz.systems.patches.tasks import PerfTask
+
+GUEST = Path(__file__).parents[1] / "guest"
+TOOLS = "/opt/koderz/perf"
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+_REFEREE_SECONDS = 86_400.0
+_LEAST = 0.001  # seconds that a comparison has
+_MOST_LONGER, _MOST_MORE = 4, 1 << 16  # that an output which is as good as another may be longer: times, and bytes
+
+
+class Call(NamedTuple):
+    """One call of a workload: its name and input, as JSON."""
+
+    workload: str
+    given: bytes
+
+
+class Reading(NamedTuple):
+    """Nanoseconds of a process's CPU, of a wall clock, and what of the CPU is hidden, and the core's."""
+
+    cpu: int
+    wall: int
+    hidden: int = 0  # see `Unseen`
+    busy: int = 0
+
+
+class Taken(NamedTuple):
+    """What one call took, in nanoseconds."""
+
+    cpu: int
+    wall: int
+    between: int  # CPU since the last call ended
+    hidden: int = 0
+    busy: int = 0
+
+
+class Ran(NamedTuple):
+    """A leg, and the output of each of its calls as far as it came."""
+
+    leg: Leg
+    outputs: Sequence[bytes]
+
+
+class Legs:
+    """Runs the legs of one task."""
+
+    def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
+        self._task, self._backend, self._seconds = task, backend, seconds
+
+    async def run(self, tree: Path, calls: Sequence[Call], core: int | None) -> Ran:
+        """One process that makes these calls on a tree; a workload's first call isn't counted."""
+        outputs: list[bytes] = []
+        times: dict[str, list[Taken]] = {}
+        before = Reading(0, 0)
+
+        async def talk(frames: Frames) -> None:
+            await self._open(frames)
+            nonlocal before
+            before = await clock_of(frames.running)
+            for call in calls:
+                output, began, ended = await _called(frames, call)
+                outputs.append(output)
+                if sum(map(len, outputs)) > MOST:
+                    raise Lost(f"its outputs are larger than {MOST >> 20} MB")
+                times.setdefault(call.workload, []).append(passed(before, began, ended))
+                before = ended
+            await frames.send(b"")
+
+        with scratch() as place:
+            (place / "checkout").symlink_to(tree)
+            leg = await self.process(["python3", "-s", "-B", f"{TOOLS}/leg.py"], place, core, talk)
+        after = after_calls(leg, before, len(calls))
+        work = {name: timing_of(taken[1:], after) for name, taken in times.items() if len(taken) > 1}
+        return Ran(replace(leg, work=work), outputs)
+
+    async def process(
+        self,
+        argv: Sequence[str],
+        place: Path,
+        core: int | None,
+        talk: Callable[[Frames], Awaitable[None]],
+        mounts: Sequence[Mount] = (),
+    ) -> Leg:
+        """A contained process that `talk` speaks with until it is to end: what it took, and what was wrong with it."""
+        wanted = Command(
+            argv,
+            ENVIRONMENT,
+            [Mount(GUEST, TOOLS), *mounts],
+            read_only=True,
+            core=-1 if core is None else core,
+            forks=self._task.needs.processes,
+            limits=Limits(seconds=self._seconds + 30, memory_mb=self._task.needs.memory_mb, grace=0.5),
+        )
+        began, wrong = time.monotonic(), ""
+        async with self._backend.started(wanted, place) as running:
+            try:
+                async with asyncio.timeout(self._seconds):
+                    await talk(Frames(running))
+                    ended = await asyncio.shield(running.ended)  # which a timeout would cancel
+            except Lost as error:
+                wrong = str(error) or await how_ended(running)
+            except TimeoutError:
+                wrong = f"timeout: a leg takes longer than {self._seconds:g} s"
+            else:
+                wrong = "" if not ended.status else f"exit code {ended.status}: {ended.output[-500:]}"
+            cpu = running.ended.result().cpu if running.ended.done() else 0.0
+        return Leg(cpu, time.monotonic() - began, wrong=wrong)
+
+    async def _open(self, frames: Frames) -> None:
+        order = {"path": f"{CHECKOUT}/{self._task.path}", "workloads": dict(self._task.workloads)}
+        await frames.send(json.dumps(order).encode())
+        await frames.receive()
+
+
+async def _called(frames: Frames, call: Call) -> tuple[bytes, Reading, Reading]:
+    """The output of a call, and the clocks at "go" and at its last byte."""
+    await frames.send(call.workload.encode(), call.given)
+    await frames.receive()
+    began = await clock_of(frames.running)
+    await frames.send(b"go")
+    output = await frames.receive()
+    return output, began, await clock_of(frames.running)
+
+
+def passed(before: Reading, began: Reading, ended: Reading) -> Taken:
+    """What a call took, and what passed `before` it; one nanosecond at least, as it is divided by."""
+    hidden, busy = ended.hidden - began.hidden, ended.busy - began.busy
+    cpu, wall = ended.cpu - began.cpu, ended.wall - began.wall
+    return Taken(max(1, cpu), max(1, wall), began.cpu - before.cpu, max(0, hidden), busy)
+
+
+async def clock_of(running: Running) -> Reading:
+    """What the clocks say. Raises Lost once the process is gone."""
+    try:
+        return Reading(await running.cpu(), time.monotonic_ns(), *running.unseen())
+    except OSError:
+        raise Lost("") from None
+
+
+def after_calls(leg: Leg, ended: Reading, count: int) -> float:
+    """Nanoseconds for each of so many calls that a process took from when the last of them `ended` to its own end."""
+    return max(0.0, leg.cpu * 1e9 - ended.cpu) / max(1, count)
+
+
+def timing_of(taken: Sequence[Taken], after: float = 0.0) -> Timing:
+    """What calls took together. `after`: nanoseconds for each of them, later."""
+    cpu, wall, between, *_ = (median(each) / 1e9 for each in zip(*taken, strict=True))
+    total, waits, hidden, busy = (
+        sum(each) / 1e9 for each in zip(*((t.cpu, t.between, t.hidden, t.busy) for t in taken), strict=True)
+    )
+    beside = (total + waits) / len(taken) + after / 1e9 - cpu
+    return Timing(cpu, wall, total, between, hidden, busy, beside)
+
+
+class Referee:
+    """Makes inputs and compares outputs, in so many seconds for all of them."""
+
+    def __init__(self, frames: Frames, seconds: float) -> None:
+        self._frames, self._seconds, self._left = frames, seconds, seconds
+
+    async def inputs(self, workload: str, seed: str, number: int) -> Call:
+        """An input of a workload. Raises Fault where it makes none."""
+        order = {"workload": workload, "seed": seed, "number": number}
+        return Call(workload, await self._asked(json.dumps(order).encode()))
+
+    async def same(self, call: Call, expected: bytes, output: bytes) -> bool:
+        """Whether an output is as good as the expected one; not, where only telling this takes too long.
+
+        Raises Fault where it can't be told of the expected one either.
+        """
+        if output == expected:
+            return True
+        if len(output) > _MOST_LONGER * len(expected) + _MOST_MORE:  # nobody reads what is made to be too much
+            return False
+        try:
+            json.loads(output)
+        except (ValueError, RecursionError):
+            return False
+        order = json.dumps({"workload": call.workload, "seconds": max(_LEAST, self._left / 4)}).encode()
+        return await self._asked(order, expected, output, call.given) == b"same"
+
+    async def _asked(self, *contents: bytes) -> bytes:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._left):
+                await self._frames.send(*contents)
+                return await self._frames.receive()
+        except TimeoutError:
+            raise Fault(f"base_failed: the workload's own code takes longer than {self._seconds:g} s") from None
+        except Lost as error:
+            why = str(error) or await how_ended(self._frames.running)
+            raise Fault(f"base_failed: the workload's own code: {why}") from None
+        finally:
+            self._left -= time.monotonic() - began
+
+
+@asynccontextmanager
+async def referee(workloads: Mapping[str, str], backend: Timed, seconds: float) -> AsyncIterator[Referee]:
+    """A process of its own, without the code under test. `seconds`: the most that all it is asked may take."""
+    wanted = Command(
+        ["python3", "-s", "-B", f"{TOOLS}/referee.py"],
+        ENVIRONMENT,
+        [Mount(GUEST, TOOLS)],
+        read_only=True,
+        forks=False,
+        limits=Limits(seconds=_REFEREE_SECONDS, grace=0.5),
+    )
+    with scratch() as place:
+        async with backend.started(wanted, place) as running:
+            frames = Frames(running)
+            found = Referee(frames, seconds)
+            await found._asked(json.dumps({"workloads": dict(workloads)}).encode())
+            yield found

@@ -1,0 +1,257 @@
+"""Legs of tasks without workloads: a server that is started and put under load, or a command that tells its figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace import Command, Limits, Running, Timed
+from koderz.sandbox.workspace.folders import scratch
+from koderz.systems.patches.measuring.figures import AGREEMENT, CLAIMED
+from koderz.systems.patches.measuring.verdicts import Leg
+from koderz.systems.patches.services import PORT, Service
+from koderz.systems.patches.tasks import PerfTask
+from koderz.systems.serving.figures import metrics_of, result_of
+from koderz.systems.serving.options import ServingOptions
+from koderz.systems.serving.prompts import Prompt, load_prompts
+from koderz.systems.serving.suite import about_of, load_of
+
+if TYPE_CHECKING:
+    from koderz.solvers.handles import ExclusiveHandle
+    from koderz.systems.serving.client import Target
+
+_CHECKS, _CHECKED_TOKENS = 20, 16  # prompts whose answers are compared whole, and their length
+_FIRST_WORDS = 4  # of an answer under load, which are compared; later ones may differ with what a batch holds
+_POLL = 0.05  # seconds between two looks whether a server is ready
+_READY = 900.0  # seconds that a server of ISO-Bench's has for that, at least
+_GONE = 10.0  # seconds in which it is known that a sandbox is gone
+_OUTPUT = "/tmp/koderz-figures.json"  # noqa: S108 as the command sees it
+_MOST_FIGURES = 16 << 20  # bytes
+_SHOWN, _LOGGED = 500, 20_000  # characters of a log: in what is said, and on record
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A leg, and by what its answers are compared with base's."""
+
+    leg: Leg
+    answers: Sequence[str] = ()
+    beginnings: Sequence[Sequence[str]] = ()
+    amounts: Mapping[str, float] = field(default_factory=dict)  # of what was done
+
+    def compared(self, base: _Served) -> Leg:
+        """The leg, with the share of answers, or of what was done, that is as base has it."""
+        if self.leg.wrong or base.leg.wrong:
+            return self.leg
+        shares = [
+            _same(base.answers, self.answers),
+            _same(base.beginnings, self.beginnings),
+            *(_ratio(base.amounts.get(name, 0.0), each) for name, each in self.amounts.items()),
+        ]
+        return replace(self.leg, figures={**self.leg.figures, AGREEMENT: round(min(shares), 4)})
+
+
+class Services:
+    """Runs the legs of one task."""
+
+    def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
+        self._task, self._backend, self._seconds = task, backend, seconds
+
+    async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:  # noqa: ARG002
+        """Nothing: the task says how much there is to do."""
+        return {}
+
+    async def block(
+        self,
+        trees: Mapping[str, Path],
+        counts: Mapping[str, int],  # noqa: ARG002
+        seed: str,
+        exclusive: ExclusiveHandle,
+    ) -> dict[str, Leg]:
+        """One leg after the other, all of them with the same prompts, up to the first that fails."""
+        service = self._task.service
+        assert service
+        run = self._served if self._task.kind == "serving" else self._commanded
+        found: dict[str, _Served] = {}
+        async with exclusive() as core:
+            for leg, tree in trees.items():
+                found[leg] = await run(service, tree, seed, core)
+                if found[leg].leg.wrong:
+                    break
+        return {leg: each.compared(found.get("base", each)) for leg, each in found.items()}
+
+    async def _served(self, service: Service, tree: Path, seed: str, core: int | None) -> _Served:
+        load, number = service.load(), random.Random(seed).getrandbits(60)  # noqa: S311 repeatable on purpose
+        ready = max(self._seconds, _READY) if self._task.format == "iso" else self._seconds
+        command = replace(
+            self._command(service.words(port=PORT), service, core, ready + self._seconds + 30), reachable=True
+        )
+        began = time.monotonic()
+        with scratch() as place:
+            (place / "checkout").symlink_to(tree)
+            async with self._backend.started(command, place) as running:
+                if not (running.sockets or running.beside):
+                    raise Fault(f"--sandbox {self._backend.name}: servers aren't reached there")
+                try:
+                    async with asyncio.timeout(ready):
+                        target = await _ready(running, load, self._seconds)
+                    async with asyncio.timeout(self._seconds):
+                        served = await _loaded(running, target, load, number)
+                except _Failed as failed:
+                    served = _Served(Leg(wrong=str(failed)))
+                except TimeoutError:
+                    served = _Served(Leg(wrong=f"timeout: a server takes longer than {self._seconds:g} s"))
+                except (OSError, ValueError) as error:  # what sends the load beside it doesn't answer
+                    await asyncio.wait([running.ended], timeout=_GONE)
+                    if running.ended.done():
+                        running.ended.result()  # raises Fault where the sandbox is gone
+                    served = _Served(Leg(wrong=f"the load can't be sent: {error}"))
+                cpu = 0.0
+                with suppress(OSError):  # it has ended
+                    cpu = await running.cpu() / 1e9
+                log = _printable(running.output())
+        leg = replace(served.leg, cpu=cpu, wall=time.monotonic() - began)
+        if not (leg.wrong or any(leg.figures[name] > 0 for name in self._task.metrics)):
+            leg = replace(leg, wrong=f"its figures have no {self._task.metrics[0]}")
+        if leg.wrong:
+            told = log.strip()[-_SHOWN:]
+            leg = replace(leg, wrong=f"{leg.wrong}; it said: {told}" if told else leg.wrong, log=log[-_LOGGED:])
+        return replace(served, leg=leg)
+
+    async def _commanded(self, service: Service, tree: Path, _seed: str, core: int | None) -> _Served:
+        words = service.words(output=_OUTPUT)
+        with scratch() as place:
+            (place / "checkout").symlink_to(tree)
+            ended = await self._backend.run(self._command(words, service, core, self._seconds), place)
+            leg = Leg(ended.cpu, ended.seconds)
+            log = _printable(ended.output)
+            if ended.status or ended.cause:
+                wrong = f"{ended.cause or f'exit code {ended.status}'}: {log.strip()[-_SHOWN:]}"
+                return _Served(replace(leg, wrong=wrong, log=log[-_LOGGED:]))
+            try:
+                figures, amounts = _figures(_read(place / "tmp" / Path(_OUTPUT).name))
+            except (OSError, ValueError, RecursionError) as error:
+                return _Served(replace(leg, wrong=f"its figures can't be read: {error}", log=log[-_LOGGED:]))
+        if not any(figures.get(name, 0.0) > 0 for name in self._task.metrics):
+            return _Served(replace(leg, wrong=f"its figures have no {self._task.metrics[0]}"))
+        return _Served(replace(leg, figures=figures), amounts=amounts)
+
+    def _command(self, words: Sequence[str], service: Service, core: int | None, seconds: float) -> Command:
+        return Command(
+            words,
+            {"PYTHONPATH": ".", **dict(service.environment)},
+            read_only=True,
+            core=-1 if core is None or self._task.needs.cores > 1 else core,
+            forks=self._task.needs.processes,
+            limits=Limits(seconds=seconds, grace=0.5),
+        )
+
+
+class _Failed(Exception):
+    """A server that isn't as it should be."""
+
+
+async def _ready(running: Running, load: ServingOptions, seconds: float) -> Target:
+    """The server with its model, once it answers."""
+    from aiohttp import ClientError
+
+    from koderz.systems.serving.beside import first_model_beside
+    from koderz.systems.serving.client import Target, first_model
+
+    list_one = partial(first_model_beside, running.beside) if running.beside else first_model
+    is_chat = load.backend == "openai-chat"
+    endpoint = load.endpoint or ("/v1/chat/completions" if is_chat else "/v1/completions")
+    chosen: dict[str, Any] = {"temperature": 0.0} | ({"ignore_eos": True} if load.ignore_eos else {})
+    target = Target(
+        f"http://127.0.0.1:{PORT}",
+        endpoint,
+        "",
+        chat=is_chat,
+        sampling=chosen,
+        timeout=seconds,
+        sockets=running.sockets,
+    )
+    while True:
+        if running.ended.done():
+            ended = running.ended.result()
+            raise _Failed(f"the server ended: {ended.cause or f'exit code {ended.status}'}")
+        with suppress(ClientError, OSError, ValueError, AttributeError, IndexError):
+            if model := await list_one(replace(target, timeout=min(seconds, 10.0))):
+                return replace(target, model=model)
+        await asyncio.sleep(_POLL)
+
+
+async def _loaded(running: Running, target: Target, load: ServingOptions, seed: int) -> _Served:
+    """What the answers to fixed prompts and the load come to. Raises _Failed where a request does."""
+    from koderz.systems.serving.beside import measured_beside
+    from koderz.systems.serving.load import measured
+
+    send = partial(measured_beside, running.beside) if running.beside else measured
+    prompts = load_prompts(replace(load, num_prompts=_CHECKS), seed + 1)
+    checked = [Prompt(each.text, each.tokens, min(each.output_tokens, _CHECKED_TOKENS)) for each in prompts]
+    checks = await send(target, checked, load_of(replace(load, request_rate="inf", num_warmups=0), 0))
+    loaded = await send(target, load_prompts(load, seed), load_of(load, seed))
+    record = loaded.record(about_of(load, target.model), None)
+    if errors := [each.error for each in (*checks.timings, *loaded.timings) if each.error]:
+        raise _Failed(f"{len(errors)} requests failed, the first with: {errors[0]}")
+    figures = metrics_of(result_of(record))
+    return _Served(
+        Leg(figures=figures),
+        [each.text for each in checks.timings],
+        [each.text.split()[:_FIRST_WORDS] for each in loaded.timings],
+        {name: figures[name] for name in ("total_output_tokens", "total_input_tokens")},
+    )
+
+
+def _read(path: Path) -> Any:
+    if path.is_symlink() or path.stat().st_size > _MOST_FIGURES:
+        raise ValueError("they are no file of at most 16 MB")
+    return json.loads(path.read_bytes())
+
+
+def _figures(told: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """The figures of `vllm bench throughput|latency`, and how much was done for them."""
+    if not isinstance(told, dict):
+        raise ValueError("they are no object")  # noqa: TRY004 what a file holds is a value
+    figures = {name: float(value) for name, value in told.items() if _is_number(value)}
+    percentiles = told.get("percentiles")
+    for name, value in percentiles.items() if isinstance(percentiles, dict) else ():
+        if _is_number(value):
+            figures[f"p{name}_latency"] = float(value)
+    latencies = [each for each in told.get("latencies") or () if _is_number(each)]
+    if latencies:
+        figures[CLAIMED] = math.fsum(latencies)
+        figures["avg_latency"] = fmean(latencies)
+        return figures, {"latencies": float(len(latencies))}
+    if "elapsed_time" in figures:
+        figures[CLAIMED] = figures["elapsed_time"]
+    return figures, {name: figures[name] for name in ("num_requests", "total_num_tokens") if name in figures}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() or each == "\n" else " " for each in text)
+
+
+def _same(expected: Sequence[object], got: Sequence[object]) -> float:
+    if not expected:
+        return 1.0
+    return sum(a == b for a, b in zip(expected, got, strict=False)) / len(expected)
+
+
+def _ratio(expected: float, got: float) -> float:
+    return min(expected, got) / max(expected, got) if expected > 0 and got > 0 else float(expected == got)

@@ -1,0 +1,82 @@
+"""Runs of `koderz perf` on a screen: blocks as they are measured, verdicts as they are reached, a line a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from koderz.analysis.blocks import Text
+from koderz.cli.session import Account
+from koderz.cli.tables import print_blocks
+from koderz.systems.patches.report import figures_of, label_of
+from tracker.records import Experiment, Fault, Once, Record
+from tracker.summary import Summary, summarize
+
+if TYPE_CHECKING:
+    from koderz.plans.plan import Plan
+
+
+class PerfAccount(Account):
+    """Tells of commits, arms and blocks."""
+
+    def __init__(self) -> None:
+        self._names: Mapping[str, str] = {}  # by experiment: the commit, or else the task, and the arm
+        self._doing = ""
+
+    def begin(self, plan: Plan) -> None:
+        """Knows the experiments by their commits then."""
+        self._names = {
+            each.experiment_id: f"{each.task.payload.human_commit[:7] or each.task.id} {each.arm.name}"
+            for each in plan.experiments()
+        }
+
+    def doing(self) -> str:
+        """The last block."""
+        return self._doing
+
+    def told(self, record: Record) -> str:
+        """A verdict is a line; a block stands beside the figures."""
+        if isinstance(record, Once) and "block/" in record.name:
+            self._doing = f"{self._names[record.experiment_id]}, block {record.name.rpartition('/')[2]}"
+        if not isinstance(record, Experiment | Fault):
+            return ""
+        told = f"fault: {record.reason}" if isinstance(record, Fault) else told_of(record)
+        return f"{self._names[record.experiment_id]}: {record.problem_id}: {told}"
+
+    def results(self, folder: Path) -> None:
+        """A line a task, what each arm came to, and a table of the arms' figures."""
+        summary = summarize(folder)
+        print_blocks([*_lines(summary), figures_of(summary)])
+
+
+def _lines(summary: Summary) -> Iterator[Text]:
+    for name, arm in summary.arms.items():
+        yield Text(f"{name}:")
+        width = max((len(label_of(result)) for result in arm.results), default=0)
+        for result in arm.results:
+            yield Text(f"  {label_of(result):{width}}  {told_of(result)}")
+
+
+def told_of(result: Any) -> str:
+    metrics, facts = result.metrics or {}, result.facts
+    parts = ["opt" if result.success else result.cause] if facts.get("opt") else []
+    for key, shown in (("base", "of base"), ("human", "of human"), ("aa", "of itself")):
+        value = metrics.get(f"speedup_{key}")
+        if value and (key != "aa" or not parts):
+            low, high = metrics.get(f"speedup_{key}_low"), metrics.get(f"speedup_{key}_high")
+            bounds = f" [{low:.2f}, {high:.2f}]" if low and high else ""
+            parts.append(f"{value:.2f}x {shown}{bounds}")
+    if facts.get("metric"):
+        parts.append(f"by {facts['metric']}")
+    if metrics.get("blocks"):
+        parts.append(f"{metrics['blocks']:.0f} blocks")
+    if other := facts.get("other_clock"):
+        parts.append(f"wall and CPU disagree: {other['speedup_base']:.2f}x of base by --clock {other['clock']}")
+    if facts.get("hack"):
+        parts.append(f"hack: {facts['hack']}")
+    if facts.get("needs_review"):
+        parts.append(facts["needs_review"])
+    if facts.get("tampering"):
+        parts.append(f"dropped: {len(facts['tampering'])} changes of tests")
+    return ", ".join(parts)

@@ -1,0 +1,208 @@
+"""The suites of patches: each task is a commit, and its verdict is made of measured blocks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from koderz.errors import Fault, KoderzError, Unreachable
+from koderz.sandbox.workspace import Images, Timed
+from koderz.sandbox.workspace.backends import timed
+from koderz.sandbox.workspace.git import require_git
+from koderz.settings.schema import Settings
+from koderz.systems.patches.judging import verdict_on
+from koderz.systems.patches.machines import Machine
+from koderz.systems.patches.measuring.bench import Bench, Recorder
+from koderz.systems.patches.measuring.verdicts import Rule
+from koderz.systems.patches.options import PerformanceOptions
+from koderz.systems.patches.packing import kit_of, packed
+from koderz.systems.patches.published import refused
+from koderz.systems.patches.released import fetch
+from koderz.systems.patches.review import is_for_judge, simulated_review, with_review
+from koderz.systems.patches.tasks import PerfTask
+from koderz.systems.patches.trees import Trees
+from koderz.types import EXCLUSIVE, Headline, Measure, Message, Reply, Sampling, Task, Verdict
+from tracker.messages import text_of
+
+if TYPE_CHECKING:
+    from koderz.experiments.replay import Handles
+
+_NEEDS = frozenset({"workspace", EXCLUSIVE})
+_MARK = "Task: "
+
+
+def mini(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
+    """Nine small generated repositories to be made faster; or those of a tasks.toml (--dataset)."""
+    return PerformanceSuite("koderz-perf-mini", dataset, options)
+
+
+def pypi(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
+    """Releases of well-known packages that made something faster, fetched by pip; or those of a tasks.toml."""
+    return PerformanceSuite("koderz-perf-pypi", dataset, options)
+
+
+def gso(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
+    """GSO's commits, of its dataset as JSON lines (--dataset, or koderz suites add gso FILE)."""
+    return PerformanceSuite("gso", dataset, options)
+
+
+def iso(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
+    """ISO-Bench's commits, of its dataset as JSON lines (--dataset, or koderz suites add iso FILE)."""
+    return PerformanceSuite("iso", dataset, options)
+
+
+for _load in (mini, pypi, gso, iso):
+    _load.modes = {"": ("patching",), "human": ("patch:human",), "agent": ("patching",)}  # type: ignore[attr-defined]
+
+
+class PerformanceSuite:
+    """Repositories to be made faster. An answer is what was measured of a patch."""
+
+    mode = "perf"
+    parts = ("perf",)
+    required = portable = frozenset({"workspace", EXCLUSIVE})
+    measures = (
+        Measure("speedup_base", "higher", "times", average="geometric"),
+        Measure("speedup_human", "higher", "times", average="geometric"),
+    )
+    headline = Headline("speedup_base", passed="opt", panels=("cost", "trend", "causes", "comparison"))
+
+    def __init__(self, name: str, dataset: Path | None, options: PerformanceOptions) -> None:
+        self._kit = kit_of(name, dataset, options)
+        self.name, self.source, self.notices = name, self._kit.source, self._kit.notices
+        self.tasks: tuple[Task[PerfTask], ...] = tuple(
+            Task(
+                task.id,
+                f"{_MARK}{task.id}\n\n{task.prompt}",
+                payload=task,
+                needs=_NEEDS,
+                digest=task.digest,
+                generated=bool(task.files),
+                cluster=task.repo if task.format == "gso" else "",
+            )
+            for task in self._kit.tasks
+        )
+        self._options = options
+        self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict, options.agreement)
+        self._isolation = ""
+        self._patches: dict[str, Mapping[str, tuple[str, ...]]] = {}  # by agent and task
+
+    def require_repositories(self, wanted: Collection[str]) -> None:
+        """Raises KoderzError where the repository of a task, by its id, should be on this machine and isn't."""
+        for task in self.tasks:
+            repo = self._kit.rules.repository(task.payload).removeprefix("file://")
+            if task.id in wanted and repo and "://" not in repo and not Path(repo).exists():
+                raise KoderzError(
+                    f"{self.source}: {task.id}: there is no repository {repo}; write a folder or a bundle, as seen "
+                    "from that file, or an https:// URL"
+                )
+
+    def refusal(self, wanted: Collection[str], settings: Settings) -> str:
+        """Why tasks, by their ids, can't be measured where the settings say; empty where they can.
+
+        Raises KoderzError for one that can't be measured anywhere.
+        """
+        found = [task.payload for task in self.tasks if task.id in wanted]
+        return refused(found, self._machines(found, timed(settings)))
+
+    def details(self, tasks: Sequence[Task[PerfTask]], settings: Settings) -> dict[str, Any]:
+        """The commits of each task, before and as the human left it, and its images, for the record."""
+        commits = {task.id: (task.payload.base_commit, task.payload.human_commit) for task in tasks}
+        machines = self._machines([task.payload for task in tasks], timed(settings))
+        notes = {task.id: task.payload.service.notes for task in tasks if task.payload.service}
+        more = {
+            "machines": msgspec.to_builtins(machines),
+            "notes": {name: told for name, told in notes.items() if told},
+        }
+        return {"commits": commits, **{name: told for name, told in more.items() if told}}
+
+    def _machines(self, tasks: Sequence[PerfTask], backend: Timed) -> dict[str, Machine]:
+        """Those of tasks that don't run on a backend's usual image, or on this machine's own Python."""
+        found = {task.id: self._kit.rules.machine(task, has_images=backend.has_images) for task in tasks}
+        return {name: machine for name, machine in found.items() if machine.is_own}
+
+    def packed(self) -> bytes:
+        """The tasks and all that they take, as one file."""
+        return packed(self._kit, self._options)
+
+    def messages(self, task: Task[PerfTask], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
+        """What is to be made faster; the solver adds the files."""
+        return ({"role": "user", "content": task.prompt},)
+
+    @asynccontextmanager
+    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Trees]:  # noqa: ARG002
+        """Raises KoderzError where git is missing, Unreachable where no process can be timed, or a package had."""
+        require_git()
+        wanted = [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
+        backend = timed(settings)
+        machines = self._machines(wanted, backend)
+        if why := refused(wanted, machines):
+            raise Unreachable(why)
+        await fetch(wanted)
+        async with backend:
+            if backend.has_images:
+                images = [image for task in wanted for image in machines.get(task.id, Machine()).images(task)]
+                await cast("Images", backend).look_up(images, push=self._options.push)
+            self._isolation = backend.isolation
+            notes = [f"{task.id}: {note}" for task in wanted if task.service for note in task.service.notes]
+            yield Trees(backend, machines, notes, self._kit.trees)
+
+    @asynccontextmanager
+    async def open_workspace(
+        self, task: Task[PerfTask], folder: Path, handles: Handles, shared: Trees
+    ) -> AsyncIterator[Bench]:
+        """What a solver measures patches by."""
+        yield self.bench(
+            task.payload, shared, folder, handles, partial(self._given, task.payload, handles.identity.sample)
+        )
+
+    def bench(
+        self,
+        task: PerfTask,
+        shared: Trees,
+        folder: Path,
+        handles: Recorder,
+        given: Callable[[str], str] = lambda _: "",
+    ) -> Bench:
+        """What measures patches of a task; `given` as in `Bench`."""
+        most = min(self._rule.max_blocks, self._options.rounds or self._rule.max_blocks)
+        rule = replace(self._rule, max_blocks=most) if task.service else self._rule
+        return Bench(task, shared, folder, handles, rule, seconds=self._options.timeout, given=given)
+
+    def _given(self, task: PerfTask, sample: int, agent: str) -> str:
+        if agent not in self._patches:
+            self._patches[agent] = self._kit.given(agent, self._options)
+        samples = self._patches[agent].get(task.id, ())
+        if sample >= len(samples):
+            raise Fault(f"there is no patch number {sample} of {task.id} any more")
+        return samples[sample]
+
+    async def judge(
+        self,
+        task: Task[PerfTask],
+        answer: Reply | str,
+        sandbox: Any,  # noqa: ARG002
+        how: Any,  # noqa: ARG002
+        ask: Callable[..., Awaitable[Reply]] | None = None,
+    ) -> Verdict:
+        """The verdict on what was measured. Raises Fault where base is too far off from itself for one."""
+        verdict = verdict_on(answer if isinstance(answer, str) else answer.text, self._rule, self._isolation)
+        patch = str(verdict.artifacts.get("diff.patch", ""))
+        return await with_review(verdict, task.payload, patch, ask) if ask and patch.strip() else verdict
+
+    def simulate(self, messages: Sequence[Message], sampling: Sampling) -> str:
+        """One of the patches that come with an embedded task: the next after as many replies and samples."""
+        told = text_of(messages[0])
+        if is_for_judge(told):
+            return simulated_review()
+        task = next((task.payload for task in self.tasks if f"{_MARK}{task.id}\n" in told), None)
+        if task is None or not task.canned:
+            return "I know of nothing that would make this faster."
+        turn = sum(message["role"] == "assistant" for message in messages) + (sampling.seed or 0)
+        return f"```diff\n{task.canned[turn % len(task.canned)].diff}```\n"

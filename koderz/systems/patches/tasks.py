@@ -1,0 +1,254 @@
+"""A task: a repository at a commit, a human's answer to it, and what is timed."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace.git import inner_path
+from koderz.suites import task_digest
+from koderz.suites.keys import require_keys
+from koderz.systems.patches.services import METRICS, Service, read_load
+from koderz.systems.serving.figures import MEASURES
+
+GITHUB = "https://github.com/"  # which rows leave out
+KINDS = ("workload", "serving", "throughput", "latency")
+
+PROMPT = (
+    "Make this repository's code faster without changing what it returns. What is timed isn't shown; "
+    "the repository's tests have to pass."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What measuring a task takes."""
+
+    cores: int = 1
+    minutes: float = 5.0  # that it may take, for estimates
+    processes: bool = False  # whether what is timed may start processes; their CPU counts
+    memory_mb: int = 4096  # the most that what is timed may take
+
+
+@dataclass(frozen=True, slots=True)
+class Canned:
+    """A patch that comes with a task, and what kind of patch it is."""
+
+    kind: str
+    diff: str
+
+
+@dataclass(frozen=True, slots=True)
+class PerfTask:
+    """One commit: what was there before, what a human made of it, and the workloads by which both are timed."""
+
+    id: str
+    base_commit: str
+    human_commit: str = ""  # where it is known
+    human_patch: str = ""  # a diff against base; empty: what human_commit has
+    repo: str = ""  # a path, bundle or URL; empty where `files` are all there is
+    files: Mapping[str, str] = field(default_factory=dict)  # of a generated repository, by path
+    wheels: tuple[tuple[str, ...], ...] = ()  # pinned requirements of base and of the human's answer, where it is these
+    path: str = "."  # what goes first on the import path
+    workloads: Mapping[str, str] = field(default_factory=dict)  # sources by name
+    tests: tuple[str, ...] = ()  # files that pytest runs, as they are in base
+    install: tuple[str, ...] = ()  # commands
+    prompt: str = PROMPT
+    needs: Needs = Needs()
+    canned: tuple[Canned, ...] = ()
+    service: Service | None = None  # instead of workloads
+    kind: str = "workload"  # one of `KINDS`
+    format: str = "own"  # or gso, iso: whose scripts the workloads are
+
+    @property
+    def digest(self) -> str:
+        """Changes with whatever a verdict may depend on."""
+        told = msgspec.json.encode(msgspec.to_builtins(self), order="deterministic").decode()
+        return task_digest("performance", told)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The figures that may decide; none where time does."""
+        if self.service is None:
+            return ()
+        return (self.service.metric,) if self.service.metric else METRICS[self.kind]
+
+    @property
+    def exported(self) -> tuple[str, ...]:
+        """The commits whose trees are taken from `repo`."""
+        if not self.repo:
+            return ()
+        is_patched = self.human_patch and self.format == "own"  # others' rows name the commit that counts
+        return (self.base_commit,) if is_patched else (self.base_commit, self.human_commit)
+
+    @property
+    def commits(self) -> tuple[str, ...]:
+        """The names by which it can be chosen: its human commit, and its id."""
+        return tuple(filter(None, (self.human_commit, self.id)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A task as tasks.toml states it."""
+
+    repo: str
+    base_commit: str = ""
+    human_commit: str = ""
+    human_patch: str = ""
+    id: str = ""
+    path: str = "."
+    workloads: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    install: tuple[str, ...] = ()
+    prompt: str = PROMPT
+    needs: Needs = Needs()
+    serve: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    kind: Literal["", "throughput", "latency"] = ""
+    bench: str = ""
+    metric: str = ""
+
+
+def read_tasks(path: Path) -> tuple[PerfTask, ...]:
+    """The tasks of a tasks.toml; what it names lies beside it. Raises KoderzError naming what is wrong with it."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise KoderzError(f"{path} can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise KoderzError(f"{path}: {error}") from None
+    require_keys(table, ("tasks",), str(path))
+    rows = table.get("tasks")
+    if not isinstance(rows, list) or not rows:
+        raise KoderzError(f"{path} has no [[tasks]]")
+    return unique(path, [_task(path, f"[[tasks]] number {number}", row) for number, row in enumerate(rows, 1)])
+
+
+def unique(path: Path, tasks: Sequence[PerfTask]) -> tuple[PerfTask, ...]:
+    """The same. KoderzError where two have one id."""
+    ids = [task.id for task in tasks]
+    if twice := sorted({each for each in ids if ids.count(each) > 1}):
+        raise KoderzError(f"{path}: two tasks have the id {twice[0]}")
+    return tuple(tasks)
+
+
+def _task(path: Path, where: str, table: Any) -> PerfTask:
+    if isinstance(table, dict):
+        require_keys(table, _Row.__slots__, f"{path}: {where}")
+        needs = table.get("needs")
+        require_keys(needs if isinstance(needs, dict) else {}, Needs.__slots__, f"{path}: {where}: needs")
+    try:
+        row = msgspec.convert(table, _Row)
+    except msgspec.ValidationError as error:
+        raise KoderzError(f"{path}: {where}: {error}") from None
+    if not row.base_commit or not (row.human_commit or row.human_patch):
+        raise KoderzError(f"{path}: {where}: give base_commit, and human_commit or human_patch")
+    service = _service(path, where, row)
+    if bool(row.workloads) == bool(service):
+        raise KoderzError(f"{path}: {where}: give workloads, or serve, or command and kind")
+    for inner in (*row.tests, *([row.path] if row.path != "." else [])):
+        inner_path(inner)
+    human = _beside(path, row.human_patch) if row.human_patch else ""
+    repo = row.repo if "://" in row.repo else str(path.parent.absolute() / row.repo)
+    return PerfTask(
+        id=row.id or f"{Path(repo).stem}-{(row.human_commit or hashlib.sha256(human.encode()).hexdigest())[:7]}",
+        base_commit=row.base_commit,
+        human_commit=row.human_commit,
+        human_patch=human,
+        repo=repo,
+        path=row.path,
+        workloads={Path(name).stem: workload(path.parent / name, _beside(path, name)) for name in row.workloads},
+        tests=row.tests,
+        install=row.install,
+        prompt=row.prompt,
+        needs=row.needs,
+        service=service,
+        kind=row.kind or ("serving" if service else "workload"),
+    )
+
+
+def _service(path: Path, where: str, row: _Row) -> Service | None:
+    """The server, or the command, that a row names instead of workloads."""
+    if bool(row.command) != bool(row.kind) or (row.command and row.serve):
+        raise KoderzError(f"{path}: {where}: kind, throughput or latency, goes with command; serve with neither")
+    place = "{port}" if row.serve else "{output}"
+    if (argv := row.serve or row.command) and not any(place in word for word in argv):
+        raise KoderzError(f"{path}: {where}: {' '.join(argv)} has no {place}")
+    if row.serve and row.metric and row.metric not in {measure.name for measure in MEASURES}:
+        raise KoderzError(f"{path}: {where}: a load has no metric {row.metric!r}; write one such as mean_ttft_ms")
+    if row.bench and not row.serve:
+        raise KoderzError(f"{path}: {where}: bench goes with serve")
+    try:
+        words = shlex.split(row.bench)
+        load = read_load(words)
+    except (KoderzError, ValueError) as error:
+        raise KoderzError(f"{path}: {where}: bench: {error}") from None
+    if load.dataset_path:
+        words = [str(path.parent.absolute() / word) if word == str(load.dataset_path) else word for word in words]
+    return Service(argv, tuple(words), row.metric) if argv else None
+
+
+def workload(name: object, source: str) -> str:
+    """The source of a workload. KoderzError where it is no Python, or has no `inputs` or no `call`."""
+    import ast
+
+    try:
+        found = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+    except (SyntaxError, ValueError) as error:
+        raise KoderzError(f"{name} is no Python: {error}") from None
+    for wanted, shown in (("inputs", "inputs(rng, i)"), ("call", "call(x)")):
+        if wanted not in found:
+            raise KoderzError(f"{name}: a workload defines {shown}")
+    return source
+
+
+def _beside(path: Path, name: str) -> str:
+    place = path.parent / name
+    try:
+        return place.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise KoderzError(f"{path}: {place} can't be read: {error}") from None
+
+
+def chosen(tasks: Sequence[PerfTask], commits: Sequence[str]) -> list[str]:
+    """The ids of the tasks that are named by id, or by 7 or more digits of the human commit.
+
+    Raises KoderzError for one that is unknown or ambiguous.
+    """
+    return list(dict.fromkeys(_named(tasks, name) for name in commits))
+
+
+def _named(tasks: Sequence[PerfTask], name: str) -> str:
+    if any(task.id == name for task in tasks):
+        return name
+    found = [task.id for task in tasks if len(name) >= 7 and task.human_commit.startswith(name.lower())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise KoderzError(f"the commit {name} is that of {len(found)} tasks: {', '.join(found[:5])}; name one of these")
+    raise KoderzError(
+        f"there is no task or human commit {name!r}; write an id such as {tasks[0].id}, or at least 7 digits of a "
+        "commit: koderz perf tasks lists them"
+    )
+
+
+def read_commits(path: Path) -> list[str]:
+    """The first word of each line; `#` begins a comment. Raises KoderzError for a file without any."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise KoderzError(f"--commits-file {path} can't be read: {error.strerror}") from None
+    except ValueError as error:
+        raise KoderzError(f"--commits-file {path} can't be read: {error}") from None
+    found = [words[0] for line in lines if (words := line.partition("#")[0].split())]
+    if not found:
+        raise KoderzError(f"--commits-file {path} names no commit; write one a line")
+    return found

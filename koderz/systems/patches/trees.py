@@ -1,0 +1,269 @@
+"""The trees of a task: as it was before, as the human left it, and with a patch; installed and compiled."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+
+from koderz.errors import Fault, KoderzError
+from koderz.sandbox.once import Once
+from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Timed, git
+from koderz.sandbox.workspace.folders import own_folder, scratch
+from koderz.sandbox.workspace.guarding import SETTINGS, guard
+from koderz.sandbox.workspace.remote import unpack as unpack_tree
+from koderz.sandbox.workspace.scripts import Script, run_script
+from koderz.systems.patches.fitting import HUMAN, Fitted, copied, fetched, put_beside
+from koderz.systems.patches.machines import Machine
+from koderz.systems.patches.released import unpack
+from koderz.systems.patches.tasks import PerfTask
+
+MOST_DIFF = 10 << 20  # bytes
+_INSTALL_SECONDS, _TEST_SECONDS = 1800.0, 600.0
+_MOST_SHOWN = 100_000  # characters of modules, for a model
+_MODULES = ("sitecustomize.py", "usercustomize.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of a patch before it was timed."""
+
+    status: str  # passed, test_failed, patch_failed or empty_patch
+    why: str = ""
+    way: str = ""  # of `koderz.sandbox.workspace.git.WAYS`
+    tampering: tuple[str, ...] = ()  # what was dropped, as `path: why`
+
+
+@dataclass(slots=True)
+class Trees:
+    """Those of a run's tasks. Base's and the human's are made once, and changed by nobody after that."""
+
+    backend: Timed
+    machines: Mapping[str, Machine] = field(default_factory=dict)  # by task
+    notes: Sequence[str] = ()  # what isn't as tasks state it
+    packed: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)  # by repository and commit, see `Kit`
+    _stores: Once[git.Store] = field(default_factory=Once)
+    _trees: Once[Path] = field(default_factory=Once)
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """What users hear of the machines, and of what isn't as it was stated."""
+        return [*(told for name, machine in self.machines.items() if (told := machine.told(name))), *self.notes]
+
+    def on(self, task: PerfTask) -> Timed:
+        """Where its commands run."""
+        machine = self.machines.get(task.id)
+        return Fitted(self.backend, machine) if machine else self.backend
+
+    async def base(self, task: PerfTask) -> Path:
+        """The tree before. Raises Fault where it can't be made, or the task's own tests fail on it."""
+        return await self._trees(f"{task.digest} base".encode(), lambda: self._base(task))
+
+    async def human(self, task: PerfTask) -> Path:
+        """The tree as the human left it. Raises Fault where it can't be made, or base's tests fail on it."""
+        return await self._trees(f"{task.digest} human".encode(), lambda: self._human(task))
+
+    async def patched(self, task: PerfTask, diff: str, folder: Path) -> Applied:
+        """Makes the tree with a patch at the empty `folder`; nothing is there unless the status is `passed`."""
+        if not diff.strip():
+            return Applied("empty_patch", "the patch is empty")
+        try:
+            content = diff.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return Applied("patch_failed", "the patch is no text")
+        if len(content) > MOST_DIFF:
+            return Applied("patch_failed", f"the patch is larger than {MOST_DIFF >> 20} MB")
+        store = await self._store(task)
+        try:
+            way = await store.patched(folder, content)
+        except git.GitError as error:
+            return Applied("patch_failed", str(error))
+        with scratch() as aside:
+            base = aside / "base"
+            await store.checkout(base)
+            tampering = [*_restored(task, folder, base), *_guarded(task, folder, base)]
+            why = await self._built(task, folder)
+            tampering += _settled(task, folder, base)
+            why = why or await self._tested(task, folder, base)
+        return Applied("test_failed" if why else "passed", why, way, tuple(dict.fromkeys(tampering)))
+
+    async def _store(self, task: PerfTask) -> git.Store:
+        return await self._stores(task.digest.encode(), lambda: self._stored(task))
+
+    async def _stored(self, task: PerfTask) -> git.Store:
+        with _preparing(task):
+            folder = _new(f"store-{task.digest}")
+            with git.tree_of(folder) as tree:
+                for path, text in task.files.items():
+                    git.write(tree, path, text.encode())
+                if task.wheels:
+                    await unpack(task.wheels[0], tree)
+                elif not task.files:
+                    await self._export(task, task.base_commit, tree)
+                store = await git.stored(tree, folder)
+            if task.files and store.commit != task.base_commit:
+                raise KoderzError(f"its base is {store.commit}, not {task.base_commit}")
+            return store
+
+    async def _base(self, task: PerfTask) -> Path:
+        with _preparing(task):
+            tree = _new(f"base-{task.digest}")
+            await (await self._store(task)).checkout(tree)
+            await self._require_sound(task, tree, tree, "base")
+            return tree
+
+    async def _human(self, task: PerfTask) -> Path:
+        with _preparing(task):
+            tree = _new(f"{HUMAN}{task.digest}")
+            if task.human_patch and task.human_commit not in task.exported:
+                await (await self._store(task)).patched(tree, task.human_patch.encode())
+            else:
+                tree.mkdir()
+                if task.wheels:
+                    await unpack(task.wheels[1], tree)
+                else:
+                    await self._export(task, task.human_commit, tree)
+            await self._require_sound(task, tree, await self.base(task), "the human's answer")
+            return tree
+
+    async def _export(self, task: PerfTask, commit: str, tree: Path) -> None:
+        if packed := self.packed.get(task.repo, {}).get(commit):
+            await asyncio.to_thread(unpack_tree, BytesIO(packed), [str(tree)], math.inf)
+        else:
+            await git.export(self.machines.get(task.id, Machine()).source or task.repo, commit, tree)
+
+    async def _require_sound(self, task: PerfTask, tree: Path, base: Path, what: str) -> None:
+        if why := await self._built(task, tree) or await self._tested(task, tree, base):
+            raise KoderzError(f"base_failed: {what}: {why}")
+
+    async def _built(self, task: PerfTask, tree: Path) -> str:
+        """Installs what is in a tree and compiles its modules; returns why that failed."""
+        machine = self.machines.get(task.id, Machine())
+        await self._furnish(task, tree, machine)
+        if machine.model:
+            await self._trees(machine.model.encode(), lambda: fetched(machine, self.backend))
+        lines = [*machine.install(task), "python3 -I -m compileall -q . || true"]
+        with scratch() as place:
+            (place / "checkout").symlink_to(tree)
+            for line in lines:
+                limits = Limits(seconds=_INSTALL_SECONDS)
+                wanted = Command(["/bin/sh", "-c", line], limits=limits, network=bool(machine.folder))
+                ended = await self.on(task).run(wanted, place)
+                if ended.status or ended.cause:
+                    return f"{line}: {ended.cause or f'exit code {ended.status}'}: {ended.output[-500:].strip()}"
+        return ""
+
+    async def _furnish(self, task: PerfTask, tree: Path, machine: Machine) -> None:
+        """Puts what its image has besides into a tree: what was built and installed there."""
+        if not (machine.folder or machine.package):
+            return
+        human = tree.name.startswith(HUMAN) and bool(machine.human)
+        key = f"image {human} {machine}".encode()
+        source = await self._trees(key, lambda: copied(machine, self.backend, _new("image"), human=human))
+        with scratch() as aside:
+            base = aside / "base"
+            await (await self._store(task)).checkout(base)
+            inner = machine.package.replace(".", "/")
+            await asyncio.to_thread(put_beside, source, tree / inner, base / inner)
+
+    async def _tested(self, task: PerfTask, tree: Path, base: Path) -> str:
+        """Runs the tests that are in `base` in a copy of a tree; returns the first that fails, and what it says."""
+        for path in task.tests:
+            with scratch() as place:
+                shutil.copytree(tree, place / "checkout", symlinks=True)
+                script = Script(path, "", _read_inside(base, path), _TEST_SECONDS)
+                wanted = Command([], {"PYTHONPATH": f"{CHECKOUT}/{task.path}"}, limits=Limits(seconds=_TEST_SECONDS))
+                result = await run_script(script, place, self.on(task), wanted)
+                if not result.success:
+                    return f"{path}: {result.cause or 'fails'}: {result.output[-500:].strip()}"
+        return ""
+
+
+def texts_of(tree: Path, task: PerfTask) -> dict[str, str]:
+    """The modules of a tree that a model is shown: those of the import path first, tests left out."""
+    first = tree / task.path
+    paths = [path for path in sorted(tree.rglob("*.py")) if ".git" not in path.parts and not path.is_symlink()]
+    paths.sort(key=lambda path: not path.is_relative_to(first))
+    found: dict[str, str] = {}
+    room = _MOST_SHOWN
+    for path in paths:
+        here = path.relative_to(tree)
+        if _is_test(here) or path.stat().st_size > room:
+            continue
+        found[here.as_posix()] = text = path.read_text(encoding="utf-8", errors="replace")
+        room -= len(text)
+    return found
+
+
+def _settled(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
+    """Settings of pytest around the tests as they were: an install may have run what the patch has put there."""
+    folders = {folder for test in task.tests for folder in PurePosixPath(test).parents} if task.install else set()
+    for path in (Path(folder, name) for folder in sorted(folders) for name in SETTINGS):
+        if (os.path.lexists(tree / path) or os.path.lexists(base / path)) and not _same(path, tree, base):
+            git.restore(tree, path.as_posix(), base)
+            yield f"{path}: settings of pytest, after the install"
+
+
+def _guarded(task: PerfTask, tree: Path, base: Path) -> list[str]:
+    """What pytest or an interpreter would take for its own, put back as it was."""
+    places = [
+        Script(f"{task.path}/module.py".removeprefix("./"), "", ""),
+        *(Script(path, "", "") for path in task.tests),
+    ]
+    return guard(tree, base, places)
+
+
+def _restored(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
+    """Tests of any name as they were."""
+    paths = {path.relative_to(root) for root in (tree, base) for path in root.rglob("*") if not path.is_dir()}
+    for path in sorted(paths):
+        if (
+            ".git" not in path.parts
+            and (path.as_posix() in task.tests or _is_test(path))
+            and not _same(path, tree, base)
+        ):
+            git.restore(tree, path.as_posix(), base)
+            yield f"{path}: a test"
+
+
+def _is_test(path: Path) -> bool:
+    pure = PurePosixPath(path)
+    is_one = pure.name.startswith("test_") or pure.stem.endswith("_test") or "tests" in pure.parts[:-1]
+    return is_one or pure.name in _MODULES
+
+
+def _read_inside(tree: Path, path: str) -> str:
+    """A text of a tree. Raises KoderzError where a link leads to it, which may be one out of the tree."""
+    if (tree / path).resolve() != tree.resolve() / path:
+        raise KoderzError(f"{path} is a link, or lies below one")
+    return (tree / path).read_text(encoding="utf-8")
+
+
+def _same(path: Path, tree: Path, base: Path) -> bool:
+    before, after = base / path, tree / path
+    if before.is_symlink() or after.is_symlink():
+        return before.is_symlink() and after.is_symlink() and before.readlink() == after.readlink()
+    return before.is_file() and after.is_file() and before.read_bytes() == after.read_bytes()
+
+
+def _new(name: str) -> Path:
+    """A path where nothing is."""
+    return own_folder() / f"{name}-{time.monotonic_ns()}"
+
+
+@contextmanager
+def _preparing(task: PerfTask) -> Iterator[None]:
+    """Has what goes wrong be a fault."""
+    try:
+        yield
+    except Fault:
+        raise
+    except (KoderzError, OSError) as error:
+        raise Fault(f"{task.id} can't be prepared: {error}") from error

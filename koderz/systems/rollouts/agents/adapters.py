@@ -1,0 +1,106 @@
+"""What an adapter of a command line is, where that is installed on this machine, and which folders it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+AGENTS = {
+    name: f"koderz.systems.rollouts.agents.{name.replace('-', '_')}:adapter"
+    for name in ("codex", "claude-code", "aider", "mini-swe-agent")
+}
+ENTRY_POINTS = "koderz.agents"
+
+VERSION_ARGUMENTS = ("--version",)
+"""What a program is run with to print its version, where its adapter has no `version_arguments`."""
+
+
+class Dirs(NamedTuple):
+    """Where an agent finds things in its sandbox."""
+
+    program: str  # its own executable
+    home: str  # a folder of its own, which is empty
+    workdir: str  # the repository, in which it begins
+    url: str  # of the bridge, without /v1
+    token: str  # the key to it
+
+
+class Event(NamedTuple):
+    """Something that an agent says of its work."""
+
+    kind: str  # "tool", "message", "reasoning", "error" or "end"
+    text: str = ""
+
+
+class Package(NamedTuple):
+    """A program and the folders that have to be there for it to run."""
+
+    program: str
+    folders: tuple[str, ...]
+
+
+class Adapter(Protocol):
+    """How a command line is had to work.
+
+    It may also have `version_arguments`, with which its program prints its version, where these are others than
+    `VERSION_ARGUMENTS`.
+    """
+
+    install: str  # the command that installs it
+
+    def find(self) -> Package | None:
+        """Where it is installed; None where it isn't."""
+        ...
+
+    def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
+        """What is run, and its environment."""
+        ...
+
+    def events(self, line: str) -> Iterable[Event]:
+        """What a line that it prints tells."""
+        ...
+
+
+def npm_package(name: str, pattern: str, *, up: int = 0) -> Package | None:
+    """The native program of an npm package, whose command PATH has: what `pattern` finds beside or in its folder.
+
+    `up`: how many folders above that of the program are needed. A program that is no package's is taken as it is.
+    """
+    found = shutil.which(name)
+    if found is None:
+        return None
+    path = Path(found).resolve()
+    scopes = [folder for folder in path.parents if folder.name.startswith("@") and folder.parent.name == "node_modules"]
+    native = [each for scope in scopes for each in (*scope.glob(pattern), *scope.glob(f"*/node_modules/*/{pattern}"))]
+    program = next(iter(sorted(native)), path)
+    return Package(str(program), (str(program.parents[up] if native else program),))
+
+
+def python_package(name: str) -> Package | None:
+    """A Python program that PATH has, with its environment and the interpreter that this is made of."""
+    found = shutil.which(name)
+    if found is None:
+        return None
+    program = Path(found).resolve()
+    with program.open("rb") as file:
+        first = file.readline(4096).decode("utf-8", "replace").strip()
+    interpreter = Path(first.removeprefix("#!").split(" ")[0])
+    folders = {str(program)}
+    if interpreter.name.startswith("python"):
+        folders |= {str(path.parent.parent) for path in (interpreter, Path(os.path.realpath(interpreter)))}
+    return Package(str(program), tuple(sorted(folders)))
+
+
+def parsed(line: str) -> dict[str, Any]:
+    """The object that a line of JSON is; an empty one for any other line."""
+    if not line.startswith("{"):
+        return {}
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,53 @@
+"""Whether agents can work here: which sandboxes there are for their commands, and which of them are installed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from koderz.errors import KoderzError, Unreachable
+from koderz.sandbox.workspace import Backend
+from koderz.sandbox.workspace.backends import chosen
+from koderz.sandbox.workspace.docker import Docker
+from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.workspace.uncontained import Uncontained
+from koderz.solvers import SOLVERS
+from koderz.systems.rollouts.agents.adapters import AGENTS, ENTRY_POINTS
+from koderz.types import Finding
+from tracker.registry import find
+
+
+async def check(environ: Mapping[str, str]) -> list[Finding]:
+    """What `koderz doctor` says of rollouts."""
+    return [await _workspaces(environ), _agents()]
+
+
+async def _workspaces(environ: Mapping[str, str]) -> Finding:
+    """Where agents' commands would run here: which of the sandboxes, and why not in others."""
+    backends: tuple[Backend, ...] = (Local(), Docker(""), Uncontained())
+    try:
+        name, *found = await asyncio.gather(chosen(environ), *map(_entered, backends))
+    except KoderzError as error:
+        return Finding("rollouts", "broken", str(error))
+    told = ", ".join((*found, "modal if that is ok"))
+    if found[0].startswith("no "):
+        return Finding("rollouts", "missing", told, "--sandbox uncontained runs what is trusted")
+    return Finding("rollouts", "ok", f"--sandbox {name} where none is named; {told}")
+
+
+async def _entered(backend: Backend) -> str:
+    """Its name, with what contains commands there; or why it can't run here."""
+    try:
+        async with backend:
+            return backend.name if backend.isolation == backend.name else f"{backend.name} ({backend.isolation})"
+    except Unreachable as error:
+        return f"no {backend.name} ({str(error).removeprefix(f'--sandbox {backend.name}: ')})"
+
+
+def _agents() -> Finding:
+    own = [name.removeprefix("agent:") for name in SOLVERS if name.startswith("agent:")]
+    adapters = {name: find("agent", name, AGENTS, ENTRY_POINTS) for name in AGENTS}
+    missing = {name: adapter.install for name, adapter in adapters.items() if adapter.find() is None}
+    here = ", ".join(name for name in own if name not in missing)
+    absent = "; ".join(f"{name} by {install}" for name, install in missing.items())
+    return Finding("agents", "ok", here + (f" (not installed: {absent})" if absent else ""))

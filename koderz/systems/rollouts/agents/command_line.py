@@ -1,0 +1,119 @@
+"""Agents that are command lines of others: each runs in a sandbox, and reaches its model by the bridge alone.
+
+An adapter is a module, or any object, that has what `Adapter` says; other packages add theirs by entry points of the
+group `koderz.agents`. The solver `agent:NAME` has it work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import Fault, KoderzError
+from koderz.models.names import parse_model_name
+from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
+from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
+from koderz.systems.rollouts.agents import graded
+from koderz.systems.rollouts.agents.adapters import AGENTS, ENTRY_POINTS, VERSION_ARGUMENTS, Adapter, Dirs
+from koderz.systems.rollouts.agents.bridge import Bridge
+from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
+from tracker.registry import find
+
+LAUNCH_FAILED = "launch_failed"  # how the fault of an agent begins that couldn't be started
+
+_CAUSES = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}
+_FINISHES = {"length": "length", REJECTED: "length", "refusal": "refused"}
+_USUAL_TURNS = 12
+_TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400  # calls of a usual rollout, and tokens of each
+
+
+def solver_of(name: str) -> Any:
+    """The solver that has the agent of that name work. Raises KoderzError where nobody knows it."""
+    if name not in AGENTS:
+        find("agent", name, AGENTS, ENTRY_POINTS)
+
+    async def solve(
+        task: Task, ask: AskHandle, judge: JudgeHandle, once: OnceHandle, workspace: WorkspaceHandle, models: Any
+    ) -> Verdict:
+        adapter: Adapter = find("agent", name, AGENTS, ENTRY_POINTS)
+        model = parse_model_name(models[MAIN]).name
+
+        def launch(bridge: Bridge) -> Launch:
+            package = adapter.find()
+            if package is None:
+                raise Fault(f"{LAUNCH_FAILED}: {name} isn't installed here; install it by: {adapter.install}")
+            dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token)
+            argv, environment = adapter.command(task.prompt, model, dirs)
+            version = [package.program, *getattr(adapter, "version_arguments", VERSION_ARGUMENTS)]
+            return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge, version)
+
+        ended, cause = await _worked(workspace, Bridge(ask, model), launch)
+        if ended["status"] == 127 and not ended["calls"]:
+            raise Fault(f"{LAUNCH_FAILED}: {ended['output'].strip()[-300:]}")
+        events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
+        counted = Counter(event.kind for event in events)
+        told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
+        await once("agent-metrics", lambda: told)
+        verdict = await graded(task, judge, workspace, ran_out=cause)
+        errors = [event.text for event in events if event.kind == "error"]
+        return replace(verdict, note=errors[-1][:500]) if errors and not verdict.note else verdict
+
+    return _of_command_line(solve)
+
+
+async def scripted(
+    task: Task,
+    ask: AskHandle,
+    judge: JudgeHandle,
+    workspace: WorkspaceHandle,
+    models: Any,
+    *,
+    script: Path | str | None = None,
+) -> Verdict:
+    """What a script of the user's comes to, run by `bash -eu` where a command line would be."""
+    if script is None:
+        raise KoderzError("the agent scripted needs --script FILE")
+    place = os.path.abspath(script)  # noqa: ASYNC240, PTH100
+
+    def launch(bridge: Bridge) -> Launch:
+        return Launch(["bash", "-eu", place], _variables(bridge), [place], bridge)
+
+    _, cause = await _worked(workspace, Bridge(ask, parse_model_name(models[MAIN]).name), launch)
+    return await graded(task, judge, workspace, ran_out=cause)
+
+
+async def _worked(
+    workspace: WorkspaceHandle, bridge: Bridge, launch: Callable[[Bridge], Launch]
+) -> tuple[dict[str, Any], str]:
+    """What came of an agent, and what it ran out of. Raises the fault that left it without answers."""
+    async with bridge:
+        ended = await workspace.agent(partial(launch, bridge))
+    return ended, _CAUSES.get(ended["cause"]) or _FINISHES.get(ended["finish"], "")
+
+
+def _of_command_line(solve: Any) -> Any:
+    """The solver with what is true of any that runs a command line, which can't be replayed."""
+    solve.resume = "restart"
+    solve.roles = ()
+    solve.estimate = _estimate
+    return solve
+
+
+def _variables(bridge: Bridge) -> dict[str, str]:
+    """What tells a command where the bridge is."""
+    return {"KODERZ_BRIDGE_URL": BRIDGE_URL, "KODERZ_BRIDGE_TOKEN": bridge.token}
+
+
+def _estimate(_prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    sent = (_TURNS[0] * _SENT[0], _TURNS[1] * _SENT[1])
+    usual = _USUAL_TURNS, _USUAL_TURNS * sum(_SENT) / 2, _USUAL_TURNS * _SAID
+    return [Expected(MAIN, _TURNS, sent, (_TURNS[0] * _SAID, _TURNS[1] * _SAID), usual=usual)]
+
+
+codex, claude_code, aider, mini_swe_agent = map(solver_of, AGENTS)
+_of_command_line(scripted).estimate = lambda *_: ()  # it may ask, and mostly doesn't

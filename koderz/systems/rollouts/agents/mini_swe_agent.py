@@ -1,0 +1,35 @@
+"""mini-swe-agent, which asks on /v1/chat/completions and prints what it does for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from koderz.systems.rollouts.agents.adapters import Dirs, Event, Package, python_package
+
+
+class MiniSweAgent:
+    """See `Adapter`."""
+
+    install = "pip install mini-swe-agent mcp"
+    version_arguments = ("--help",)  # it greets with its version, and has no other way to say it
+
+    def find(self) -> Package | None:
+        return python_package("mini")
+
+    def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
+        argv = [dirs.program, "-y", "--exit-immediately", "-m", f"openai/{model}", "-t", prompt, "-o", "/tmp/run.json"]  # noqa: S108
+        return argv, {
+            "OPENAI_BASE_URL": f"{dirs.url}/v1",
+            "OPENAI_API_BASE": f"{dirs.url}/v1",
+            "OPENAI_API_KEY": dirs.token,
+            "MSWEA_CONFIGURED": "true",
+            "MSWEA_COST_TRACKING": "ignore_errors",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        }
+
+    def events(self, line: str) -> Iterator[Event]:
+        if line.startswith("mini-swe-agent (step "):
+            yield Event("tool", line.strip())
+
+
+adapter = MiniSweAgent()

@@ -1,0 +1,317 @@
+"""`koderz rollouts`: agents at work on prepared repositories, as a configuration lists them."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from koderz.cli.console import Shown, print_json, say, say_all, warn
+from koderz.cli.front import AcceptChanges, Front, Json, Quiet, Trust, Wait, run_options, take_up
+from koderz.cli.groups import PanelCommand, new_group
+from koderz.cli.options import changeable, with_settings
+from koderz.errors import KoderzError, StorageError
+from koderz.settings.layers import OWN, SOLVING
+from koderz.settings.schema import OF_PROGRAMS
+from tracker.files import write_whole
+
+if TYPE_CHECKING:
+    from koderz.plans.matrix import Matrix
+    from koderz.systems.rollouts.config import Config
+    from koderz.systems.rollouts.results import Benchmark
+
+DATA = Path("data")
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where files are: rollouts/ and runs/.")]
+Latest = Annotated[bool, typer.Option("--latest", help="The newest, which is the default.")]
+Stamp = Annotated[
+    str | None, typer.Option("--rollout", metavar="STAMP", help="Those of then, or the newest that begins so.")
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A configuration's name, or a folder rollouts/NAME/STAMP.")]
+_TOLD = {
+    "local_model": "The model of every entry. Default: the entry's own; without CONFIG simulated.",
+    "concurrency": "The same as --parallel. Default: CONFIG's parallel.",
+    "sandbox": "Where commands of every entry run: local, docker, modal or uncontained. Default: the entry's own, else "
+    "SANDBOX_BACKEND, else docker if it answers, else local.",
+}
+"""The help of settings that mean something else here than elsewhere."""
+
+_WITHOUT_MODEL = ("oracle", "nop", "scripted")
+
+app = new_group("Have agents work on prepared repositories, graded by hidden tests.")
+
+
+def _own(help_text: str, metavar: str | None, *flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=help_text, rich_help_panel="Rollouts", **more)
+
+
+@app.command(cls=PanelCommand)
+@run_options(
+    without={
+        **dict.fromkeys({*OF_PROGRAMS} - {"sandbox", "docker_image"}, ""),
+        **dict.fromkeys(("suite", "dataset", "problems", "limit", "shuffle"), "the tasks of CONFIG"),
+        **dict.fromkeys(SOLVING, "--agent"),
+        "samples": "--rollouts",
+    },
+    told=_TOLD,
+    suite="rollouts",
+)
+def run(
+    front: Front,
+    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG]", help="A TOML file with [[tasks]].")] = None,
+    agent: Annotated[str | None, _own("The agent of every entry.", "NAME")] = None,
+    rollouts: Annotated[int | None, _own("Rollouts of every entry.", "N", min=1, max=100_000)] = None,
+    parallel: Annotated[int | None, _own("Rollouts at work at once.", "N", min=1, max=4096)] = None,
+    timeout_sec: Annotated[float | None, _own("The agent's time, in every entry.", "SECONDS", min=1)] = None,
+    data: Annotated[Path, _own("Where files are: rollouts/ and runs/.", "DIR")] = DATA,
+    verbose: Annotated[
+        int, _own("Lines without icons; -vv: what agents and tests say.", None, "-v", "--verbose", count=True)
+    ] = 0,
+) -> None:
+    """Run the rollouts of a configuration; without one the embedded tasks, on the simulated model."""
+    import asyncio
+
+    from koderz.sandbox.workspace.backends import chosen
+    from koderz.systems.rollouts.config import read_config
+    from koderz.systems.rollouts.place import Place
+    from koderz.systems.rollouts.screen import RolloutsScreen
+    from koderz.systems.rollouts.suite import SAMPLE
+
+    path = config or SAMPLE / "sample.toml"
+    found = read_config(path)
+    given = {**front.given, "dataset": path}
+    if timeout_sec is not None:
+        given["agent_timeout"] = timeout_sec
+    most = rollouts or max(entry.rollouts for entry in found.entries)  # one alone is asked at another temperature
+    usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
+    if "sandbox" in given:
+        given.setdefault("entry_sandbox", False)
+    else:
+        given["sandbox"] = asyncio.run(chosen(os.environ))
+    model = given.get("local_model") or ("simulated" if config is None else None)
+    usual_said = _usual_settings(given, trust_config=front.trust_config)
+    settled = _settled(usual_said)
+    _require_trusted(found, settled, grant=front.trust_config)
+    if not front.shown.json:
+        own = [] if "sandbox" in settled else [entry.sandbox or given["sandbox"] for entry in found.entries]
+        say(f"[rollouts] sandbox={', '.join(dict.fromkeys(own or [given['sandbox']]))}")
+    matrix = matrix_of(
+        found,
+        agent=agent,
+        model=model,
+        usual_model=usual_said["local_model"],
+        rollouts=rollouts,
+        judges="judge_model" not in given,
+        without=settled,
+    )
+    screen = RolloutsScreen(front.shown, verbose, {**usual, **given}["concurrency"], len(found.entries))
+    place = Place(data, found, str(path), matrix)
+    try:
+        replace(front, given=given, usual=usual).run(matrix=matrix, screen=screen, complete=place.documented)
+    finally:
+        place.release()
+
+
+def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -> None:
+    """Raises KoderzError for a configuration that could do what its user may not want, unless it is trusted."""
+    from koderz.settings.trust import require_trust
+    from koderz.systems.rollouts.config import risks_of
+
+    for where, risk in risks_of(config, settled).items():
+        require_trust(config.text.encode(), f"{where}: this could {risk}", grant=grant)
+
+
+def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[str, Any]:
+    """What holds for entries that say nothing, or for all of them, wherever it is said; `local_model` but for flags."""
+    from koderz.engines.owners import schema_here
+    from koderz.settings.layers import values_in
+    from koderz.settings.toml import read_sources
+
+    flags = {name: value for name, value in given.items() if name in ("agent_timeout", "entry_sandbox")}
+    schema = schema_here({**given, "suite": "rollouts"}, scope=OWN)
+    names = {"local_model", "agent_timeout", "entry_sandbox"}
+    return values_in(read_sources(flags, names=names, schema=schema, trust_config=trust_config).settings)
+
+
+def _settled(said: Mapping[str, Any]) -> set[str]:
+    """The settings of entries that count for nothing, since the run says otherwise."""
+    own = {"sandbox": not said["entry_sandbox"], "timeout_sec": said["agent_timeout"] is not None}
+    return {name for name, is_settled in own.items() if is_settled}
+
+
+def matrix_of(
+    config: Config,
+    *,
+    agent: str | None,
+    model: str | None,
+    rollouts: int | None,
+    usual_model: str | None = None,
+    judges: bool = True,
+    without: Collection[str] = (),
+) -> Matrix:
+    """Its entries as arms and cells; what is given stands in every entry. KoderzError where an agent has no model.
+
+    `usual_model` stands where an entry names none. Without `judges` the run names one model for all that entries name;
+    `without` are settings of entries that it has its own word on.
+    """
+    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.systems.rollouts.config import found_beside
+    from koderz.systems.rollouts.variants import Variants, settings_label
+
+    arms: dict[tuple[object, ...], MatrixArm] = {}
+    cells = []
+    stated = Variants(config).of_entries(without)
+    for number, (entry, (task, settings)) in enumerate(zip(config.entries, stated, strict=True), 1):
+        name = agent or entry.agent
+        _require_agent(name, "--agent" if agent else config.where(number, "agent"))
+        answering = model or entry.model or usual_model
+        if name in ("oracle", "nop") or (name == "scripted" and not answering):
+            answering = "simulated"
+        if answering is None:
+            where = config.where(number, "")
+            raise KoderzError(f"{where}: the agent {name} needs a model: name it there, or with --model")
+        script = (
+            str(found_beside(config.path, entry.script).absolute()) if entry.script and name == "scripted" else None
+        )
+        if name == "scripted" and not (script and Path(script).is_file()):
+            missing = f"; there is no file {entry.script}" if entry.script else ""
+            where = config.where(number, "script")
+            raise KoderzError(f'{where}: the agent scripted needs a file: script = "FILE"{missing}')
+        judge = entry.judge_model if judges else None
+        key = (name, answering, script, judge, *(settings or {}).items())
+        if key not in arms:
+            parts = [
+                name,
+                *([] if name in _WITHOUT_MODEL and answering == "simulated" else [answering]),
+                *([Path(script).name] if script else []),
+            ]
+            parts += [f"judged by {judge}"] if judge else []
+            parts += filter(None, [settings_label(settings or {})])
+            parameters: dict[str, Any] = {"script": script} if script else {}
+            roles = {"judge": judge} if judge else {}
+            called = _other_than([arm.name for arm in arms.values()], " · ".join(parts))
+            arms[key] = MatrixArm(called, f"agent:{name}", answering, roles, parameters, settings=settings)
+        cells.append(MatrixCells((arms[key].name,), (task,), rollouts or entry.rollouts))
+    return Matrix(config.path, tuple(arms.values()), tuple(cells))
+
+
+def _require_agent(name: str, where: str) -> None:
+    """Raises KoderzError, with the nearest one, for an agent that neither koderz nor another package has."""
+    from importlib.metadata import entry_points
+
+    from koderz.solvers import SOLVERS
+    from koderz.systems.rollouts.agents.adapters import ENTRY_POINTS
+
+    others = entry_points(group=ENTRY_POINTS).names
+    if f"agent:{name}" not in SOLVERS and name not in others:
+        known = sorted({*others, *(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))})
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise KoderzError(f"{where}: there is no agent {name!r}; {meant}")
+
+
+def _other_than(names: Sequence[str], name: str) -> str:
+    """The name, with a number behind it where another arm has it: two scripts or settings may be called the same."""
+    numbered = (f"{name} #{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in names)
+
+
+@app.command(cls=PanelCommand)
+def summarize(name: Name, latest: Latest = False, rollout: Stamp = None, data: Data = DATA, json: Json = False) -> None:
+    """Sum up rollouts: a row each, averages, and each task's mean and best."""
+    from koderz.systems.rollouts.results import figures, table_lines
+
+    found = _find(data, name, latest, rollout)
+    if json:
+        print_json({"rollout_dir": str(found.folder), **figures(found)})
+        return
+    lines = [*table_lines(found.rows, str(found.folder))]
+    say_all(lines)
+    try:
+        write_whole(found.folder / "summary.md", ["\n".join([*lines, ""]).encode("utf-8", "backslashreplace")])
+    except OSError as error:
+        raise StorageError(f"{found.folder / 'summary.md'} can't be written ({error.strerror})") from None
+    say(f"[rollouts] summary.md written: {found.folder / 'summary.md'}")
+
+
+@app.command(name="eval", cls=PanelCommand)
+@with_settings(*changeable(), "results")
+def evaluate(
+    name: Name,
+    given: dict[str, Any],
+    latest: Latest = False,
+    rollout: Stamp = None,
+    data: Data = DATA,
+    json: Json = False,
+    quiet: Quiet = False,
+    wait: Wait = False,
+    trust_config: Trust = False,
+    accept_changes: AcceptChanges = False,
+) -> None:
+    """Grade the recorded diffs of rollouts again, as koderz benchmark rescore does. No agent and no model is asked."""
+    from koderz.systems.rollouts.screen import EvaluationScreen
+
+    found = _find(data, name, latest, rollout)
+    shown = Shown(json=json, quiet=quiet, wait=wait)
+    run = found.manifest.get("benchmark_run_id")
+    if not run:
+        raise KoderzError(f"{found.folder} was made by another program, whose diffs aren't on record")
+    take_up(
+        run,
+        given,
+        shown,
+        screen=EvaluationScreen(shown, found.folder),
+        how="rescore",
+        accept_changes=accept_changes,
+        trust_config=trust_config,
+    )
+
+
+def _find(data: Path, name: str, latest: bool, stamp: str | None) -> Benchmark:
+    from koderz.systems.rollouts.results import find_rollouts
+
+    if latest and stamp:
+        raise KoderzError("--latest and --rollout: give one of them")
+    return find_rollouts(data, name, stamp)
+
+
+@app.command(cls=PanelCommand)
+def check(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Prepared folders.")],
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail a task too where doing nothing scores above 0.")
+    ] = False,
+    flaky: Annotated[bool, typer.Option("--flaky", help="Try each three times.")] = False,
+) -> None:
+    """Check that each task's own solution passes, and that doing nothing doesn't. Exit code 1 where one fails."""
+    import asyncio
+
+    from koderz.systems.rollouts.checking import check_tasks
+
+    failed = False
+    for checked in asyncio.run(check_tasks(folders, times=3 if flaky else 1)):
+        wrong = checked.wrong or (checked.warning if strict else "")
+        failed = failed or bool(wrong)
+        say(f"{'failed' if wrong else 'ok':6}  {checked.id}{f': {wrong}' if wrong else ''}")
+        if checked.warning and not strict:
+            warn(f"{checked.id}: {checked.warning}")
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command(cls=PanelCommand)
+def sample(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where they are written; it isn't there yet.")],
+) -> None:
+    """Write the embedded tasks and a configuration of them: koderz rollouts run DIR/sample.toml."""
+    from koderz.systems.rollouts.suite import SAMPLE
+
+    if folder.exists():
+        raise KoderzError(f"{folder} is there already")
+    shutil.copytree(SAMPLE, folder)
+    say(f"{folder}: run them with: koderz rollouts run {folder / 'sample.toml'} --model MODEL")

@@ -1,0 +1,233 @@
+"""Configurations: which tasks, by which agents and models, how often."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import math
+import tomllib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace import BACKENDS
+from koderz.settings.trust import READS, RUNS_CODE
+from koderz.systems.rollouts.formats import load_task
+from koderz.systems.rollouts.tasks import Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One of `[[tasks]]`: a task, an agent and a model, so many times."""
+
+    prepared_dir: str = ""
+    agent: str = "koderz"
+    model: str | None = None
+    rollouts: int = 1
+    apply_overrides: bool = True
+    overrides: str | None = None
+    environment_variables: Mapping[str, str] = field(default_factory=dict)
+    script: str | None = None
+    sandbox: str | None = None
+    judge_model: str | None = None
+    timeout_sec: float | None = None
+    max_diff_mb: int | None = None
+    agent_mounts: tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float | None:
+        """The agent's time, if the entry limits it."""
+        said = self.environment_variables.get("TIMEOUT_SEC")
+        return self.timeout_sec or (float(said) if said else None)
+
+
+_TOP = {"name": str, "parallel": int}
+_KINDS: Mapping[str, Any] = {**_TOP, **get_type_hints(Entry)}
+_WANTED = {
+    "name": "a text that can be the name of a folder",
+    "parallel": "a whole number from 1 to 4096",
+    "rollouts": "a whole number from 1 to 100000",
+    "max_diff_mb": "a whole number from 1 to 1024",
+    "timeout_sec": "a number of seconds above 0",
+    "apply_overrides": "true or false",
+    "environment_variables": "a table of texts, of which TIMEOUT_SEC is a number of seconds above 0",
+    "agent_mounts": "a list of texts",
+    "sandbox": f"one of {', '.join(BACKENDS)}",
+}
+_HOLDS: Mapping[str, Callable[[Any], bool]] = {
+    "name": lambda name: bool(name) and not {*name} & {*"/\\\0"} and name not in (".", ".."),
+    "parallel": lambda number: 1 <= number <= 4096,
+    "rollouts": lambda number: 1 <= number <= 100_000,
+    "max_diff_mb": lambda number: number is None or 1 <= number <= 1024,
+    "timeout_sec": lambda seconds: seconds is None or 0 < seconds < math.inf,
+    "environment_variables": lambda each: 0 < float(each.get("TIMEOUT_SEC") or 1) < math.inf,
+    "sandbox": lambda name: BACKENDS.has(name),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a configuration says, its defaults in each entry."""
+
+    path: Path
+    text: str
+    name: str
+    parallel: int
+    entries: tuple[Entry, ...]
+    tasks: tuple[Rollout, ...]  # the different ones
+    of_entries: tuple[str, ...]  # the id of each entry's task
+
+    @property
+    def models(self) -> Sequence[str | None]:
+        """The model of each entry."""
+        return [entry.model for entry in self.entries]
+
+    def where(self, number: int, key: str) -> str:
+        """Where the entry of that number says something, for what is wrong with it."""
+        return _where(self.path, self.text, number, key)
+
+
+def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
+    """What its entries could do that their user may not want, by the place in the file that says so.
+
+    `without` are settings of entries that the run has its own word on.
+    """
+    near = (config.path.parent.resolve(), Path.cwd())
+    found = {}
+    for number, entry in enumerate(config.entries, 1):
+        if entry.sandbox == "uncontained" and "sandbox" not in without:
+            found[f"{config.where(number, 'sandbox')}, sandbox"] = RUNS_CODE
+        scripts = [entry.script] if entry.script else []
+        for key, names, risk in (("script", scripts, RUNS_CODE), ("agent_mounts", entry.agent_mounts, READS)):
+            places = [found_beside(config.path, name).resolve() for name in names]
+            if not all(any(place.is_relative_to(folder) for folder in near) for place in places):
+                found[f"{config.where(number, key)}, {key}"] = risk
+    return found
+
+
+def read_config(path: Path) -> Config:
+    """Raises KoderzError naming the file, the line and the nearest key for what is wrong with it."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise KoderzError(f"there is no configuration {path}") from None
+    except IsADirectoryError:
+        raise KoderzError(
+            f"{path} is a folder; a configuration is a TOML file with [[tasks]]. The tasks of a folder are run by: "
+            f"koderz benchmark --suite rollouts --dataset {path} --solver agent:koderz --model MODEL"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise KoderzError(f"{path} can't be read: {error}") from None
+    return _config(path, text)
+
+
+@cache
+def _config(path: Path, text: str) -> Config:
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise KoderzError(f"{path}: {error}") from None
+    rows = table.pop("tasks", None)
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise KoderzError(f"{path} has no [[tasks]]")
+    usual = {key: _read(path, text, 0, key, value) for key, value in table.items()}
+    name, parallel = usual.pop("name", path.stem), usual.pop("parallel", 1)
+    entries = tuple(_entry(path, text, usual, row, number) for number, row in enumerate(rows, 1))
+    loaded = [_task(path, text, entry, number) for number, entry in enumerate(entries, 1)]
+    tasks = _told_apart({task.digest: task for task in loaded})
+    of_entries = tuple(tasks[each.digest].id for each in loaded)
+    return Config(path, text, name, parallel, entries, tuple(tasks.values()), of_entries)
+
+
+def _entry(path: Path, text: str, usual: Mapping[str, Any], row: Mapping[str, Any], number: int) -> Entry:
+    entry = Entry(**{**usual, **{key: _read(path, text, number, key, value) for key, value in row.items()}})
+    if not entry.prepared_dir:
+        raise KoderzError(f"{_where(path, text, number, '')} has no prepared_dir")
+    return entry
+
+
+def _read(path: Path, text: str, number: int, key: str, value: object) -> Any:
+    """What a key of the entry of that number stands for; 0: of all. Raises KoderzError for what can't be."""
+    where = _where(path, text, number, key)
+    known = _KINDS if number == 0 else _KINDS.keys() - _TOP.keys()
+    if key not in known:
+        near = difflib.get_close_matches(key, _KINDS, 1)
+        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+        if key in _TOP:
+            meant = "it stands above all [[tasks]]"
+        raise KoderzError(f"{where}: unknown key {key!r}; {meant}")
+    try:
+        found = msgspec.convert(value, _KINDS[key])
+        holds = _HOLDS.get(key, lambda _: True)(found)
+    except (msgspec.ValidationError, ValueError):
+        holds = False
+    if not holds:
+        raise KoderzError(f"{where}: {key} has to be {_WANTED.get(key, 'a text')}, not {str(value)[:60]!r}")
+    return found
+
+
+def _task(path: Path, text: str, entry: Entry, number: int) -> Rollout:
+    """The entry's task, with what the entry says of it; its digest tells it from other entries'."""
+    folder = found_beside(path, entry.prepared_dir)
+    if not folder.is_dir():
+        raise KoderzError(f"{_where(path, text, number, 'prepared_dir')}: there is no folder {entry.prepared_dir}")
+    overrides = found_beside(path, entry.overrides) if entry.overrides and entry.apply_overrides else None
+    if overrides and not overrides.is_file():
+        raise KoderzError(f"{_where(path, text, number, 'overrides')}: there is no file {entry.overrides}")
+    task = load_task(folder, overrides, apply_overrides=entry.apply_overrides)
+    if overrides and task.format != "tb":
+        where = _where(path, text, number, "overrides")
+        raise KoderzError(f"{where}: {entry.prepared_dir} has no tb_meta.json, so it takes no overrides")
+    own = {**task.environment, **entry.environment_variables}
+    seconds = entry.seconds or task.agent_seconds
+    mounts = tuple(str(found_beside(path, name).absolute()) for name in entry.agent_mounts)
+    if missing := [name for name in mounts if not Path(name).exists() or Path(name) == Path("/")]:
+        where = _where(path, text, number, "agent_mounts")
+        raise KoderzError(f"{where}: agent_mounts: {missing[0]} is no file or folder that an agent can be shown")
+    changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox, *mounts))
+    digest = hashlib.sha256(changed.encode()).hexdigest()[:16]
+    return dataclasses.replace(
+        task,
+        environment=own,
+        agent_seconds=seconds,
+        max_diff_mb=entry.max_diff_mb,
+        base=task.digest,
+        digest=digest,
+        sandbox=entry.sandbox or "",
+        agent_mounts=mounts,
+    )
+
+
+def _told_apart(tasks: Mapping[str, Rollout]) -> dict[str, Rollout]:
+    """The same, where several have one id with a number behind it."""
+    found: dict[str, Rollout] = {}
+    times: dict[str, int] = {}
+    for digest, task in tasks.items():
+        times[task.id] = count = times.get(task.id, 0) + 1
+        found[digest] = dataclasses.replace(task, id=f"{task.id}#{count}") if count > 1 else task
+    return found
+
+
+def found_beside(path: Path, name: str) -> Path:
+    """A file or folder from the working directory, else from beside the configuration."""
+    here = Path(name)
+    return here if here.exists() else path.parent / name
+
+
+def _where(path: Path, text: str, number: int, key: str) -> str:
+    """The file and the line of a key in the entry of that number, else above all; without one, of the entry itself."""
+    section, found = 0, dict[tuple[int, str], int]()
+    for line, each in enumerate(text.splitlines(), 1):
+        if each.strip().startswith("[[tasks]]"):
+            section += 1
+            found[section, ""] = line
+        name = each.strip(" \t[").partition("=")[0].partition("]")[0].removeprefix("tasks.").strip(" \t\"'")
+        found.setdefault((section, name), line)
+    at = found.get((number, key)) or found.get((0, key)) or found.get((number, ""))
+    return f"{path}, line {at}" if at else str(path)

@@ -1,0 +1,317 @@
+"""The files that a run of rollouts is projected into, as OneShot lays them out: `rollouts/` and `runs/`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any, NamedTuple
+
+from koderz.systems.rollouts.results import Row, cell, row_of, table_lines
+from koderz.systems.rollouts.trees import UNPREPARED
+from tracker.files import write_whole
+from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
+from tracker.stories import Stories
+from tracker.summary import Summary
+from tracker.terminals import plain
+
+MANIFEST = "manifest.json"
+LAUNCH_FAILED = "launch_failed"
+_NOT_FOUND = 127  # what a shell ends with for a program that isn't there
+_HEAD = 20  # lines of a test's output in scoring_results.md
+_PAUSES = 20  # between two times that the lists are written, in times of what that takes
+
+Outcome = Experiment | Fault
+
+
+class Ended(NamedTuple):
+    """A rollout that has ended."""
+
+    entry: Mapping[str, Any]  # of the manifest
+    row: Row
+    graded: str  # when
+
+
+class RolloutFiles:
+    """The files of one run.
+
+    `about` says where they are (`output`, and `data` as it was given), what they are called by (`name`, `stamp`,
+    `config`), the rollouts in their order (`runs`: by experiment, `task_id` and `task_dir`), and of each task by its id
+    what the files tell besides (`tasks`: `title`, `notes`, `repo_info`).
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self._stories = Stories(folder, with_messages=False)
+        self._run, self._about = folder.name, about
+        self._place = Path(about["output"])
+        self._numbers = {experiment: number for number, experiment in enumerate(about["runs"])}
+        self._ended: dict[int, Ended] = {}
+        self._has_begun = False
+        self._next = 0.0  # when the lists may be written again
+
+    @property
+    def _rollout(self) -> str:
+        return f"rollouts/{self._about['name']}/{self._about['stamp']}"
+
+    def take(self, outcome: Outcome) -> None:
+        """Writes the files of a rollout that has ended, and those that list all unless that was done just now.
+
+        Raises OSError.
+        """
+        self._write([outcome.experiment_id] if self._has_begun else self._numbers)
+        if monotonic() >= self._next:
+            self._write_lists()
+
+    def write(self, summary: Summary) -> None:  # noqa: ARG002
+        """Writes all files, each as a whole. Raises OSError."""
+        self._write(self._numbers)
+        self._write_lists()
+
+    def _write(self, experiments: Iterable[str]) -> None:
+        self._stories.refresh()
+        for experiment in experiments:
+            story = self._stories.of(experiment)
+            outcomes = [record for record in story if isinstance(record, Outcome)]
+            if experiment in self._numbers and outcomes:
+                self._write_run(self._numbers[experiment], story, outcomes[-1])
+        self._has_begun = True
+
+    def _write_run(self, number: int, story: Sequence[Record], outcome: Outcome) -> None:
+        run_id = f"{self._about['stamp']}-{number}"
+        run = self._about["runs"][outcome.experiment_id]
+        task = self._about["tasks"][run["task_id"]]
+        attempt = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
+        artifacts = attempt.artifacts if attempt else {}
+        evaluation = _evaluation(run_id, run, story, outcome) if isinstance(outcome, Experiment) else None
+        evaluated = _json(evaluation) if evaluation else None
+        scoring = plain("\n".join([*_scoring(evaluation, task["title"]), ""])) if evaluation else None
+        files = {
+            "artifacts/diff.patch": _diff(story),
+            "artifacts/notes.md": plain(task["notes"]),
+            "artifacts/repo_info.json": _json(task["repo_info"]),
+            "artifacts/agent.jsonl": str(artifacts.get("agent.jsonl") or "".join(_events(story))),
+            "logs/eval.log": plain(str(artifacts.get("eval.log", ""))),
+            "results.json": _json(_results(run_id, run, story, outcome)),
+            "evaluation_results.json": evaluated,
+            "scoring_results.md": scoring,
+        }
+        self._put(f"{self._rollout}/task_results/{run_id}.json", evaluated)
+        for path, text in files.items():
+            self._put(f"runs/{run_id}/{path}", text)
+        entry = {
+            "task_dir": run["task_dir"],
+            "run_dir": str(Path(self._about["data"], "runs", run_id)),
+            "run_id": run_id,
+            **launched(outcome),
+            "experiment_id": outcome.experiment_id,
+            "task_id": run["task_id"],
+            "arm": outcome.arm,
+            "verdict": outcome.verdict if isinstance(outcome, Experiment) else None,
+            "score": outcome.score if isinstance(outcome, Experiment) else None,
+            "fault": outcome.reason if isinstance(outcome, Fault) else None,
+        }
+        self._ended[number] = Ended(entry, row_of(entry, evaluation), outcome.time)
+
+    def _write_lists(self) -> None:
+        """The files that list the rollouts; what has begun and not ended isn't among them."""
+        began, about, place = monotonic(), self._about, self._rollout
+        ended = [self._ended[number] for number in sorted(self._ended)]
+        entries = [each.entry for each in ended]
+        folder = str(Path(about["data"], place))
+        manifest = {
+            "config": about["config"],
+            "name": about["name"],
+            "created_at": about["stamp"],
+            "benchmark_run_id": self._run,
+            "results": entries,
+        }
+        evaluated = [
+            {
+                "run_dir": entry["run_dir"],
+                "task_dir": entry["task_dir"],
+                "eval_rc": int(entry["fault"] is not None),
+                "status": "ok" if entry["fault"] is None else "eval_failed",
+            }
+            for entry in entries
+        ]
+        index = {
+            "created_at": about["stamp"],
+            "rollout_dir": folder,
+            "runs": [entry["run_dir"] for entry in entries],
+            "tasks": [entry["task_dir"] for entry in entries],
+        }
+        last = max((each.graded for each in ended), default="")
+        self._put(f"{place}/{MANIFEST}", _json(manifest))
+        self._put(f"{place}/runs.txt", "".join(f"{entry['run_dir']}\n" for entry in entries))
+        self._put(f"{place}/summary.md", "\n".join([*table_lines([each.row for each in ended], folder), ""]))
+        self._put(f"{place}/eval_manifest.json", _json({"evaluated_at": last and _utc(last), "results": evaluated}))
+        self._put(f"rollouts/temp/rollout_{about['name']}__{about['stamp']}.json", _json(index))
+        now = monotonic()
+        self._next = now + _PAUSES * (now - began)  # all of them take so long, so not after each of thousands
+
+    def _put(self, path: str, text: str | None) -> None:
+        """Writes a file; without text there is none, also where an earlier verdict had one."""
+        place = self._place / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            place.unlink(missing_ok=True)
+        else:
+            write_whole(place, [text.encode("utf-8", "backslashreplace")], durable=False)
+
+
+def launched(outcome: Outcome) -> dict[str, Any]:
+    """`launch_rc` and `status` of a rollout: whether its agent was started, however it ended."""
+    why = outcome.reason if isinstance(outcome, Fault) else ""
+    if why.startswith(LAUNCH_FAILED):
+        return {"launch_rc": _NOT_FOUND, "status": LAUNCH_FAILED}
+    if why.startswith(f"{outcome.problem_id} {UNPREPARED}"):
+        return {"launch_rc": 1, "status": LAUNCH_FAILED}
+    return {"launch_rc": 0, "status": "launched"}
+
+
+def _evaluation(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outcome: Experiment) -> Mapping[str, Any]:
+    attempt = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
+    said = str(attempt.artifacts.get("evaluation_results.json", "")) if attempt else ""
+    told: dict[str, Any] = {}
+    with suppress(ValueError):  # where its file in blobs/ is lost
+        told = json.loads(said or "{}")
+    score, metrics = outcome.score or 0.0, _agent_metrics(story, outcome)
+    return {
+        "task_id": told.get("task_id", run["task_id"]),
+        "run_id": run_id,
+        "total_score": score,
+        "score_of_graded": told.get("score_of_graded"),
+        "evaluation": told.get("evaluation", {"rubrics": {}, "total_score": score, "max_score": 1.0}),
+        "test_results": told.get("test_results", {}),
+        "diff_lines": len(_diff(story).splitlines()),
+        "agent_metrics": metrics,
+        "lm_evaluation": told.get("lm_evaluation"),
+        "standard_metrics": told.get("standard_metrics"),
+        "custom_metrics": told.get("custom_metrics"),
+        "tampering": told.get("tampering", []),
+        "quantitative_metrics": {
+            "time_taken_seconds": metrics["time_taken_seconds"],
+            "tokens_spent": metrics["tokens_total"],
+            "money_spent_usd": metrics["money_spent_usd"],
+            "tool_calls": metrics["tool_calls_total"],
+        },
+    }
+
+
+def _agent_metrics(story: Sequence[Record], outcome: Experiment) -> dict[str, Any]:
+    """Tokens, US dollars and seconds of the agent. Tool calls are those in the model's replies."""
+    done = [record for record in story if isinstance(record, Once)]
+    elapsed = [
+        float(each.value["elapsed"]) for each in done if isinstance(each.value, dict) and "elapsed" in each.value
+    ]
+    tools = sum(len(record.tool_calls) for record in story if isinstance(record, Call))
+    written = sum(each.name in _OWN_TOOLS for each in done)  # where they stood in the text of replies
+    last = {each.name: each.value for each in done if isinstance(each.value, dict)}
+    return {
+        "tokens_total": outcome.tokens_in + outcome.tokens_out,
+        "tokens_events": outcome.calls,
+        "tool_calls_codex_log": last.get("agent-metrics", {}).get("tools", 0) if outcome.solver == "agent:codex" else 0,
+        "tool_calls_sessions": 0,
+        "tool_calls_total": tools or written,
+        "time_taken_seconds": round(max(elapsed, default=outcome.duration_seconds), 3),
+        "money_spent_usd": outcome.cost,
+        "reused": last.get("agent", {}).get("reused", 0),
+    }
+
+
+_OWN_TOOLS = ("shell", "edit")
+
+
+def _results(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outcome: Outcome) -> dict[str, Any]:
+    """`results.json`. `exit_code` is the agent's, None where it wasn't started; its version where a command says it."""
+    worked = [
+        record.value
+        for record in story
+        if isinstance(record, Once) and record.name in _WHOLE_AGENTS and isinstance(record.value, dict)
+    ]
+    statuses = [each["status"] for each in worked]
+    started = launched(outcome)["launch_rc"] == 0
+    first = story[0]
+    waited = first.latency if isinstance(first, Call) else 0.0
+    begun = datetime.fromisoformat(first.time).timestamp() - waited
+    return {
+        "run_id": run_id,
+        "task_dir": run["task_dir"],
+        "exit_code": statuses[-1] if statuses else 0 if started else None,
+        "start_time": _utc(datetime.fromtimestamp(begun).isoformat()),
+        "end_time": _utc(outcome.time),
+        "agent": outcome.solver.removeprefix("agent:"),
+        "agent_version": next((each["version"] for each in worked[::-1] if each.get("version")), None),
+    }
+
+
+_WHOLE_AGENTS = ("agent", "solve")  # what a workspace does that is an agent's whole work
+
+
+def _diff(story: Sequence[Record]) -> str:
+    found = [record.value for record in story if isinstance(record, Once) and record.name == "diff"]
+    return str(found[-1]["diff"]) if found and isinstance(found[-1], dict) else ""
+
+
+def _events(story: Sequence[Record]) -> Iterator[str]:
+    """What the agent did, a line each: its calls, what it had done, and what it printed itself."""
+    for record in story:
+        told: dict[str, Any] = {}
+        if isinstance(record, Once) and record.name == "agent" and isinstance(record.value, dict):
+            for line in str(record.value.get("output", "")).splitlines():
+                yield json.dumps(_printed(line)) + "\n"
+        elif isinstance(record, Call):
+            told = {"type": "call", "model": record.model, "text": str(record.reply), "cost": record.cost}
+            told |= {"tool_calls": record.tool_calls} if record.tool_calls else {}
+        elif isinstance(record, Once) and record.name not in ("diff", "agent-metrics"):
+            told = {"type": record.name, "result": _whole(record.value)}
+        if told:
+            yield json.dumps({"time": _utc(record.time), **told}) + "\n"
+
+
+def _whole(value: Any) -> Any:
+    """What came of a command, with all that it printed as its `output`."""
+    if not isinstance(value, dict) or "whole" not in value:
+        return value
+    return {name: value["whole"] if name == "output" else each for name, each in value.items() if name != "whole"}
+
+
+def _printed(line: str) -> dict[str, Any]:
+    """A line that an agent printed: the event that it is, else its text."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = None
+    return event if isinstance(event, dict) else {"type": "output", "text": line}
+
+
+def _scoring(evaluation: Mapping[str, Any], title: str) -> Iterator[str]:
+    yield "# Scoring results"
+    yield ""
+    yield f"- Run: {evaluation['run_id']}"
+    yield f"- Task: {evaluation['task_id']}"
+    yield f"- Title: {title}"
+    yield f"- Score: {100 * evaluation['total_score']:.0f}%"
+    yield ""
+    yield "| rubric | weight | score | tests |"
+    yield "|---|---|---|---|"
+    for name, rubric in evaluation["evaluation"]["rubrics"].items():
+        score = "N/A" if rubric["score"] is None else f"{100 * rubric['score']:.0f}%"
+        yield f"| {cell(name)} | {rubric['weight']:g} | {score} | {rubric['tests_passed']}/{rubric['test_count']} |"
+    for path, result in evaluation["test_results"].items():
+        yield ""
+        yield f"## {cell(path)}: {'passed' if result['success'] else 'failed'}"
+        yield ""
+        yield from (f"    {line}" for line in result["output"].splitlines()[:_HEAD])
+
+
+def _utc(time: str) -> str:
+    """A recorded time, which is local, as UTC."""
+    return datetime.fromisoformat(time).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

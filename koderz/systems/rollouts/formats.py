@@ -1,0 +1,293 @@
+"""One loader of three formats: tb_meta.json, Harbor's task.toml and terminal-bench's task.yaml."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace.scripts import Script
+from koderz.suites.keys import require_keys
+from koderz.systems.rollouts.dockerfile import read_dockerfile
+from koderz.systems.rollouts.tasks import OWN_TESTS, Repo, Rollout, Rubric
+from koderz.systems.rollouts.trees import files_below, shown_below
+from tracker.files import MB
+
+_LARGEST = 64 * MB  # of a file that describes a task
+_OVERRIDES = {
+    *("remove_repo_paths", "inject_files", "repo", "lm_instructions", "prompt", "overlay_files", "overlay_repo_files"),
+    *("evaluation", "environment_variables"),
+}
+_KEYS: Mapping[str, Collection[str]] = {
+    "": ("task_id", "metadata", "repo", "lm", "evaluation", "sensitivity"),
+    "repo": [field.name for field in dataclasses.fields(Repo)],
+    "lm": ("instructions",),
+    "evaluation": ("rubrics", "test_scripts", "metrics", "content_rubric", "location_rubric", "clarity_rubric"),
+}
+"""The keys of tb_meta.json and of its tables; `metadata` may hold any."""
+_ROW_KEYS: Mapping[str, type[Rubric | Script]] = {"rubrics": Rubric, "test_scripts": Script}
+
+
+def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: bool = True) -> Rollout:
+    """The task in a prepared folder. `overrides`: a file in place of the folder's own overrides.json.
+
+    Raises KoderzError naming the file and what is wrong with it, or what of it can't be honoured here.
+    """
+    folder = folder.absolute()
+    loaders: dict[str, Callable[[], Rollout]] = {
+        "tb_meta.json": lambda: _of_tb_meta(folder, _overrides(folder, overrides) if apply_overrides else {}),
+        "task.toml": lambda: _of_harbor(folder),
+        "task.yaml": lambda: _of_terminal_bench(folder),
+    }
+    for name, load in loaders.items():
+        if (folder / name).is_file():
+            return _with_digest(load())
+    raise KoderzError(f"{folder} is no task: it has no {', '.join(loaders)}")
+
+
+def require_work(task: Rollout, *, judged: bool) -> None:
+    """Raises KoderzError for a task without its repository or instructions, or without tests where no model judges."""
+    if task.source and "://" not in task.source and not Path(task.source).exists():
+        raise KoderzError(
+            f"{task.folder}: there is no repository {task.repo.git_url}; git_url names a folder or a bundle, as seen "
+            "from there, or an https:// URL"
+        )
+    if not task.instructions.strip():
+        raise KoderzError(f"{task.folder}: the task has no instructions, so an agent would have nothing to do")
+    own = task.folder / OWN_TESTS.get(task.format, "")
+    if not judged and not (task.scripts or own.is_file()):
+        missing = "evaluation.test_scripts of tb_meta.json" if task.format == "tb" else own.name
+        raise KoderzError(f"{task.folder}: the task has no tests; add {missing}, or name a model with --judge-model")
+
+
+def _with_digest(task: Rollout) -> Rollout:
+    """With what changes when any file of its folder does, and any of its image's."""
+    described = dataclasses.replace(task, folder=Path(), files={}, context=None)
+    image = _digest_of(shown_below(task)) if task.context else ""
+    return dataclasses.replace(task, digest=_digest_of(files_below(task.folder), repr(described)), image_digest=image)
+
+
+def _digest_of(files: Mapping[str, Path], more: str = "") -> str:
+    digest = hashlib.sha256()
+    for path, source in sorted(files.items()):
+        digest.update(f"{path}\0".encode())
+        digest.update(source.read_bytes())
+    digest.update(more.encode())
+    return digest.hexdigest()[:16]
+
+
+def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
+    where = folder / "tb_meta.json"
+    meta = _json(where)
+    _require_known(meta, where)
+    laid = folder / "overlay_files"
+    shown = {path: _text(source) for path, source in files_below(laid).items() if path != "diff.patch"}
+    shown |= _converted(overrides.get("overlay_files", {}), dict[str, str], where)
+    told = overrides.get("prompt") or overrides.get("lm_instructions") or shown.get("LM_INSTRUCTIONS.md")
+    evaluation = overrides.get("evaluation", meta.get("evaluation") or {})
+    if not isinstance(evaluation, dict):
+        raise KoderzError(f"{where}: evaluation has to be an object")
+    if "evaluation" in overrides:
+        _require_known({"evaluation": evaluation}, where)
+    metadata = _table(meta, "metadata", where)
+    repo_files: dict[str, Path | str] = {**files_below(folder / "overlay_repo_files")}
+    repo_files |= _converted(overrides.get("overlay_repo_files", {}), dict[str, str], where)
+    injected = _converted(overrides.get("inject_files", []), list[dict[str, str]], where)
+    scripts = _scripts(evaluation, where)
+    return Rollout(
+        folder=folder,
+        format="tb",
+        id=str(meta.get("task_id") or folder.name),
+        title=str(metadata.get("title") or meta.get("task_id") or folder.name),
+        instructions=str(told or _table(meta, "lm", where).get("instructions") or ""),
+        repo=_converted(overrides.get("repo") or meta.get("repo") or {}, Repo, where),
+        files=repo_files,
+        removed=tuple(_converted(overrides.get("remove_repo_paths", []), list[str], where)),
+        injected={file["path"]: file["content"] for file in injected},
+        rubrics=_rubrics(evaluation, scripts, where),
+        scripts=scripts,
+        environment=_converted(overrides.get("environment_variables", {}), dict[str, str], where),
+        metrics=_converted(evaluation.get("metrics") or "", str, where),
+        context=folder if (folder / "Dockerfile").is_file() else None,
+        details=_parsed(shown["repo_info.json"], where) if shown.get("repo_info.json") else {},
+    )
+
+
+def _require_known(meta: Mapping[str, Any], where: Path) -> None:
+    """Raises KoderzError naming the first unknown key, and the one that it is nearest to."""
+    for name, known in _KEYS.items():
+        table = meta.get(name) if name else meta
+        if isinstance(table, dict):
+            require_keys(table, known, f"{where}{f': {name}' if name else ''}")
+    evaluation = meta.get("evaluation")
+    if not isinstance(evaluation, dict):
+        return
+    for name, kind in _ROW_KEYS.items():
+        known = [field.name for field in dataclasses.fields(kind)]
+        rows = evaluation.get(name)
+        for row in rows if isinstance(rows, list) else ():
+            if isinstance(row, dict):
+                require_keys(row, known, f"{where}: evaluation.{name}")
+
+
+def _scripts(evaluation: Mapping[str, Any], where: Path) -> tuple[Script, ...]:
+    """The test scripts, each with its text, which may lie in a file of the task's folder."""
+    rows = _converted(evaluation.get("test_scripts", []), list[dict[str, Any]], where)
+    for row in rows:
+        if ("content" in row) == ("content_file" in row):
+            raise KoderzError(f"{where}: the test script {row.get('path')} needs one of content and content_file")
+        if "content_file" in row:
+            name = PurePosixPath(_converted(row["content_file"], str, where)).as_posix()
+            file = files_below(where.parent).get(name)
+            if file is None:
+                raise KoderzError(f"{where}: content_file: there is no {name} in {where.parent}")
+            row |= {"content": _text(file), "content_file": name}
+    return tuple(_converted(rows, list[Script], where))
+
+
+def _rubrics(evaluation: Mapping[str, Any], scripts: Sequence[Script], where: Path) -> tuple[Rubric, ...]:
+    """Those of the file; of an older one, which has none, the content rubric as one without tests."""
+    if "rubrics" not in evaluation and evaluation.get("content_rubric"):
+        return (Rubric("content", str(evaluation["content_rubric"])),)
+    rubrics = tuple(_converted(evaluation.get("rubrics", []), list[Rubric], where))
+    known = [rubric.id for rubric in rubrics]
+    for script in scripts:
+        if script.rubric_id not in known:
+            raise KoderzError(f"{where}: the test script {script.path} is of a rubric {script.rubric_id!r}, unknown")
+    if len(set(known)) < len(known) or any(not rubric.weight >= 0 for rubric in rubrics):
+        raise KoderzError(f"{where}: rubrics need ids of their own, and weights from 0 up")
+    return rubrics
+
+
+def _overrides(folder: Path, given: Path | None) -> Mapping[str, Any]:
+    path = given or folder / "overrides.json"
+    if given is None and not path.is_file():
+        return {}
+    found = _json(path)
+    require_keys(found, _OVERRIDES, str(path))
+    return found
+
+
+def _of_harbor(folder: Path) -> Rollout:
+    where = folder / "task.toml"
+    try:
+        meta = tomllib.loads(_text(where))
+    except tomllib.TOMLDecodeError as error:
+        raise KoderzError(f"{where}: not TOML ({error})") from None
+    environment, verifier = _table(meta, "environment", where), _table(meta, "verifier", where)
+    given = {
+        "steps": meta.get("steps"),
+        "artifacts": meta.get("artifacts"),
+        "verifier.collect": verifier.get("collect"),
+        "verifier.environment_mode": verifier.get("environment_mode") not in (None, "shared"),
+        "environment.os": environment.get("os") not in (None, "linux"),
+        "environment.gpus": environment.get("gpus"),
+        "docker-compose.yaml": (folder / "environment/docker-compose.yaml").exists(),
+        **{f"environment.{name}": environment.get(name) for name in ("docker_image", "mcp_servers", "skills_dir")},
+        **{f"environment.{name}": environment.get(name) for name in ("healthcheck", "allowed_hosts")},
+    }
+    _refuse(where, [name for name, value in given.items() if value])
+    image = read_dockerfile(folder / "environment/Dockerfile")
+    name = str(_table(meta, "task", where).get("name") or folder.name)
+    own = _converted(environment.get("env", {}), dict[str, str], where)
+    return Rollout(
+        folder=folder,
+        format="harbor",
+        id=name,
+        title=name,
+        instructions=_text(folder / "instruction.md"),
+        rubrics=(Rubric("reward", "the verifier's reward"),),
+        environment={**image.environment, **own, **_converted(verifier.get("env", {}), dict[str, str], where)},
+        workdir=str(environment.get("workdir") or image.workdir),
+        context=folder / "environment",
+        steps=image.steps,
+        refused=image.refused,
+        agent_seconds=_seconds(_table(meta, "agent", where), "timeout_sec", 1800, where),
+        test_seconds=_seconds(verifier, "timeout_sec", 600, where),
+    )
+
+
+def _of_terminal_bench(folder: Path) -> Rollout:
+    import yaml
+
+    where = folder / "task.yaml"
+    try:
+        meta = yaml.safe_load(_text(where))
+    except yaml.YAMLError as error:
+        raise KoderzError(f"{where}: not YAML ({str(error).splitlines()[0]})") from None
+    if not isinstance(meta, dict) or not isinstance(meta.get("instruction"), str):
+        raise KoderzError(f"{where}: the field 'instruction' is missing")
+    _refuse(where, [name for name in ("docker-compose.yaml",) if (folder / name).exists()])
+    image = read_dockerfile(folder / "Dockerfile")
+    return Rollout(
+        folder=folder,
+        format="terminal-bench",
+        id=folder.name,
+        title=folder.name,
+        instructions=meta["instruction"],
+        rubrics=(Rubric("tests", "run-tests.sh ends with 0"),),
+        environment={**image.environment, "TEST_DIR": "/tests"},
+        workdir=image.workdir,
+        context=folder,
+        steps=image.steps,
+        refused=image.refused,
+        agent_seconds=_seconds(meta, "max_agent_timeout_sec", 360, where),
+        test_seconds=_seconds(meta, "max_test_timeout_sec", 60, where),
+    )
+
+
+def _refuse(where: Path, names: Iterable[str]) -> None:
+    for name in names:
+        raise KoderzError(f"{where}: {name} can't be honoured here; leave the task out")
+
+
+def _seconds(table: Mapping[str, Any], name: str, default: float, where: Path) -> float:
+    value: float = _converted(table.get(name, default), float, where)
+    if not 0 < value < float("inf"):
+        raise KoderzError(f"{where}: {name} has to be a number of seconds above 0")
+    return value
+
+
+def _table(of: Mapping[str, Any], name: str, where: Path) -> Mapping[str, Any]:
+    found = of.get(name) or {}
+    if not isinstance(found, dict):
+        raise KoderzError(f"{where}: {name} has to be a table")
+    return found
+
+
+def _converted(value: Any, kind: Any, where: Path) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise KoderzError(f"{where}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found = _parsed(_text(path), path)
+    if not isinstance(found, dict):
+        raise KoderzError(f"{path}: not a JSON object")
+    return found
+
+
+def _parsed(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise KoderzError(f"{path}: not JSON ({error})") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST).decode()
+    except FileNotFoundError:
+        raise KoderzError(f"{path} is missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise KoderzError(f"{path} can't be read: {error}") from None

@@ -1,0 +1,83 @@
+"""What the files of a new run of rollouts are called: its stamp, and its rollouts in their order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from koderz.errors import KoderzError
+from koderz.runs.documents import documented
+
+if TYPE_CHECKING:
+    from koderz.plans.matrix import Matrix
+    from koderz.plans.plan import Plan
+    from koderz.systems.rollouts.config import Config
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the files of a run that is about to begin will be. A stamp is taken by the folder of its first rollout."""
+
+    data: Path  # as it was given
+    config: Config
+    shown: str  # the configuration as it was given
+    matrix: Matrix
+    _first: Path | None = field(default=None)
+
+    def documented(self, plan: Plan) -> Plan:
+        """The plan with what its files are made of. Raises KoderzError where the disk refuses."""
+        try:
+            stamp = self._taken()
+        except OSError as error:
+            raise KoderzError(f"--data {self.data} can't be written ({error.strerror})") from None
+        about = {
+            "output": str(self.data.absolute()),
+            "files": [f"rollouts/{self.config.name}/{stamp}/manifest.json"],
+            "is_own": True,
+            "data": str(self.data),
+            "config": self.shown,
+            "name": self.config.name,
+            "stamp": stamp,
+            "runs": self._runs(plan),
+            "tasks": {task.id: _told(task.payload) for task in plan.tasks},
+        }
+        return documented(plan, "rollouts", about)
+
+    def release(self) -> None:
+        """Lets go of a stamp that nothing was written under."""
+        if self._first:
+            with suppress(OSError):
+                self._first.rmdir()
+
+    def _taken(self) -> str:
+        moment = datetime.now(UTC)
+        while True:
+            stamp = f"{moment:%Y%m%d__%H-%M-%S}"
+            self._first = self.data / "runs" / f"{stamp}-0"
+            with suppress(FileExistsError):
+                self._first.mkdir(parents=True)
+                return stamp
+            moment += timedelta(seconds=1)
+
+    def _runs(self, plan: Plan) -> dict[str, dict[str, str]]:
+        """By experiment, in the order of the entries and their rollouts: equal entries are one cell of the plan."""
+        known = {(each.task.id, each.arm.name, each.sample): each.experiment_id for each in plan.experiments()}
+        begun: Counter[tuple[str, str]] = Counter()
+        found = {}
+        for entry, cells in zip(self.config.entries, self.matrix.cells, strict=True):
+            ((arm,), (task,)) = cells.arms or (), cells.problems or ()
+            for _ in range(cells.samples or 1):
+                sample = begun[task, arm]
+                begun[task, arm] += 1
+                found[known[task, arm, sample]] = {"task_id": task, "task_dir": entry.prepared_dir}
+        return found
+
+
+def _told(task: Any) -> dict[str, Any]:
+    notes = task.folder / "overlay_files" / "notes.md"
+    text = notes.read_text(encoding="utf-8", errors="replace") if notes.is_file() else ""
+    return {"title": task.title, "notes": text, "repo_info": dict(task.details)}

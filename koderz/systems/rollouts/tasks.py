@@ -1,0 +1,105 @@
+"""What a rollout's task is, in whichever format it was written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from koderz.sandbox.workspace import Image
+from koderz.sandbox.workspace.scripts import Script
+
+Format = Literal["tb", "harbor", "terminal-bench"]
+
+SOLUTION = "overlay_files/diff.patch"
+"""The human's diff, below the folder of a task of the format tb."""
+
+HIDDEN: Mapping[Format, tuple[str, ...]] = {
+    "tb": ("tb_meta.json", "overrides.json", SOLUTION),
+    "harbor": (),
+    "terminal-bench": ("tests", "run-tests.sh", "solution.sh", "solution.yaml"),
+}
+"""What of the folder of a Dockerfile no image is made of, as agents would find it there: tests and solutions."""
+
+OWN_TESTS: Mapping[Format, str] = {"harbor": "tests/test.sh", "terminal-bench": "run-tests.sh"}
+"""The script of its folder that tests a task, where these aren't scripts of pytest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """Where the files of a task come from."""
+
+    git_url: str = ""  # empty: there are none but those of the task's folder
+    branch: str = ""
+    start_commit_sha: str = ""
+    end_commit_sha: str = ""  # the human's answer, which nobody is shown
+    subdir: str = ""
+    sparse_checkout: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rubric:
+    """A criterion by which the work is scored, with its weight."""
+
+    id: str
+    criterion: str = ""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A line of a Dockerfile that is carried out over the host's userland."""
+
+    word: Literal["COPY", "RUN"]
+    text: str  # of RUN: the command; of COPY: the target, from the checkout
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A task as an agent is given it, and what only grading knows of it."""
+
+    folder: Path
+    format: Format
+    id: str
+    title: str
+    instructions: str
+    repo: Repo = field(default_factory=Repo)
+    files: Mapping[str, Path | str] = field(default_factory=dict)  # laid over the repository: a file, or its text
+    removed: tuple[str, ...] = ()  # names, `dir/` and globs
+    injected: Mapping[str, str] = field(default_factory=dict)
+    rubrics: tuple[Rubric, ...] = ()
+    scripts: tuple[Script, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/workspace"  # where the checkout is seen
+    context: Path | None = None  # of the Dockerfile, if there is one
+    steps: tuple[Step, ...] = ()
+    refused: str = ""  # why only the image of the Dockerfile will do
+    agent_seconds: float = 1800.0
+    agent_mounts: tuple[str, ...] = ()  # folders and files of the host that the agent sees, read-only
+    max_diff_mb: int | None = None  # the largest diff that is graded; None: the run's
+    test_seconds: float = 600.0  # of a task whose tests aren't scripts of pytest
+    metrics: str = ""  # a command that prints metrics of the task's own
+    details: Mapping[str, Any] = field(default_factory=dict)  # repo_info.json
+    digest: str = ""
+    base: str = field(default="", repr=False)  # its digest before its entry's settings; empty: no entry names it
+    image_digest: str = ""  # of what its image is made of
+    sandbox: str = ""  # the backend that its entry names; empty: the run's
+
+    @property
+    def source(self) -> str:
+        """Its repository's URL, or path on this machine; empty where it has none."""
+        url = self.repo.git_url
+        return url if "://" in url or not url else os.path.join(os.path.abspath(self.folder), url)  # noqa: PTH100, PTH118
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """What of its folder no agent may see, nor an image be made of."""
+        return (*HIDDEN[self.format], *(script.content_file for script in self.scripts if script.content_file))
+
+    @property
+    def image(self) -> Image | None:
+        """That of its Dockerfile."""
+        return Image(self.context, self.image_digest, hidden=self.hidden) if self.context else None

@@ -1,0 +1,142 @@
+"""The files of a task's folder, and what is made of them: the baseline that an agent begins with."""
+
+from __future__ import annotations
+
+import fnmatch
+import shlex
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import cast
+
+from koderz.errors import Fault, KoderzError
+from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
+from koderz.sandbox.workspace.folders import scratch
+from koderz.systems.rollouts.tasks import Rollout, Step
+
+UNPREPARED = "can't be prepared"  # what a fault says of a task where no agent was started
+_RUN_SECONDS = 600.0
+
+
+def files_below(folder: Path) -> dict[str, Path]:
+    """Each file below a folder by its path from there. KoderzError for a link that leaves it."""
+    found = {}
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+            raise KoderzError(f"{path} is a link that leaves its folder")
+        if path.is_file():
+            found[path.relative_to(folder).as_posix()] = path
+    return found
+
+
+def shown_below(task: Rollout) -> dict[str, Path]:
+    """Each file that the task's image may be made of, by its path in the Dockerfile's folder."""
+    hidden = task.hidden
+    return {
+        path: file
+        for path, file in files_below(task.context or task.folder).items()
+        if not any(path == each or path.startswith(f"{each}/") for each in hidden)
+    }
+
+
+async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
+    """The task's repository as one commit of a new history, at `folder`, which isn't there yet.
+
+    Raises Fault where it can't be made.
+    """
+    try:
+        with git.tree_of(folder) as tree:
+            if task.repo.git_url:
+                await _export(task, tree)
+            for path, source in task.files.items():
+                _lay(tree, path, source)
+            _remove(tree, task.removed)
+            for path, text in task.injected.items():
+                git.write(tree, path, text.encode())
+            await _build(task, tree, backend)
+            return await git.stored(tree, folder)
+    except (KoderzError, OSError) as error:
+        raise Fault(f"{task.id} {UNPREPARED}: {error}") from error
+
+
+async def _export(task: Rollout, tree: Path) -> None:
+    repo = task.repo
+    commit = repo.start_commit_sha or (f"refs/source/heads/{repo.branch}" if repo.branch else "refs/source/heads/main")
+    await git.export(task.source, commit, tree, subdir=repo.subdir, paths=repo.sparse_checkout)
+
+
+def _lay(tree: Path, path: str, source: Path | str) -> None:
+    if isinstance(source, str):
+        git.write(tree, path, source.encode())
+    else:
+        git.write(tree, path, source.read_bytes(), executable=bool(source.stat().st_mode & 0o100))
+
+
+def _remove(tree: Path, patterns: Iterable[str]) -> None:
+    """Removes what is named: a name or glob, `dir/` folders alone, at any depth unless it is a path."""
+    for pattern in patterns:
+        name = pattern.rstrip("/")
+        git.inner_path(name)
+        for path in sorted(tree.rglob("*")):
+            here = path.relative_to(tree).as_posix()
+            matches = fnmatch.fnmatch(here, name) or fnmatch.fnmatch(path.name, name)
+            if not matches or not (path.exists() or path.is_symlink()):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif not pattern.endswith("/"):
+                path.unlink()
+
+
+async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
+    """Puts in what the task's image has; without images carries out its Dockerfile over the host's userland."""
+    if task.format == "tb":
+        return
+    if backend.has_images and task.image:
+        await cast("Images", backend).copy_out(task.image, task.workdir, tree)
+        return
+    if task.refused:
+        raise KoderzError(task.refused)
+    for step in task.steps:
+        if step.word == "COPY":
+            for path, source in _copied(step, task).items():
+                git.write(tree, path, source.read_bytes(), executable=bool(source.stat().st_mode & 0o100))
+        else:
+            await _run(step.text, task, tree, backend)
+
+
+def _copied(step: Step, task: Rollout) -> Mapping[str, Path]:
+    """What a COPY puts where, from the checkout."""
+    every = shown_below(task)
+    found: dict[str, Path] = {}
+    for name in step.sources:
+        source = PurePosixPath(name).as_posix().removeprefix("./")
+        below = {path: file for path, file in every.items() if source == "." or path.startswith(f"{source}/")}
+        prefix = "" if source == "." else f"{source}/"
+        if source in every:
+            named = step.text.endswith("/") or step.text in ("", ".") or len(step.sources) > 1
+            found[str(PurePosixPath(step.text, Path(source).name if named else ""))] = every[source]
+        elif below:
+            found |= {str(PurePosixPath(step.text, path.removeprefix(prefix))): file for path, file in below.items()}
+        else:
+            raise KoderzError(f"COPY: there is no {name} in {task.context or task.folder} that an agent may see")
+    return found
+
+
+async def _run(line: str, task: Rollout, tree: Path, backend: Backend) -> None:
+    with scratch() as place:
+        shutil.copytree(tree, place / "checkout", symlinks=True)
+        wanted = Command(
+            ["/bin/sh", "-c", line],
+            environment=task.environment,
+            checkout=task.workdir,
+            limits=Limits(seconds=_RUN_SECONDS),
+        )
+        ended = await backend.run(wanted, place)
+        if ended.status:
+            said = ended.output.strip().splitlines() or [f"exit code {ended.status}"]
+            raise KoderzError(
+                f"RUN {shlex.quote(line)} fails without the image: {said[-1][:200]}; use --sandbox docker"
+            )
+        shutil.rmtree(tree)
+        shutil.move(place / "checkout", tree)

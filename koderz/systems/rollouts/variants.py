@@ -1,0 +1,118 @@
+"""Settings in which entries of one task differ: they belong to arms, so that the same task is compared under each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from koderz.errors import KoderzError
+from koderz.systems.rollouts.config import Config, Entry
+from tracker.scrubber import Scrubber, is_secret_variable
+
+if TYPE_CHECKING:
+    from koderz.systems.rollouts.tasks import Rollout
+
+Shown = Mapping[str, str | None]
+"""Settings by name as they may be shown: None where an entry has no such setting, a number for a secret."""
+
+_VARIABLE = "environment_variables."
+_LONG = 32  # characters of a value
+_LONG_NAME = 72  # characters of all settings in the name of an arm
+
+
+class Variants:
+    """The tasks of a configuration by what they are before their entries' settings."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        first: dict[str, Entry] = {}
+        for task_id, entry in zip(config.of_entries, config.entries, strict=True):
+            first.setdefault(task_id, entry)
+        self._set = {task.id: _set_by(first[task.id]) for task in config.tasks}
+        self._shown = _shown(self._set)
+        self._tasks = {task.id: task for task in config.tasks}
+        self._groups: dict[str, list[Rollout]] = defaultdict(list)
+        for task in config.tasks:
+            self._groups[task.base].append(task)
+
+    def of_entries(self, without: Collection[str] = ()) -> Sequence[tuple[str, Shown | None]]:
+        """Of each entry the id of its task and the settings of its arm; these are None where no task has several.
+
+        `without`: settings that the command line has the last word on.
+        """
+        entries = self._config.of_entries
+        if len(self._groups) == len(self._tasks):
+            return [(task, None) for task in entries]
+        names = [name for name in self._varied() if name not in without]
+        firsts = {task: self._groups[self._tasks[task].base][0].id for task in self._tasks}
+        return [(firsts[task], {name: self._shown[task].get(name) for name in names}) for task in entries]
+
+    def find(self, task: str, settings: Shown) -> Rollout:
+        """The task of that id as an arm with these settings has it. Raises KoderzError where no entry is so."""
+        for each in self._groups[self._tasks[task].base] if task in self._tasks else ():
+            if all(self._shown[each.id].get(name) == value for name, value in settings.items()):
+                return each
+        label = settings_label(settings) or "no settings of its own"
+        raise KoderzError(f"{self._config.path}: no entry has the task {task} with {label}")
+
+    def _varied(self) -> list[str]:
+        """The names of the settings that some task has several values of."""
+        groups = [[self._set[task.id] for task in group] for group in self._groups.values()]
+        names = dict.fromkeys(name for own in self._set.values() for name in own)
+        return [name for name in names if any(len({own.get(name) for own in group}) > 1 for group in groups)]
+
+
+def settings_label(settings: Shown) -> str:
+    """The settings as the name of an arm has them, such as `MODE=fast · timeout_sec=60`; cut where there are many."""
+    scrubber = Scrubber()  # a value may be a secret of this machine, however it is called
+    words = [
+        f"{name.removeprefix(_VARIABLE)}={value if scrubber.text(value) == value else '#'}"
+        for name, value in settings.items()
+        if value is not None
+    ]
+    label = " · ".join(words)
+    return label if len(label) <= _LONG_NAME else f"{label[:_LONG_NAME].rstrip(' ·')}…"
+
+
+def _set_by(entry: Entry) -> dict[str, str]:
+    own = {
+        "timeout_sec": None if entry.timeout_sec is None else f"{entry.timeout_sec:g}",
+        "max_diff_mb": None if entry.max_diff_mb is None else str(entry.max_diff_mb),
+        "sandbox": entry.sandbox,
+        "agent_mounts": ", ".join(entry.agent_mounts) or None,
+    }
+    variables = {f"{_VARIABLE}{name}": value for name, value in entry.environment_variables.items()}
+    return {**variables, **{name: value for name, value in own.items() if value is not None}}
+
+
+def _shown(values: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """By task, what it is set by as it may be shown.
+
+    A secret is the number of its value, and what would look like another value has that number behind it. This depends
+    on the configuration alone, since a run that is taken up elsewhere finds its settings by it.
+    """
+    scrubber = Scrubber({})
+    known: dict[str, dict[str, str]] = defaultdict(dict)  # by name, each value as it is shown
+    for own in values.values():
+        for name, value in own.items():
+            others = known[name]
+            if value not in others:
+                words, number = _words(name, value, scrubber), len(others) + 1
+                others[value] = words if words and words not in others.values() else f"{words}#{number}"
+    return {task: {name: known[name][value] for name, value in own.items()} for task, own in values.items()}
+
+
+def _words(name: str, value: str, scrubber: Scrubber) -> str:
+    """A value in few words; empty where it is a secret or can't be printed."""
+    variable = name.removeprefix(_VARIABLE)
+    assigned = f"{variable}={value}"
+    shown = scrubber.address(scrubber.text(value)) if "://" in value else scrubber.text(value)
+    if is_secret_variable(variable) or shown != value or scrubber.text(assigned) != assigned:
+        return ""
+    names = (Path(path).name for path in value.split(", "))
+    text = ", ".join(names) if name == "agent_mounts" else " ".join(value.split())
+    if not text.isprintable():
+        return ""
+    return text if len(text) <= _LONG else f"{text[:_LONG]}…"

@@ -1,0 +1,264 @@
+"""The workspace of one experiment: what an agent is handed."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import Fault, KoderzError
+from koderz.sandbox.workspace import Backend, Command, Launch, Limits, Mount, git
+from koderz.sandbox.workspace.folders import own_folder
+from koderz.sandbox.workspace.local import Local
+from koderz.systems.rollouts.options import RolloutsOptions
+from koderz.systems.rollouts.tasks import SOLUTION, Rollout
+from koderz.systems.rollouts.trees import prepared
+
+PLACE: ContextVar[Path | None] = ContextVar("place", default=None)
+"""Where the experiment at work has its workspace. Others may end with the same diff at the same time."""
+
+_LEAST_FREE = 64 << 20  # bytes of disk below which git fails by no doing of an agent's
+_LARGEST_EDIT = 64 << 20  # bytes
+_VERSION = re.compile(r"\d+\.\d+(?:[.+-]?\w+)*")
+_VERSION_SECONDS = 60.0
+_SHOWN = 16_000  # characters of a command's output that an agent is told
+
+
+@dataclass(slots=True)
+class Stores:
+    """The repositories of tasks, each prepared once."""
+
+    backends: dict[str, Backend] = field(default_factory=lambda: {"": Local()})  # by name; empty: the run's
+    _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
+    _left: dict[Path, tuple[str, str]] = field(default_factory=dict)
+    _removed: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    versions: dict[tuple[str, ...], str] = field(default_factory=dict)  # of agents, by sandbox and command
+
+    def backend_of(self, task: Rollout) -> Backend:
+        """Where its commands run."""
+        return self.backends[task.sandbox if task.sandbox in self.backends else ""]
+
+    def leave(self, task: Rollout, diff: str, place: Path) -> None:
+        """Says that an agent has ended its work in a place, with that diff."""
+        self._left[place] = (task.digest, diff)
+
+    def left(self, task: Rollout, diff: str) -> Path | None:
+        """The place of the experiment at work, where its agent ended with that diff; once."""
+        place = PLACE.get()
+        if place is None or self._left.get(place) != (task.digest, diff):
+            return None
+        del self._left[place]
+        return place
+
+    def note_removed(self, removed: Sequence[str], place: Path) -> None:
+        """Says what was removed from a place, so that its diff could be taken."""
+        self._removed[place] = tuple(removed)
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """The same of the experiment at work."""
+        place = PLACE.get()
+        return self._removed.get(place, ()) if place else ()
+
+    async def of(self, task: Rollout) -> git.Store:
+        """Raises Fault where the task can't be prepared."""
+        making = self._made.get(task.digest)
+        if making is None or (making.done() and (making.cancelled() or making.exception())):
+            folder = own_folder() / f"store-{task.digest}-{time.monotonic_ns()}"
+            making = self._made[task.digest] = asyncio.create_task(prepared(task, folder, self.backend_of(task)))
+        return await asyncio.shield(making)
+
+
+class Workspace:
+    """A checkout in which an agent works. What it does is recorded, and done again only where it has to be.
+
+    In a replay every command is answered from the record; the commands run once something new is asked for, in a fresh
+    checkout and in their order.
+    """
+
+    def __init__(
+        self,
+        task: Rollout,
+        stores: Stores,
+        place: Path,
+        once: Any,
+        own: RolloutsOptions,
+        reused: Callable[[], int] = int,
+    ) -> None:
+        self._task, self._stores, self._place, self._once = task, stores, place, once
+        self._store: git.Store | None = None
+        self._reused = reused  # how many replies were on record
+        self._limits = Limits(memory_mb=own.agent_memory)
+        self._most = (task.max_diff_mb or own.max_diff_mb) << 20
+        self._seconds = own.agent_timeout or task.agent_seconds
+        self._pending: list[Callable[[], Awaitable[Any]]] = []
+        self._began, self._before = time.monotonic(), 0.0
+
+    @property
+    def workdir(self) -> str:
+        """Where commands see the checkout."""
+        return self._task.workdir
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the agent's time; what it took before a resume counts."""
+        return self._seconds - self._elapsed()
+
+    async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
+        """Runs a line by bash in the checkout: `{command, output, status, cause}`, and `whole` where `output` is cut.
+
+        `cause` is the limit it was ended for.
+        """
+        return await self._done("shell", lambda: self._run(["bash", "-c", line], seconds), command=line)
+
+    async def agent(self, launch: Callable[[], Launch]) -> dict[str, Any]:
+        """Runs an agent in the checkout for as long as it has time; all that it prints is its output."""
+        return await self._done("agent", lambda: self._agent(launch()))
+
+    async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
+        """Replaces the one place of a file that reads `old`; with no `old`, writes the file. `{output, status}`."""
+        return await self._done("edit", lambda: self._edit(path, old, new), path=path, old=old, new=new)
+
+    async def solve(self) -> dict[str, Any]:
+        """Does what the task's own solution does. Raises Fault where it has none."""
+        return await self._done("solve", self._solve)
+
+    async def diff(self) -> dict[str, Any]:
+        """What was changed: `{diff, too_large}`, and where there is such, what was `removed` so that it could be taken,
+        and the `error` for which it couldn't. One that is too large is cut.
+        """
+        found = await self._done("diff", self._diff)
+        self._stores.note_removed(found.get("removed", ()), self._place)
+        return found
+
+    async def unrecorded_diff(self) -> dict[str, Any] | None:
+        """What has been changed so far; None where nothing was done, or nothing but what is on record."""
+        return await self._diff() if self._store else None
+
+    async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]], **asked: str) -> dict[str, Any]:
+        async def live() -> dict[str, Any]:
+            await self._open()
+            return {**asked, **await act(), "elapsed": self._elapsed()}
+
+        def again(recorded: dict[str, Any]) -> None:
+            self._began, self._before = time.monotonic(), float(recorded["elapsed"])
+            self._pending.append(act)
+
+        found: dict[str, Any] = await self._once(name, live, rerun=again)
+        return found
+
+    async def _open(self) -> None:
+        """Makes the checkout, and does in it what is on record."""
+        if self._store is None:
+            self._store = await self._stores.of(self._task)
+            await self._store.checkout(self._place / "checkout")
+        pending, self._pending = self._pending, []
+        for act in pending:
+            await act()
+
+    def _elapsed(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    async def _run(self, argv: list[str], seconds: float, *mounts: Mount) -> dict[str, Any]:
+        limit = max(1.0, min(seconds, self.seconds_left))
+        wanted = Command(
+            argv,
+            self._task.environment,
+            mounts,
+            checkout=self._task.workdir,
+            image=self._task.image,
+            limits=replace(self._limits, seconds=limit),
+        )
+        ended = await self._stores.backend_of(self._task).run(wanted, self._place)
+        output, about = ended.output, {"status": ended.status, "cause": ended.cause}
+        if len(output) <= _SHOWN:
+            return {"output": output, **about}
+        half = _SHOWN // 2
+        return {"output": f"{output[:half]}\n[…]\n{output[-half:]}", **about, "whole": output}
+
+    async def _version(self, launch: Launch) -> str:
+        """What the agent's own command says its version is, asked once where it works; empty where it says none."""
+        backend = self._stores.backend_of(self._task)
+        key = (backend.name, self._task.image_digest, *launch.version)
+        if launch.version and key not in self._stores.versions:
+            asked = Command(
+                launch.version,
+                {**self._task.environment, **launch.environment},
+                [Mount(Path(folder), folder) for folder in launch.folders],
+                checkout=self._task.workdir,
+                image=self._task.image,
+                read_only=True,
+                limits=replace(self._limits, seconds=_VERSION_SECONDS),
+            )
+            ended = await backend.run(asked, self._place)
+            found = _VERSION.search(ended.output) if ended.status == 0 else None
+            self._stores.versions[key] = found[0] if found else ""
+        return self._stores.versions.get(key, "")
+
+    async def _agent(self, launch: Launch) -> dict[str, Any]:
+        version = await self._version(launch)
+        folders = (*launch.folders, *self._task.agent_mounts)
+        wanted = Command(
+            launch.argv,
+            {**self._task.environment, **launch.environment},
+            [Mount(Path(folder), folder) for folder in folders],
+            checkout=self._task.workdir,
+            image=self._task.image,
+            limits=replace(self._limits, seconds=max(1.0, self.seconds_left)),
+            bridge=launch.bridge.serve,
+        )
+        ended = await launch.bridge.beside(self._stores.backend_of(self._task).run(wanted, self._place))
+        about = {"reused": self._reused(), "version": version, **launch.bridge.told()}
+        return {"output": ended.output, "status": ended.status, "cause": ended.cause, **about}
+
+    async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:
+        checkout = self._place / "checkout"
+        try:
+            here = checkout / git.inner_path(path)
+            if any(each.is_symlink() for each in (here, *here.parents) if each.is_relative_to(checkout)):
+                raise KoderzError(f"{path} is, or lies behind, a symbolic link")
+            if old and here.exists() and not (here.is_file() and here.stat().st_size <= _LARGEST_EDIT):
+                raise KoderzError(f"{path} is no file, or too large to be edited")
+            text = here.read_text() if old else ""
+            if old and text.count(old) != 1:
+                raise KoderzError(f"{path} has {text.count(old)} places that read so; there has to be one")
+            mode = here.is_file() and bool(here.stat().st_mode & 0o100)
+            git.write(checkout, path, (text.replace(old, new) if old else new).encode(), executable=mode)
+        except (KoderzError, OSError, UnicodeError) as error:
+            return {"output": str(error).replace(str(checkout), self._task.workdir), "status": 1, "cause": ""}
+        return {"output": f"{path} is written", "status": 0, "cause": ""}
+
+    async def _solve(self) -> dict[str, Any]:
+        folder, checkout = self._task.folder, self._place / "checkout"
+        human = folder / SOLUTION
+        if self._task.format == "tb":
+            if not human.is_file():
+                raise Fault(f"{self._task.id} has no solution: {human} is missing")
+            await git.apply(human.read_bytes(), checkout)
+            return {"output": "", "status": 0, "cause": ""}
+        solution = folder / ("solution" if self._task.format == "harbor" else "")
+        script = solution / ("solve.sh" if self._task.format == "harbor" else "solution.sh")
+        if not script.is_file():
+            raise Fault(f"{self._task.id} has no solution: {script} is missing")
+        return await self._run(["bash", f"/solution/{script.name}"], self._seconds, Mount(solution, "/solution"))
+
+    async def _diff(self) -> dict[str, Any]:
+        assert self._store
+        try:
+            change = await self._store.change(self._place / "checkout", self._most)
+        except git.DiffTooLargeError as error:
+            return {"diff": error.diff, "too_large": True}
+        except git.GitError as error:
+            if shutil.disk_usage(self._place).free < _LEAST_FREE:
+                raise Fault(f"the disk below {self._place} is full: {error}") from error
+            return {"diff": "", "too_large": False, "error": str(error)}
+        if self._task.format != "tb":
+            self._stores.leave(self._task, change.diff, self._place)
+        removed = {"removed": change.removed} if change.removed else {}
+        return {"diff": change.diff, "too_large": False, **removed}

@@ -1,0 +1,144 @@
+"""A load that is sent from beside a server, where koderz can't reach that: what came back there is read here."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import h11
+import msgspec
+
+from koderz.sandbox.workspace import Beside
+from koderz.systems.serving.client import (
+    SHOWN,
+    Stream,
+    Target,
+    Timing,
+    first_listed,
+    models_url,
+    refusal,
+    settled,
+)
+from koderz.systems.serving.load import Load, Measured
+from koderz.systems.serving.prompts import Prompt
+
+_SOURCE = Path(__file__).with_name("guest") / "load.py"
+_MOST = 256 << 20  # bytes of all answers
+_HEADERS = (("content-type", "application/json"), ("accept-encoding", "identity"), ("connection", "close"))
+
+
+class _Exchange(msgspec.Struct):
+    """What came of a request; times are seconds since the load began."""
+
+    start: float
+    ended: float
+    queued: float
+    error: str
+    parts: list[tuple[float, int]]  # when so many bytes came; none at its end
+
+
+class _Told(msgspec.Struct):
+    exchanges: list[_Exchange]
+    lags: list[float]
+
+
+_Parts = Sequence[tuple[float, bytes]]
+
+
+async def measured_beside(beside: Beside, target: Target, prompts: Sequence[Prompt], load: Load) -> Measured:
+    """As `load.measured`, without a look whether the server is ready. Raises OSError where the load isn't sent."""
+    requests = [_request("POST", target.url, target.body(prompt)) for prompt in prompts]
+    exchanges, lags = await _exchanged(beside, target, requests, load)
+    return Measured([_timing(target, *each) for each in zip(prompts, exchanges, strict=True)], lags)
+
+
+async def first_model_beside(beside: Beside, target: Target) -> str:
+    """As `client.first_model`."""
+    ((exchange, parts),), _ = await _exchanged(beside, target, [_request("GET", models_url(target))], Load())
+    if exchange.error:
+        raise OSError(exchange.error)
+    status, body = 0, b""
+    for _, event in _events(parts):
+        if isinstance(event, h11.Response):
+            status = event.status_code
+        elif isinstance(event, h11.Data):
+            body += event.data
+    return first_listed(status, body, target)
+
+
+def _request(method: str, url: str, body: bytes = b"") -> str:
+    parts = urlsplit(url)
+    length = [("content-length", str(len(body)))] if body else []
+    asked = h11.Request(method=method, target=parts.path, headers=[("host", parts.netloc), *_HEADERS, *length])
+    return ((h11.Connection(h11.CLIENT).send(asked) or b"") + body).decode()
+
+
+async def _exchanged(
+    beside: Beside, target: Target, requests: Sequence[str], load: Load
+) -> tuple[list[tuple[_Exchange, _Parts]], list[float]]:
+    """What came of the requests, and how late their sender was. Raises OSError or ValueError."""
+    order = {
+        "port": urlsplit(target.url).port,
+        "requests": requests,
+        "due": load.due(len(requests)),
+        "at_once": load.max_concurrency,
+        "warmups": load.num_warmups,
+        "seconds": target.timeout,
+        "room": _MOST,
+    }
+    answer = await beside(_SOURCE.read_text(), json.dumps(order))
+    try:
+        line, _, content = zlib.decompressobj().decompress(answer, 2 * _MOST).partition(b"\n")
+    except zlib.error as error:
+        raise ValueError(f"what came of a load can't be read: {error}") from None
+    told = msgspec.json.decode(line, type=_Told)
+    found, at = list[tuple[_Exchange, _Parts]](), 0
+    for exchange in told.exchanges:
+        parts = []
+        for when, size in exchange.parts:
+            parts.append((when, content[at : at + size]))
+            at += size
+        found.append((exchange, parts))
+    return found, told.lags
+
+
+def _timing(target: Target, prompt: Prompt, came: tuple[_Exchange, _Parts]) -> Timing:
+    """What an exchange tells, read as an answer that comes in now is."""
+    exchange, parts = came
+    timing = Timing(exchange.start, exchange.ended, exchange.queued, input_tokens=prompt.tokens, error=exchange.error)
+    if timing.error:
+        return settled(timing, target)
+    stream, refused = Stream(timing, exchange.start), b""
+    status: h11.Response | None = None
+    try:
+        for when, event in _events(parts):
+            if isinstance(event, h11.Response):
+                status = event
+            elif isinstance(event, h11.Data) and status and status.status_code == 200:
+                stream.add(event.data, when)
+            elif isinstance(event, h11.Data) and len(refused) < SHOWN:
+                refused += event.data
+        if status and status.status_code == 200:
+            stream.end()
+        else:
+            reason = status.reason.decode("latin-1") if status else ""
+            timing.error = refusal(status.status_code if status else 0, reason, refused, target)
+    except (h11.ProtocolError, msgspec.MsgspecError, ValueError) as error:
+        timing.error = f"{type(error).__name__}: {error}"
+    return settled(timing, target)
+
+
+def _events(parts: _Parts) -> Iterator[tuple[float, h11.Event]]:
+    """What an answer consists of, and when it came. Raises h11.RemoteProtocolError for what is no whole answer."""
+    connection = h11.Connection(h11.CLIENT)
+    connection.send(h11.Request(method="GET", target="/", headers=[("host", "-")]))
+    connection.send(h11.EndOfMessage())
+    for when, data in parts:
+        connection.receive_data(data)
+        while not isinstance(event := connection.next_event(), type):
+            yield when, event
+            if isinstance(event, h11.EndOfMessage):
+                return

@@ -1,0 +1,225 @@
+"""One request to a server that streams its completion, and when each part of the answer came."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+import orjson
+
+from koderz._version import __version__
+from koderz.models.faults import clean
+from koderz.models.transport import proxy_for, trusted_certificates
+from koderz.models.wire import count
+from koderz.systems.serving.prompts import Prompt
+from tracker.scrubber import secrets_of, shown_address
+
+SHOWN = 512  # bytes of an error's body
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go, and what all of them say."""
+
+    base_url: str  # without a slash at its end
+    endpoint: str
+    model: str
+    chat: bool = False  # chat completions, not completions
+    api_key: str = field(default="", repr=False)
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float = 600.0  # seconds of one request
+    sockets: Callable[[Any], socket.socket] | None = None  # what makes them, for a network that isn't this one
+
+    @property
+    def address(self) -> str:
+        """Where requests go as it may be shown and recorded: without what could be a secret in it."""
+        return shown_address(self.url)
+
+    @property
+    def url(self) -> str:
+        """The endpoint below the base URL; a `/v1` that both have stands there once."""
+        base = self.base_url.removesuffix("/v1") if self.endpoint.startswith("/v1/") else self.base_url
+        return base + self.endpoint
+
+    def body(self, prompt: Prompt) -> bytes:
+        """What is sent for a prompt."""
+        asked: dict[str, Any] = (
+            {"messages": [{"role": "user", "content": prompt.text}], "max_completion_tokens": prompt.output_tokens}
+            if self.chat
+            else {"prompt": prompt.text, "max_tokens": prompt.output_tokens}
+        )
+        stream = {"stream": True, "stream_options": {"include_usage": True}}
+        return orjson.dumps({"model": self.model, **asked, **stream, **self.sampling})
+
+
+@dataclass(slots=True)
+class Timing:
+    """What came of one request. Times are seconds."""
+
+    start: float = 0.0  # when it was sent; since the load began
+    ended: float = 0.0  # when nothing more was read; since the load began
+    queued: float = 0.0  # how long it had waited for a place among --max-concurrency
+    ttft: float = 0.0  # from sent to the first token
+    itls: list[float] = field(default_factory=list)  # between two chunks with tokens
+    latency: float = 0.0  # from sent to the last token
+    input_tokens: int = 0
+    output_tokens: int = 0  # 0 where the server doesn't say
+    text: str = ""
+    error: str = ""  # empty where it went well
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+
+    def said(self) -> str:
+        delta = self.delta
+        return self.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)) or ""
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+@asynccontextmanager
+async def connected(target: Target) -> AsyncIterator[aiohttp.ClientSession]:
+    """Connections to the target, as many as there are requests at once. No redirect is followed, no cookie kept."""
+    trusted: ssl.SSLContext | bool = trusted_certificates() if target.url.startswith("https:") else True
+    headers = {"content-type": "application/json", "user-agent": f"koderz/{__version__}", "accept-encoding": "identity"}
+    if target.api_key:
+        headers["authorization"] = f"Bearer {target.api_key}"
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0, ssl=trusted, keepalive_timeout=60, ttl_dns_cache=300, socket_factory=target.sockets
+        ),
+        headers=headers,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        proxy=proxy_for(target.base_url),
+        timeout=aiohttp.ClientTimeout(total=target.timeout),
+    ) as session:
+        yield session
+
+
+async def first_model(target: Target) -> str:
+    """The first model that the server lists; empty where it lists none. Raises OSError or ValueError."""
+    async with connected(target) as session, session.get(models_url(target), allow_redirects=False) as answer:
+        return first_listed(answer.status, await answer.read(), target)
+
+
+def models_url(target: Target) -> str:
+    """Where the server lists its models."""
+    parts = urlsplit(target.url)
+    path = parts.path.removesuffix("/chat/completions").removesuffix("/completions")
+    return f"{parts.scheme}://{parts.netloc}{path}/models"
+
+
+def first_listed(status: int, body: bytes, target: Target) -> str:
+    """The first model of a list. Raises ValueError where it is none."""
+    if status != 200:
+        raise ValueError(f"{shown_address(models_url(target))} answers HTTP {status}: {_words(body, target)}")
+    listed = orjson.loads(body).get("data") or [{}]
+    return str(listed[0].get("id", ""))
+
+
+async def timed(session: aiohttp.ClientSession, target: Target, prompt: Prompt, begun: float) -> Timing:
+    """Sends one request, once. `begun`: when the load did, by time.perf_counter."""
+    timing = Timing(input_tokens=prompt.tokens)
+    body = target.body(prompt)
+    started = time.perf_counter()
+    timing.start = started - begun
+    try:
+        async with session.post(target.url, data=body, allow_redirects=False) as answer:
+            if answer.status == 200:
+                stream = Stream(timing, started)
+                async for data in answer.content.iter_any():
+                    stream.add(data, time.perf_counter())
+                stream.end()
+            else:
+                timing.error = refusal(answer.status, answer.reason or "", await answer.content.read(SHOWN), target)
+    except TimeoutError:
+        timing.error = f"no whole answer within {target.timeout:g} seconds"
+    except (aiohttp.ClientError, OSError, msgspec.MsgspecError, ValueError) as error:
+        timing.error = f"{type(error).__name__}: {error}"
+    timing.ended = time.perf_counter() - begun
+    return settled(timing, target)
+
+
+def refusal(status: int, reason: str, body: bytes, target: Target) -> str:
+    """What an answer says that brings no stream."""
+    return f"HTTP {status} {reason}: {_words(body, target)}".rstrip(": ")
+
+
+def settled(timing: Timing, target: Target) -> Timing:
+    """The same; where the request failed, without anything of its answer."""
+    if timing.error:
+        timing.error = clean(timing.error, target.api_key, *secrets_of(target.base_url))
+        timing.ttft = timing.latency = 0.0
+        timing.itls, timing.output_tokens, timing.text = [], 0, ""
+    return timing
+
+
+class Stream:
+    """Reads a stream of events into a timing. What comes in one packet has come at one time."""
+
+    def __init__(self, timing: Timing, started: float) -> None:
+        self._timing, self._started, self._last = timing, started, 0.0
+        self._said: list[str] = []
+        self._rest = b""
+
+    def add(self, data: bytes, now: float) -> None:
+        """What has come now, by the clock that `started` was read from."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if text := _token(line, self._timing):
+                if self._said:
+                    self._timing.itls.append(now - self._last)
+                else:
+                    self._timing.ttft = now - self._started
+                self._said.append(text)
+                self._last = now
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        if self._said:
+            self._timing.latency, self._timing.text = self._last - self._started, "".join(self._said)
+        else:
+            self._timing.error = self._timing.error or "the stream had no token in it"
+
+
+def _token(line: bytes, timing: Timing) -> str:
+    """The text of a line of a stream; empty where it brings no token. Notes what else it says."""
+    if not line.startswith(b"data:"):
+        return ""
+    payload = line[5:].strip()
+    if payload == b"[DONE]":
+        return ""
+    chunk = _decode(payload)
+    if chunk.error is not None:
+        timing.error = f"the stream ended with an error: {chunk.error}"
+    if chunk.usage:
+        timing.input_tokens = count(chunk.usage, "prompt_tokens") or timing.input_tokens
+        timing.output_tokens = count(chunk.usage, "completion_tokens") or 0
+    return chunk.choices[0].said() if chunk.choices else ""
+
+
+def _words(body: bytes, target: Target) -> str:
+    return clean(body[:SHOWN].decode("utf-8", "replace"), target.api_key, *secrets_of(target.base_url))

@@ -1,0 +1,98 @@
+"""HumanEval as it comes with its package, and files of users' own in its format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.suites import load_suite
+from koderz.systems.code.humaneval import humaneval, humaneval_plus, read_humaneval
+from koderz.systems.code.programs import CodeSuite
+from tests.koderz.suites.rows import HUMANEVAL, complaint, only_task, verdicts, whole, written
+
+
+def test_all_164_tasks_of_humaneval_are_there_without_a_file() -> None:
+    suite = load_suite("humaneval")
+
+    assert [task.id for task in suite.tasks] == [f"HumanEval/{number}" for number in range(164)]
+    assert len({task.digest for task in suite.tasks}) == 164
+    assert all(task.prompt and task.payload.test and task.payload.reference for task in suite.tasks)
+
+
+def test_a_file_of_ones_own_is_read_in_its_order(tmp_path: Path) -> None:
+    path = written(tmp_path / "own.jsonl", {**HUMANEVAL, "task_id": "Own/2"}, {**HUMANEVAL, "task_id": "Own/1"})
+
+    suite = humaneval(path)
+
+    assert [task.id for task in suite.tasks] == ["Own/2", "Own/1"]
+    assert suite.source == str(path)
+    assert verdicts(suite.tasks[0], whole(suite.tasks[0]), "def half(n): return 1") == ["passed", "failed"]
+
+
+def test_humaneval_plus_says_where_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    with pytest.raises(KoderzError, match=r"HumanEvalPlus\.jsonl isn't in .*humanevalplus_release.*--dataset"):
+        humaneval_plus(None)
+
+
+def test_humaneval_plus_takes_rows_in_plain_humaneval_form_too(tmp_path: Path) -> None:
+    task = only_task(humaneval_plus(written(tmp_path / "plus.jsonl", HUMANEVAL)))
+
+    assert task.payload.test == HUMANEVAL["test"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"task_id": None}, "'task_id' is missing"),
+        ({"task_id": 3}, "'task_id' has to be text"),
+        ({"task_id": ""}, "1 to 200 printable characters"),
+        ({"task_id": "a\nb"}, "1 to 200 printable characters"),
+        ({"prompt": None}, "'prompt' is missing"),
+        ({"prompt": ["def"]}, "'prompt' has to be text"),
+        ({"entry_point": "half of it"}, "no Python name: 'half of it'"),
+        ({"entry_point": "class"}, "no Python name: 'class'"),
+        ({"canonical_solution": 1}, "'canonical_solution' has to be text"),
+        ({"test": None}, "'test' is missing"),
+        ({"test": "def check(candidate:\n"}, "'test' isn't Python"),
+        ({"test": "\0"}, "'test' isn't Python"),
+        ({"test": "assert half(3) == 1.5\n"}, "no check(candidate)"),
+        ({"test": "def check():\n    pass\n"}, "no check(candidate)"),
+    ],
+)
+def test_a_row_that_would_spoil_its_verdicts_is_named_by_its_line(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    path = written(tmp_path / "own.jsonl", {**HUMANEVAL, "task_id": "Own/9"}, {**HUMANEVAL, **change})
+
+    assert said in complaint(read_humaneval, path)
+    assert f"{path}, line 2: " in complaint(read_humaneval, path)
+
+
+def test_a_task_that_is_there_twice_and_a_file_without_tasks_are_refused(tmp_path: Path) -> None:
+    assert "line 2: the task Own/0 is there twice" in complaint(
+        read_humaneval, written(tmp_path / "a.jsonl", HUMANEVAL, HUMANEVAL)
+    )
+    assert "holds no task" in complaint(read_humaneval, written(tmp_path / "b.jsonl"))
+
+
+def test_a_doubtful_escape_in_a_test_warns_nobody(tmp_path: Path) -> None:
+    row = {**HUMANEVAL, "test": "def check(candidate):\n    assert candidate(2) == len('\\d') / 2\n"}
+
+    assert only_task(humaneval(written(tmp_path / "own.jsonl", row))).id == "Own/0"
+
+
+@pytest.mark.parametrize("field", ["task_id", "prompt", "entry_point", "canonical_solution", "test"])
+def test_the_digest_changes_with_whatever_bears_on_a_verdict_or_an_answer(tmp_path: Path, field: str) -> None:
+    other = {**HUMANEVAL, field: HUMANEVAL[field] + ("x" if field in ("task_id", "entry_point") else "\n\n")}
+    extra = {**HUMANEVAL, "note": "what is not asked for"}
+
+    def digest(row: Any) -> str:
+        suite: CodeSuite = humaneval(written(tmp_path / "own.jsonl", row))
+        return only_task(suite).digest
+
+    assert digest(other) != digest(HUMANEVAL) == digest(extra)

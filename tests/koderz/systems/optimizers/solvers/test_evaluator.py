@@ -1,0 +1,339 @@
+"""The evaluator holds a search to its budget, whatever the order of replies, and picks the winner fairly."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.systems.optimizers.datasets.metrics import AskJudge, Graded, TextMetric, Unread
+from koderz.systems.optimizers.datasets.payload import Item
+from koderz.types import Completion, Message, Sampling
+from tests.koderz.systems.optimizers.solvers.worlds import World, candidates_of, plan_of, results_of, searched
+from tests.koderz.systems.optimizers.solvers.worlds import test_scores as scores_on_test
+from tests.koderz.world import Run, Scripted, begun, resumed
+from tracker.journal import NAME
+
+OWN = '''
+import asyncio
+
+async def shorter(evaluator, *, tries=5):
+    for number in range(tries):
+        await evaluator.score(evaluator.initial.with_system(f"Answer briefly, {number}."))
+
+async def greedy(evaluator):
+    """Far more at once than the budget has room for."""
+    candidates = [evaluator.initial.with_system(f"variant {n}") for n in range(100)]
+    await asyncio.gather(*(evaluator.score(each, evaluator.validation) for each in candidates))
+
+async def repeating(evaluator):
+    while True:
+        await evaluator.score(evaluator.initial)
+
+async def asking(evaluator):
+    while True:
+        for text in (await evaluator.propose([{"role": "user", "content": "More?"}])).get("prompts", ()):
+            await evaluator.score(evaluator.initial.with_system(text))
+
+async def odd(evaluator):
+    initial = evaluator.initial
+    for candidate in (
+        initial.with_system("x" * 20_001),
+        initial.with_user("What is it?"),
+        initial.with_user("{question} Answer!"),
+        initial.with_demos(["world/test/1"]),
+        initial.with_system("For example, " + SECRET.upper() + "!"),
+        initial.with_system("Say {question} and {nothing}."),
+        initial.with_user("Well: {question}"),
+    ):
+        scored = await evaluator.score(candidate, evaluator.validation[:1])
+        assert bool(scored.refused) == (not scored.scores)
+
+async def peeking(evaluator):
+    await evaluator.score(evaluator.initial, TEST)
+'''
+
+
+def own(folder: Path, name: str, **values: Any) -> str:
+    path = folder / "own.py"
+    path.write_text("".join(f"{key} = {value!r}\n" for key, value in values.items()) + OWN)
+    return f"{path}:{name}"
+
+
+def asked_items(model: Scripted) -> int:
+    return sum(sampling.temperature == 0 for _, sampling in model.asked)
+
+
+class Late(Scripted):
+    """A model that answers at random moments."""
+
+    async def wait(self) -> None:
+        await asyncio.sleep(random.random() * 0.002)
+
+
+def content_of(run: Run, *without: str) -> tuple[Any, ...]:
+    """What a run came to, by arm and sample, without ids, times and these fields of what was done once."""
+    names = {line.experiment_id: (line.arm, line.sample) for line in run.of("experiment")}
+    grades = sorted((*names[g.experiment_id], g.item, *sorted(g.labels.items()), g.score) for g in run.of("grade"))
+    once = {
+        (*names[o.experiment_id], o.name): {name: value for name, value in o.value.items() if name not in without}
+        for o in run.of("once")
+    }
+    scores = {names[e.experiment_id]: (e.verdict, e.score, e.metrics, e.note) for e in run.of("experiment")}
+    return grades, once, scores
+
+
+ALL = ("random_search", "few_shot", "meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "gepa")
+FEW = [pytest.param(name, marks=() if name in ("few_shot", "meta_prompt") else pytest.mark.slow) for name in ALL]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", FEW)
+def test_the_same_seed_and_replies_make_the_same_search_at_any_pace(tmp_path: Path, solver: str) -> None:
+    world = World("rule")
+    one = searched(tmp_path / "a", world, "none", solver, seeds=2, budget_calls=200, item_concurrency=1)
+    other = searched(
+        tmp_path / "b", world, "none", solver, seeds=2, budget_calls=200, item_concurrency=16, concurrency=1,
+        model=Late(world),
+    )  # fmt: skip
+
+    assert content_of(one, "calls") == content_of(other, "calls")
+
+
+@pytest.mark.parametrize("name", ["greedy", *ALL])
+def test_no_metric_call_is_made_above_the_budget_and_none_twice(tmp_path: Path, name: str) -> None:
+    world = World("rule")
+    model = Scripted(world)
+    solver = own(tmp_path, name) if name == "greedy" else name
+    run = searched(tmp_path, world, solver, model=model, budget_calls=150, item_concurrency=64)
+
+    (result,) = results_of(run).values()
+    calls = Counter(call.purpose for call in run.of("call"))
+    pairs = Counter((grade.item, grade.labels["candidate"]) for grade in run.of("grade"))
+    assert calls["item"] == result["metric_calls"] <= 150
+    assert set(pairs.values()) == {1}
+    assert calls["test"] in (0, 100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", FEW)
+def test_a_search_that_was_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Path, solver: str) -> None:
+    world = World("rule")
+    plan = plan_of(tmp_path, world, solver, budget_calls=120)
+    whole = asyncio.run(begun(plan, Scripted(world)))
+    lines = (whole.folder / NAME).read_bytes().splitlines(keepends=True)
+    for cut in random.Random(solver).sample(range(2, len(lines)), 6):
+        folder = tmp_path / str(cut) / whole.folder.name
+        folder.mkdir(parents=True)
+        (folder / NAME).write_bytes(b"".join(lines[:cut]))
+        recorded = sum(b'"kind":"call"' in line for line in lines[:cut])
+        model = Late(world)
+        again = asyncio.run(resumed(folder, replace(plan, record=whole.lines[0]), model))  # type: ignore[arg-type]
+        assert again.ended.status == "complete"
+        assert content_of(again) == content_of(whole)
+        assert len(model.asked) == len(whole.of("call")) - recorded
+
+
+def test_at_most_so_many_requests_of_an_experiment_are_in_flight(tmp_path: Path) -> None:
+    world = World("rule")
+    model = Late(world)
+    settings = {"max_connections": 100}
+    searched(tmp_path, world, "meta_prompt", model=model, budget_calls=120, item_concurrency=3, settings=settings)
+    assert model.most_at_once == 3
+
+
+def test_the_initial_prompt_alone_is_asked_for_the_test_split_alone(tmp_path: Path) -> None:
+    model = Scripted(World("rule"))
+    run = searched(tmp_path, World("rule"), "none", model=model)
+
+    assert len(model.asked) == 100
+    assert {grade.labels["split"] for grade in run.of("grade")} == {"test"}
+    (experiment,) = run.of("experiment")
+    assert experiment.verdict == "baseline"
+    assert experiment.score == pytest.approx(sum(scores_on_test(run, "none")[0].values()) / 100)
+
+
+def test_where_nothing_beats_the_initial_prompt_it_is_kept_and_not_tested_again(tmp_path: Path) -> None:
+    def always(messages: Sequence[Message], sampling: Sampling) -> str:
+        return "wrong"
+
+    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), model=Scripted(always))
+    (experiment,), (result,) = run.of("experiment"), results_of(run).values()
+    assert (experiment.verdict, experiment.score) == ("kept", None)
+    assert result["winner"] == result["initial"]
+    assert "nothing beat the initial prompt" in experiment.note
+    assert not [call for call in run.of("call") if call.purpose == "test"]
+
+
+def test_the_winner_is_the_best_on_all_of_validation(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule"), "meta_prompt", budget_calls=300)
+    (result,) = results_of(run).values()
+    means = result["validation"]
+    assert result["winner"] == max(means, key=lambda digest: means[digest])
+    assert 2 <= len(means) <= 4
+    for digest in means:
+        graded = {g.item for g in run.of("grade") if g.labels == {"split": "validation", "candidate": digest}}
+        assert len(graded) == 40
+
+
+def test_twenty_proposals_in_a_row_that_bring_nothing_new_end_a_search(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule"), own(tmp_path, "repeating"))
+    (result,) = results_of(run).values()
+    assert (result["finish_reason"], result["metric_calls"]) == ("stale", 40)
+
+
+def test_replies_that_cannot_be_read_are_asked_for_once_more_and_counted(tmp_path: Path) -> None:
+    def mute(messages: Sequence[Message], sampling: Sampling) -> str:
+        return "I would rather not."
+
+    model = Scripted(mute)
+    run = searched(tmp_path, World("rule"), own(tmp_path, "asking"), model=model)
+    (result,) = results_of(run).values()
+    assert (result["finish_reason"], result["unreadable"], result["reasoning_calls"]) == ("stale", 20, 40)
+
+
+@pytest.mark.parametrize("reply", ['{"failure_modes": [{"name": "all"}]}', '{"prompts": ["Answer.", "{}", "Answer."]}'])
+@pytest.mark.parametrize("solver", ["meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "gepa"])
+def test_a_search_ends_where_replies_bring_nothing_that_was_asked_for(tmp_path: Path, solver: str, reply: str) -> None:
+    world = World("rule")
+
+    def useless(messages: Sequence[Message], sampling: Sampling) -> str:
+        return reply if sampling.temperature else world(messages, sampling)
+
+    run = searched(tmp_path, world, solver, model=Scripted(useless))
+    (result,) = results_of(run).values()
+    assert result["finish_reason"] in ("stale", "converged")
+    assert result["reasoning_calls"] <= 100
+
+
+def test_requests_for_prompts_are_drawn_at_one_each_with_a_seed_of_its_own(tmp_path: Path) -> None:
+    world, model = World("rule"), Scripted(World("rule"))
+    searched(tmp_path, world, "meta_prompt", model=model, budget_calls=200)
+    requests = [sampling for messages, sampling in model.asked if "JSON object" in str(messages[-1]["content"])]
+    assert len(requests) > 1
+    assert {each.temperature for each in requests} == {1.0}
+    assert len({each.seed for each in requests}) == len(requests)
+
+
+def test_another_model_may_write_the_prompts(tmp_path: Path) -> None:
+    world = World("rule")
+    writer = Scripted(world)
+    plan = plan_of(tmp_path, world, "meta_prompt", budget_calls=200, roles={"reasoning": "writer"})
+    run = asyncio.run(begun(plan, {"scripted": Scripted(world), "writer": writer}))
+    assert writer.asked
+    assert {call.role for call in run.of("call") if call.purpose == "propose"} == {"reasoning"}
+
+
+def test_proposals_that_are_too_long_or_hold_a_test_item_or_lack_the_item_are_refused(tmp_path: Path) -> None:
+    world = World("rule")
+    secret = world.item("test", 3).text
+    model = Scripted(world)
+    run = searched(tmp_path, world, own(tmp_path, "odd", SECRET=secret), model=model)
+    (result,) = results_of(run).values()
+    assert result["refused"] == 5
+    told = [str(messages[0]["content"]) for messages, _ in model.asked]
+    assert "Say {question} and {nothing}.\n\nAnswer with one word." in told  # which no value takes the place of
+
+
+def test_an_items_own_braces_are_not_filled(tmp_path: Path) -> None:
+    dataset = World("rule").dataset(10, 10, 10)
+    columns = {"question": "copper {question} {gold}", "gold": "no"}
+    item = Item("world/test/0", columns, "x")
+    dataset = replace(dataset, splits={**dataset.splits, "test": (item,)})
+    model = Scripted(World("rule"))
+    asyncio.run(begun(plan_of(tmp_path, dataset, "none"), model))
+    assert [messages[-1]["content"] for messages, _ in model.asked] == ["copper {question} {gold}"]
+
+
+def test_a_solver_cannot_reach_the_test_split(tmp_path: Path) -> None:
+    source = own(tmp_path, "peeking", TEST=[])
+    (tmp_path / "own.py").write_text(
+        (tmp_path / "own.py")
+        .read_text()
+        .replace(
+            "TEST = []",
+            "from koderz.systems.optimizers.datasets.payload import Item\nTEST = [Item('world/test/0', {}, '')]",
+        )
+    )
+    run = searched(tmp_path, World("rule"), source)
+    assert "neither a train nor a validation item" in run.of("fault")[0].reason
+
+
+def test_a_search_ends_at_its_cost_cap_with_what_its_last_passes_take_left(tmp_path: Path) -> None:
+    def dear(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        return Completion(World("rule")(messages, sampling), cost=0.001)
+
+    settings = {"max_experiment_cost": 0.5}
+    run = searched(tmp_path, World("rule"), "meta_prompt", model=Scripted(dear), settings=settings)
+    (result,), (experiment,) = results_of(run).values(), run.of("experiment")
+    assert result["finish_reason"] == "usd"
+    assert experiment.cost <= 0.5
+    assert len(scores_on_test(run, "meta_prompt")[0]) == 100
+
+
+@dataclass(frozen=True)
+class Judged(TextMetric):
+    """A metric that asks a model, whose replies on some items can't be read."""
+
+    name: str = "judged"
+    asks_judge: bool = True
+
+    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:
+        assert ask_judge
+        said = await ask_judge([{"role": "user", "content": f"Is it right? {item.id} {reply}"}])
+        if item.id.endswith("7"):
+            raise Unread(said.text)
+        return Graded(float(said.text), {}, "" if said.text == "1" else "wrong")
+
+
+def test_items_whose_judge_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
+    dataset = replace(World("rule").dataset(10, 10, 20), metric=Judged())
+
+    def model(messages: Sequence[Message], sampling: Sampling) -> str:
+        return "1" if "Is it right?" in str(messages[-1]["content"]) else "wrong"
+
+    run = asyncio.run(begun(plan_of(tmp_path, dataset, "none", roles={"judge": "scripted"}), Scripted(model)))
+    (experiment,), (result,) = run.of("experiment"), results_of(run).values()
+    assert (experiment.score, result["faults"]) == (1.0, 2)
+    assert {g.item for g in run.of("grade") if "fault" in g.labels} == {"world/test/7", "world/test/17"}
+    assert {call.purpose for call in run.of("call")} == {"test", "judge"}
+
+
+def test_a_search_ends_where_its_parameters_say_so(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule"), "meta_prompt", parameters={"max_trials": 3})
+    (result,) = results_of(run).values()
+    assert result["finish_reason"] == "limit"
+
+
+def test_a_solver_of_ones_own_is_scored_without_returning_anything(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), parameters={"tries": 2})
+    (result,), (experiment,) = results_of(run).values(), run.of("experiment")
+    assert (result["finish_reason"], experiment.solver) == ("converged", "shorter")
+    assert len(candidates_of(run, experiment.experiment_id)) == 3
+
+
+def test_a_failing_call_ends_the_experiment_and_a_retry_goes_on_from_it(tmp_path: Path) -> None:
+    from koderz.errors import Fault
+
+    world = World("rule")
+
+    class Failing(Scripted):
+        async def wait(self) -> None:
+            if len(self.asked) == 60:
+                raise Fault("the server is gone")
+
+    plan = plan_of(tmp_path, world, "meta_prompt", budget_calls=120)
+    model = Failing(world)
+    run = asyncio.run(begun(plan, model))
+    assert [fault.reason for fault in run.of("fault")] == ["the server is gone"]
+    recorded = len(run.of("call"))
+    again = Scripted(world)
+    done = asyncio.run(resumed(run.folder, replace(plan, record=run.lines[0]), again, faults=True))  # type: ignore[arg-type]
+    assert done.ended.status == "complete"
+    assert len(again.asked) == len(done.of("call")) - recorded

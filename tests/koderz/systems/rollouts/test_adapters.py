@@ -1,0 +1,119 @@
+"""How command lines of others are found, started and read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koderz.errors import KoderzError
+from koderz.solvers import load_solver
+from koderz.systems.rollouts.agents.adapters import AGENTS, Adapter, Dirs, Event, npm_package, python_package
+from tracker.registry import find
+
+DIRS = Dirs("/opt/agent", "/home/user", "/workspace", "http://127.0.0.1:1", "the-token")
+LINES: Mapping[str, list[Any]] = {  # as the real ones printed them, shortened
+    "codex": [
+        {"type": "thread.started", "thread_id": "01a200e3"},
+        {"type": "item.completed", "item": {"id": "item_0", "type": "error", "message": "Model metadata not found."}},
+        {"type": "item.started", "item": {"id": "item_1", "type": "command_execution", "status": "in_progress"}},
+        {"type": "item.completed", "item": {"id": "item_1", "type": "command_execution", "command": "ls"}},
+        {"type": "item.completed", "item": {"id": "item_2", "type": "agent_message", "text": "Done."}},
+        {"type": "turn.completed", "usage": {"input_tokens": 2000}},
+        {"type": "turn.failed", "error": {"message": "the cost cap is reached"}},
+    ],
+    "claude-code": [
+        {"type": "system", "subtype": "init"},
+        {
+            "type": "assistant",
+            "message": {"content": [{"type": "tool_use", "name": "Bash", "input": {"command": "ls"}}]},
+        },
+        {"type": "user", "message": {"role": "user", "content": [{"type": "tool_result"}]}},
+        {"type": "assistant", "message": {"content": [{"type": "text", "text": "Done."}]}},
+        {"duration_api_ms": 2106, "type": "result", "is_error": False, "result": "Done."},
+        {"type": "result", "is_error": True, "result": "API Error: 402"},
+    ],
+    "mini-swe-agent": ["mini-swe-agent (step 1, $0.00):", "Submitted"],
+    "aider": ["Applied edit to pages.py", "Tokens: 1.2k sent, 345 received."],
+}
+TOLD = {
+    "codex": [
+        *(Event("tool", "ls"), Event("message", "Done."), Event("end")),
+        Event("error", "the cost cap is reached"),
+    ],
+    "claude-code": [
+        *(Event("tool", 'Bash {"command": "ls"}'), Event("message", "Done."), Event("end")),
+        Event("error", "API Error: 402"),
+    ],
+    "mini-swe-agent": [Event("tool", "mini-swe-agent (step 1, $0.00):")],
+    "aider": [Event("tool", "Applied edit to pages.py")],
+}
+
+
+def adapter_of(name: str) -> Adapter:
+    adapter: Adapter = find("agent", name, AGENTS, "")
+    return adapter
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_what_an_agent_prints_is_read(name: str) -> None:
+    lines = [line if isinstance(line, str) else json.dumps(line) for line in LINES[name]]
+    noise = ["", "{", "[1]", '{"type": 5}', "plain"]
+    assert [event for line in (*lines, *noise) for event in adapter_of(name).events(line)] == TOLD[name]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_is_told_its_task_and_where_the_bridge_is(name: str) -> None:
+    argv, environment = adapter_of(name).command("do it; --now", "m", DIRS)
+    assert "/opt/agent" in argv
+    assert any("do it; --now" in word for word in argv)
+    told = " ".join([*argv, *environment.values()])
+    assert DIRS.url in told
+    assert name == "codex" or DIRS.token in environment.values()
+
+
+def test_an_npm_package_is_run_by_its_native_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = tmp_path / "node_modules/@openai"
+    wrapper, native = scope / "codex/bin/codex.js", scope / "codex-linux-x64/vendor/x86/bin/codex"
+    for path in (wrapper, native):
+        path.parent.mkdir(parents=True)
+        path.write_text("#!/usr/bin/env node\n")
+        path.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/codex").symlink_to(wrapper)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert npm_package("codex", "codex-*/vendor/*/bin/codex", up=1) == (str(native), (str(native.parents[1]),))
+    native.unlink()
+    assert npm_package("codex", "codex-*/vendor/*/bin/codex", up=1) == (str(wrapper), (str(wrapper),))
+    assert npm_package("other", "*") is None
+
+
+def test_a_python_package_comes_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    (tmp_path / "base/bin").mkdir(parents=True)
+    (tmp_path / "base/bin/python3").touch(0o755)
+    (tmp_path / "venv/bin/python").symlink_to(tmp_path / "base/bin/python3")
+    program = tmp_path / "venv/bin/mini"
+    program.write_text(f"#!{tmp_path}/venv/bin/python\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    found = python_package("mini")
+    assert found is not None
+    assert found.program == str(program)
+    assert set(found.folders) == {str(program), str(tmp_path / "venv"), str(tmp_path / "base")}
+
+
+def test_agents_of_other_packages_are_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_agent.py").write_text("install = 'make it'\ndef find(): return None\n")
+    info = tmp_path / "own_agent-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-agent\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[koderz.agents]\nown = own_agent\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    solver = load_solver("agent:own", {}, {})
+    assert (solver.name, solver.is_foreign, solver.restarts) == ("agent:own", True, True)
+    with pytest.raises(KoderzError, match="there is no agent 'none'"):
+        load_solver("agent:none", {}, {})

@@ -1,0 +1,182 @@
+"""Tasks that bring their own tests: Harbor's rewards and terminal-bench's exit code, where the agent worked."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.local import Local
+from koderz.systems.rollouts.formats import load_task
+from koderz.systems.rollouts.grading import Graded, grade
+from koderz.systems.rollouts.options import RolloutsOptions
+from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace
+
+pytestmark = pytest.mark.slow
+
+
+async def _at_once(_name: str, make: object, **_: object) -> object:
+    return await make()  # type: ignore[operator]
+
+
+def _graded(task: Rollout, line: str, *, anew: bool = False) -> Graded:
+    """What is graded of an agent that runs a line. `anew`: from its diff, as a rescore does it."""
+
+    async def worked() -> Graded:
+        async with Local() as local:
+            stores = Stores({"": local})
+            with scratch() as place:
+                workspace = Workspace(task, stores, place, _at_once, RolloutsOptions())
+                await workspace.shell(line)
+                diff = str((await workspace.diff())["diff"])
+                PLACE.set(place)
+                where = stores.left(task, diff)
+                assert where == place
+                assert stores.left(task, diff) is None
+                return await grade(task, diff, await stores.of(task), local, None if anew else where)
+
+    return asyncio.run(worked())
+
+
+def _harbor(folder: Path, tests: str) -> Rollout:
+    (folder / "environment").mkdir(parents=True)
+    (folder / "tests").mkdir()
+    (folder / "task.toml").write_text('version = "1.0"\n')
+    (folder / "instruction.md").write_text("Do it.")
+    (folder / "environment/Dockerfile").write_text("FROM x\nWORKDIR /app\nRUN echo a.log > .gitignore\n")
+    (folder / "tests/test.sh").write_text(tests)
+    return load_task(folder)
+
+
+def test_each_experiment_is_graded_where_its_own_agent_was(tmp_path: Path) -> None:
+    """Also where another has ended with the same diff."""
+    task, stores = _harbor(tmp_path / "task", ""), Stores()
+    places = [tmp_path / name for name in "abc"]
+
+    async def experiment(place: Path, both: asyncio.Barrier) -> Path | None:
+        PLACE.set(place)
+        stores.leave(task, "the same", place)
+        await both.wait()
+        return stores.left(task, "the same")
+
+    async def at_once() -> list[Path | None]:
+        both = asyncio.Barrier(len(places))
+        return await asyncio.gather(*(experiment(place, both) for place in places))
+
+    assert asyncio.run(at_once()) == places
+
+
+_REWARD = "echo {} > /logs/verifier/{}\n"
+
+
+def test_the_verifier_goes_on_where_the_agent_ended(tmp_path: Path) -> None:
+    """Also with what no diff has: ignored files, and those of its home and /tmp."""
+    tests = "ls /tests/test.sh; cat a.log ~/b /tmp/c && " + _REWARD.format(1, "reward.txt")
+    task = _harbor(tmp_path / "task", tests)
+    line = "ls /tests && exit; echo 1 > a.log; echo 2 > ~/b; echo 3 > /tmp/c; touch new; sleep 1000 &"
+    assert _graded(task, line).scored.success
+    with pytest.raises(Fault, match="wrote no reward"):
+        _graded(task, line, anew=True)
+
+
+@pytest.mark.parametrize(
+    ("tests", "score", "success"),
+    [
+        (_REWARD.format(1, "reward.json") + _REWARD.format(0, "reward.txt"), 1.0, True),
+        (_REWARD.format('{{"a": 1, "b": 0.5}}'.replace("{{", "'{").replace("}}", "}'"), "reward.json"), 0.75, False),
+        (_REWARD.format(0.25, "reward.txt") + "exit 1\n", 0.25, False),
+    ],
+    ids=["json before text", "several", "a part"],
+)
+def test_rewards_are_the_score(tmp_path: Path, tests: str, score: float, success: bool) -> None:
+    found = _graded(_harbor(tmp_path / "task", tests), "true").scored
+    assert (found.total_score, found.success) == (score, success)
+
+
+@pytest.mark.parametrize(
+    "tests",
+    ["true", *(_REWARD.format(value, "reward.json") for value in ("NaN", "1e999", "true", "'{}'", "'[1]'", "x"))],
+)
+def test_no_reward_or_none_that_is_finite_is_a_fault(tmp_path: Path, tests: str) -> None:
+    with pytest.raises(Fault, match="reward"):
+        _graded(_harbor(tmp_path / "task", tests + "\n"), "true")
+
+
+def test_a_verifier_that_takes_too_long_is_a_fault(tmp_path: Path) -> None:
+    task = _harbor(tmp_path / "task", "sleep 1000\n")
+    with pytest.raises(Fault, match="takes longer"):
+        _graded(Rollout(**{**{name: getattr(task, name) for name in task.__slots__}, "test_seconds": 1.0}), "true")
+
+
+@pytest.mark.parametrize(("line", "success"), [("echo 1 > a.log", True), ("true", False)])
+def test_terminal_bench_passes_by_exit_code_0(tmp_path: Path, line: str, success: bool) -> None:
+    folder = tmp_path / "task"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.yaml").write_text("instruction: Do it.\n")
+    (folder / "Dockerfile").write_text("FROM x\nWORKDIR /app\nRUN echo a.log > .gitignore\n")
+    (folder / "run-tests.sh").write_text("test -d $TEST_DIR && grep -q 1 a.log\n")
+    assert _graded(load_task(folder), line).scored.success is success
+
+
+_PATH = "export PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"  # or uv finds the environment that these tests run in
+_APT = f"#!/bin/bash\n{_PATH}apt-get update\napt-get install -y curl\n"
+_UV = "curl -LsSf https://example.invalid/uv/install.sh | sh\nsource $HOME/.local/bin/env\nuv init\n"
+_PUBLISHED = _APT + _UV + "uv add pytest==8.4.1\nuv run pytest $TEST_DIR/test_outputs.py -rA\n"
+_STRICT = _APT.replace("\napt-get update", "\nset -e\napt-get update", 1) + "bash $TEST_DIR/check.sh\n"
+_WRITES = (
+    "if [ $? -eq 0 ]; then\n  echo 1 > /logs/verifier/reward.txt\nelse\n  echo 0 > /logs/verifier/reward.txt\nfi\n"
+)
+_UVX = _APT + "uvx -p 3.13 -w pytest==8.4.1 pytest --ctrf /logs/verifier/ctrf.json /tests/test_outputs.py -rA\n"
+
+
+def _terminal_bench(folder: Path, tests: str) -> Rollout:
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.yaml").write_text("instruction: Do it.\n")
+    (folder / "Dockerfile").write_text("FROM x\nWORKDIR /app\nRUN echo 1 > given\n")
+    (folder / "tests/test_outputs.py").write_text("def test_it():\n    assert open('given').read() == '2\\n'\n")
+    (folder / "run-tests.sh").write_text(tests)
+    return load_task(folder)
+
+
+@pytest.mark.parametrize("tests", [_PUBLISHED, _STRICT], ids=["published", "ends at apt-get"])
+def test_a_verifier_that_ends_before_a_test_has_run_is_a_fault(tmp_path: Path, tests: str) -> None:
+    with pytest.raises(
+        Fault, match=r"ended before a test had run: .*(apt-get|Could not|resolv|fetch|root|dpkg|missing)"
+    ):
+        _graded(_terminal_bench(tmp_path / "task", tests), "echo 2 > given")
+
+
+def test_a_verifier_of_harbor_s_that_rewards_its_own_failure_with_0_is_a_fault(tmp_path: Path) -> None:
+    with pytest.raises(Fault, match="ended before a test had run"):
+        _graded(_harbor(tmp_path / "task", _UVX + _WRITES), "true")
+
+
+@pytest.mark.parametrize(
+    ("line", "success"),
+    [
+        ("echo 2 > given", True),
+        ("true", False),
+        ("echo 'import os; os._exit(3)' > conftest.py", False),
+        ("echo '[pytest' > pytest.ini", False),
+        ("mkdir pytest; echo 'raise SystemExit(7)' > pytest/__init__.py", False),
+        ("echo 'import time; time.sleep(1000)' > conftest.py", False),
+    ],
+)
+def test_an_agent_makes_no_fault_of_its_failure_by_what_ends_the_verifier(
+    tmp_path: Path, line: str, success: bool
+) -> None:
+    """Without its changes the verifier can run its tests."""
+    task = _terminal_bench(tmp_path / "task", "cp $TEST_DIR/test_outputs.py .\npython3 -m pytest test_outputs.py -rA\n")
+    found = _graded(replace(task, test_seconds=20.0), line)
+    assert found.scored.success is success, found.log
+
+
+def test_a_verifier_that_only_the_agent_s_changes_keep_from_a_reward_gives_0(tmp_path: Path) -> None:
+    task = _harbor(tmp_path / "task", "test -e breaks && exit 1; echo 1 > /logs/verifier/reward.txt\n")
+    found = _graded(task, "touch breaks")
+    assert (found.scored.total_score, found.cause) == (0.0, "tests")
