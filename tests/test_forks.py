@@ -32,7 +32,7 @@ def test_forks_end_with_a_process_that_is_killed() -> None:
     wait_for(lambda: are_gone(processes))
 
 
-def test_what_a_test_leaves_running_is_ended_and_closed(koderz: Shell) -> None:
+def test_processes_left_by_a_test_are_ended(koderz: Shell) -> None:
     left = koderz.start("benchmark", 0, 1, "--model", "simulated", "--simulated-latency", 3600)
     wait_for(lambda: list(koderz.results.glob("*/journal.jsonl")))
     processes = with_descendants({left.pid})
@@ -46,7 +46,7 @@ def test_what_a_test_leaves_running_is_ended_and_closed(koderz: Shell) -> None:
     wait_for(lambda: are_gone(processes))
 
 
-def test_what_ended_before_it_was_to_be_killed_is_no_error(koderz: Shell) -> None:
+def test_process_that_ended_before_its_kill_is_no_error(koderz: Shell) -> None:
     quick = koderz.start("--version")
     quick.wait(PATIENCE)
 

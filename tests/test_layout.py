@@ -24,12 +24,12 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
-def test_no_module_is_longer_than_can_be_read_at_a_sitting() -> None:
+def test_modules_are_at_most_500_lines() -> None:
     long = {str(path.relative_to(ROOT)): lines for path in modules() if (lines := _lines(path)) > MOST_LINES}
     assert not long
 
 
-def test_no_function_is_longer_than_a_screen() -> None:
+def test_functions_are_at_most_60_lines() -> None:
     long = {
         f"{path.relative_to(ROOT)}:{each.lineno} {each.name}": length
         for path in modules()
@@ -39,7 +39,7 @@ def test_no_function_is_longer_than_a_screen() -> None:
     assert not long
 
 
-def test_few_modules_lie_directly_in_koderz() -> None:
+def test_modules_directly_in_koderz_are_few() -> None:
     found = [path.name for path in (ROOT / "koderz").glob("*.py")]
     assert 0 < len(found) <= MOST_MODULES
 

@@ -26,7 +26,7 @@ def test_that_always_fails():
 
 
 @pytest.mark.slow
-def test_what_passes_when_it_is_run_again_is_named_in_the_last_lines(tmp_path: Path) -> None:
+def test_rerun_that_passes_is_named_in_the_last_lines(tmp_path: Path) -> None:
     (tmp_path / "test_tries.py").write_text(TESTS)
     options = re.findall(r"options=\((--reruns .*)\)", (ROOT / "scripts/test").read_text())[0].split()
     command = ["-m", "pytest", "-n", "2", "-c", ROOT / "pyproject.toml", "-p", "tests.conftest", *options, tmp_path]

@@ -57,7 +57,7 @@ def cut_short(left_out: str) -> None:
 # Running
 
 
-def test_a_range_is_run_and_comes_back_as_its_summary() -> None:
+def test_benchmark_returns_the_summary_of_a_range() -> None:
     summary = benchmark(range(2), mode="comparative", model="simulated")
 
     assert (summary.status, summary.mode, summary.planned) == ("complete", "comparative", 4)
@@ -75,7 +75,7 @@ def test_problems_may_be_named_or_be_all(problems: Any, ids: list[str]) -> None:
     assert [result.problem_id for result in benchmark(problems).results] == ids
 
 
-def test_an_empty_choice_of_problems_runs_nothing() -> None:
+def test_benchmark_of_an_empty_choice_runs_nothing() -> None:
     with pytest.raises(KoderzError):
         benchmark([])
 
@@ -99,7 +99,7 @@ def test_settings_take_paths_and_plain_values(folder: Path) -> None:
     assert summary.config["temperature"] == 0
 
 
-def test_a_solver_of_ones_own_gets_its_arguments() -> None:
+def test_users_solver_gets_its_arguments() -> None:
     Path("own.py").write_text(
         "async def solve(task, ask, judge, *, times=1, loud=False, word='x'):\n"
         "    assert (times, loud, word) == (3, True, 'a b')\n"
@@ -111,7 +111,7 @@ def test_a_solver_of_ones_own_gets_its_arguments() -> None:
     assert (summary.mode, len(summary.results), summary.faults) == ("solve", 1, [])
 
 
-def test_the_file_of_a_solver_is_executed_once_though_its_model_is_found_only_later() -> None:
+def test_solver_file_is_executed_once_though_its_model_is_found_later() -> None:
     Path("koderz.toml").write_text("judges = 1\n")
     Path("own.py").write_text(
         "with open('executed', 'a') as file:\n    file.write('x')\n\n\n"
@@ -141,18 +141,18 @@ def test_the_file_of_a_solver_is_executed_once_though_its_model_is_found_only_la
         (range(1), {"base_url": "http://127.0.0.1:9", "model": "openai/x", "api_key_env": "NOPE"}, "set NOPE"),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_is_created(problems: Any, settings: Any, said: str) -> None:
+def test_invalid_arguments_are_told_before_anything_is_created(problems: Any, settings: Any, said: str) -> None:
     with pytest.raises(KoderzError, match=said):
         benchmark(problems, **settings)
     assert not Path("benchmark_results").exists()
 
 
-def test_a_model_that_cannot_be_reached_is_an_error_and_never_another_one() -> None:
+def test_unreachable_model_is_an_error_and_never_another() -> None:
     with pytest.raises((Unreachable, koderz.Fault), match=r"127\.0\.0\.1:9"):
         benchmark(range(1), model="openai/gpt", base_url="http://127.0.0.1:9/v1", max_retries=0)
 
 
-def test_a_run_may_be_made_beside_another_in_one_loop_and_outside_the_main_thread() -> None:
+def test_benchmark_runs_beside_another_and_outside_the_main_thread() -> None:
     found: list[koderz.Summary] = []
 
     async def both() -> None:
@@ -168,7 +168,7 @@ def test_a_run_may_be_made_beside_another_in_one_loop_and_outside_the_main_threa
 # One experiment
 
 
-def test_one_experiment_has_a_journal_and_no_run() -> None:
+def test_single_experiment_has_a_journal_and_no_run() -> None:
     summary = asyncio.run(koderz.run("T/1"))
 
     assert (summary.run_id, [result.problem_id for result in summary.results]) == (None, ["T/1"])
@@ -177,13 +177,13 @@ def test_one_experiment_has_a_journal_and_no_run() -> None:
     assert not list(Path("benchmark_results").glob("*.json"))
 
 
-def test_one_experiment_is_one_whatever_else_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_experiment_ignores_other_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KODERZ_SAMPLES", "4")
 
     assert len(asyncio.run(koderz.run("T/1")).results) == 1
 
 
-def test_one_experiment_has_one_solver() -> None:
+def test_single_experiment_has_one_solver() -> None:
     with pytest.raises(KoderzError, match="one experiment has one solver"):
         asyncio.run(koderz.run("T/1", mode="comparative"))
 
@@ -191,7 +191,7 @@ def test_one_experiment_has_one_solver() -> None:
 # Picking up
 
 
-def test_of_a_finished_run_there_is_nothing_to_do_but_its_summary() -> None:
+def test_resume_of_a_finished_run_returns_its_summary() -> None:
     first = benchmark(range(2))
     (journal,), summary = journals(), Path("benchmark_results") / f"{first.run_id}.json"
     before, saved = journal.read_bytes(), summary.read_bytes()
@@ -202,7 +202,7 @@ def test_of_a_finished_run_there_is_nothing_to_do_but_its_summary() -> None:
     assert (again, journal.read_bytes(), summary.read_bytes()) == (first, before, saved)
 
 
-def test_what_is_missing_is_done_by_resume_wherever_the_run_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_completes_a_run_wherever_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = benchmark(range(3), dataset=folder / "tasks.jsonl")
     cut_short('"problem_id":"T/1"')
     (folder / "other").mkdir()
@@ -214,7 +214,7 @@ def test_what_is_missing_is_done_by_resume_wherever_the_run_is(folder: Path, mon
     assert again.status == "complete"
 
 
-def test_a_retry_runs_what_ended_in_a_fault() -> None:
+def test_retry_runs_what_ended_in_a_fault() -> None:
     first = benchmark(range(3), simulated_fault_rate=1.0)
     assert (len(first.faults), first.status) == (3, "incomplete")
 
@@ -236,7 +236,7 @@ def test_rescoring_asks_nothing() -> None:
     assert path.read_text().count('{"kind":"experiment"') == 6
 
 
-def test_what_the_plan_settled_stays_settled_and_what_may_differ_is_checked() -> None:
+def test_resume_keeps_planned_settings_and_checks_others() -> None:
     benchmark(range(1))
 
     for name in ("model", "seed", "samples", "results_folder"):
@@ -246,7 +246,7 @@ def test_what_the_plan_settled_stays_settled_and_what_may_differ_is_checked() ->
         asyncio.run(koderz.resume(concurrency=0))
 
 
-def test_a_run_by_a_solver_of_ones_own_is_picked_up_where_it_was_begun_and_nowhere_else(
+def test_resume_of_a_users_solver_needs_the_folder_where_it_began(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("own.py").write_text(
@@ -265,7 +265,7 @@ def test_a_run_by_a_solver_of_ones_own_is_picked_up_where_it_was_begun_and_nowhe
 # The module
 
 
-def test_every_public_name_is_there_sorted_and_no_other() -> None:
+def test_public_names_are_complete_and_sorted() -> None:
     assert list(koderz.__all__) == sorted(koderz.__all__)
     assert all(getattr(koderz, name) is not None for name in koderz.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

@@ -97,7 +97,7 @@ def told(summary: Summary) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_damaged_journal_gives_the_same_with_and_without_its_index(
+def test_damaged_journal_reads_the_same_with_and_without_its_index(
     recorded: tuple[Plan, Path], tmp_path: Path, seed: int
 ) -> None:
     whole = recorded[1]
@@ -131,7 +131,7 @@ def test_a_damaged_journal_gives_the_same_with_and_without_its_index(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_damaged_run_is_resumed_to_its_end_and_pays_for_nothing_that_can_be_read(
+def test_damaged_run_is_resumed_and_pays_nothing_twice(
     recorded: tuple[Plan, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
@@ -171,9 +171,7 @@ def _ends(records: Sequence[Record]) -> list[Experiment]:
     return [record for record in records if isinstance(record, Experiment)]
 
 
-def test_a_line_with_damage_in_what_nobody_reads_is_the_same_to_every_reader(
-    recorded: tuple[Plan, Path], tmp_path: Path
-) -> None:
+def test_damaged_field_that_is_unread_is_the_same_to_every_reader(recorded: tuple[Plan, Path], tmp_path: Path) -> None:
     """A decoder passes over a field that it doesn't know, whatever bytes its name is of."""
     folder = tmp_path / recorded[1].name
     shutil.copytree(recorded[1], folder)

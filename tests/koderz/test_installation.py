@@ -58,7 +58,7 @@ def test_locked_requirements_hold_all_dependencies_and_name_no_index(kind: str) 
     assert not [line for line in lines if "://" in line or line.startswith("-")]
 
 
-def test_all_locks_the_packages_of_the_extras() -> None:
+def test_extra_named_all_locks_the_packages_of_the_extras() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = {Requirement(line).name for name in ("data", "optimizers", "wasm") for line in extras[name]}
 
@@ -66,7 +66,7 @@ def test_all_locks_the_packages_of_the_extras() -> None:
     assert not {name for name in wanted if f"\n{name}==" not in locked("all")}
 
 
-def test_the_command_for_an_extra_is_that_of_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_command_is_that_of_the_installation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout, elsewhere = tmp_path / "my clone", tmp_path / "elsewhere"
     (checkout / "scripts").mkdir(parents=True)
     (checkout / "scripts" / "setup").touch()

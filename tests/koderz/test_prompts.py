@@ -19,7 +19,7 @@ def overriding(folder: Path, **texts: str) -> Path:
     return folder
 
 
-def test_every_prompt_is_there_and_uses_what_it_may() -> None:
+def test_prompts_are_all_there_and_use_known_names() -> None:
     prompts = load_prompts()
 
     for name, allowed in PLACEHOLDERS.items():
@@ -30,7 +30,7 @@ def test_every_prompt_is_there_and_uses_what_it_may() -> None:
         assert "${" not in text
 
 
-def test_a_model_is_told_the_task_as_it_is() -> None:
+def test_prompt_shows_the_task_unchanged() -> None:
     system, user = load_prompts().first_messages(VALUES)
 
     assert (system["role"], user["role"]) == ("system", "user")
@@ -46,7 +46,7 @@ def test_thinking_step_by_step_can_be_left_out() -> None:
     assert "\n\n\n" not in user["content"]
 
 
-def test_a_specification_is_shown_where_there_is_one() -> None:
+def test_prompt_shows_a_specification_if_there_is_one() -> None:
     prompts = load_prompts()
     (_, without), (_, shown) = (prompts.first_messages(VALUES, specification=text) for text in ("", "it adds"))
 
@@ -79,7 +79,7 @@ def test_ones_own_prompts_override_ours_one_by_one(tmp_path: Path) -> None:
     assert {name for name in PLACEHOLDERS if prompts.texts[name] != ours.texts[name]} == {"system"}
 
 
-def test_a_changed_prompt_has_another_digest(tmp_path: Path) -> None:
+def test_prompt_digest_changes_with_its_text(tmp_path: Path) -> None:
     ours, own = load_prompts().digests(), load_prompts(overriding(tmp_path, system="Be brief.\n")).digests()
 
     assert ours.keys() == own.keys() == set(PLACEHOLDERS)
@@ -97,24 +97,24 @@ def test_a_changed_prompt_has_another_digest(tmp_path: Path) -> None:
         ("README", "x", "no prompt has that name"),
     ],
 )
-def test_a_prompt_that_cannot_be_filled_in_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_prompt_that_cannot_be_filled_in_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
     with pytest.raises(KoderzError, match=said):
         load_prompts(overriding(tmp_path, **{name: text}))
 
 
-def test_a_prompt_that_is_no_text_is_named(tmp_path: Path) -> None:
+def test_prompt_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "system.md").write_bytes(b"\xff")
 
     with pytest.raises(KoderzError, match=r"system\.md can't be read as UTF-8 text"):
         load_prompts(tmp_path)
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_prompts_folder_that_is_missing_is_told(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="there is no such folder"):
         load_prompts(tmp_path / "nowhere")
 
 
-def test_other_files_beside_the_prompts_do_not_matter(tmp_path: Path) -> None:
+def test_prompts_folder_may_hold_other_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("${anything}")
 
     assert load_prompts(tmp_path).texts == load_prompts().texts

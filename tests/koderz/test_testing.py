@@ -73,7 +73,7 @@ def error_of(kind: str, reply: Body) -> str:
 
 
 @KINDS
-def test_each_wire_brings_the_reply_its_end_and_its_tokens(kind: str) -> None:
+def test_wires_bring_reply_finish_reason_and_tokens(kind: str) -> None:
     reply = exchanged(ModelServer("pass it on"), kind).json()
     assert text_of(kind, reply) == "pass it on"
     assert reply["model"] == "recorded"
@@ -133,7 +133,7 @@ def test_requests_are_kept_in_one_form_whichever_wire_they_came_over(kind: str) 
     assert server.counts == {200: 1}
 
 
-def test_the_same_conversation_has_the_same_digest_on_every_wire() -> None:
+def test_conversation_has_the_same_digest_on_every_wire() -> None:
     server = ModelServer("yes")
 
     async def ask_all() -> None:
@@ -153,7 +153,7 @@ def test_content_in_parts_is_read_as_text() -> None:
     assert server.requests[0].messages[0]["content"] == "Write add"
 
 
-def test_a_mapping_answers_by_the_words_of_a_conversation_and_by_its_turns() -> None:
+def test_mapping_answers_by_words_and_turns() -> None:
     server = ModelServer({"subtract": "never", "add": ["first", "second"]})
 
     async def ask() -> list[str]:
@@ -166,7 +166,7 @@ def test_a_mapping_answers_by_the_words_of_a_conversation_and_by_its_turns() -> 
     assert asyncio.run(ask()) == ["first", "second", "second"]
 
 
-def test_a_conversation_without_a_reply_is_refused_with_the_reason() -> None:
+def test_conversation_without_a_reply_is_refused_with_the_reason() -> None:
     response = exchanged(ModelServer({"subtract": "never"}), "openai")
     assert response.status_code == 400
     assert "holds none of: subtract" in response.json()["error"]["message"]
@@ -186,7 +186,7 @@ def a_completion(request: Request) -> Completion:
 
 
 @pytest.mark.parametrize("replies", [a_text, a_text_later, a_completion])
-def test_a_function_answers_with_a_text_or_a_completion(
+def test_function_answers_with_a_text_or_a_completion(
     replies: Callable[[Request], str | Awaitable[str] | Completion],
 ) -> None:
     reply = exchanged(ModelServer(replies), "openai").json()
@@ -197,7 +197,7 @@ def test_a_function_answers_with_a_text_or_a_completion(
 
 
 @pytest.mark.parametrize(("error", "status"), [(NoReply("nothing left"), 400), (Fault("worn out"), 500)])
-def test_a_function_that_can_t_answer_ends_as_an_error_of_the_server(error: Exception, status: int) -> None:
+def test_function_that_raises_is_an_error_of_the_server(error: Exception, status: int) -> None:
     def fail(_: Request) -> str:
         raise error
 
@@ -206,14 +206,14 @@ def test_a_function_that_can_t_answer_ends_as_an_error_of_the_server(error: Exce
     assert response.json() == {"error": error.args[0]}
 
 
-def test_the_simulated_model_answers_humaneval_unless_told_otherwise() -> None:
+def test_simulated_model_answers_humaneval_by_default() -> None:
     asked = [{"role": "user", "content": "Complete:\ndef has_close_elements(numbers, threshold):"}]
     reply = exchanged(ModelServer(), "ollama", messages=asked).json()
     assert "threshold" in text_of("ollama", reply)
 
 
 @KINDS
-def test_an_unknown_model_is_not_found(kind: str) -> None:
+def test_unknown_model_is_not_found(kind: str) -> None:
     response = exchanged(ModelServer("yes"), kind, model="other")
     assert response.status_code == 404
     assert "other" in error_of(kind, response.json())
@@ -225,14 +225,14 @@ def test_ollama_s_latest_tag_may_be_left_out() -> None:
 
 @KINDS
 @pytest.mark.parametrize(("key", "status"), [("right", 200), ("wrong", 401), (None, 401)])
-def test_an_api_key_is_asked_for_where_the_real_server_does(kind: str, key: str | None, status: int) -> None:
+def test_api_key_is_asked_for_as_by_the_real_server(kind: str, key: str | None, status: int) -> None:
     given = {} if key is None else {"x-api-key": key} if kind == "anthropic" else {"authorization": f"Bearer {key}"}
     response = exchanged(ModelServer("yes", api_key="right"), kind, headers=given)
     assert response.status_code == (200 if kind == "ollama" else status)
 
 
 @KINDS
-def test_a_refused_parameter_is_named(kind: str) -> None:
+def test_refused_parameter_is_named(kind: str) -> None:
     more: Body = {"options": {"temperature": 0.8}} if kind == "ollama" else {"temperature": 0.8}
     server = ModelServer("yes", refuse={"temperature"})
     response = exchanged(server, kind, **more)
@@ -250,11 +250,11 @@ def test_openai_says_which_limit_to_use_instead() -> None:
 
 @KINDS
 @pytest.mark.parametrize("messages", [[], "none", [{"content": "x"}], [3]])
-def test_a_malformed_body_is_a_bad_request(kind: str, messages: object) -> None:
+def test_malformed_body_is_a_bad_request(kind: str, messages: object) -> None:
     assert exchanged(ModelServer("yes"), kind, messages=messages).status_code == 400
 
 
-def test_anthropic_insists_on_its_version_its_limit_and_its_place_for_the_system_prompt() -> None:
+def test_anthropic_wire_insists_on_version_limit_and_system_prompt() -> None:
     async def statuses() -> list[int]:
         async with ModelServer("yes") as server, httpx.AsyncClient(base_url=server.url) as client:
             body = body_for("anthropic")
@@ -280,7 +280,7 @@ def test_thoughts_are_inline_unless_a_field_is_asked_for() -> None:
 
 @KINDS
 @pytest.mark.parametrize("status", ["429", "500", "529"])
-def test_an_http_status_can_be_a_fault(kind: str, status: str) -> None:
+def test_http_status_can_be_a_fault(kind: str, status: str) -> None:
     server = ModelServer("yes", faults={status: 1.0}, retry_after="3")
     response = exchanged(server, kind)
     assert response.status_code == int(status)
@@ -289,12 +289,12 @@ def test_an_http_status_can_be_a_fault(kind: str, status: str) -> None:
 
 
 @KINDS
-def test_a_hollow_reply_is_json_without_a_reply(kind: str) -> None:
+def test_hollow_reply_is_json_without_a_reply(kind: str) -> None:
     response = exchanged(ModelServer("yes", faults={"hollow": 1.0}), kind)
     assert (response.status_code, response.json()) == (200, {})
 
 
-def test_a_garbage_reply_is_no_json() -> None:
+def test_garbage_reply_is_no_json() -> None:
     response = exchanged(ModelServer("yes", faults={"garbage": 1.0}), "openai")
     assert response.status_code == 200
     with pytest.raises(ValueError, match="decode"):
@@ -302,14 +302,14 @@ def test_a_garbage_reply_is_no_json() -> None:
 
 
 @KINDS
-def test_an_empty_reply_is_well_formed(kind: str) -> None:
+def test_empty_reply_is_well_formed(kind: str) -> None:
     server = ModelServer("yes", faults={"empty": 1.0})
     assert text_of(kind, exchanged(server, kind).json()) == ""
     assert server.counts == {"empty": 1}
 
 
 @KINDS
-def test_a_truncated_reply_says_that_it_was_cut_for_length(kind: str) -> None:
+def test_truncated_reply_has_the_finish_reason_length(kind: str) -> None:
     reply = exchanged(ModelServer("pass it on", faults={"truncated": 1.0}), kind).json()
     assert text_of(kind, reply) == "pass "
     ends = {
@@ -322,14 +322,14 @@ def test_a_truncated_reply_says_that_it_was_cut_for_length(kind: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_dropped_reply_breaks_off(kind: str, stream: bool) -> None:
+def test_dropped_reply_breaks_off(kind: str, stream: bool) -> None:
     server = ModelServer("yes", faults={"drop": 1.0})
     with pytest.raises(httpx.RemoteProtocolError):
         exchanged(server, kind, stream=stream)
     assert server.counts == {"drop": 1}
 
 
-def test_a_hanging_request_is_never_answered_and_doesn_t_hold_the_server_up() -> None:
+def test_hanging_request_does_not_hold_the_server_up() -> None:
     server = ModelServer("yes", faults={"hang": 1.0})
 
     async def ask() -> None:
@@ -345,7 +345,7 @@ def test_a_hanging_request_is_never_answered_and_doesn_t_hold_the_server_up() ->
     asyncio.run(ask())
 
 
-def test_the_first_requests_of_each_conversation_can_be_made_to_fail() -> None:
+def test_first_requests_of_each_conversation_can_fail() -> None:
     server = ModelServer("yes", fail_first=2)
 
     async def statuses(client: httpx.AsyncClient, content: str) -> list[int]:
@@ -359,7 +359,7 @@ def test_the_first_requests_of_each_conversation_can_be_made_to_fail() -> None:
     assert asyncio.run(ask()) == [[500, 500, 200], [500, 500, 200]]
 
 
-def test_faults_come_at_their_shares_and_the_same_however_requests_interleave() -> None:
+def test_faults_come_at_their_shares_in_any_order() -> None:
     shares = {"429": 0.2, "drop": 0.1}
     conversations = [f"conversation {number}" for number in range(2000)]
     one, other = Faults(shares, seed=3), Faults(shares, seed=3)
@@ -388,7 +388,7 @@ def test_models_have_to_be_given_as_names() -> None:
         ModelServer("yes", models="recorded")
 
 
-def test_too_many_requests_at_once_are_sent_away() -> None:
+def test_rate_limit_refuses_excess_requests() -> None:
     async def ask() -> list[int]:
         released = asyncio.Event()
 
@@ -435,7 +435,7 @@ def test_256_connections_are_served_at_once_and_kept_alive() -> None:
     assert server.requests == []
 
 
-def test_what_the_model_has_is_listed_in_each_wire_s_way() -> None:
+def test_models_are_listed_in_each_wires_way() -> None:
     models = ("one", "two:7b")
     tags = got(ModelServer("yes", models=models), "/api/tags").json()["models"]
     assert [tag["name"] for tag in tags] == ["one:latest", "two:7b"]
@@ -463,7 +463,7 @@ def test_ollama_shows_a_model(body: Body, status: int) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/2\r\n\r\n", b"x" * 70_000 + b"\r\n\r\n"])
-def test_what_is_no_http_is_turned_away(sent: bytes) -> None:
+def test_non_http_input_is_turned_away(sent: bytes) -> None:
     async def send() -> bytes:
         async with ModelServer("yes") as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
@@ -475,7 +475,7 @@ def test_what_is_no_http_is_turned_away(sent: bytes) -> None:
     assert b" 400 " in asyncio.run(send())
 
 
-def test_a_client_that_leaves_before_its_answer_is_counted_as_gone(tmp_path: Path) -> None:
+def test_client_that_leaves_early_is_counted_as_gone(tmp_path: Path) -> None:
     async def second_alone(_: Request) -> str:
         if len(server.requests) == 1:
             await asyncio.Event().wait()
@@ -502,9 +502,7 @@ def begun(*arguments: str, env: Mapping[str, str] | None = None) -> tuple[subpro
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_prints_its_address_logs_its_answers_and_ends_on_a_signal(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_command_prints_its_address_logs_and_ends_on_a_signal(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log.jsonl"
     arguments = ["--log", str(log), "--model", "mine", "--fail-first", "1", "--api-key-var", "KEY_OF_A_TEST"]
     process, line = begun(*arguments, env={"KEY_OF_A_TEST": "secret"})
@@ -523,7 +521,7 @@ def test_the_command_prints_its_address_logs_its_answers_and_ends_on_a_signal(
     assert "secret" not in log.read_text()
 
 
-def test_the_command_refuses_faults_that_it_doesn_t_know() -> None:
+def test_command_refuses_unknown_faults() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "koderz.testing", "--faults", "flood:0.5"], capture_output=True, text=True
     )

@@ -164,7 +164,7 @@ def test_suite_in_a_file_that_is_none_is_one_line(koderz: Shell, name: str, mess
     )
 
 
-def test_suite_in_a_file_is_not_run_from_a_koderz_toml_that_nobody_trusts(koderz: Shell) -> None:
+def test_suite_file_of_an_untrusted_koderz_toml_is_not_run(koderz: Shell) -> None:
     (koderz.folder / "own.py").write_text(f"open('ran', 'w')\n{SUITE}")
     (koderz.folder / "koderz.toml").write_text('suite = "own.py:words"\n')
     run = ("benchmark", 0, 2, "--model", "simulated", "--sink", "json", "--quiet")

@@ -67,9 +67,7 @@ def test_dataset_of_ones_own_is_run_whole_without_a_range(command: Command, kode
         ("\ufeff\x00", "koderz.toml"),
     ],
 )
-def test_a_malformed_configuration_is_named_by_file_line_and_key(
-    command: Command, koderz: Shell, text: str, said: str
-) -> None:
+def test_configuration_error_names_file_line_and_key(command: Command, koderz: Shell, text: str, said: str) -> None:
     (koderz.folder / "koderz.toml").write_text(text)
 
     done = command("benchmark", 0, 2, code=2)
@@ -92,9 +90,7 @@ def test_a_malformed_configuration_is_named_by_file_line_and_key(
         'frontier-spec-model = "openai/gpt-4o"',
     ],
 )
-def test_what_a_cloned_configuration_could_misuse_needs_to_be_trusted_once(
-    command: Command, koderz: Shell, text: str
-) -> None:
+def test_configuration_that_could_be_misused_needs_trust_once(command: Command, koderz: Shell, text: str) -> None:
     (koderz.folder / "koderz.toml").write_text(f'local-model = "simulated"\n{text}\n')
 
     done = command("benchmark", 0, 1, code=2)
@@ -104,7 +100,7 @@ def test_what_a_cloned_configuration_could_misuse_needs_to_be_trusted_once(
 
 
 @pytest.mark.parametrize("name", ["program.py", "program.txt"])
-def test_a_program_without_its_task_is_one_line(command: Command, koderz: Shell, name: str) -> None:
+def test_program_without_its_task_is_one_line(command: Command, koderz: Shell, name: str) -> None:
     (koderz.folder / name).write_text("# a comment\n\ndef f(x):\n    return [x]\n" * 20)
 
     done = command("judge", name, code=2)
@@ -113,7 +109,7 @@ def test_a_program_without_its_task_is_one_line(command: Command, koderz: Shell,
     assert done.out == ""
 
 
-def test_in_a_folder_that_is_not_trusted_what_only_reads_runs_works(command: Command, koderz: Shell) -> None:
+def test_reading_commands_work_in_an_untrusted_folder(command: Command, koderz: Shell) -> None:
     command("benchmark", 0, 1, "-m", "simulated", "-q")
     (koderz.folder / "koderz.toml").write_text('engine = "modal"\ndocker-image = "someone/image"\n')
 
@@ -132,7 +128,7 @@ def test_in_a_folder_that_is_not_trusted_what_only_reads_runs_works(command: Com
         "benchmark import /dev/zero --model m",
     ],
 )
-def test_an_endless_file_is_one_line(command: Command, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_file_is_one_line(command: Command, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.cli.memory._LARGEST", MB)
     monkeypatch.setattr("koderz.suites.dataset._LONGEST", MB)
 
@@ -143,13 +139,13 @@ def test_an_endless_file_is_one_line(command: Command, words: str, monkeypatch: 
     assert len(done.err.splitlines()) == 1
 
 
-def test_a_configuration_without_an_end_is_one_line(command: Command, koderz: Shell) -> None:
+def test_configuration_without_an_end_is_one_line(command: Command, koderz: Shell) -> None:
     (koderz.folder / "koderz.toml").symlink_to("/dev/zero")
 
     assert "koderz.toml holds more than 1 MB" in command("benchmark", "list", code=2).err
 
 
-def test_what_a_flag_or_a_variable_says_instead_needs_no_trust(command: Command, koderz: Shell) -> None:
+def test_configuration_overridden_by_flag_or_variable_needs_no_trust(command: Command, koderz: Shell) -> None:
     (koderz.folder / "koderz.toml").write_text('engine = "modal"\nmodels = ["openai/gpt-4o"]\n')
 
     command("benchmark", 0, 1, "--engine", "local", "--dry-run", env={"KODERZ_LOCAL_MODEL": "simulated"})

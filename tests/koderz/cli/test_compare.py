@@ -28,7 +28,7 @@ def runs(koderz: Shell) -> Path:
     return folder
 
 
-def test_two_files_from_elsewhere_are_compared(command: Command, runs: Path) -> None:
+def test_compare_takes_two_files_from_elsewhere(command: Command, runs: Path) -> None:
     done = command("benchmark", "compare", "bad.json", "good.json")
 
     assert re.search(r"Success rate +\| 40\.0% \(8/20\) \| 90\.0% \(18/20\) \| \+50\.0 points", done.out)
@@ -37,7 +37,7 @@ def test_two_files_from_elsewhere_are_compared(command: Command, runs: Path) -> 
     assert done.err == ""
 
 
-def test_the_json_has_its_contract(command: Command, runs: Path) -> None:
+def test_compare_json_has_its_contract(command: Command, runs: Path) -> None:
     found = json.loads(command("benchmark", "compare", "bad.json", "good.json", "--json").out)
 
     assert (found["pairs"], found["a_only"], found["b_only"], found["paired"]) == (20, 0, 10, True)
@@ -131,7 +131,7 @@ def test_gate_on_a_drop_says_how_often_it_shuts_on_equals(command: Command, runs
     assert json.loads(command("benchmark", "compare", "bad.json", "good.json", "--json").out)["false_alarms"] == {}
 
 
-def test_a_run_still_going_is_shown_as_such_and_passes_no_gate(command: Command, koderz: Shell, runs: Path) -> None:
+def test_compare_shows_a_run_in_progress_and_passes_no_gate(command: Command, koderz: Shell, runs: Path) -> None:
     koderz("benchmark", 0, 3, "--mode", "zero-shot", "--quiet", "--model", "simulated")
     (summary,) = koderz.results.glob("*.json")
     summary.unlink()
@@ -181,7 +181,7 @@ def test_half_a_run_passes_no_gate_unless_that_is_allowed(
     )  # of A, the note
 
 
-def test_experiments_that_ended_in_faults_are_a_warning_beside_the_gates(command: Command, runs: Path) -> None:
+def test_compare_warns_of_faults_beside_the_gates(command: Command, runs: Path) -> None:
     faults = [{"experiment_id": "exp_0", "problem_id": "T/9", "solver": "zero-shot", "reason": "the server was gone"}]
     builders.write(runs / "faulty.json", builders.document([True], status="incomplete", planned=2, faults=faults))
     builders.write(runs / "old.json", builders.document([True], planned=2, faults=faults))
@@ -192,7 +192,7 @@ def test_experiments_that_ended_in_faults_are_a_warning_beside_the_gates(command
     assert command("benchmark", "compare", "old.json", "--min-success-rate", 85).err == ""  # which says nothing of it
 
 
-def test_more_than_two_are_a_leaderboard(command: Command, runs: Path) -> None:
+def test_compare_of_more_than_two_is_a_leaderboard(command: Command, runs: Path) -> None:
     done = command("benchmark", "compare", "good.json", "bad.json", "both.json")
     found = json.loads(command("benchmark", "compare", "good.json", "bad.json", "both.json", "--json").out)
 
@@ -201,7 +201,7 @@ def test_more_than_two_are_a_leaderboard(command: Command, runs: Path) -> None:
     assert len(found["pairwise"]) == 6
 
 
-def test_markdown_has_tables_and_nothing_that_a_page_would_take_for_its_own(command: Command, runs: Path) -> None:
+def test_compare_markdown_has_tables_and_escapes_markup(command: Command, runs: Path) -> None:
     done = command("benchmark", "compare", "evil.json", "evil.json", "--markdown")
 
     assert done.out.startswith("### koderz: No significant difference")
@@ -210,7 +210,7 @@ def test_markdown_has_tables_and_nothing_that_a_page_would_take_for_its_own(comm
     assert "<" not in done.out
 
 
-def test_no_steering_character_reaches_the_terminal(command: Command, runs: Path) -> None:
+def test_compare_shows_no_control_character(command: Command, runs: Path) -> None:
     builders.write(runs / "good2.json", builders.document({"<script>\x1b[31m|": [False]}))
 
     done = command("benchmark", "compare", "evil.json", "good2.json")
@@ -220,7 +220,7 @@ def test_no_steering_character_reaches_the_terminal(command: Command, runs: Path
 
 
 @pytest.mark.slow
-def test_two_real_runs_are_compared_without_names(koderz: Shell) -> None:
+def test_compare_without_names_takes_two_runs(koderz: Shell) -> None:
     for mode in ("zero-shot", "iterative"):
         koderz("benchmark", 0, 6, "--mode", mode, "--quiet", "--model", "simulated")
 

@@ -66,7 +66,7 @@ def dangerous(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_what_could_steer_a_terminal_is_made_visible(case: str) -> None:
+def test_control_characters_are_made_visible(case: str) -> None:
     shown = plain(f"before {HOSTILE[case]} after")
 
     assert dangerous(shown) == []
@@ -77,7 +77,7 @@ def test_what_could_steer_a_terminal_is_made_visible(case: str) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=())))
-def test_whatever_the_text_nothing_steers(text: str) -> None:
+def test_control_characters_are_removed_from_any_text(text: str) -> None:
     shown = plain(text)
 
     assert dangerous(shown) == []
@@ -88,7 +88,7 @@ def test_whatever_the_text_nothing_steers(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "plain", "a\n\tb", "äöü 漢字 한글 عربى עברית", "🙂👍🏽", "naïve \u00a0\u3000", "a\\x1b[31m", "'\"`"]
 )
-def test_what_is_harmless_stays_as_it_is(text: str) -> None:
+def test_harmless_text_is_unchanged(text: str) -> None:
     assert plain(text) == text
 
 
@@ -112,7 +112,7 @@ def shown(
     return printed.out.splitlines(), printed.err.splitlines()
 
 
-def test_a_comparison_is_the_table_that_was_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_has_the_promised_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     zero = [judged(i, i == 0, cost=0.0004) for i in range(3)]
     iterative = [judged(i, i < 2, solver="iterative", cost=0.0011, iterations=[1, 4, 5][i]) for i in range(3)]
     out, err = shown(
@@ -138,9 +138,7 @@ def test_a_comparison_is_the_table_that_was_promised(tmp_path: Path, capsys: pyt
     assert err == []
 
 
-def test_a_comparison_lines_up_at_164_problems_and_at_dear_ones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_comparison_lines_up_at_164_problems_and_large_sums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     zero = [judged(i, i < 148, cost=123.4) for i in range(164)]
     iterative = [judged(i, True, solver="iterative", cost=0.5) for i in range(164)]
     plan = builders.plan(164, solvers=("zero-shot", "iterative"))
@@ -156,7 +154,7 @@ def test_a_comparison_lines_up_at_164_problems_and_at_dear_ones(
     ]
 
 
-def test_a_single_mode_is_the_lines_that_were_promised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_mode_has_the_promised_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = [judged(i, i < 3, solver="iterative", cost=0.00246, iterations=[1, 1, 6, 3, 10][i]) for i in range(5)]
     out, _ = shown(tmp_path, capsys, *records, Finished(status="complete"), of=builders.plan(5, solvers=["iterative"]))
 
@@ -171,7 +169,7 @@ def test_a_single_mode_is_the_lines_that_were_promised(tmp_path: Path, capsys: p
     ]
 
 
-def test_of_nothing_judged_the_tables_have_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_of_nothing_judged_have_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     single, _ = shown(tmp_path / "a", capsys, fault(0), Finished(status="incomplete"))
     both, _ = shown(tmp_path / "b", capsys, judged(0), of=builders.plan(1, solvers=("zero-shot", "iterative")))
 
@@ -190,9 +188,7 @@ def test_of_nothing_judged_the_tables_have_dashes(tmp_path: Path, capsys: pytest
     ]
 
 
-def test_where_modes_were_judged_on_unlike_tasks_it_says_what_the_improvement_is_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_improvement_names_its_tasks_where_modes_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of = builders.plan(3, solvers=("zero-shot", "iterative"))
     both = [judged(0, False), judged(0, solver="iterative"), judged(1), judged(1, solver="iterative")]
     unlike, _ = shown(tmp_path / "a", capsys, *both, judged(2), Finished(status="stopped"), of=of)
@@ -202,9 +198,7 @@ def test_where_modes_were_judged_on_unlike_tasks_it_says_what_the_improvement_is
     assert not [line for line in alike if line.startswith("improvement: ")]
 
 
-def test_a_run_that_did_not_get_to_its_end_says_so_and_how_to_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_incomplete_run_says_so_and_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = shown(tmp_path, capsys, judged(0), Finished(status="stopped", reason="the cost cap is reached"))
 
     assert out[0] == "BENCHMARK STOPPED"
@@ -214,7 +208,7 @@ def test_a_run_that_did_not_get_to_its_end_says_so_and_how_to_go_on(
     ]
 
 
-def test_of_an_interrupted_run_the_reason_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_run_tells_its_reason_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, err = shown(tmp_path, capsys, judged(0), Finished(status="interrupted", reason="interrupted"))
 
     assert err[0] == "interrupted after 1 of 3 experiments"
@@ -232,9 +226,7 @@ def test_faults_are_told_with_the_first_reason_and_the_way_to_retry(
     ]
 
 
-def test_of_a_run_that_was_only_handed_over_no_results_are_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_submitted_run_draws_no_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     handed_over = Finished(status="detached", reason="3 experiments are with Modal")
 
     heading, check = shown(tmp_path / "a", capsys, handed_over)[0]
@@ -243,29 +235,25 @@ def test_of_a_run_that_was_only_handed_over_no_results_are_drawn(
     assert "Problems: 1" in shown(tmp_path / "b", capsys, judged(0), handed_over)[0]
 
 
-def test_a_simulated_model_is_named_as_one_before_its_figures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simulated_model_is_named_before_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = shown(tmp_path, capsys, judged(0), of=builders.plan(simulated=True))
 
     assert out[0].startswith("SIMULATED MODEL: these figures say nothing")
 
 
-def test_an_unknown_price_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_price_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = shown(tmp_path, capsys, judged(0, cost_known=False))
 
     assert any("the price of a model is unknown, so costs are too low" in line for line in out)
 
 
-def test_of_a_finished_run_it_says_that_there_is_nothing_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_run_says_that_nothing_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, err = shown(tmp_path, capsys, judged(0), Finished(status="complete"), reason=NOTHING_TO_DO)
 
     assert err == [f"{builders.RUN}: nothing to do"]
 
 
-def test_with_json_nothing_is_drawn_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_draws_nothing_on_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = shown(tmp_path, capsys, fault(0), Finished(status="incomplete"), json=True)
 
     assert out == []
@@ -276,7 +264,7 @@ def test_with_json_nothing_is_drawn_on_standard_output(tmp_path: Path, capsys: p
     ("environment", "terminal", "live"),
     [({}, True, True), ({}, False, False), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, True, False)],
 )
-def test_nothing_moves_where_that_is_not_welcome(
+def test_animation_is_off_where_it_is_unwelcome(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], terminal: bool, live: bool
 ) -> None:
     for name in ("NO_COLOR", "TERM"):
@@ -344,7 +332,7 @@ def tasks(koderz: Shell) -> Path:
 
 
 @pytest.mark.parametrize("command", ["run", "benchmark"])
-def test_a_hostile_reply_never_reaches_the_terminal_as_it_is(koderz: Shell, tasks: Path, command: str) -> None:
+def test_hostile_reply_reaches_the_terminal_escaped(koderz: Shell, tasks: Path, command: str) -> None:
     raised = EVERYTHING.replace(HOSTILE["half a character"], "")
     reply = f"Well {EVERYTHING}\n```python\ndef f0():\n    raise ValueError({raised!r})\n```\n"
     document = {
@@ -365,7 +353,7 @@ def test_a_hostile_reply_never_reaches_the_terminal_as_it_is(koderz: Shell, task
         assert "ValueError" in text
 
 
-def test_a_program_that_raises_half_a_character_is_judged_as_any_other(koderz: Shell, tasks: Path) -> None:
+def test_program_that_raises_half_a_character_is_judged(koderz: Shell, tasks: Path) -> None:
     reply = "```python\ndef f0():\n    raise ValueError('\\ud83d')\n```\n"
     with answering(200, {"choices": [{"message": {"role": "assistant", "content": reply}}]}) as url:
         where = ("--dataset", tasks, "--model", "openai/m", "--base-url", url, "--mode", "zero-shot")
@@ -375,7 +363,7 @@ def test_a_program_that_raises_half_a_character_is_judged_as_any_other(koderz: S
     assert "verdict: error (exception:ValueError)" in text
 
 
-def test_a_hostile_error_never_reaches_the_terminal_as_it_is(koderz: Shell, tasks: Path) -> None:
+def test_hostile_error_reaches_the_terminal_escaped(koderz: Shell, tasks: Path) -> None:
     with answering(400, {"error": {"message": f"no {EVERYTHING}", "code": EVERYTHING}}) as url:
         code, text = printed(koderz, "run", "T/0", "--dataset", tasks, "--model", "openai/m", "--base-url", url)
 
@@ -406,7 +394,7 @@ def test_hostile_words_in_options_files_and_names_are_told_harmlessly(koderz: Sh
     assert "can't be loaded: ValueError: \\x1b[31m" in text
 
 
-def test_a_terminal_of_few_letters_is_no_reason_to_stop(koderz: Shell, tasks: Path) -> None:
+def test_ascii_terminal_is_supported(koderz: Shell, tasks: Path) -> None:
     code, text = printed(koderz, "run", "T/0", "--dataset", tasks, "--model", "simulated", PYTHONIOENCODING="ascii")
 
     assert code in (0, 1)
@@ -414,7 +402,7 @@ def test_a_terminal_of_few_letters_is_no_reason_to_stop(koderz: Shell, tasks: Pa
 
 
 @pytest.mark.slow
-def test_a_single_experiment_that_is_picked_up_again_has_no_summary_file(koderz: Shell, tasks: Path) -> None:
+def test_resumed_single_experiment_has_no_summary_file(koderz: Shell, tasks: Path) -> None:
     printed(koderz, "run", "T/0", "--dataset", tasks, "--model", "simulated")
     (folder,) = koderz.results.glob("exp_*")
 
@@ -423,7 +411,7 @@ def test_a_single_experiment_that_is_picked_up_again_has_no_summary_file(koderz:
     assert "None" not in text
 
 
-def test_whoever_stops_reading_is_no_error(koderz: Shell, tasks: Path) -> None:
+def test_broken_pipe_is_no_error(koderz: Shell, tasks: Path) -> None:
     running = koderz.start("benchmark", 0, 2, "--dataset", tasks, "--model", "simulated", "--mode", "zero-shot")
     assert running.stdout is not None
     assert running.stderr is not None
@@ -444,5 +432,5 @@ def test_calls_that_were_paid_are_told_with_their_cost(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("seconds", "told"), [(0, "0:00"), (59.9, "0:59"), (3599, "59:59"), (3600, "1:00:00"), (90_061, "25:01:01")]
 )
-def test_a_time_is_told_with_all_its_hours(seconds: float, told: str) -> None:
+def test_duration_shows_all_its_hours(seconds: float, told: str) -> None:
     assert console.elapsed(seconds) == told

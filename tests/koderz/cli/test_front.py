@@ -50,7 +50,7 @@ def front(
     return call
 
 
-def test_front_command_runs_its_suite_and_solver_and_ends_with_the_exit_code(front: Any, koderz: Shell) -> None:
+def test_front_command_runs_its_suite_and_solver(front: Any, koderz: Shell) -> None:
     code, done = front("run", 3, "--model", "simulated", "--toy-hints", 2)
 
     summary = koderz.summary()
@@ -68,7 +68,7 @@ def test_front_command_prints_its_plan_and_json(front: Any, koderz: Shell) -> No
     assert json.loads(done.out)["planned"] == 1
 
 
-def test_front_command_has_its_options_in_the_help_and_lets_others_be_chosen(front: Any) -> None:
+def test_front_command_has_its_options_in_the_help(front: Any) -> None:
     _, done = front("run", "--help")
 
     assert "\nSolver toy:\n" in done.out

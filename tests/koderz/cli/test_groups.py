@@ -29,7 +29,7 @@ def completed(command: Command, words: str) -> list[str]:
 # The whole command
 
 
-def test_the_module_is_the_command(koderz: Shell) -> None:
+def test_module_is_the_command(koderz: Shell) -> None:
     done = koderz("--help")
 
     assert done.out.startswith("Usage: koderz ")
@@ -37,28 +37,28 @@ def test_the_module_is_the_command(koderz: Shell) -> None:
     assert koderz("-h").out == done.out
 
 
-def test_the_version_is_one_line(koderz: Shell) -> None:
+def test_version_is_one_line(koderz: Shell) -> None:
     from koderz import __version__
 
     assert koderz("--version").out == f"koderz {__version__}\n"
 
 
 @pytest.mark.parametrize("arguments", [("--debug", "--version"), ("--version", "--debug")])
-def test_the_version_is_told_whatever_stands_beside_it(command: Command, arguments: tuple[str, ...]) -> None:
+def test_version_is_told_beside_any_other_argument(command: Command, arguments: tuple[str, ...]) -> None:
     from koderz import __version__
 
     assert command(*arguments).out == f"koderz {__version__}\n"
 
 
 @pytest.mark.parametrize("words", ["", "benchmark", "benchmark resume", "benchmark watch", "run", "doctor"])
-def test_every_command_helps(command: Command, words: str) -> None:
+def test_help_exists_for_every_command(command: Command, words: str) -> None:
     done = command(*words.split(), "--help")
 
     assert done.out.startswith(f"Usage: koderz {words}".rstrip())
     assert done.err == ""
 
 
-def test_the_help_of_benchmark_shows_both_ways(command: Command) -> None:
+def test_help_of_benchmark_shows_both_ways(command: Command) -> None:
     out = command("benchmark", "--help").out
 
     assert "--max-cost USD" in out
@@ -67,7 +67,7 @@ def test_the_help_of_benchmark_shows_both_ways(command: Command) -> None:
 
 
 @pytest.mark.parametrize("words", ["", "memory", "modal"])
-def test_without_a_command_there_is_help(command: Command, words: str) -> None:
+def test_help_is_shown_without_a_command(command: Command, words: str) -> None:
     done = command(*words.split(), code=2)
 
     assert done.err.startswith(f"Usage: koderz {words}".rstrip())
@@ -90,7 +90,7 @@ def test_benchmark_alone_is_short_usage_with_three_examples(command: Command) ->
     }
 
 
-def test_the_examples_of_benchmark_work(koderz: Shell, command: Command) -> None:
+def test_examples_of_benchmark_work(koderz: Shell, command: Command) -> None:
     here = (("-m", "simulated", "--dry-run"), ("-m", "simulated", "--dry-run"), ())
     command("benchmark", 0, 1, "-m", "simulated", "-q")
     examples = re.findall(r"^  koderz (.+)$", command("benchmark", code=2).err, re.MULTILINE)
@@ -99,14 +99,14 @@ def test_the_examples_of_benchmark_work(koderz: Shell, command: Command) -> None
         command(*example.split(), *more)
 
 
-def test_the_options_of_completion_are_those_of_the_whole_command_alone(command: Command) -> None:
+def test_completion_options_are_those_of_the_whole_command_alone(command: Command) -> None:
     taken = {option: name for name, each in commands() for param in each.params for option in param.opts}
 
     assert [name for option, name in taken.items() if "-completion" in option and name != "koderz"] == []
     assert "-completion" not in command("benchmark", "list", "--help").out
 
 
-def test_a_misspelt_variable_is_a_warning(command: Command) -> None:
+def test_misspelt_variable_is_a_warning(command: Command) -> None:
     done = command("benchmark", "list", env={"KODERZ_MAXCOST": "2", "KODERZ_UNRELATED": "1"})
 
     assert "warning: the variable KODERZ_MAXCOST sets nothing; did you mean KODERZ_MAX_COST?\n" in done.err
@@ -159,7 +159,7 @@ def test_debug_shows_where_an_error_came_from(koderz: Shell) -> None:
         ("--limit", "1"),
     ],
 )
-def test_a_range_may_stand_before_or_after_its_options(
+def test_range_may_stand_before_or_after_its_options(
     koderz: Shell, command: Command, arguments: tuple[str, ...]
 ) -> None:
     write_tasks(koderz.folder, 2)
@@ -187,11 +187,11 @@ def test_a_range_may_stand_before_or_after_its_options(
         ("koderz benchmark show --fa", {"--failures"}),
     ],
 )
-def test_the_shell_completes_commands_and_options(command: Command, words: str, offered: set[str]) -> None:
+def test_completion_offers_commands_and_options(command: Command, words: str, offered: set[str]) -> None:
     assert set(completed(command, words)) == offered
 
 
-def test_the_shell_completes_runs_the_latest_first(koderz: Shell, command: Command) -> None:
+def test_completion_offers_runs_the_latest_first(koderz: Shell, command: Command) -> None:
     names = ["bench_0a000000_20260101_000000", "bench_0b000000_20260102_000000"]
     for name in names:
         (koderz.results / name).mkdir(parents=True)
@@ -202,28 +202,28 @@ def test_the_shell_completes_runs_the_latest_first(koderz: Shell, command: Comma
     assert completed(command, "koderz benchmark retry nope") == []
 
 
-def test_without_runs_the_latest_alone_is_offered(command: Command) -> None:
+def test_completion_without_runs_offers_latest_alone(command: Command) -> None:
     assert completed(command, "koderz benchmark resume ") == ["latest"]
 
 
-def test_the_shell_completes_the_words_of_a_choice(command: Command) -> None:
+def test_completion_offers_the_words_of_a_choice(command: Command) -> None:
     assert completed(command, "koderz benchmark 0 1 --mode ") == ["zero-shot", "iterative", "comparative"]
     assert completed(command, "koderz perf run --mode ") == ["human", "agent"]
     assert completed(command, "koderz perf run --type s") == ["serving"]
 
 
-def test_the_shell_completes_the_options_of_a_new_run_at_once(command: Command) -> None:
+def test_completion_offers_the_options_of_a_new_run_at_once(command: Command) -> None:
     assert "--mode" in completed(command, "koderz benchmark --mo")
 
 
-def test_a_broken_configuration_does_not_disturb_whoever_types(koderz: Shell, command: Command) -> None:
+def test_completion_survives_a_broken_configuration(koderz: Shell, command: Command) -> None:
     (koderz.folder / "koderz.toml").write_text("a = [")
 
     assert completed(command, "koderz benchmark resume ") in ([], ["latest"])
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_each_shell_can_be_had(command: Command, shell: str) -> None:
+def test_completion_script_exists_for_each_shell(command: Command, shell: str) -> None:
     done = command(env={"_KODERZ_COMPLETE": f"source_{shell}"})
 
     assert "_KODERZ_COMPLETE" in done.out
@@ -232,7 +232,7 @@ def test_a_script_for_each_shell_can_be_had(command: Command, shell: str) -> Non
 # Loading
 
 
-def test_the_command_can_be_run_again_in_the_same_process() -> None:
+def test_command_can_run_again_in_the_same_process() -> None:
     script = (
         "import sys; from koderz.__main__ import main\n"
         "for _ in range(2):\n"
@@ -286,7 +286,7 @@ def loaded_by(arguments: list[str], folder: Path | None = None) -> set[str]:
         ("benchmark show", "Missing argument 'RUN'"),
     ],
 )
-def test_a_value_that_will_not_do_is_refused_in_one_line(command: Command, words: str, said: str) -> None:
+def test_invalid_value_is_refused_in_one_line(command: Command, words: str, said: str) -> None:
     err = command(*words.split(), code=2).err
 
     assert said in err
@@ -298,7 +298,7 @@ def test_numbers_are_read_however_they_are_written(command: Command) -> None:
         assert "Problems: 12 " in command("benchmark", "0", end, "-m", "simulated", "--dry-run").out
 
 
-def test_a_lazy_command_may_be_named_within_its_module() -> None:
+def test_lazy_command_may_be_named_within_its_module() -> None:
     loaded = groups._load("compare", "koderz.cli.compare:compare")
 
     assert loaded.name == "compare"

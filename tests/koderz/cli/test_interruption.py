@@ -76,7 +76,7 @@ HELLO = {
 }
 
 
-def test_ctrl_c_in_a_terminal_ends_a_memory_server_that_waits_for_its_client(koderz: Shell) -> None:
+def test_ctrl_c_ends_a_memory_server_that_waits_for_its_client(koderz: Shell) -> None:
     terminal, inner = pty.openpty()
     served = subprocess.Popen(
         [sys.executable, "-m", "koderz", "memory", "serve"],

@@ -44,7 +44,7 @@ def solvers(request: pytest.FixtureRequest, koderz: Shell) -> list[str]:
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_no_screen_shows_a_rate_of_nothing(command: Command, arguments: list[str]) -> None:
+def test_screens_show_no_rate_of_nothing(command: Command, arguments: list[str]) -> None:
     done = command("benchmark", *arguments)
 
     assert "None" not in done.out + done.err
@@ -62,7 +62,7 @@ def test_json_has_null_for_a_rate_of_nothing(command: Command, solvers: list[str
     assert compared["difference"] is None
 
 
-def test_no_gate_judges_nothing(command: Command, solvers: list[str]) -> None:
+def test_gates_do_not_judge_nothing(command: Command, solvers: list[str]) -> None:
     done = command("benchmark", "compare", RUN, "--arm", solvers[-1], "--min-success-rate", "0", code=2)
 
     assert "has no results, so no gate can judge it" in done.err

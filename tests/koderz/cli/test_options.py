@@ -67,7 +67,7 @@ def given_by(*arguments: str) -> dict[str, Any]:
 # Help
 
 
-def test_there_are_the_commands_that_were_promised() -> None:
+def test_commands_are_those_that_were_promised() -> None:
     assert set(ALL) >= {
         "benchmark run",
         "benchmark resume",
@@ -80,19 +80,19 @@ def test_there_are_the_commands_that_were_promised() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_option_has_a_help_text(name: str) -> None:
+def test_options_all_have_a_help_text(name: str) -> None:
     for param in options_of(name):
         assert param.help, param.name
         assert param.help.endswith((".", "…")) or name == "koderz", param.name
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_command_has_a_help_text_in_whole_sentences(name: str) -> None:
+def test_commands_all_have_a_help_text_in_whole_sentences(name: str) -> None:
     assert ALL[name].help
     assert ALL[name].help.strip().endswith(".")
 
 
-def test_every_setting_is_an_option_and_every_option_of_theirs_a_setting() -> None:
+def test_settings_are_options_and_options_settings() -> None:
     named = [field.name for fields in panels(schema_of()).values() for field in fields]
 
     assert sorted([*named, "models"]) == sorted(FIELDS)  # several of --model
@@ -108,7 +108,7 @@ def test_every_setting_is_an_option_and_every_option_of_theirs_a_setting() -> No
 
 
 @pytest.mark.parametrize("name", [name for name, field in FIELDS.items() if field.default not in (None, False, ())])
-def test_every_default_is_told(name: str) -> None:
+def test_defaults_are_all_told(name: str) -> None:
     (param,) = [param for param in ALL["benchmark run"].params if param.name == name]
     default = FIELDS[name].default
     if default is True:
@@ -120,14 +120,14 @@ def test_every_default_is_told(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "judges", "keep_alive", "local_model"])
-def test_where_the_default_depends_that_is_told(name: str) -> None:
+def test_defaults_that_depend_are_told(name: str) -> None:
     (param,) = [param for param in ALL["benchmark run"].params if param.name == name]
 
     assert re.search("Default: |Without it: ", param.help)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_measured_names_its_unit(name: str) -> None:
+def test_quantities_name_their_unit(name: str) -> None:
     for param in options_of(name):
         if param.name in UNITS:
             assert param.metavar == UNITS[param.name], param.name
@@ -151,7 +151,7 @@ def test_settings_that_may_differ_later_are_options_of_going_on() -> None:
 # What is given
 
 
-def test_only_what_was_given_is_given_on() -> None:
+def test_values_that_were_given_alone_are_passed_on() -> None:
     assert given_by() == {}
 
 
@@ -189,14 +189,14 @@ def test_problems_may_be_named_and_read_from_a_file_at_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("arguments", [("--problems-file", "none.txt"), ("--problems", ","), ("--problems", "")])
-def test_an_empty_choice_of_problems_is_refused(koderz: Shell, arguments: tuple[str, ...]) -> None:
+def test_problems_option_refuses_an_empty_choice(koderz: Shell, arguments: tuple[str, ...]) -> None:
     write_tasks(koderz.folder, 2)
     (koderz.folder / "none.txt").write_text("# none of them\n")
 
     koderz("benchmark", *arguments, "--dataset", "tasks.jsonl", "--model", "simulated", "--dry-run", code=2)
 
 
-def test_one_experiment_is_one_whatever_else_is_set(koderz: Shell) -> None:
+def test_single_experiment_ignores_other_settings(koderz: Shell) -> None:
     write_tasks(koderz.folder, 1)
     koderz("run", "T/0", "--dataset", "tasks.jsonl", "--model", "simulated", "-q", env={"KODERZ_SAMPLES": "3"}, code=1)
 

@@ -44,9 +44,7 @@ def plan(done: Done) -> dict[str, Any]:
     return config
 
 
-def test_a_solver_of_another_package_runs_with_its_options_and_resumes_with_them(
-    koderz: Shell, toys: Mapping[str, str]
-) -> None:
+def test_package_solver_runs_and_resumes_with_its_options(koderz: Shell, toys: Mapping[str, str]) -> None:
     koderz(*RUN, *TOY, "--toy-hints", 2, "--toy-styles", "plain", "odd", "--quiet", env=toys)
     asked = ["plain hint 1", "plain hint 2", "odd hint 1", "odd hint 2"]
     assert hints(koderz) == asked
@@ -60,7 +58,7 @@ def test_a_solver_of_another_package_runs_with_its_options_and_resumes_with_them
     assert (config["toy_hints"], config["toy_styles"], config["toy_helper"]) == (2, ["plain", "odd"], "simulated")
 
 
-def test_its_options_have_a_heading_in_the_help_where_it_is_chosen(toy: Command) -> None:
+def test_solver_options_have_a_heading_in_the_help(toy: Command) -> None:
     shown = toy("benchmark", "--solver", "toy", "--help").out
 
     assert "\nSolver toy:\n" in shown
@@ -70,7 +68,7 @@ def test_its_options_have_a_heading_in_the_help_where_it_is_chosen(toy: Command)
 
 
 @pytest.mark.parametrize("how", [("--toy_hints", 3), ("--toy-hints=3",), ("--toy_hints=3",)])
-def test_its_flags_may_be_spelled_with_underscores(toy: Command, how: tuple[Any, ...]) -> None:
+def test_solver_flags_may_be_spelled_with_underscores(toy: Command, how: tuple[Any, ...]) -> None:
     assert plan(toy(*RUN, *TOY, *how, "--dry-run", "--json"))["toy_hints"] == 3
 
 
@@ -78,11 +76,11 @@ def test_its_flags_may_be_spelled_with_underscores(toy: Command, how: tuple[Any,
     "how",
     [("--toy-styles", "a", "b"), ("--toy_styles", "a", "--toy-styles", "b"), ("--toy-styles=a", "--toy-styles", "b")],
 )
-def test_a_list_is_words_or_the_flag_again(toy: Command, how: tuple[Any, ...]) -> None:
+def test_list_option_takes_words_or_the_flag_again(toy: Command, how: tuple[Any, ...]) -> None:
     assert plan(toy(*RUN, *TOY, *how, "--dry-run", "--json"))["toy_styles"] == ["a", "b"]
 
 
-def test_its_options_are_a_table_of_koderz_toml_and_variables_win_over_it(toy: Command, koderz: Shell) -> None:
+def test_solver_options_are_a_table_of_koderz_toml(toy: Command, koderz: Shell) -> None:
     text = '[solver]\nname = "toy"\n[solver.toy]\ntoy-hints = 4\ntoy_styles = ["a", "b"]\ntoy-helper = "simulated"\n'
     (koderz.folder / "koderz.toml").write_text(text)
 
@@ -91,7 +89,7 @@ def test_its_options_are_a_table_of_koderz_toml_and_variables_win_over_it(toy: C
     assert (config["solver"], config["toy_hints"], config["toy_styles"]) == ("toy", 4, ["c", "d"])
 
 
-def test_a_model_that_a_package_lets_a_table_name_needs_trust(toy: Command, koderz: Shell) -> None:
+def test_model_named_by_a_table_needs_trust(toy: Command, koderz: Shell) -> None:
     (koderz.folder / "koderz.toml").write_text('[solver.toy]\ntoy-helper = "openai/gpt-4o"\n')
 
     said = toy(*RUN, "--solver", "toy", "--dry-run", code=2).err
@@ -114,7 +112,7 @@ def test_a_model_that_a_package_lets_a_table_name_needs_trust(toy: Command, kode
         ((), "[solver]\ntoy = 3\n", "write [solver.toy]"),
     ],
 )  # fmt: skip
-def test_what_no_option_is_called_is_one_error_with_the_nearest(
+def test_unknown_option_is_one_error_with_the_nearest(
     toy: Command, koderz: Shell, arguments: tuple[Any, ...], text: str, said: str
 ) -> None:
     (koderz.folder / "koderz.toml").write_text(text)
@@ -122,13 +120,13 @@ def test_what_no_option_is_called_is_one_error_with_the_nearest(
     assert said in toy(*RUN, *arguments, "--dry-run", code=2).err.replace("\n", " ")
 
 
-def test_a_parameter_may_be_given_as_to_any_solver(toy: Command, koderz: Shell) -> None:
+def test_parameter_may_be_given_by_solver_arg(toy: Command, koderz: Shell) -> None:
     toy(*RUN, *TOY, "--solver-arg", "toy_hints=0", "--quiet")
 
     assert hints(koderz) == []
 
 
-def test_a_suite_and_an_engine_have_options_of_their_own_too(toy: Command, koderz: Shell) -> None:
+def test_suite_and_engine_may_have_options_of_their_own(toy: Command, koderz: Shell) -> None:
     chosen = ("benchmark", "--suite", "toy", "--engine", "toy", "--model", "simulated")
     shown = toy(*chosen, "--help").out
     assert "\nSuite toy:\n" in shown
@@ -142,7 +140,7 @@ def test_a_suite_and_an_engine_have_options_of_their_own_too(toy: Command, koder
     toy(*chosen, 0, 3, "--dry-run", code=2)  # of one word
 
 
-def test_what_an_option_is_for_is_said_where_that_has_no_part(toy: Command) -> None:
+def test_option_without_effect_says_what_it_is_for(toy: Command) -> None:
     said = toy(*RUN, "--gpu", "L4", "--docker-image", "python:3.12-slim", "--dry-run").err
 
     assert "--gpu is for --engine modal, which has no part in this run" in said
@@ -152,9 +150,7 @@ def test_what_an_option_is_for_is_said_where_that_has_no_part(toy: Command) -> N
 @pytest.mark.parametrize(
     "way", [("--model", "toy/a"), ("--model", "simulated", "--model=toy/a"), ("-m", "toy/a", "--mode", "zero-shot")]
 )
-def test_options_of_another_packages_models_are_flags_under_their_own_heading(
-    toy: Command, way: tuple[str, ...]
-) -> None:
+def test_model_options_of_a_package_have_their_own_heading(toy: Command, way: tuple[str, ...]) -> None:
     shown = toy("benchmark", "run", *way, "--help").out
 
     assert "Model toy:" in shown
@@ -163,9 +159,7 @@ def test_options_of_another_packages_models_are_flags_under_their_own_heading(
 
 
 @pytest.mark.parametrize("how", ["a flag", "a table", "a matrix"])
-def test_models_of_another_package_answer_with_their_options_and_resume_with_them(
-    koderz: Shell, toys: Mapping[str, str], how: str
-) -> None:
+def test_package_models_answer_and_resume_with_their_options(koderz: Shell, toys: Mapping[str, str], how: str) -> None:
     model, table = {
         "a flag": (("--model", "toy/a", "--toy-reply", "hello"), ""),
         "a table": ((), '[model]\nname = "toy/a"\n[model.toy]\ntoy-reply = "hello"\n'),

@@ -14,7 +14,7 @@ def _write(koderz: Shell, number: int, outcomes: builders.Outcomes, model: str =
     builders.write(koderz.results / f"{run_id}.json", builders.document(outcomes, run_id=run_id, model=model))
 
 
-def test_all_runs_are_meant_without_names(command: Command, koderz: Shell) -> None:
+def test_problems_without_names_covers_all_runs(command: Command, koderz: Shell) -> None:
     _write(koderz, 1, [True, False, True])
     _write(koderz, 2, [True, False, False], model="n")
 
@@ -35,7 +35,7 @@ def test_json_has_them_all(command: Command, koderz: Shell) -> None:
     assert found[0]["solved_by"] == ["m"]
 
 
-def test_simulated_runs_and_damaged_files_are_left_out_and_that_is_said(command: Command, koderz: Shell) -> None:
+def test_problems_leaves_out_simulated_runs_and_damaged_files(command: Command, koderz: Shell) -> None:
     _write(koderz, 1, [True])
     _write(koderz, 2, [False], model="simulated")
     (koderz.results / "bench_00000003_20260131_120003.json").write_text('{"results": [')
@@ -47,7 +47,7 @@ def test_simulated_runs_and_damaged_files_are_left_out_and_that_is_said(command:
     assert "is truncated" in done.err
 
 
-def test_no_run_and_no_such_arm_are_one_line(command: Command, koderz: Shell) -> None:
+def test_problems_tells_missing_runs_and_arms_in_one_line(command: Command, koderz: Shell) -> None:
     assert "holds no run yet" in command("benchmark", "problems", code=2).err
     _write(koderz, 1, [True])
     assert "has no arm iterative" in command("benchmark", "problems", "latest", "--arm", "iterative", code=2).err

@@ -57,7 +57,7 @@ LIST = Table(
 )
 
 
-def test_where_there_is_room_a_listing_stands_as_it_is(printed: Printed) -> None:
+def test_table_with_enough_room_is_unchanged(printed: Printed) -> None:
     expected = [
         "RUN                             MODEL               SUITE        RATE  STATUS",
         "bench_0a1b2c3d_20260131_120000  openai/gpt-4o-mini  humaneval   62.5%  complete #nightly #second",
@@ -81,7 +81,7 @@ def test_columns_go_in_their_order_and_that_is_said(printed: Printed) -> None:
     assert printed(60, [LIST])[-1] == "(hidden to fit 60 columns: SUITE, STATUS; a pipe shows all)"
 
 
-def test_a_word_is_broken_only_where_nothing_else_helps_and_then_at_a_joint(printed: Printed) -> None:
+def test_word_is_broken_at_a_joint_as_a_last_resort(printed: Printed) -> None:
     narrow = printed(50, [LIST])
 
     assert narrow[:3] == [
@@ -91,7 +91,7 @@ def test_a_word_is_broken_only_where_nothing_else_helps_and_then_at_a_joint(prin
     ]
 
 
-def test_a_sentence_folds_and_the_command_at_its_end_stays_whole(printed: Printed) -> None:
+def test_sentence_folds_and_its_command_stays_whole(printed: Printed) -> None:
     command = "koderz benchmark retry bench_0a1b2c3d_20260131_120000"
     told = Text(f"  6 faults, not counted as failures; run again with: {command}")
 
@@ -112,7 +112,7 @@ RUNS = Table(
 )
 
 
-def test_a_column_that_is_the_same_in_each_row_goes_first_and_its_value_is_said(printed: Printed) -> None:
+def test_column_of_one_value_goes_first_and_its_value_is_told(printed: Printed) -> None:
     assert printed(79, [RUNS]) == [
         "RUN                             MODEL               SUITE      PASSED     COST",
         "bench_0a1b2c3d_20260131_120000  openai/gpt-4o-mini  humaneval    8/10  $0.1000",
@@ -131,7 +131,7 @@ def test_columns_move_under_another_where_they_can(printed: Printed) -> None:
     assert narrow[3].split() == ["humaneval", "·", "openai/gpt-4o-mini"]
 
 
-def test_no_head_takes_three_lines_where_a_column_may_go(printed: Printed) -> None:
+def test_column_is_dropped_before_a_head_takes_three_lines(printed: Printed) -> None:
     table = Table(["NAME", "GAIN [95 %]", "N"], [["first", "+0.6", "5"], ["second", "+0.2", "6"]], ["N"], ruled=False)
 
     lines = printed(16, [table])
@@ -148,9 +148,7 @@ CELLS = st.text(max_size=60) | st.sampled_from([*HOSTILE.values(), "漢字 " * 9
     ruled=st.booleans(),
     width=st.integers(30, 130),
 )
-def test_whatever_is_in_it_no_line_is_wider_and_nothing_steers(
-    columns: list[list[str]], ruled: bool, width: int
-) -> None:
+def test_table_lines_fit_and_are_escaped_for_any_content(columns: list[list[str]], ruled: bool, width: int) -> None:
     table = Table(*_by_row(columns), optional=[columns[-1][0]], ruled=ruled)
 
     lines = list(tables._table_lines(table, width))
@@ -195,7 +193,7 @@ ALL = ("list", "compare latest~1 latest", "compare latest latest~1 latest~2", "p
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_command_runs_over_or_breaks_a_word(
+def test_command_neither_runs_over_nor_breaks_a_word(
     command: Command, runs: Path, monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
     for words in ALL:
@@ -215,7 +213,7 @@ def _is_part(text: str, word: str) -> bool:
     return len(word) > 16 and text in word and (text[-1] in "/:,@-" or word.endswith(text))
 
 
-def test_at_80_columns_ids_rates_and_states_are_all_there(command: Command, runs: Path) -> None:
+def test_table_at_80_columns_has_ids_rates_and_states(command: Command, runs: Path) -> None:
     narrow = _in_a_terminal(command, 80, "list")
 
     assert [line.split()[0] for line in narrow if line.startswith("bench_")] == [
@@ -275,7 +273,7 @@ def _in_a_terminal(command: Command, width: int, *words: str) -> list[str]:
         return command("benchmark", *words).out.splitlines()
 
 
-def test_a_real_terminal_is_asked_for_its_width_and_a_pipe_gets_everything(koderz: Shell, runs: Path) -> None:
+def test_terminal_width_folds_and_a_pipe_gets_everything(koderz: Shell, runs: Path) -> None:
     shell, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
     arguments = [sys.executable, "-m", "koderz", "benchmark", "list"]

@@ -60,7 +60,7 @@ def test_data_in_a_terminal_holds_no_character_that_steers_it(
         assert [json.loads(document) for document in documents]
 
 
-def test_in_a_pipe_data_is_what_was_recorded(command: Command, run: str) -> None:
+def test_pipe_gets_data_as_recorded(command: Command, run: str) -> None:
     out = command("benchmark", "export", run, "--format", "csv", "--attempts").out
 
     assert EVERYTHING in out

@@ -43,13 +43,13 @@ def test_help_says_it_in_the_words_of_the_field(command: Command, words: str, sa
 
 
 @pytest.mark.parametrize(("iterations", "said"), [(1, "PASSED after 1 attempt, "), (2, "PASSED after 2 attempts, ")])
-def test_one_attempt_is_one(capsys: pytest.CaptureFixture[str], iterations: int, said: str) -> None:
+def test_plural_of_one_attempt_is_singular(capsys: pytest.CaptureFixture[str], iterations: int, said: str) -> None:
     StoryPrinter(quiet=False).recorded(judged(0, success=True, iterations=iterations))
 
     assert said in capsys.readouterr().out
 
 
-def test_a_provider_that_slows_calls_down_is_told_with_the_rate() -> None:
+def test_rate_of_a_provider_that_slows_calls_is_told() -> None:
     throttle = SimpleNamespace(provider="openai", pause=0.0, limit=4, ceiling=8)
     view = SimpleNamespace(engine=SimpleNamespace(throttle=[throttle]))
 
@@ -70,7 +70,7 @@ def test_watching_a_run_that_no_process_works_on_says_how_to_continue(koderz: Sh
     )
 
 
-def test_watching_a_run_that_was_interrupted_says_so_once_and_how_to_continue(koderz: Shell, command: Command) -> None:
+def test_watch_of_an_interrupted_run_says_once_how_to_continue(koderz: Shell, command: Command) -> None:
     records: list[Record] = [call(0), Finished(status="interrupted", reason="interrupted")]
     run = asyncio.run(builders.recorded(koderz.results, *records)).name
 
@@ -93,7 +93,7 @@ def test_progress_has_room_for_what_is_being_done_in_80_columns(monkeypatch: pyt
     assert " 26/127 18 passed (69%) · 1 fault · 4:05 left · c3c1dff baseline, block 12 ·" in " ".join(line.split())
 
 
-def test_experiments_that_go_on_count_by_half_for_the_time_that_is_left() -> None:
+def test_remaining_time_counts_running_experiments_by_half() -> None:
     progress = SimpleNamespace(started=time.monotonic() - 40, done_before=0, planned=27, in_flight=6, tokens_out=0)
     tally = SimpleNamespace(ended=range(1), faults=0, cost=0.0)
     plan = SimpleNamespace(record=SimpleNamespace(parts=(), headline=None))

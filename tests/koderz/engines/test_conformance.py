@@ -13,7 +13,7 @@ from tests.loopback_modal import ModalServer
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_this_machine_is_an_engine(check: Check, tmp_path: Path) -> None:
+def test_local_engine_passes_conformance(check: Check, tmp_path: Path) -> None:
     asyncio.run(check(tmp_path, "local", {}))
 
 

@@ -67,14 +67,14 @@ def test_calls_go_on_while_verdicts_are_waited_for(tmp_path: Path) -> None:
     assert model.most_at_once == 2
 
 
-def test_concurrency_is_the_number_of_tasks_between_their_first_call_and_their_last(tmp_path: Path) -> None:
+def test_concurrency_counts_tasks_between_first_and_last_call(tmp_path: Path) -> None:
     run = carried_out(tmp_path, Scripted(bad), 8, judged_after=2, mode="iterative", max_iterations=2, concurrency=2)
 
     assert (run.ended.status, len(run.of("call"))) == ("complete", 16)
     assert most_at_work(run) == 2
 
 
-def test_concurrency_holds_where_a_solver_that_says_nothing_of_its_calls_is_judged(tmp_path: Path) -> None:
+def test_concurrency_holds_for_judging_of_undeclared_solvers(tmp_path: Path) -> None:
     source = """
 async def solve(task, ask, judge):
     return await judge(task, await ask(task.messages))
@@ -87,7 +87,7 @@ async def solve(task, ask, judge):
     assert [one for _, one in lines[::2]] == [one for _, one in lines[1::2]]
 
 
-def test_what_a_solver_makes_itself_takes_a_place_also_where_it_asks_meanwhile(tmp_path: Path) -> None:
+def test_concurrency_counts_a_solvers_own_work(tmp_path: Path) -> None:
     source = """
 import asyncio
 
@@ -111,7 +111,7 @@ async def solve(task, ask, judge, once):
     assert run.summary.summary.successes == 5
 
 
-def test_a_solver_that_asks_several_things_at_once_has_one_place_for_them(tmp_path: Path) -> None:
+def test_concurrency_counts_simultaneous_asks_of_a_solver_once(tmp_path: Path) -> None:
     source = """
 import asyncio
 
@@ -126,7 +126,7 @@ async def solve(task, ask, judge):
     assert (run.ended.status, run.summary.summary.successes) == ("complete", 5)
 
 
-def test_a_solver_that_can_not_replay_keeps_its_place_to_its_end(tmp_path: Path) -> None:
+def test_concurrency_place_of_a_restarting_solver_is_kept_to_its_end(tmp_path: Path) -> None:
     source = """
 at_once = 0
 
@@ -147,7 +147,7 @@ solve.resume = "restart"
     assert run.summary.summary.successes == 5
 
 
-def test_whoever_waits_for_a_place_is_not_begun_when_the_run_is_to_stop(tmp_path: Path) -> None:
+def test_stop_begins_none_that_wait_for_a_place(tmp_path: Path) -> None:
     stop: list[Callable[[], None]] = []
 
     def third(messages: Sequence[Message], sampling: Sampling) -> str:

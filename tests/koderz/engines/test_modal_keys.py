@@ -41,9 +41,7 @@ DATASET = (
 
 
 @pytest.mark.slow
-def test_candidates_see_nothing_of_the_function_and_their_sandboxes_have_no_keys_and_no_network(
-    tmp_path: Path, cloud: ModalServer
-) -> None:
+def test_candidate_sandboxes_have_no_keys_and_no_network(tmp_path: Path, cloud: ModalServer) -> None:
     (tmp_path / "looking.py").write_text(LOOKING)
     (tmp_path / "look.jsonl").write_text(DATASET)
     known = len(cloud.sandboxes)
@@ -82,7 +80,7 @@ def test_container_opens_once_what_the_sessions_of_a_run_share(
 
 
 @pytest.mark.parametrize("sandbox", ["contained", "docker", "uncontained"])
-def test_a_sandbox_inside_of_the_function_is_refused(sandbox: str, tmp_path: Path) -> None:
+def test_sandbox_inside_of_the_function_is_refused(sandbox: str, tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match=f"--sandbox {sandbox}: Modal's functions hold keys"):
         asyncio.run(planned(tmp_path, "modal", tasks=1, sandbox=sandbox))
     plan = asyncio.run(planned(tmp_path, "modal", tasks=1))
@@ -91,7 +89,7 @@ def test_a_sandbox_inside_of_the_function_is_refused(sandbox: str, tmp_path: Pat
         ContainerState(replace(plan, settings=replace(plan.settings, sandbox=sandbox)), {})
 
 
-def test_the_refusal_is_one_line(koderz: Shell) -> None:
+def test_refusal_is_one_line(koderz: Shell) -> None:
     line = ("benchmark", 0, 1, "--model", "simulated", "--engine", "modal", "--sandbox", "contained")
     done = koderz(*line, code=2)
     assert "koderz: --sandbox contained: Modal's functions hold keys" in done.err

@@ -30,7 +30,7 @@ def test_settings_that_are_others_than_on_record_go_along(tmp_path: Path) -> Non
     assert there.record == plan.record
 
 
-def test_an_address_goes_along_whole_and_is_not_in_the_plan(tmp_path: Path) -> None:
+def test_address_is_handed_along_outside_of_the_plan(tmp_path: Path) -> None:
     key = "sk-live-abcdef0123456789abcdef"
     address = f"http://127.0.0.1:9/proxy/{key}/v1"
     plan = asyncio.run(planned(tmp_path, 1, local_model="openai/m", base_url=address))
@@ -41,7 +41,7 @@ def test_an_address_goes_along_whole_and_is_not_in_the_plan(tmp_path: Path) -> N
     assert unpack_plan(packed, tmp_path / "there", changes_in(plan)).settings.base_url == address
 
 
-def test_needs_that_an_engine_has_not_got_are_met_by_portable_suites_alone(tmp_path: Path) -> None:
+def test_needs_that_an_engine_lacks_are_met_by_portable_suites_alone(tmp_path: Path) -> None:
     plan = asyncio.run(planned(tmp_path, 1, engine="modal", sandbox="modal"))
     plan = replace(plan, tasks=tuple(replace(task, needs=frozenset({EXCLUSIVE})) for task in plan.tasks))
     with pytest.raises(KoderzError, match="needs exclusive, which the engine modal hasn't got"):

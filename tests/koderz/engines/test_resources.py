@@ -47,7 +47,7 @@ def test_cap_without_a_price_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("without", ["task", "solver"])
-def test_sandbox_is_opened_only_where_a_task_needs_a_judge_and_a_solver_asks_it(tmp_path: Path, without: str) -> None:
+def test_sandbox_is_opened_only_for_tasks_and_solvers_that_judge(tmp_path: Path, without: str) -> None:
     async def go() -> bool:
         plan = await planned(tmp_path, 1)
         assert not isinstance(sandbox_of(plan), NoSandbox)

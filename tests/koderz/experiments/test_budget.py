@@ -19,7 +19,7 @@ async def spend(budget: Budget, estimate: float, cost: float, seconds: float = 0
     return cost
 
 
-def test_without_a_cap_nothing_is_held_back() -> None:
+def test_budget_without_a_cap_holds_nothing_back() -> None:
     async def go() -> Budget:
         budget = Budget(None)
         await asyncio.gather(*(spend(budget, 1e9, 2.0) for _ in range(10)))
@@ -29,17 +29,17 @@ def test_without_a_cap_nothing_is_held_back() -> None:
 
 
 @pytest.mark.parametrize(("spent", "estimate"), [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)])
-def test_a_call_that_just_fits_is_made(spent: float, estimate: float) -> None:
+def test_cap_lets_a_call_that_just_fits(spent: float, estimate: float) -> None:
     asyncio.run(spend(Budget(1.0, spent), estimate, 0.0))
 
 
 @pytest.mark.parametrize(("spent", "estimate"), [(0.0, 1.01), (0.5, 0.51), (1.2, 0.0)])
-def test_a_call_that_could_pass_the_cap_is_refused_with_what_to_do(spent: float, estimate: float) -> None:
+def test_cap_refuses_a_call_that_could_pass_it_with_advice(spent: float, estimate: float) -> None:
     with pytest.raises(CapReached, match=r"the cost cap of \$1 is reached: .* resume with a higher --max-cost"):
         asyncio.run(spend(Budget(1.0, spent), estimate, 0.0))
 
 
-def test_a_call_waits_for_what_others_really_cost_and_is_made_if_it_fits_then() -> None:
+def test_cap_waits_for_real_costs_of_other_calls() -> None:
     async def go() -> list[float | BaseException]:
         budget = Budget(1.0)
         return await asyncio.gather(*(spend(budget, 0.6, 0.1, 0.001) for _ in range(5)), return_exceptions=True)
@@ -47,7 +47,7 @@ def test_a_call_waits_for_what_others_really_cost_and_is_made_if_it_fits_then() 
     assert asyncio.run(go()) == [0.1] * 5  # one after the other: 0.6 + 0.6 would pass the cap
 
 
-def test_a_call_that_has_waited_in_vain_is_refused() -> None:
+def test_cap_refuses_a_call_that_has_waited_in_vain() -> None:
     async def go() -> tuple[list[float | BaseException], Budget]:
         budget = Budget(1.0)
         done = await asyncio.gather(*(spend(budget, 0.6, 0.5, 0.001) for _ in range(4)), return_exceptions=True)
@@ -77,7 +77,7 @@ def test_calls_run_side_by_side_as_far_as_they_fit() -> None:
     assert asyncio.run(go()) == 4
 
 
-def test_what_a_failed_call_held_is_free_again() -> None:
+def test_failed_call_frees_what_it_held() -> None:
     async def go() -> None:
         budget = Budget(1.0)
         for _ in range(3):
@@ -98,7 +98,7 @@ async def _cancel(work: Awaitable[float]) -> None:
         await task
 
 
-def test_a_call_that_is_cancelled_under_way_frees_what_it_held() -> None:
+def test_cancelled_call_under_way_frees_what_it_held() -> None:
     async def go() -> None:
         budget = Budget(1.0)
         waiting = asyncio.create_task(spend(budget, 0.5, 0.0))
@@ -109,7 +109,7 @@ def test_a_call_that_is_cancelled_under_way_frees_what_it_held() -> None:
     asyncio.run(go())
 
 
-def test_a_call_that_is_cancelled_while_it_waits_holds_nothing() -> None:
+def test_cancelled_call_in_line_holds_nothing() -> None:
     async def go() -> None:
         budget = Budget(1.0)
         async with budget.call(Estimate.of(0.9)):
@@ -132,7 +132,7 @@ def test_cancelled_at_any_moment_nothing_stays_held() -> None:
     asyncio.run(go())
 
 
-def test_the_cap_holds_whatever_calls_turn_out_to_cost_below_their_estimates() -> None:
+def test_cap_holds_for_any_costs_below_their_estimates() -> None:
     async def go() -> float:
         chance = random.Random(5)
         budget = Budget(10.0)
@@ -170,7 +170,7 @@ def _residue(cap: float, most: float, seed: int) -> Callable[[Budget], Awaitable
     return go
 
 
-def test_when_no_call_is_under_way_none_is_waited_for() -> None:
+def test_cap_waits_for_no_call_if_none_is_under_way() -> None:
     async def go() -> None:
         for seed in range(40):
             budget = Budget(1000.0)

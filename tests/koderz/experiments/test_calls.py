@@ -49,7 +49,7 @@ def sampling_sent(ask: Ask, sample: int = 0, **settings: Any) -> Sampling:
 # Which model, with what
 
 
-def test_the_runs_own_model_answers_unless_another_is_named() -> None:
+def test_default_model_answers_unless_another_is_named() -> None:
     own, other = Scripted(lambda m, s: "own"), Scripted(lambda m, s: "other")
 
     async def go() -> list[tuple[str, str, str]]:
@@ -61,7 +61,7 @@ def test_the_runs_own_model_answers_unless_another_is_named() -> None:
     assert asyncio.run(go()) == [("own", "main", "m0"), helped, helped, ("own", "main", "m0")]
 
 
-def test_a_model_that_the_plan_does_not_name_is_a_fault() -> None:
+def test_model_outside_of_the_plan_is_a_fault() -> None:
     with pytest.raises(Fault, match=r"asks gpt-4o, which its arm hasn't got; it has main \(m0\), spec \(m1\)"):
         asyncio.run(caller(Scripted(), Scripted()).complete(asked(model="gpt-4o"), at(0)))
 
@@ -72,28 +72,28 @@ def test_sampling_is_the_runs_where_the_solver_says_nothing() -> None:
     assert sent == Sampling(temperature=0.3, max_tokens=77, top_p=0.5, seed=4)
 
 
-def test_what_the_solver_says_wins() -> None:
+def test_sampling_of_the_solver_wins() -> None:
     sent = sampling_sent(asked(temperature=1.0, max_tokens=5, stop=("END",)), temperature=0.3)
 
     assert (sent.temperature, sent.max_tokens, sent.stop) == (1.0, 5, ("END",))
 
 
 @pytest.mark.parametrize(("sample", "seed"), [(0, 11), (1, 12), (9, 20)])
-def test_the_seed_sent_is_that_of_the_run_plus_the_sample(sample: int, seed: int) -> None:
+def test_seed_is_that_of_the_run_plus_the_sample(sample: int, seed: int) -> None:
     assert sampling_sent(asked(), sample, seed=11).seed == seed
 
 
-def test_a_seed_of_the_solvers_own_is_sent_as_it_is() -> None:
+def test_seed_of_the_solver_is_sent_unchanged() -> None:
     assert sampling_sent(asked(seed=5), 3, seed=11).seed == 5
 
 
-def test_one_sample_is_drawn_cold_and_several_warm() -> None:
+def test_temperature_is_cold_for_one_sample_and_warm_for_several() -> None:
     assert sampling_sent(asked()).temperature == 0.0
     assert sampling_sent(asked(), samples=5).temperature == 0.8
     assert sampling_sent(asked(), samples=5, temperature=0.0).temperature == 0.0
 
 
-def test_an_unknown_sampling_parameter_is_a_fault_that_names_the_known_ones() -> None:
+def test_sampling_parameter_that_is_unknown_is_a_fault() -> None:
     with pytest.raises(
         Fault, match="no sampling parameter heat, zest; it has temperature, max_tokens, top_p, seed, stop"
     ):
@@ -103,7 +103,7 @@ def test_an_unknown_sampling_parameter_is_a_fault_that_names_the_known_ones() ->
 # The first call alone
 
 
-def test_of_twenty_calls_at_once_one_goes_out_until_it_has_come_back() -> None:
+def test_first_call_goes_alone_until_it_has_come_back() -> None:
     async def go() -> None:
         gate = asyncio.Event()
 
@@ -136,7 +136,7 @@ def test_once_a_model_has_answered_its_calls_go_side_by_side() -> None:
     assert asyncio.run(go()) == 7  # the first alone
 
 
-def test_each_model_has_to_prove_itself() -> None:
+def test_first_call_is_made_for_each_model() -> None:
     async def go() -> None:
         one, two = Scripted(), Scripted(delay=0.005)
         calls = caller(one, two)
@@ -149,7 +149,7 @@ def test_each_model_has_to_prove_itself() -> None:
     asyncio.run(go())
 
 
-def test_where_the_first_call_fails_another_one_tries() -> None:
+def test_first_call_that_fails_lets_another_try() -> None:
     left: list[BaseException] = [Fault("busy"), Fault("busy")]
 
     def line(messages: Sequence[Message], sampling: Sampling) -> str:
@@ -167,7 +167,7 @@ def test_where_the_first_call_fails_another_one_tries() -> None:
     assert [isinstance(value, Fault) for value in done] == [True, True, False, False, False, False]
 
 
-def test_a_caller_that_is_closed_makes_no_more_calls() -> None:
+def test_closed_caller_makes_no_more_calls() -> None:
     async def go() -> Scripted:
         model = Scripted()
         calls = caller(model)
@@ -180,7 +180,7 @@ def test_a_caller_that_is_closed_makes_no_more_calls() -> None:
     assert len(asyncio.run(go()).asked) == 1
 
 
-def test_a_first_call_that_is_cancelled_lets_another_through() -> None:
+def test_first_call_that_is_cancelled_lets_another_through() -> None:
     async def go() -> None:
         model = Scripted(delay=2 * PATIENCE)
         calls = caller(model)
@@ -196,7 +196,7 @@ def test_a_first_call_that_is_cancelled_lets_another_through() -> None:
     asyncio.run(go())
 
 
-def test_a_fatal_fault_is_handed_on() -> None:
+def test_fatal_fault_is_handed_on() -> None:
     def line(messages: Sequence[Message], sampling: Sampling) -> str:
         raise FatalFault("the key is wrong")
 
@@ -207,7 +207,7 @@ def test_a_fatal_fault_is_handed_on() -> None:
 # Money
 
 
-def test_a_call_is_estimated_by_its_characters_and_its_longest_reply() -> None:
+def test_estimate_goes_by_characters_and_longest_reply() -> None:
     model = Scripted(cost=Price(3e6, 1e6))  # $3 a token in, $1 a token out
     with pytest.raises(CapReached, match=r"the next call could cost \$(\d+\.\d{4})") as refused:
         asyncio.run(caller(model, max_cost=1.0, max_tokens=10).complete(asked("x" * 30), at(0)))
@@ -217,7 +217,7 @@ def test_a_call_is_estimated_by_its_characters_and_its_longest_reply() -> None:
     asyncio.run(caller(model, max_cost=float(dollars) + 1e-4, max_tokens=10).complete(asked("x" * 30), at(0)))
 
 
-def test_a_longest_reply_of_the_solvers_own_counts() -> None:
+def test_estimate_counts_the_solvers_own_token_limit() -> None:
     async def go(longest: int) -> None:
         model = Scripted(cost=Price(0, 1e6))
         await caller(model, max_cost=50, max_tokens=10).complete(asked(max_tokens=longest), at(0))
@@ -227,14 +227,14 @@ def test_a_longest_reply_of_the_solvers_own_counts() -> None:
         asyncio.run(go(51))
 
 
-def test_what_was_spent_before_counts() -> None:
+def test_spending_of_earlier_sessions_counts() -> None:
     model = Scripted(cost=Price(0, 1e6))
 
     with pytest.raises(CapReached, match=r"\$95.0000 is spent"):
         asyncio.run(caller(model, spent=95.0, max_cost=100, max_tokens=10).complete(asked(), at(0)))
 
 
-def test_a_free_model_is_never_held_back() -> None:
+def test_free_model_is_never_held_back() -> None:
     asyncio.run(caller(Scripted(), max_cost=0.0).complete(asked("x" * 1000), at(0)))
 
 

@@ -166,7 +166,7 @@ def test_cost_cap_holds_where_more_is_charged_than_the_price_says() -> None:
     assert 0.85 * cap <= sum(model.billed) <= 1.05 * cap
 
 
-def test_cost_cap_of_an_experiment_holds_for_calls_that_it_makes_at_once() -> None:
+def test_experiment_cap_holds_for_simultaneous_calls() -> None:
     model = Billing(BILLS["chinese, 2 tokens a character"][1])
     cap = 100 * usual(model, "chinese")
     caller = Caller(Settings(local_model="m", max_tokens=LONGEST, max_experiment_cost=cap), {"m": model}, spent=0.0)
@@ -205,7 +205,7 @@ def reply(tokens_in: int, tokens_out: int = 10, *, adapted: tuple[str, ...] = ()
     return Completion("x", tokens_in=tokens_in, tokens_out=tokens_out, adapted=adapted)
 
 
-def test_estimates_are_cautious_before_a_call_of_the_script_has_come_back() -> None:
+def test_estimate_is_cautious_before_a_call_has_come_back() -> None:
     gauge = Gauge(Price(1e6, 0.0))  # a dollar a token in
     chinese, code = request_of(message(CHINESE * 50), 10), request_of(message(CODE * 50), 10)
     first = gauge.estimate(chinese).likely

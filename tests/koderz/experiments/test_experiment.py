@@ -11,9 +11,7 @@ from tracker.records import Compute
 @pytest.mark.parametrize(
     ("engine", "cost", "known"), [(SANDBOX, 2.0, True), (UNPRICED, 2.0, False), ("modal", 0.0, True)]
 )
-def test_sandboxes_on_record_are_in_the_cost_and_machines_of_an_engine_are_not(
-    engine: str, cost: float, known: bool
-) -> None:
+def test_sandbox_costs_count_and_engine_machines_do_not(engine: str, cost: float, known: bool) -> None:
     totals = Totals()
     totals.rent(
         Compute(experiment_id="exp_00000000000000ab", engine=engine, seconds=4.0, cost_per_second=0.5, cost=2.0)

@@ -80,7 +80,7 @@ def last_messages(model: Scripted) -> list[str]:
     return [messages[-1]["content"] for messages, _ in model.asked]
 
 
-def test_after_a_failure_the_model_is_told_what_others_learnt_from_the_same(tmp_path: Path) -> None:
+def test_lessons_of_the_same_failure_are_shown_after_a_failure(tmp_path: Path) -> None:
     teach(tmp_path, ("T/7", "lesson of seven"), ("T/0", "lesson of zero itself"))
     model = Scripted(bad)
 
@@ -98,7 +98,7 @@ def test_after_a_failure_the_model_is_told_what_others_learnt_from_the_same(tmp_
     assert done.summary.config["use_memory"] == "other-tasks"
 
 
-def test_same_task_shows_lessons_of_the_task_itself(tmp_path: Path) -> None:
+def test_recall_same_task_shows_lessons_of_the_task_itself(tmp_path: Path) -> None:
     teach(tmp_path, ("T/7", "lesson of seven"), ("T/0", "lesson of zero itself"))
     model = Scripted(bad)
 
@@ -111,7 +111,7 @@ def test_same_task_shows_lessons_of_the_task_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_the_store_is_asked_as_it_was_when_the_run_began_unless_it_is_live(tmp_path: Path, live: bool) -> None:
+def test_recall_sees_the_store_as_of_the_start_unless_live(tmp_path: Path, live: bool) -> None:
     teach(tmp_path, ("T/7", "old lesson"))
     model = Scripted(bad)
 
@@ -127,7 +127,7 @@ def test_the_store_is_asked_as_it_was_when_the_run_began_unless_it_is_live(tmp_p
     assert done.summary.config["memory_live"] is live
 
 
-def test_a_run_that_began_without_a_store_learns_nothing_later(tmp_path: Path) -> None:
+def test_recall_stays_empty_for_a_run_begun_without_a_store(tmp_path: Path) -> None:
     model = Scripted(bad)
 
     async def run() -> Run:
@@ -139,7 +139,7 @@ def test_a_run_that_began_without_a_store_learns_nothing_later(tmp_path: Path) -
     assert HEAD not in "".join(last_messages(model))
 
 
-def test_resuming_shows_the_very_same_lessons_though_the_store_has_changed(tmp_path: Path) -> None:
+def test_resume_shows_the_recorded_lessons_though_the_store_changed(tmp_path: Path) -> None:
     teach(tmp_path, ("T/7", "old lesson"))
     said = 0
 
@@ -169,7 +169,7 @@ def replace_run(plan: Plan) -> Plan:
     return replace(plan, record=msgspec.structs.replace(plan.record, run_id="bench_ffffffff_20260131_120000"))
 
 
-def test_nothing_is_recalled_or_recorded_by_default(tmp_path: Path) -> None:
+def test_recall_is_off_by_default(tmp_path: Path) -> None:
     teach(tmp_path, ("T/7", "lesson"))
     model = Scripted(bad)
 
@@ -182,7 +182,7 @@ def test_nothing_is_recalled_or_recorded_by_default(tmp_path: Path) -> None:
     assert "memory" not in done.lines[0].details  # type: ignore[union-attr]
 
 
-def test_a_real_model_learns_nothing_from_the_simulated_one(tmp_path: Path) -> None:
+def test_recall_hides_simulated_lessons_from_a_real_model(tmp_path: Path) -> None:
     teach(tmp_path, ("T/7", "of the simulated model"), simulated=True)
     model = Scripted(bad)
 
@@ -193,7 +193,7 @@ def test_a_real_model_learns_nothing_from_the_simulated_one(tmp_path: Path) -> N
     assert HEAD not in "".join(last_messages(model))
 
 
-def test_without_history_the_lessons_stand_after_the_task(tmp_path: Path) -> None:
+def test_recall_without_history_puts_lessons_after_the_task(tmp_path: Path) -> None:
     teach(tmp_path, ("T/7", "lesson"))
     model = Scripted(bad)
 
@@ -206,7 +206,7 @@ def test_without_history_the_lessons_stand_after_the_task(tmp_path: Path) -> Non
     assert messages[-1]["content"].count(HEAD) == 1
 
 
-def test_a_solver_of_ones_own_recalls_by_naming_it(tmp_path: Path) -> None:
+def test_recall_is_handed_to_a_solver_that_names_it(tmp_path: Path) -> None:
     teach(tmp_path, ("T/7", "lesson"))
     (tmp_path / "mine.py").write_text(
         "async def mine(task, ask, judge, recall):\n"
@@ -224,7 +224,7 @@ def test_a_solver_of_ones_own_recalls_by_naming_it(tmp_path: Path) -> None:
     assert last_messages(model)[1] == "lesson"
 
 
-def test_a_run_that_recalls_nothing_is_told_so(tmp_path: Path) -> None:
+def test_recall_without_results_is_announced(tmp_path: Path) -> None:
     given = {"local_model": "scripted", "mode": "zero-shot", "dataset": write_tasks(tmp_path, 1)}
     with pytest.raises(KoderzError, match="nothing in this run recalls anything"):
         asyncio.run(prepare({**given, "use_memory": "other-tasks"}, range(1), environ={}))

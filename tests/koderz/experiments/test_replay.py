@@ -117,7 +117,7 @@ async def iterating(handles: Handles) -> Verdict:
 
 
 @pytest.mark.parametrize("solver", [several, iterating])
-def test_killed_between_any_two_lines_a_solver_ends_the_same_and_asks_nothing_twice(solver: Solver) -> None:
+def test_killed_solver_resumes_at_any_line_and_asks_nothing_twice(solver: Solver) -> None:
     order = ("b", "after B", "c", "a")
     whole, world = asyncio.run(play(solver, [], order=order))
 
@@ -127,7 +127,7 @@ def test_killed_between_any_two_lines_a_solver_ends_the_same_and_asks_nothing_tw
         assert sorted(keys(world.lines[:cut] + again.lines)) == sorted(keys(world.lines))
 
 
-def test_results_come_in_recorded_order_even_where_live_ones_would_be_faster() -> None:
+def test_replay_keeps_recorded_order_before_faster_live_results() -> None:
     _, world = asyncio.run(play(several, [], order=("b", "after B", "c", "a")))
 
     value, again = asyncio.run(play(several, world.lines))
@@ -136,7 +136,7 @@ def test_results_come_in_recorded_order_even_where_live_ones_would_be_faster() -
     assert again.asked == []
 
 
-def test_two_equal_asks_are_two_calls() -> None:
+def test_equal_asks_are_separate_calls() -> None:
     async def twice(handles: Handles) -> list[int]:
         return [reply.call for reply in await asyncio.gather(handles.ask(say("x")), handles.ask(say("x")))]
 
@@ -147,7 +147,7 @@ def test_two_equal_asks_are_two_calls() -> None:
     assert asyncio.run(play(twice, world.lines))[0] == value
 
 
-def test_a_solver_that_goes_another_way_is_stopped_before_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_is_stopped_before_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
     _, world = asyncio.run(play(iterating, []))
 
@@ -166,7 +166,7 @@ def test_a_solver_that_goes_another_way_is_stopped_before_it_pays(monkeypatch: p
     assert (value.text, again.asked) == ("SOMETHING ELSE", ["something else"])
 
 
-def test_a_solver_that_waits_for_something_of_its_own_has_not_diverged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_is_not_a_solvers_own_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
 
     async def slow(handles: Handles) -> list[str]:
@@ -179,7 +179,7 @@ def test_a_solver_that_waits_for_something_of_its_own_has_not_diverged(monkeypat
     assert asyncio.run(play(slow, world.lines))[0] == value
 
 
-def test_one_result_is_acted_on_before_the_next_comes_however_it_is_waited_for() -> None:
+def test_replay_hands_out_results_one_by_one() -> None:
     async def acting(handles: Handles) -> list[int]:
         asks = [asyncio.create_task(asyncio.wait_for(handles.ask(say(name)), PATIENCE)) for name in "abcd"]
         async with asyncio.TaskGroup() as group:
@@ -193,7 +193,7 @@ def test_one_result_is_acted_on_before_the_next_comes_however_it_is_waited_for()
     assert asyncio.run(play(acting, world.lines))[0] == [1, 4]
 
 
-def test_calls_that_fail_after_nobody_waits_for_them_are_taken_notice_of() -> None:
+def test_calls_that_fail_unawaited_are_noticed() -> None:
     class Refusing(World):
         async def complete(self, ask: Ask, identity: Identity) -> Answer:
             self.asked.append(ask.messages[-1]["content"])
@@ -217,7 +217,7 @@ def test_calls_that_fail_after_nobody_waits_for_them_are_taken_notice_of() -> No
     assert not complaints
 
 
-def test_a_recorded_branch_waits_as_long_as_another_one_worked_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_keeps_a_branch_waiting_for_anothers_own_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
 
     async def two_branches(handles: Handles) -> list[str]:
@@ -241,7 +241,7 @@ def test_a_recorded_branch_waits_as_long_as_another_one_worked_on_its_own(monkey
     assert (again, silent.asked) == (value, [])
 
 
-def test_a_recorded_call_takes_one_turn_of_the_event_loop() -> None:
+def test_replay_of_a_call_takes_one_turn_of_the_event_loop() -> None:
     async def many(handles: Handles) -> None:
         for number in range(300):
             await handles.ask(say(str(number)))
@@ -265,7 +265,7 @@ def test_a_recorded_call_takes_one_turn_of_the_event_loop() -> None:
     assert asyncio.run(turns_of(world.lines)) <= 300 + 20
 
 
-def test_replay_of_calls_gathered_at_once_looks_at_each_record_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_of_gathered_calls_looks_at_each_record_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     async def many(handles: Handles) -> list[str]:
         return [reply.text for reply in await asyncio.gather(*(handles.ask(say(str(n))) for n in range(300)))]
 
@@ -334,7 +334,7 @@ def test_once_that_is_run_again_hands_on_what_is_on_record() -> None:
     assert (runs, silent.lines) == (["SUB", "SUB"], [])
 
 
-def test_code_that_asks_otherwise_in_a_replay_is_a_divergence_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_by_other_code_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
     texts = iter(["one", "another"])
 
@@ -353,7 +353,7 @@ def test_code_that_asks_otherwise_in_a_replay_is_a_divergence_that_names_it(monk
         asyncio.run(play(solver, world.lines))
 
 
-def test_depth_and_parent_of_a_call_are_on_record_and_no_part_of_its_key() -> None:
+def test_depth_and_parent_of_a_call_are_recorded_outside_its_key() -> None:
     async def asking(handles: Handles, depth: int, parent: int | None) -> Reply:
         return await handles.ask(say("sub"), depth=depth, parent=parent)
 
@@ -365,7 +365,7 @@ def test_depth_and_parent_of_a_call_are_on_record_and_no_part_of_its_key() -> No
     assert asyncio.run(play(lambda handles: asking(handles, 0, None), world.lines))[1].asked == []
 
 
-def test_a_schema_is_on_record_and_part_of_the_key_where_there_is_one() -> None:
+def test_schema_is_recorded_and_part_of_the_key() -> None:
     async def asking(handles: Handles, **sampling: Any) -> Reply:
         return await handles.ask(say("sub"), **sampling)
 
@@ -389,7 +389,7 @@ async def agent(handles: Handles, third: str = "c") -> list[str]:
     return [made, *replies]
 
 
-def test_restart_is_answered_by_the_record_for_as_long_as_requests_match() -> None:
+def test_restart_is_answered_by_the_record_while_requests_match() -> None:
     async def other(handles: Handles) -> list[str]:
         return await agent(handles, "C?")
 
@@ -408,7 +408,7 @@ def test_restart_is_answered_by_the_record_for_as_long_as_requests_match() -> No
     assert [line.kind for line in again.lines] == ["once", "call"], "what is no reply is made again"
 
 
-def test_a_restart_does_no_work_again_that_had_ended() -> None:
+def test_restart_repeats_no_work_that_had_ended() -> None:
     done: list[str] = []
 
     async def working(handles: Handles) -> list[str]:
@@ -450,7 +450,7 @@ async def bridged(handles: Handles) -> list[str]:
     return heard
 
 
-def test_calls_of_another_task_than_the_solvers_own_are_recorded_and_replayed() -> None:
+def test_calls_about_another_task_are_recorded_and_replayed() -> None:
     value, world = asyncio.run(play(bridged, []))
     assert value == ["X", "Y", "Z"]
 
@@ -459,7 +459,7 @@ def test_calls_of_another_task_than_the_solvers_own_are_recorded_and_replayed() 
         assert (again, len(silent.asked)) == (value, 3 - cut)
 
 
-def test_call_after_the_experiment_has_ended_is_refused_and_not_paid_for() -> None:
+def test_call_after_the_experiments_end_is_refused_and_not_paid() -> None:
     async def go() -> World:
         world = World()
         async with Handles(IDENTITY, [], world) as handles:
@@ -485,7 +485,7 @@ async def best_of_three(handles: Handles) -> Verdict:
     return verdict
 
 
-def test_rescoring_runs_a_solver_that_judges_more_than_once_to_its_end() -> None:
+def test_rescoring_runs_a_solver_with_several_judgings_to_its_end() -> None:
     value, world = asyncio.run(play(best_of_three, []))
     assert value.passed
 
@@ -496,7 +496,7 @@ def test_rescoring_runs_a_solver_that_judges_more_than_once_to_its_end() -> None
     assert judged == [(1, "", "failed"), (2, "", "passed"), (3, "T/1", "passed")]
 
 
-def test_rescoring_stops_where_a_new_verdict_leads_to_a_request_that_is_not_on_record() -> None:
+def test_rescoring_stops_at_a_request_that_is_not_on_record() -> None:
     _, world = asyncio.run(play(best_of_three, []))
 
     with pytest.raises(NeedsCallError, match="rescore: needs a call"):
@@ -515,7 +515,7 @@ def test_rescoring_that_may_call_passes_over_what_it_needs_no_more(monkeypatch: 
     assert (once_more.passed, silent.asked) == (True, [])
 
 
-def test_a_rescored_verdict_comes_before_what_was_recorded_after_it() -> None:
+def test_rescored_verdict_comes_before_later_records() -> None:
     class Slow(World):
         async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
             await asyncio.sleep(0.05)
@@ -543,7 +543,7 @@ def test_a_rescored_verdict_comes_before_what_was_recorded_after_it() -> None:
     assert asyncio.run(rescored(world.lines)) == value == ["passed", "LATE"]
 
 
-def test_an_attempt_names_the_task_that_was_judged_where_it_is_another_one() -> None:
+def test_attempt_names_the_task_that_was_judged_if_another() -> None:
     async def both(handles: Handles) -> list[Verdict]:
         return [await handles.judge(task, "GOOD") for task in (TASK, OTHER)]
 
@@ -628,7 +628,7 @@ TOOL_CALL = {"id": "c1", "type": "function", "function": {"name": "run", "argume
         },
     ],
 )
-def test_every_field_of_a_message_is_asked_recorded_and_told_apart(message: dict[str, Any]) -> None:
+def test_message_fields_are_all_asked_recorded_and_in_the_key(message: dict[str, Any]) -> None:
     class Silent(World):
         async def complete(self, ask: Ask, identity: Identity) -> Answer:
             self.messages = ask.messages
@@ -662,7 +662,7 @@ def test_every_field_of_a_message_is_asked_recorded_and_told_apart(message: dict
         ([{"role": "user", "content": "x", "image": b"png"}], "can't be recorded as JSON"),
     ],
 )
-def test_what_is_no_message_is_refused_in_one_line(messages: Any, told: str) -> None:
+def test_message_that_is_invalid_is_refused_in_one_line(messages: Any, told: str) -> None:
     async def asking(handles: Handles) -> Reply:
         return await handles.ask(messages)
 
@@ -670,7 +670,7 @@ def test_what_is_no_message_is_refused_in_one_line(messages: Any, told: str) -> 
         asyncio.run(play(asking, []))
 
 
-def test_rescoring_keeps_the_old_feedback_of_what_still_fails_up_to_a_new_pass() -> None:
+def test_rescoring_keeps_old_feedback_up_to_a_new_pass() -> None:
     _, world = asyncio.run(play(iterating, []))
     texts = [line.reply for line in world.lines if isinstance(line, Call)]
     how = Replaying(rescore=True, calls_allowed=False)
@@ -685,7 +685,7 @@ def test_rescoring_keeps_the_old_feedback_of_what_still_fails_up_to_a_new_pass()
     ]
 
 
-def test_rescoring_a_pass_that_fails_now_needs_a_call_and_makes_none_by_itself() -> None:
+def test_rescoring_a_pass_that_now_fails_needs_a_call() -> None:
     value, world = asyncio.run(play(iterating, [], passing="START"))
     assert value.passed
 
@@ -705,7 +705,7 @@ def test_rescored_twice_the_last_verdicts_count() -> None:
     assert (value.verdict, third.asked) == ("failed", [])
 
 
-def test_a_fault_counts_even_if_the_solver_goes_on_after_it() -> None:
+def test_fault_counts_even_if_the_solver_goes_on() -> None:
     class Broken(World):
         async def complete(self, ask: Ask, identity: Identity) -> Answer:
             raise Fault("gone")
@@ -725,7 +725,7 @@ def test_a_fault_counts_even_if_the_solver_goes_on_after_it() -> None:
     assert str(asyncio.run(run())) == "gone"
 
 
-def test_a_call_that_the_solver_gives_up_on_is_recorded_all_the_same() -> None:
+def test_call_that_the_solver_abandons_is_recorded() -> None:
     async def impatient(handles: Handles) -> None:
         task = asyncio.create_task(handles.ask(say("slow")))
         while not world.asked:  # noqa: ASYNC110

@@ -56,7 +56,7 @@ WORDS = {
 }
 
 
-def test_each_cause_has_the_same_words_as_outside(cloud: ModalServer) -> None:
+def test_causes_have_the_same_words_as_outside(cloud: ModalServer) -> None:
     before = len(cloud.sandboxes)
     outcomes = judged(*(add(source, timeout=0.3) for source in WORDS))
     assert {source: (o.verdict, o.cause) for source, o in zip(WORDS, outcomes, strict=True)} == WORDS
@@ -68,7 +68,7 @@ def test_each_cause_has_the_same_words_as_outside(cloud: ModalServer) -> None:
     assert (asked.asked.resources.milli_cpu, asked.asked.resources.memory_mb_max) == (1000, 1536)
 
 
-def test_a_candidate_finds_neither_variables_nor_a_network_and_the_tests_no_token(
+def test_candidate_finds_no_variables_no_network_and_no_token(
     cloud: ModalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-ours")
@@ -82,7 +82,7 @@ def test_a_candidate_finds_neither_variables_nor_a_network_and_the_tests_no_toke
     assert reached.verdict == "error", reached.message
 
 
-def test_nothing_stays_when_a_judge_is_killed(cloud: ModalServer) -> None:
+def test_killed_judge_leaves_nothing(cloud: ModalServer) -> None:
     known = len(cloud.sandboxes)
 
     async def story() -> None:
@@ -98,7 +98,7 @@ def test_nothing_stays_when_a_judge_is_killed(cloud: ModalServer) -> None:
     wait_for(lambda: not judges())
 
 
-def test_a_sandbox_that_modal_ended_has_a_successor(cloud: ModalServer) -> None:
+def test_sandbox_that_modal_ended_has_a_successor(cloud: ModalServer) -> None:
     known = len(cloud.sandboxes)
 
     async def story() -> None:
@@ -111,7 +111,7 @@ def test_a_sandbox_that_modal_ended_has_a_successor(cloud: ModalServer) -> None:
     assert len(cloud.sandboxes) - known == 2
 
 
-def test_without_a_network_one_line_says_so(cloud: ModalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_network_is_told_in_one_line(cloud: ModalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     from modal.config import config
 
     assert config["server_url"] == cloud.url
@@ -120,7 +120,7 @@ def test_without_a_network_one_line_says_so(cloud: ModalServer, monkeypatch: pyt
         asyncio.run(make_ready("koderz"))
 
 
-def test_without_a_token_the_command_that_gets_one_is_named(koderz: Shell, deployed: ModalServer) -> None:
+def test_missing_token_names_the_command_that_gets_one(koderz: Shell, deployed: ModalServer) -> None:
     Path(koderz.folder, "program.py").write_text("def truncate_number(number): return number % 1\n")
     line = ("judge", "program.py", "--task", "HumanEval/2", "--sandbox", "modal")
     done = koderz(*line, code=4, env={**deployed.environment, "MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""})
@@ -128,7 +128,7 @@ def test_without_a_token_the_command_that_gets_one_is_named(koderz: Shell, deplo
     assert len(done.err.splitlines()) == 1
 
 
-def test_the_command_line_judges_there(koderz: Shell, deployed: ModalServer) -> None:
+def test_command_line_judges_on_modal(koderz: Shell, deployed: ModalServer) -> None:
     done = koderz(
         *("benchmark", 0, 2, "--model", "simulated", "--mode", "zero-shot", "--sandbox", "modal", "--judges", 1),
         env=deployed.environment,

@@ -14,7 +14,7 @@ from tests.loopback_modal import ModalServer
 LINES = [b'{"kind":"call","n":1}\n', b'{"kind":"attempt","n":2}\n']
 
 
-def test_the_volume_gets_what_a_container_that_died_had_not_committed(cloud: ModalServer, tmp_path: Path) -> None:
+def test_volume_gets_what_a_dead_container_had_not_committed(cloud: ModalServer, tmp_path: Path) -> None:
     run = f"bench_{uuid4().hex[:8]}_20260101_000000"
 
     async def after_a_death() -> list[bytes]:
@@ -29,7 +29,7 @@ def test_the_volume_gets_what_a_container_that_died_had_not_committed(cloud: Mod
     assert (tmp_path / "runs" / run / "exp_1.jsonl").read_bytes() == b"".join(LINES)
 
 
-def test_what_the_dict_has_forgotten_a_container_reads_from_the_volume(cloud: ModalServer, tmp_path: Path) -> None:
+def test_volume_is_read_for_what_the_dict_has_forgotten(cloud: ModalServer, tmp_path: Path) -> None:
     run = f"bench_{uuid4().hex[:8]}_20260101_000000"
     path = tmp_path / "runs" / run / "exp_1.jsonl"
     path.parent.mkdir(parents=True)
@@ -40,7 +40,7 @@ def test_what_the_dict_has_forgotten_a_container_reads_from_the_volume(cloud: Mo
     assert found == LINES
 
 
-def test_all_that_is_stored_of_a_run_is_found_by_its_id(cloud: ModalServer) -> None:
+def test_stored_parts_of_a_run_are_found_by_its_id(cloud: ModalServer) -> None:
     run = f"bench_{uuid4().hex[:8]}_20260101_000000"
 
     async def stored() -> tuple[dict[str, int], set[str]]:

@@ -46,7 +46,7 @@ def ran(*lines: str, place: Path, limits: Limits | None = None, **more: Any) -> 
     return asyncio.run(in_loop())
 
 
-def test_a_command_runs_in_a_sandbox_of_its_own_without_network(cloud: ModalServer, place: Path) -> None:
+def test_command_runs_in_a_sandbox_of_its_own_without_network(cloud: ModalServer, place: Path) -> None:
     (place / "checkout").mkdir()
     (place / "checkout/old").write_text("old\n")
     (place / "checkout/old").chmod(0o755)
@@ -80,7 +80,7 @@ def test_home_and_mounts_are_there(cloud: ModalServer, place: Path, tmp_path: Pa
     assert (place / "logs/reward.txt").read_text() == "1\n"
 
 
-def test_an_image_is_made_of_the_dockerfile_and_its_folder_taken_out(
+def test_image_is_made_of_the_dockerfile_and_its_folder_taken_out(
     cloud: ModalServer, place: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "inner").mkdir()
@@ -105,15 +105,13 @@ def test_an_image_is_made_of_the_dockerfile_and_its_folder_taken_out(
     assert (place / "checkout/file").read_text() == "new\n"
 
 
-def test_an_image_that_can_t_be_built_is_a_fault(cloud: ModalServer, place: Path, tmp_path: Path) -> None:
+def test_image_that_cannot_be_built_is_a_fault(cloud: ModalServer, place: Path, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("BROKEN x\n")
     with pytest.raises(Fault, match=r"--sandbox modal: .*[Bb]uild"):
         ran("true", place=place, image=Image(tmp_path, "abc"))
 
 
-def test_what_runs_too_long_is_ended_with_all_that_it_began_and_what_it_did_comes_back(
-    cloud: ModalServer, place: Path
-) -> None:
+def test_timeout_ends_a_command_with_its_children_and_keeps_its_work(cloud: ModalServer, place: Path) -> None:
     known = len(cloud.sandboxes)
     line = "echo begun > file; (trap '' TERM; exec setsid sleep 1000) & trap '' TERM; sleep 1000 & wait; sleep 1000"
     ended = ran(line, place=place, limits=Limits(seconds=3.0, grace=0.3))
@@ -137,12 +135,12 @@ def test_limits_hold(cause: str, cloud: ModalServer, place: Path) -> None:
     assert cause == "disk" or (place / "checkout/file").exists()
 
 
-def test_a_file_that_only_seems_large_doesn_t_come_back(cloud: ModalServer, place: Path) -> None:
+def test_sparse_file_that_seems_large_does_not_come_back(cloud: ModalServer, place: Path) -> None:
     assert ran("truncate -s 1T large", place=place, limits=Limits(disk_mb=10)).cause == "disk"
     assert not (place / "checkout/large").exists()
 
 
-def test_a_command_can_t_touch_what_runs_it(cloud: ModalServer, place: Path) -> None:
+def test_command_cannot_touch_what_runs_it(cloud: ModalServer, place: Path) -> None:
     if os.getuid():
         pytest.skip("only root can have others be less")
     ended = ran("id -u; kill -9 $PPID; cat /proc/$PPID/environ; echo still here", place=place)
@@ -150,7 +148,7 @@ def test_a_command_can_t_touch_what_runs_it(cloud: ModalServer, place: Path) -> 
     assert ended.output.endswith("still here\n")
 
 
-def test_a_program_that_isn_t_there_is_127(cloud: ModalServer, place: Path) -> None:
+def test_program_that_is_missing_is_127(cloud: ModalServer, place: Path) -> None:
     async def in_loop() -> Ended:
         async with Modal() as modal:
             return await modal.run(Command(["no-such-program"]), place)
@@ -158,12 +156,12 @@ def test_a_program_that_isn_t_there_is_127(cloud: ModalServer, place: Path) -> N
     assert asyncio.run(in_loop()).status == 127
 
 
-def test_a_checkout_that_may_only_be_read_stays_what_it_was(cloud: ModalServer, place: Path) -> None:
+def test_read_only_checkout_is_unchanged(cloud: ModalServer, place: Path) -> None:
     ran("echo x > file", place=place, read_only=True)
     assert not (place / "checkout/file").exists()
 
 
-def test_a_sandbox_that_modal_ends_is_a_fault(cloud: ModalServer, place: Path) -> None:
+def test_sandbox_that_modal_ends_is_a_fault(cloud: ModalServer, place: Path) -> None:
     known = len(cloud.sandboxes)
 
     async def story() -> None:
@@ -189,7 +187,7 @@ asyncio.run(main())
 """
 
 
-def test_nothing_is_left_when_koderz_is_killed(cloud: ModalServer, place: Path) -> None:
+def test_killed_koderz_leaves_nothing(cloud: ModalServer, place: Path) -> None:
     known = len(cloud.sandboxes)
     with subprocess.Popen([sys.executable, "-c", _KILLED, str(place)]) as koderz:
         wait_for(lambda: any(one.lives for one in cloud.sandboxes[known:]))
@@ -197,7 +195,7 @@ def test_nothing_is_left_when_koderz_is_killed(cloud: ModalServer, place: Path) 
     wait_for(lambda: not any(one.lives for one in cloud.sandboxes[known:]))
 
 
-def test_the_next_start_ends_what_an_earlier_one_has_left(cloud: ModalServer, place: Path) -> None:
+def test_leftovers_are_ended_by_the_next_start(cloud: ModalServer, place: Path) -> None:
     import modal
 
     known = len(cloud.sandboxes)
@@ -221,7 +219,9 @@ def test_the_next_start_ends_what_an_earlier_one_has_left(cloud: ModalServer, pl
     assert not any(one.lives for one in cloud.sandboxes[known:])
 
 
-def test_without_a_network_it_is_unreachable(cloud: ModalServer, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+def test_workspace_without_a_network_is_unreachable(
+    cloud: ModalServer, monkeypatch: pytest.MonkeyPatch, place: Path
+) -> None:
     monkeypatch.setenv("MODAL_SERVER_URL", "http://127.0.0.1:9")
     with pytest.raises(Unreachable, match="--sandbox modal: Modal can't be reached"):
         ran("true", place=place)
@@ -238,7 +238,7 @@ async def _talked(modal: Modal, place: Path, *argv: str) -> tuple[bytes, int, in
         return found
 
 
-def test_commands_are_talked_to_and_clocked_one_after_the_other_in_one_sandbox(cloud: ModalServer, place: Path) -> None:
+def test_timed_commands_share_one_sandbox_one_after_the_other(cloud: ModalServer, place: Path) -> None:
     known = len(cloud.sandboxes)
 
     async def twice() -> list[tuple[bytes, int, int, Ended]]:
@@ -255,7 +255,7 @@ def test_commands_are_talked_to_and_clocked_one_after_the_other_in_one_sandbox(c
     assert not asked.lives
 
 
-def test_what_modal_keeps_itself_is_neither_shipped_nor_part_of_an_image(
+def test_files_of_modal_are_neither_shipped_nor_part_of_an_image(
     cloud: ModalServer, place: Path, tmp_path: Path
 ) -> None:
     known = len(cloud.sandboxes)
@@ -271,7 +271,7 @@ def test_what_modal_keeps_itself_is_neither_shipped_nor_part_of_an_image(
     assert [(each.mount_path, each.read_only) for each in mounts] == [("/opt/models", False), ("/opt/models", True)]
 
 
-def test_what_sandboxes_cost_is_noted_by_what_was_asked_for(cloud: ModalServer, place: Path) -> None:
+def test_sandbox_costs_are_noted_by_what_was_asked_for(cloud: ModalServer, place: Path) -> None:
     async def story() -> tuple[Meter, Meter]:
         async with Modal() as modal:
             with metered() as one:
@@ -319,7 +319,7 @@ def test_images_that_aren_t_public_are_pulled_by_the_user_s_name(
     assert cloud.registry_logins == [{"REGISTRY_USERNAME": "me", "REGISTRY_PASSWORD": "hunter2-hunter2"}]
 
 
-def test_a_timed_command_that_isn_t_there_is_told(cloud: ModalServer, place: Path) -> None:
+def test_timed_command_that_is_missing_is_told(cloud: ModalServer, place: Path) -> None:
     async def once() -> Ended:
         async with Modal() as modal:
             return (await _talked(modal, place, "no-such-program"))[3]

@@ -51,7 +51,7 @@ def refusing(messages: dict[str, str], **fields: str) -> Callable[[Asked], Answe
         ),
     ],
 )
-async def test_a_refused_parameter_is_changed_once_and_remembered(
+async def test_refused_parameter_is_changed_once_and_remembered(
     server: Server, models: Models, prompt: list[Message], key: str, message: str, change: str
 ) -> None:
     server.decide = refusing({key: message})
@@ -63,14 +63,14 @@ async def test_a_refused_parameter_is_changed_once_and_remembered(
     assert models.pool.notices == [f"{change} for openai/m: the server said 400: {message}"]
 
 
-async def test_the_limit_goes_out_under_its_other_name(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_token_limit_goes_out_under_its_other_name(server: Server, models: Models, prompt: list[Message]) -> None:
     server.decide = refusing({"max_tokens": "unknown parameter max_tokens"})
     await (await models.open()).complete(prompt, ALL)
     assert server.asked[-1].json["max_completion_tokens"] == 99
     assert "max_tokens" not in server.asked[-1].json
 
 
-async def test_a_limit_that_is_refused_under_both_names_is_dropped(
+async def test_token_limit_refused_under_both_names_is_dropped(
     server: Server, models: Models, prompt: list[Message]
 ) -> None:
     server.decide = refusing(
@@ -80,13 +80,13 @@ async def test_a_limit_that_is_refused_under_both_names_is_dropped(
     assert completion.adapted == ("max_tokens sent as max_completion_tokens", "max_completion_tokens dropped")
 
 
-async def test_several_refusals_are_followed_one_by_one(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_refusals_are_followed_one_by_one(server: Server, models: Models, prompt: list[Message]) -> None:
     server.decide = refusing({"temperature": "no temperature", "seed": "no seed", "top_p": "no top_p"})
     completion = await (await models.open()).complete(prompt, ALL)
     assert completion.adapted == ("temperature dropped", "seed dropped", "top_p dropped")
 
 
-async def test_the_field_that_names_the_culprit_counts_before_the_words(
+async def test_refusal_goes_by_its_field_before_its_words(
     server: Server, models: Models, prompt: list[Message]
 ) -> None:
     server.decide = refusing({"seed": "with this temperature, that is unsupported"}, param="seed")
@@ -101,7 +101,7 @@ async def test_the_field_that_names_the_culprit_counts_before_the_words(
         "max_tokens is too large: 100000. This model supports at most 4096 completion tokens, whereas you gave 100000.",
     ],
 )
-async def test_a_limit_beyond_the_models_own_is_lowered(
+async def test_token_limit_beyond_the_models_own_is_lowered(
     server: Server, models: Models, prompt: list[Message], message: str
 ) -> None:
     def decide(asked: Asked) -> Answer:
@@ -124,7 +124,7 @@ async def test_a_limit_beyond_the_models_own_is_lowered(
         "max_tokens is too large: this model supports at most 999999 completion tokens",
     ],
 )
-async def test_what_is_the_users_to_mend_is_a_fault(
+async def test_refusal_that_the_user_has_to_mend_is_a_fault(
     server: Server, models: Models, prompt: list[Message], message: str
 ) -> None:
     server.answers = [refusal(message)]
@@ -150,9 +150,7 @@ async def test_calls_that_are_refused_together_say_it_once(
     assert len(models.pool.notices) == 1
 
 
-async def test_what_one_model_refuses_another_is_still_told(
-    server: Server, models: Models, prompt: list[Message]
-) -> None:
+async def test_adaptation_holds_for_its_model_alone(server: Server, models: Models, prompt: list[Message]) -> None:
     def decide(asked: Asked) -> Answer:
         refused = asked.json["model"] == "m" and "temperature" in asked.json
         return refusal("no temperature") if refused else chat()

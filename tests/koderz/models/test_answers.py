@@ -71,14 +71,14 @@ NO_ANSWERS: list[tuple[str, object]] = [
 
 
 @pytest.mark.parametrize(("name", "body"), NO_ANSWERS)
-async def test_an_answer_that_is_none_is_a_fault(server: Server, models: Models, name: str, body: object) -> None:
+async def test_malformed_answer_is_a_fault(server: Server, models: Models, name: str, body: object) -> None:
     with pytest.raises(Fault, match=r"the server's answer is (none|not of its format)") as caught:
         await asked(server, models, name, body)
     assert not isinstance(caught.value, FatalFault)
     assert len(server.asked) == 3  # it is asked again, though not as often as one that is busy
 
 
-async def test_a_server_that_answers_the_second_time_has_answered(server: Server, models: Models) -> None:
+async def test_malformed_answer_is_asked_for_again(server: Server, models: Models) -> None:
     completion = await asked(server, models, OPENAI, {}, choice(content="hi"))
     assert (completion.text, completion.retries) == ("hi", 1)
 
@@ -96,7 +96,7 @@ async def test_a_server_that_answers_the_second_time_has_answered(server: Server
         (OLLAMA, {"message": {"role": "assistant"}, "done": True}),  # 0.3 left empty contents out
     ],
 )
-async def test_an_empty_reply_is_a_reply(server: Server, models: Models, name: str, body: object) -> None:
+async def test_empty_reply_is_a_reply(server: Server, models: Models, name: str, body: object) -> None:
     completion = await asked(server, models, name, body)
     assert (completion.text, completion.finish_reason, completion.model, len(server.asked)) == ("", "stop", "m", 1)
 
@@ -123,7 +123,7 @@ async def test_an_empty_reply_is_a_reply(server: Server, models: Models, name: s
         ),
     ],
 )
-async def test_what_servers_leave_out_harmlessly_is_not_missed(
+async def test_reply_with_harmless_omissions_is_read(
     server: Server, models: Models, body: object, text: str, reasoning: str, finish: str
 ) -> None:
     completion = await asked(server, models, OPENAI, body)
@@ -140,7 +140,7 @@ async def test_what_servers_leave_out_harmlessly_is_not_missed(
         {"error": "provider is down"},
     ],
 )
-async def test_an_error_in_place_of_a_reply_is_told_in_the_servers_words(
+async def test_error_in_place_of_a_reply_is_quoted(
     server: Server, models: Models, prompt: list[Message], body: object
 ) -> None:
     server.answers = [Answer(json.dumps(body).encode())]

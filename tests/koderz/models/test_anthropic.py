@@ -25,7 +25,7 @@ def turn(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-async def test_a_call_is_written_as_anthropic_wants_it(server: Server, models: Models) -> None:
+async def test_request_has_anthropics_format(server: Server, models: Models) -> None:
     server.answers = [reply({"type": "text", "text": "hi"})]
     model = await models.open("claude-x", api_key="sk-ant-0123")
     messages = [turn("system", "Be good."), turn("user", "a"), turn("system", "Be brief.")]
@@ -47,7 +47,7 @@ async def test_a_call_is_written_as_anthropic_wants_it(server: Server, models: M
     assert (completion.tokens_in, completion.tokens_out) == (130, 5)
 
 
-async def test_a_limit_is_sent_where_none_is_asked_for(server: Server, models: Models) -> None:
+async def test_token_limit_has_a_default_for_anthropic(server: Server, models: Models) -> None:
     server.answers = [reply()]
     await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
     assert server.asked[0].json == {"model": "claude-x", "messages": [turn("user", "a")], "max_tokens": 8192}
@@ -66,7 +66,7 @@ async def test_turns_in_a_row_are_joined_and_empty_ones_left_out(server: Server,
     assert server.asked[0].json["messages"] == [turn("user", "a\n\nb"), turn("assistant", "c")]
 
 
-async def test_there_is_no_seed_and_that_is_said_once(server: Server, models: Models) -> None:
+async def test_seed_that_anthropic_lacks_is_announced_once(server: Server, models: Models) -> None:
     server.answers = [reply()]
     model = await models.open("claude-x")
     for _ in range(2):
@@ -95,20 +95,20 @@ async def test_thinking_is_kept_apart(server: Server, models: Models) -> None:
         ("pause_turn", "pause_turn"),
     ],
 )
-async def test_why_a_reply_ended_is_said_in_our_words(server: Server, models: Models, word: str, finish: str) -> None:
+async def test_finish_reason_is_translated(server: Server, models: Models, word: str, finish: str) -> None:
     server.answers = [reply(stop_reason=word)]
     completion = await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
     assert (completion.text, completion.finish_reason) == ("", finish)
 
 
-async def test_an_overloaded_server_is_asked_again(server: Server, models: Models) -> None:
+async def test_overloaded_server_is_asked_again(server: Server, models: Models) -> None:
     body = b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'
     server.answers = [Answer(body, 529), Answer(body, 200), reply({"type": "text", "text": "hi"})]
     completion = await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
     assert (completion.text, completion.retries) == ("hi", 2)
 
 
-async def test_an_unknown_model_of_anthropic_is_found_out_before_the_run(models: Models, elsewhere: Server) -> None:
+async def test_check_finds_an_unknown_anthropic_model_before_the_run(models: Models, elsewhere: Server) -> None:
     error = {"type": "error", "error": {"type": "not_found_error", "message": "model: claude-99"}}
     elsewhere.answers = [Answer(json.dumps(error).encode(), 404)]
     model = await models.open("claude-99", base_url=None)
@@ -116,14 +116,14 @@ async def test_an_unknown_model_of_anthropic_is_found_out_before_the_run(models:
         await model.check()
 
 
-async def test_a_model_that_anthropic_has_passes_the_look(models: Models, elsewhere: Server) -> None:
+async def test_check_passes_a_model_that_anthropic_has(models: Models, elsewhere: Server) -> None:
     elsewhere.answers = [Answer(b'{"type": "model", "id": "claude-x"}')]
     model = await models.open("claude-x", base_url=None)
     assert await model.check() == {}
     assert (elsewhere.asked[0].headers["host"], elsewhere.asked[0].path) == ("api.anthropic.com", "/v1/models/claude-x")
 
 
-async def test_a_schema_is_that_of_a_tool_by_which_the_reply_is_given(server: Server, models: Models) -> None:
+async def test_schema_is_sent_as_a_tool(server: Server, models: Models) -> None:
     said = {"type": "tool_use", "id": "toolu_1", "name": "reply_in_json", "input": {"score": 1}}
     server.answers = [reply(said, stop_reason="tool_use")]
     schema = {"type": "object", "properties": {"score": {"type": "number"}}}

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 KEY = "sk-test-0123456789abcdef"
 
 
-async def test_a_reply_carries_what_it_took(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_reply_carries_its_usage(server: Server, models: Models, prompt: list[Message]) -> None:
     model = await models.open(prices={"openai/m": Price(1.0, 10.0)})
     completion = await model.complete(prompt, Sampling())
     assert (completion.text, completion.finish_reason, completion.model) == ("hello", "stop", "m-2026-01-31")
@@ -56,7 +56,7 @@ async def test_a_reply_carries_what_it_took(server: Server, models: Models, prom
         Answer(b'{"error": {"message": "upstream is down", "code": 502}}'),
     ],
 )
-async def test_what_may_pass_is_tried_again(
+async def test_retry_follows_a_passing_failure(
     server: Server, models: Models, prompt: list[Message], clock: Clock, bad: Answer
 ) -> None:
     server.answers = [bad, bad, chat("at last")]
@@ -66,7 +66,7 @@ async def test_what_may_pass_is_tried_again(
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 405, 413, 422])
-async def test_what_can_not_pass_is_told_at_once_in_the_servers_words(
+async def test_permanent_failure_is_told_at_once_in_the_servers_words(
     server: Server, models: Models, prompt: list[Message], status: int
 ) -> None:
     server.answers = [refusal("you can't have that", status)]
@@ -90,7 +90,7 @@ async def test_what_can_not_pass_is_told_at_once_in_the_servers_words(
         Answer(b"", 307, {"location": "https://elsewhere.example/v1"}),
     ],
 )
-async def test_what_no_call_can_survive_ends_the_run(
+async def test_fatal_failure_ends_the_run(
     server: Server, models: Models, prompt: list[Message], answer: Answer
 ) -> None:
     server.answers = [answer]
@@ -100,9 +100,7 @@ async def test_what_no_call_can_survive_ends_the_run(
     assert len(server.asked) == 1
 
 
-async def test_a_prompt_that_is_refused_ends_its_experiment_only(
-    server: Server, models: Models, prompt: list[Message]
-) -> None:
+async def test_refused_prompt_ends_its_experiment_only(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [refusal("too many words")]
     model = await models.open()
     with pytest.raises(Fault) as caught:
@@ -120,7 +118,7 @@ async def test_patience_ends(server: Server, models: Models, prompt: list[Messag
         assert least <= slept <= least + 1
 
 
-async def test_no_retries_are_none(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_retries_of_zero_try_once(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [refusal("out of order", 500)]
     model = await models.open(max_retries=0)
     with pytest.raises(Fault):
@@ -128,7 +126,7 @@ async def test_no_retries_are_none(server: Server, models: Models, prompt: list[
     assert len(server.asked) == 1
 
 
-async def test_a_server_that_hangs_is_given_up_after_a_few_tries(
+async def test_hanging_server_is_given_up_after_a_few_tries(
     server: Server, models: Models, prompt: list[Message], clock: Clock
 ) -> None:
     server.answers = [Answer(hang=True)]
@@ -140,19 +138,19 @@ async def test_a_server_that_hangs_is_given_up_after_a_few_tries(
 
 
 @pytest.mark.slow
-async def test_a_server_that_hangs_once_is_asked_again(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_hanging_server_is_asked_again(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [Answer(hang=True), chat()]
     completion = await (await models.open(timeout=3)).complete(prompt, Sampling())
     assert (completion.text, completion.retries) == ("hello", 1)
 
 
-async def test_a_server_that_is_not_there_is_a_fault_of_the_call(models: Models, prompt: list[Message]) -> None:
+async def test_unreachable_server_is_a_fault_of_the_call(models: Models, prompt: list[Message]) -> None:
     model = await models.open(base_url="http://127.0.0.1:9/v1", max_retries=1)
     with pytest.raises(Fault, match="cannot connect"):
         await model.complete(prompt, Sampling())
 
 
-async def test_the_server_says_how_long_to_wait(
+async def test_retry_waits_as_long_as_the_server_says(
     server: Server, models: Models, prompt: list[Message], clock: Clock
 ) -> None:
     server.answers = [refusal("slow down", 429, retry_after="7"), chat()]
@@ -187,7 +185,7 @@ def test_retry_after_as_a_date() -> None:
     assert retry_after("Sun Mar  1 12:00:42 2026", now) == 42.0
 
 
-async def test_load_lowers_the_concurrency_of_every_call_and_success_raises_it(
+async def test_concurrency_falls_under_load_and_rises_with_success(
     server: Server, models: Models, prompt: list[Message]
 ) -> None:
     pool = await models.pooled(concurrency=16)
@@ -214,9 +212,7 @@ async def test_connections_are_kept(server: Server, models: Models, prompt: list
     assert server.connections == 1
 
 
-async def test_a_call_that_is_cancelled_leaves_the_pool_usable(
-    server: Server, models: Models, prompt: list[Message]
-) -> None:
+async def test_cancelled_call_leaves_the_pool_usable(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [Answer(hang=True), chat()]
     pool = await models.pooled(concurrency=1)
     model = pool.open("openai/m")
@@ -230,9 +226,7 @@ async def test_a_call_that_is_cancelled_leaves_the_pool_usable(
 
 
 @pytest.mark.parametrize("told", [True, False])
-async def test_an_answer_without_end_is_cut_off(
-    server: Server, models: Models, prompt: list[Message], told: bool
-) -> None:
+async def test_endless_answer_is_cut_off(server: Server, models: Models, prompt: list[Message], told: bool) -> None:
     head = f"content-length: {MAX_BYTES + 1}" if told else "connection: close"
     body = b"" if told else b" " * (MAX_BYTES + 1)
     server.answers = [Answer(raw=f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode() + body)]
@@ -243,7 +237,7 @@ async def test_an_answer_without_end_is_cut_off(
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 429, 500])
-async def test_a_key_that_the_server_echoes_is_not_repeated(
+async def test_key_echoed_by_the_server_is_not_repeated(
     server: Server, models: Models, prompt: list[Message], status: int
 ) -> None:
     said = json.dumps({"error": {"message": f"the key {KEY} is bad", "param": KEY, "code": KEY}})
@@ -255,7 +249,7 @@ async def test_a_key_that_the_server_echoes_is_not_repeated(
     assert KEY not in str(caught.value)
 
 
-async def test_a_key_in_a_reply_or_a_redirect_is_not_repeated(
+async def test_key_in_a_reply_or_a_redirect_is_not_repeated(
     server: Server, models: Models, prompt: list[Message]
 ) -> None:
     server.answers = [chat(f"your key is {KEY}"), Answer(status=302, headers={"location": f"http://x/?key={KEY}"})]
@@ -266,7 +260,7 @@ async def test_a_key_in_a_reply_or_a_redirect_is_not_repeated(
     assert len(server.asked) == 2  # the redirect was not followed
 
 
-async def test_a_key_is_in_no_log(
+async def test_key_is_in_no_log(
     server: Server, models: Models, prompt: list[Message], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
@@ -276,13 +270,15 @@ async def test_a_key_is_in_no_log(
     assert KEY not in caplog.text
 
 
-async def test_the_stand_in_for_a_key_is_no_secret(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_key_stand_in_is_no_secret(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [chat("return EMPTY")]
     model = await models.open(api_key="EMPTY")
     assert (await model.complete(prompt, Sampling())).text == "return EMPTY"
 
 
-async def test_what_a_server_says_reaches_nobody_raw(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_server_text_is_shown_without_control_characters(
+    server: Server, models: Models, prompt: list[Message]
+) -> None:
     server.answers = [refusal("\x1b[31mred\x07\u202e\nsecond line " + "x" * 10_000)]
     model = await models.open()
     with pytest.raises(Fault) as caught:
@@ -294,7 +290,7 @@ async def test_what_a_server_says_reaches_nobody_raw(server: Server, models: Mod
 @pytest.mark.parametrize(
     "body", [b"", b"null", b"[]", b'"no"', b"<h1>no</h1>", b'{"error": null}', b'{"error": {"message": {"a": 1}}}']
 )
-async def test_an_error_of_any_shape_is_a_fault(
+async def test_error_of_any_shape_is_a_fault(
     server: Server, models: Models, prompt: list[Message], body: bytes
 ) -> None:
     server.answers = [Answer(body, 400)]
@@ -319,7 +315,7 @@ async def test_text_that_json_can_not_carry_is_sent_all_the_same(
         (b"broken \xff utf-8", "broken \ufffd utf-8"),
     ],
 )
-async def test_a_reply_with_a_broken_character_is_a_reply(
+async def test_reply_with_a_broken_character_is_a_reply(
     server: Server, models: Models, prompt: list[Message], sent: bytes, read: str
 ) -> None:
     server.answers = [Answer(b'{"choices": [{"message": {"content": "' + sent + b'"}}]}')]
@@ -327,7 +323,7 @@ async def test_a_reply_with_a_broken_character_is_a_reply(
     assert (completion.text, completion.retries) == (read, 0)
 
 
-async def test_nothing_that_answers_is_unreachable_before_the_run(models: Models) -> None:
+async def test_check_finds_an_unreachable_server_before_the_run(models: Models) -> None:
     for name, remedy in (("openai/m", "OPENAI_BASE_URL"), ("llama3", "ollama serve")):
         model = await models.open(name, base_url="http://127.0.0.1:9")
         with pytest.raises(Unreachable, match=remedy) as caught:
@@ -336,21 +332,19 @@ async def test_nothing_that_answers_is_unreachable_before_the_run(models: Models
 
 
 @pytest.mark.parametrize("status", [403, 404, 429, 500, 200])
-async def test_a_server_that_can_not_be_looked_at_is_left_to_the_first_call(
-    server: Server, models: Models, status: int
-) -> None:
+async def test_check_that_is_impossible_is_left_to_the_first_call(server: Server, models: Models, status: int) -> None:
     server.answers = [Answer(b"what?", status)]
     for name in ("openai/m", "claude-x", "llama3"):
         assert await (await models.open(name)).check() == {}
 
 
-async def test_a_look_survives_one_lost_connection(server: Server, models: Models) -> None:
+async def test_check_survives_one_lost_connection(server: Server, models: Models) -> None:
     server.answers = [Answer(raw=b""), Answer(b'{"models": [{"name": "llama3:latest", "digest": "abc"}]}')]
     assert await (await models.open("llama3")).check() == {"digest": "abc"}
 
 
 @pytest.mark.parametrize("proxy", ["socks5://me:secret@proxy.example", "http://me:secret@proxy.example:port"])
-async def test_a_proxy_that_can_not_be_used_is_told_without_its_password(
+async def test_proxy_that_is_unusable_is_told_without_its_password(
     models: Models, prompt: list[Message], monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
@@ -361,7 +355,7 @@ async def test_a_proxy_that_can_not_be_used_is_told_without_its_password(
     assert "secret" not in str(caught.value)
 
 
-async def test_a_bad_key_is_found_out_before_the_run(server: Server, models: Models) -> None:
+async def test_check_finds_a_bad_key_before_the_run(server: Server, models: Models) -> None:
     server.answers = [refusal("no such key", 401)]
     for name in ("openai/m", "claude-x"):
         model = await models.open(name)

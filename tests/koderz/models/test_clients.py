@@ -78,7 +78,7 @@ OF_RESPONSES = {
 
 
 @pytest.mark.parametrize("wire", ["messages", "responses", "chat"])
-def test_a_packed_request_is_unpacked_whole(wire: str) -> None:
+def test_client_request_that_is_packed_is_unpacked_whole(wire: str) -> None:
     kept = {name: value for name, value in BODIES[wire].items() if name not in ("model", "stream", "stream_options")}
     assert unpacked(packed(wire, BODIES[wire])) == kept
 
@@ -91,12 +91,12 @@ def test_a_packed_request_is_unpacked_whole(wire: str) -> None:
         ("chat", {"tools": [SHELL], "messages": SAID[1:], "store": True, "max_tokens": 7}, ("store",)),
     ],
 )
-def test_a_conversation_means_the_same_on_every_wire(wire: str, body: dict[str, Any], dropped: Any) -> None:
+def test_conversation_means_the_same_on_every_wire(wire: str, body: dict[str, Any], dropped: Any) -> None:
     assert translated(packed(wire, body)) == (SAID, dropped)
     assert sampling_of(body)["max_tokens"] == 7
 
 
-def test_a_limit_that_is_none_isn_t_reckoned_with() -> None:
+def test_token_limit_of_none_is_not_counted() -> None:
     assert sampling_of({"max_tokens": -1, "temperature": -1})["max_tokens"] is None
 
 
@@ -112,12 +112,12 @@ def test_a_limit_that_is_none_isn_t_reckoned_with() -> None:
         ("responses", {"input": "a", "text": {"format": {"type": "json_schema"}}}, "text"),
     ],
 )
-def test_what_has_no_place_elsewhere_is_named(wire: str, body: dict[str, Any], named: str) -> None:
+def test_request_part_without_equivalent_is_named(wire: str, body: dict[str, Any], named: str) -> None:
     with pytest.raises(MalformedError, match=named):
         translated(packed(wire, body))
 
 
-def test_what_a_client_adds_for_itself_goes_no_further() -> None:
+def test_client_additions_are_not_forwarded() -> None:
     own: dict[str, Any] = {
         "role": "assistant",
         "content": None,
@@ -140,7 +140,7 @@ def test_pictures_in_what_a_tool_told_come_after_it() -> None:
 REPLY = Reply(3, "I look.", "hm", tokens_in=10, tokens_out=5, tool_calls=(CALL,))
 
 
-def test_a_reply_is_written_for_its_client() -> None:
+def test_reply_is_written_for_its_client() -> None:
     message = client_of("messages").answer(REPLY, {})
     assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
     assert (message["content"][2]["input"], message["stop_reason"]) == ({"command": "ls"}, "tool_use")
@@ -152,14 +152,14 @@ def test_a_reply_is_written_for_its_client() -> None:
     assert completion["choices"][0]["finish_reason"] == "tool_calls"
 
 
-def test_a_reply_that_was_cut_says_so_on_every_wire() -> None:
+def test_reply_that_was_cut_says_so_on_every_wire() -> None:
     cut = Reply(1, "I", finish_reason="length")
     assert client_of("messages").answer(cut, {})["stop_reason"] == "max_tokens"
     assert client_of("responses").answer(cut, {})["incomplete_details"] == {"reason": "max_output_tokens"}
     assert client_of("chat").answer(cut, {})["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_tool_of_free_text_is_a_function_and_its_call_is_turned_back() -> None:
+def test_tool_of_free_text_is_a_function_and_its_call_is_turned_back() -> None:
     body = {"tools": [{"type": "custom", "name": "patch"}], "input": "go"}
     (offer, _), _ = translated(packed("responses", body))
     assert [*offer["content"][0]["function"]["parameters"]["properties"]] == ["input"]
@@ -171,7 +171,7 @@ def test_a_tool_of_free_text_is_a_function_and_its_call_is_turned_back() -> None
 
 
 @pytest.mark.parametrize("wire", ["messages", "responses", "chat"])
-def test_a_stream_ends_as_its_client_expects(wire: str) -> None:
+def test_stream_ends_as_its_client_expects(wire: str) -> None:
     stream = b"".join(client_of(wire).events(client_of(wire).answer(REPLY, {}))).decode()
     last = {"messages": "message_stop", "responses": "response.completed", "chat": "[DONE]"}[wire]
     assert last in stream.strip().rpartition("\n\n")[2]

@@ -28,12 +28,12 @@ async def asked(url: str) -> bytes:
         await http.aclose()
 
 
-async def test_a_refused_connection_is_no_timeout() -> None:
+async def test_connection_that_is_refused_is_no_timeout() -> None:
     with pytest.raises(Retryable, match=r"^cannot connect: Connection refused$"):
         await asked("http://127.0.0.1:9")
 
 
-async def test_a_host_that_nobody_knows_is_said() -> None:
+async def test_host_that_is_unknown_is_told() -> None:
     with pytest.raises(Retryable, match=r"^cannot connect: .*(not known|resolution)"):
         await asked("http://nowhere.invalid")
 
@@ -48,13 +48,13 @@ async def test_a_host_that_nobody_knows_is_said() -> None:
         Answer(headers={f"x-{number}": "x" for number in range(100_000)}),
     ],
 )
-async def test_an_answer_that_is_none_is_a_lost_connection(server: Server, answer: Answer) -> None:
+async def test_answer_that_is_not_http_is_a_lost_connection(server: Server, answer: Answer) -> None:
     server.answers = [answer]
     with pytest.raises(Retryable, match=r"^connection lost: [^{}=]+$"):
         await asked(server.url)
 
 
-async def test_a_connection_that_the_server_closed_meanwhile_is_made_anew(server: Server) -> None:
+async def test_connection_closed_by_the_server_is_made_anew(server: Server) -> None:
     server.answers = [Answer(raw=b"HTTP/1.1 200 x\r\ncontent-length: 1\r\n\r\na"), Answer(b"b")]
     http = Http(server.url, timeout=60.0)
     assert [(await http.get("/", {})).body for _ in range(2)] == [b"a", b"b"]
@@ -98,14 +98,14 @@ def test_certificates_are_read_once(tmp_path: Path) -> None:
     assert asyncio.run(told()).split() == ["hello", "1"]
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_told(tmp_path: Path) -> None:
+async def test_certificate_without_authority_is_told(tmp_path: Path) -> None:
     _, context = self_signed(tmp_path, "127.0.0.1")
     async with serving(context) as server:
         with pytest.raises(FatalFault, match=r"^the server's certificate is not trusted: .* self-signed certificate"):
             await asked(server.url)
 
 
-async def test_a_system_without_certificates_has_those_of_certifi(
+async def test_certificates_of_certifi_stand_in_for_the_systems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, context = self_signed(tmp_path, "127.0.0.1")
@@ -119,7 +119,7 @@ async def test_a_system_without_certificates_has_those_of_certifi(
         assert await asked(server.url) == b"hello"
 
 
-async def test_a_proxy_is_asked_for_what_is_elsewhere(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_is_used_for_remote_hosts(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("http_proxy", server.url.replace("//", "//me:secret@"))
     server.answers = [Answer(b"hello")]
@@ -129,7 +129,7 @@ async def test_a_proxy_is_asked_for_what_is_elsewhere(server: Server, monkeypatc
 
 
 @pytest.mark.parametrize(("status", "told"), [(407, "the proxy refuses: 407"), (None, "cannot connect to the proxy")])
-async def test_a_proxy_that_refuses_is_named(
+async def test_proxy_that_refuses_is_named(
     server: Server, monkeypatch: pytest.MonkeyPatch, status: int | None, told: str
 ) -> None:
     monkeypatch.delenv("no_proxy", raising=False)

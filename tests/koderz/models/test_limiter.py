@@ -29,7 +29,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_no_more_calls_are_in_flight_than_allowed_and_the_first_come_goes_first() -> None:
+async def test_limiter_bounds_calls_in_flight_first_come_first_served() -> None:
     limiter, until, entered = Limiter(2), asyncio.Event(), list[int]()
     async with asyncio.TaskGroup() as group:
         for number in range(6):
@@ -41,7 +41,7 @@ async def test_no_more_calls_are_in_flight_than_allowed_and_the_first_come_goes_
     assert limiter.throttle("x").in_flight == 0
 
 
-async def test_a_refusal_for_load_lowers_the_limit_of_the_calls_in_flight_once() -> None:
+async def test_limiter_lowers_its_limit_once_for_calls_in_flight() -> None:
     limiter = Limiter(64)
     until = asyncio.Event()
 
@@ -68,13 +68,13 @@ async def test_successes_raise_the_limit_again_up_to_what_is_allowed() -> None:
     assert limiter.throttle("x").limit == 8
 
 
-async def test_other_failures_do_not_lower_the_limit() -> None:
+async def test_limiter_ignores_other_failures() -> None:
     limiter = Limiter(8)
     await fail(limiter, Retryable("500"))
     assert limiter.throttle("x").limit == 8
 
 
-async def test_a_wait_that_the_server_asks_for_holds_everyone(clock: Clock) -> None:
+async def test_limiter_wait_asked_by_the_server_holds_everyone(clock: Clock) -> None:
     limiter = Limiter(8, sleep=clock.sleep, now=clock.now)
     await fail(limiter, Retryable("429", throttled=True, retry_after=30.0))
     assert limiter.throttle("x").pause == 30.0
@@ -86,7 +86,7 @@ async def test_a_wait_that_the_server_asks_for_holds_everyone(clock: Clock) -> N
     assert clock.slept == [30.0]
 
 
-async def test_a_call_that_gives_up_in_line_leaves_no_trace() -> None:
+async def test_limiter_forgets_a_call_that_gives_up_in_line() -> None:
     limiter, until, entered = Limiter(1), asyncio.Event(), list[int]()
     first = asyncio.create_task(hold(limiter, until, entered, 0))
     await settle()
@@ -101,7 +101,7 @@ async def test_a_call_that_gives_up_in_line_leaves_no_trace() -> None:
     assert limiter.throttle("x").in_flight == 0
 
 
-async def test_a_call_that_is_cut_off_makes_room() -> None:
+async def test_limiter_frees_the_place_of_a_cut_off_call() -> None:
     limiter, entered = Limiter(1), list[int]()
     first = asyncio.create_task(hold(limiter, asyncio.Event(), entered, 0))
     await settle()
@@ -111,7 +111,7 @@ async def test_a_call_that_is_cut_off_makes_room() -> None:
         assert limiter.throttle("x").in_flight == 1
 
 
-async def test_a_pause_that_begins_while_the_line_waits_for_room_holds_it_too(clock: Clock) -> None:
+async def test_limiter_pause_holds_those_who_wait_for_room(clock: Clock) -> None:
     limiter, until, entered = Limiter(1, sleep=clock.sleep, now=clock.now), asyncio.Event(), list[int]()
 
     async def refused() -> None:

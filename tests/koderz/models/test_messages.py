@@ -132,6 +132,6 @@ def test_plain_messages_are_sent_as_plain_text() -> None:
         ),
     ],
 )
-def test_what_a_format_has_no_place_for_is_a_fault_that_names_it(wire: Any, message: Message, told: str) -> None:
+def test_message_part_without_a_place_is_a_fault_that_names_it(wire: Any, message: Message, told: str) -> None:
     with pytest.raises(Fault, match=told):
         wire([message])

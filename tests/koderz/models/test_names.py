@@ -33,7 +33,7 @@ from koderz.models import ModelName, opener_of, parse_model_name
         ("  simulated ", "simulated", "simulated"),
     ],
 )
-def test_a_name_says_its_provider(text: str, provider: str, name: str) -> None:
+def test_name_tells_its_provider(text: str, provider: str, name: str) -> None:
     assert parse_model_name(text) == ModelName(provider, name)
 
 
@@ -49,14 +49,14 @@ def test_a_name_says_its_provider(text: str, provider: str, name: str) -> None:
         ("ollama/openai/x", "ollama/openai/x"),
     ],
 )
-def test_what_is_shown_parses_back_to_the_same_model(text: str, shown: str) -> None:
+def test_name_that_is_shown_parses_back(text: str, shown: str) -> None:
     name = parse_model_name(text)
     assert str(name) == shown
     assert parse_model_name(shown) == name
 
 
 @pytest.mark.parametrize("text", ["", "  ", "openai/", "a\x1b[31mb", "a\nb", "a\u202eb", "x" * 300])
-def test_what_can_not_be_a_name_is_told_without_showing_control_characters(text: str) -> None:
+def test_invalid_name_is_told_without_control_characters(text: str) -> None:
     with pytest.raises(KoderzError) as caught:
         parse_model_name(text)
     assert str(caught.value).isprintable()
@@ -72,17 +72,17 @@ def test_what_can_not_be_a_name_is_told_without_showing_control_characters(text:
         ("simulatd", "simulated"),
     ],
 )
-def test_a_misspelt_provider_is_told_with_the_one_that_is_meant(text: str, meant: str) -> None:
+def test_misspelt_provider_is_told_with_the_nearest(text: str, meant: str) -> None:
     with pytest.raises(KoderzError, match=f"did you mean {meant}[?].* is ollama/{text}"):
         parse_model_name(text)
 
 
-def test_a_model_whose_name_only_looks_misspelt_can_be_named_and_shown() -> None:
+def test_model_name_that_looks_misspelt_can_be_used() -> None:
     name = parse_model_name("ollama/opnai/x")
     assert (name, str(name)) == (ModelName("ollama", "opnai/x"), "ollama/opnai/x")
     assert parse_model_name(str(name)) == name
 
 
-def test_an_unknown_provider_is_told_with_those_there_are() -> None:
+def test_unknown_provider_is_told_with_the_known_ones() -> None:
     with pytest.raises(KoderzError, match="choose from anthropic, gemini, ollama, openai"):
         opener_of("nobody")

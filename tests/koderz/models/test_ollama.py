@@ -22,7 +22,7 @@ def reply(content: str = "hi", **fields: object) -> Answer:
     return as_json({"model": "llama3", "message": {"role": "assistant", "content": content}, "done": True, **fields})
 
 
-async def test_a_call_is_written_as_ollama_wants_it(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_request_has_ollamas_format(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [reply(prompt_eval_count=20, eval_count=4, done_reason="length")]
     model = await models.open("llama3:8b", num_ctx=4096, keep_alive="10m")
     completion = await model.complete(prompt, Sampling(0.0, 99, 0.5, 7, ("END",)))
@@ -40,13 +40,13 @@ async def test_a_call_is_written_as_ollama_wants_it(server: Server, models: Mode
     assert (completion.cost, completion.cost_known) == (0.0, True)
 
 
-async def test_what_is_left_to_the_server_is_not_sent(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_request_leaves_out_unset_parameters(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [reply()]
     await (await models.open("llama3")).complete(prompt, Sampling())
     assert server.asked[0].json == {"model": "llama3", "messages": prompt, "stream": False, "options": {}}
 
 
-async def test_a_schema_is_the_format(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_schema_is_sent_as_the_format(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [reply()]
     await (await models.open("llama3")).complete(prompt, Sampling(response_format={"type": "object"}))
     assert server.asked[0].json["format"] == {"type": "object"}
@@ -58,13 +58,13 @@ async def test_thinking_is_kept_apart(server: Server, models: Models, prompt: li
     assert (completion.text, completion.reasoning) == ("hi", "hm")
 
 
-async def test_a_prompt_out_of_the_cache_is_estimated(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_cached_prompt_tokens_are_estimated(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [reply(eval_count=4)]
     completion = await (await models.open("llama3")).complete(prompt, Sampling())
     assert (completion.tokens_in, completion.tokens_out) == (2, 4)
 
 
-async def test_a_model_that_is_gone_ends_the_run(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_model_that_is_gone_ends_the_run(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [as_json({"error": "model 'llama3' not found"}, 404)]
     model = await models.open("llama3")
     with pytest.raises(FatalFault, match="404: model 'llama3' not found"):
@@ -74,7 +74,7 @@ async def test_a_model_that_is_gone_ends_the_run(server: Server, models: Models,
 @pytest.mark.parametrize(
     ("name", "there"), [("llama3", "llama3:latest"), ("hf.co/A/b:Q4", "hf.co/a/b:Q4"), ("a:b", "a:b")]
 )
-async def test_the_digest_of_the_model_is_recorded(server: Server, models: Models, name: str, there: str) -> None:
+async def test_model_digest_is_recorded(server: Server, models: Models, name: str, there: str) -> None:
     server.answers = [as_json({"models": [{"name": "other:1", "digest": "no"}, {"name": there, "digest": "abc"}]})]
     assert await (await models.open(name)).check() == {"digest": "abc"}
     assert server.asked[0].path == "/api/tags"
@@ -91,7 +91,7 @@ async def test_the_digest_of_the_model_is_recorded(server: Server, models: Model
         (["\x1b[31mllama3:1b"], "did you mean [31mllama3:1b? It has [31mllama3:1b"),
     ],
 )
-async def test_a_model_that_is_not_there_is_told_with_the_nearest_and_how_to_get_it(
+async def test_missing_model_is_told_with_the_nearest_and_how_to_get_it(
     server: Server, models: Models, installed: list[str] | None, told: str
 ) -> None:
     tags = None if installed is None else [{"name": name} for name in installed]
@@ -102,7 +102,7 @@ async def test_a_model_that_is_not_there_is_told_with_the_nearest_and_how_to_get
     assert str(caught.value) == f"the Ollama at {server.url} has no model llama3; {told}; get it by: ollama pull llama3"
 
 
-async def test_the_chat_models_at_hand_are_found(server: Server) -> None:
+async def test_chat_models_at_hand_are_found(server: Server) -> None:
     tags = [
         {"name": "qwen2.5-coder:32b", "details": {"family": "qwen2"}},
         {"name": "nomic-embed-text:latest", "details": {"family": "nomic-bert"}},
@@ -122,21 +122,21 @@ async def test_the_chat_models_at_hand_are_found(server: Server) -> None:
     assert await discover_ollama({"OLLAMA_HOST": server.url}) == ["qwen2.5-coder:32b", "old:7b"]
 
 
-async def test_an_ollama_without_models_has_none(server: Server) -> None:
+async def test_ollama_without_models_has_none(server: Server) -> None:
     server.answers = [as_json({"models": []})]
     assert await discover_ollama({"OLLAMA_HOST": server.url}) == []
 
 
 @pytest.mark.parametrize("answer", [Answer(b"not ollama"), Answer(status=404), Answer(status=500), Answer(hang=True)])
-async def test_what_is_no_ollama_is_none(server: Server, answer: Answer) -> None:
+async def test_server_that_is_not_ollama_has_no_models(server: Server, answer: Answer) -> None:
     server.answers = [answer]
     assert await discover_ollama({"OLLAMA_HOST": server.url}) is None
 
 
-async def test_no_server_at_all_is_none() -> None:
+async def test_server_that_is_absent_has_no_models() -> None:
     assert await discover_ollama({"OLLAMA_HOST": "127.0.0.1:9"}) is None
 
 
-async def test_a_malformed_ollama_host_is_told() -> None:
+async def test_ollama_host_that_is_malformed_is_told() -> None:
     with pytest.raises(KoderzError, match="not a base URL"):
         await discover_ollama({"OLLAMA_HOST": "box:port"})

@@ -23,7 +23,7 @@ async def completed(server: Server, models: Models, answer: Any) -> Completion:
     return await model.complete([{"role": "user", "content": "Write f."}], Sampling())
 
 
-async def test_a_call_is_written_as_openai_wants_it(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_request_has_openais_format(server: Server, models: Models, prompt: list[Message]) -> None:
     model = await models.open(api_key="sk-0123456789")
     await model.complete(prompt, ALL)
     (asked,) = server.asked
@@ -41,7 +41,7 @@ async def test_a_call_is_written_as_openai_wants_it(server: Server, models: Mode
     }
 
 
-async def test_a_schema_is_sent_and_dropped_where_a_server_knows_of_none(
+async def test_schema_is_dropped_where_a_server_refuses_it(
     server: Server, models: Models, prompt: list[Message]
 ) -> None:
     schema = {"type": "object", "properties": {"score": {"type": "number"}}}
@@ -56,7 +56,7 @@ async def test_a_schema_is_sent_and_dropped_where_a_server_knows_of_none(
     assert (completion.text, completion.adapted) == ("hi", ("response_format dropped",))
 
 
-async def test_what_is_left_to_the_server_is_not_sent(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_request_leaves_out_unset_parameters(server: Server, models: Models, prompt: list[Message]) -> None:
     model = await models.open()
     await model.complete(prompt, Sampling())
     assert server.asked[0].json == {"model": "m", "messages": prompt}
@@ -100,12 +100,12 @@ async def test_parts_are_put_together(server: Server, models: Models) -> None:
         ("odd\x1b[31m", "odd [31m"),
     ],
 )
-async def test_why_a_reply_ended_is_said_in_our_words(server: Server, models: Models, word: str, finish: str) -> None:
+async def test_finish_reason_is_translated(server: Server, models: Models, word: str, finish: str) -> None:
     completion = await completed(server, models, {"choices": [{"message": {"content": "x"}, "finish_reason": word}]})
     assert completion.finish_reason == finish
 
 
-async def test_a_refusal_is_a_refusal(server: Server, models: Models) -> None:
+async def test_refusal_is_a_refusal(server: Server, models: Models) -> None:
     completion = await completed(server, models, chat(None, refusal="I won't."))
     assert (completion.text, completion.finish_reason) == ("I won't.", "refusal")
 
@@ -121,7 +121,7 @@ async def test_token_counts_that_can_not_be_are_estimated_and_that_is_said(
     assert models.pool.notices == ["the server of openai/m doesn't count tokens: they are estimated"]
 
 
-async def test_a_field_of_a_wrong_type_is_told_by_its_place(server: Server, models: Models) -> None:
+async def test_reply_field_of_a_wrong_type_is_told_by_its_place(server: Server, models: Models) -> None:
     with pytest.raises(Fault, match=r"got `int` - at `\$\.choices\[0\]\.message\.content`"):
         await completed(server, models, {"choices": [{"message": {"content": 5}}]})
 
@@ -142,7 +142,7 @@ async def test_cached_tokens_of_a_hosted_model_cost_less(
     assert (elsewhere.asked[0].headers["host"], elsewhere.asked[0].path) == ("api.openai.com", "/v1/chat/completions")
 
 
-async def test_an_unknown_price_is_said_once_and_counts_nothing(
+async def test_price_that_is_unknown_is_announced_once_and_counts_zero(
     models: Models, elsewhere: Server, prompt: list[Message]
 ) -> None:
     elsewhere.answers = [chat("x")]
@@ -162,7 +162,7 @@ async def test_an_unknown_price_is_said_once_and_counts_nothing(
         ("gpt-4o-mini", "openai/gpt-4o-mini is reckoned $"),
     ],
 )
-async def test_a_price_that_is_assumed_is_said_once(
+async def test_price_that_is_assumed_is_announced_once(
     models: Models, prompt: list[Message], name: str, told: str
 ) -> None:
     model = await models.open(name, prices={})
@@ -172,7 +172,7 @@ async def test_a_price_that_is_assumed_is_said_once(
     assert notice.startswith(told)
 
 
-async def test_an_unknown_model_of_openai_is_found_out_before_the_run(models: Models, elsewhere: Server) -> None:
+async def test_check_finds_an_unknown_openai_model_before_the_run(models: Models, elsewhere: Server) -> None:
     elsewhere.answers = [refusal("no gpt-99", 404)]
     model = await models.open("gpt-99", base_url=None)
     with pytest.raises(FatalFault, match="no gpt-99"):
@@ -187,7 +187,7 @@ async def test_an_unknown_model_of_openai_is_found_out_before_the_run(models: Mo
         (["qwen", "gpt-4o-mini"], "did you mean gpt-4o-mini? It has qwen, gpt-4o-mini"),
     ],
 )
-async def test_a_model_that_a_server_does_not_list_is_said_with_the_nearest(
+async def test_check_names_the_nearest_of_a_servers_models(
     server: Server, models: Models, listed: Sequence[str], told: str
 ) -> None:
     server.answers = [Answer(json.dumps({"data": [{"id": name} for name in listed]}).encode())]

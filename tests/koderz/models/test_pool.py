@@ -19,7 +19,7 @@ from .loopback import Server, until
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_model_is_opened_once(models: Models) -> None:
+async def test_pool_opens_a_model_once(models: Models) -> None:
     pool = await models.pooled()
     assert pool.open("gpt-4o") is pool.open(parse_model_name("openai/gpt-4o"))
 
@@ -41,14 +41,14 @@ async def test_models_of_one_address_share_connections_and_limit(
     assert server.peak == 2
 
 
-async def test_what_an_endpoint_has_to_say_is_said_once() -> None:
+async def test_endpoint_notices_are_told_once() -> None:
     async with ModelPool(lambda _: Endpoint(notices=("mind the gap",))) as pool:
         pool.open("llama3")
         pool.open("qwen3")
         assert pool.notices == ["mind the gap"]
 
 
-async def test_a_provider_can_be_brought_along(models: Models) -> None:
+async def test_provider_can_be_brought_along(models: Models) -> None:
     opened: list[ModelName] = []
 
     def opener(name: ModelName, service: Service) -> Model:
@@ -61,7 +61,7 @@ async def test_a_provider_can_be_brought_along(models: Models) -> None:
     assert opened == [ModelName("simulated", "simulated")]
 
 
-async def test_an_installed_package_can_bring_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_provider_can_come_from_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
     here = EntryPoint("acme", "koderz.models.ollama:open_model", "koderz.models")
     gone = EntryPoint("gone", "koderz.models.nowhere:open_model", "koderz.models")
     installed = {"acme": [here], "gone": [gone]}
@@ -83,7 +83,7 @@ async def test_an_installed_package_can_bring_a_provider(monkeypatch: pytest.Mon
         ("https://inside.example/v1", None),
     ],
 )
-def test_a_proxy_is_for_the_way_out(monkeypatch: pytest.MonkeyPatch, url: str, proxy: str | None) -> None:
+def test_proxy_is_for_remote_addresses(monkeypatch: pytest.MonkeyPatch, url: str, proxy: str | None) -> None:
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", "proxy.example:3128")
@@ -92,7 +92,7 @@ def test_a_proxy_is_for_the_way_out(monkeypatch: pytest.MonkeyPatch, url: str, p
     assert proxy_for(url) == proxy
 
 
-def test_the_seam_loads_nothing_heavy() -> None:
+def test_models_import_loads_nothing_heavy() -> None:
     heavy = "asyncio", "aiohttp", "tenacity", "genai_prices", "msgspec", "orjson"
     program = f"import sys, koderz.models; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -13,16 +13,16 @@ LOOPBACK = "http://127.0.0.1:8000/v1"
 LOCAL = "since it is asked on this machine and has no published price"
 
 
-def test_a_price_is_dollars_per_million_tokens() -> None:
+def test_price_is_dollars_per_million_tokens() -> None:
     assert Price(2.0, 10.0).cost(1_000_000, 100_000) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("key", ["openai/gpt-4o-mini", "gpt-4o-mini"])
-def test_own_prices_win(key: str) -> None:
+def test_configured_prices_win(key: str) -> None:
     assert price_of(parse_model_name("gpt-4o-mini"), {key: Price(1.0, 2.0)}) == Price(1.0, 2.0)
 
 
-def test_own_prices_hold_for_local_models_too() -> None:
+def test_configured_prices_hold_for_local_models() -> None:
     name = parse_model_name("qwen2.5-coder:32b")
     assert price_of(name, {"qwen2.5-coder:32b": Price(0.1, 0.1)}) == Price(0.1, 0.1)
 
@@ -40,7 +40,7 @@ def test_own_prices_hold_for_local_models_too() -> None:
         ("openai/mistralai/Mistral-Nemo-Instruct-2407", LOOPBACK, LOCAL),
     ],
 )
-def test_a_model_of_ones_own_is_free_and_why_is_said(name: str, base_url: str | None, why: str) -> None:
+def test_local_model_is_free_and_the_reason_is_told(name: str, base_url: str | None, why: str) -> None:
     tariff = tariff_of(parse_model_name(name), base_url, {})
     assert tariff is not None
     assert (tariff.price, str(tariff)) == (Price(0.0, 0.0), f"free, {why}")
@@ -60,7 +60,7 @@ print(tariff_of(parse_model_name(sys.argv[1]), sys.argv[2], {}).price.input, "ge
     ("name", "executable", "price", "is_loaded"),
     [("x", "", 0.0, False), ("gpt-4o-mini", "", 0.15, True), ("x", "/nowhere/python", 0.0, True)],
 )
-def test_the_list_of_prices_stays_out_of_a_process_that_asks_a_model_of_this_machine(
+def test_price_list_is_not_loaded_for_local_models(
     name: str, executable: str, price: float, *, is_loaded: bool
 ) -> None:
     command = [sys.executable, "-c", LOOK, f"openai/{name}", LOOPBACK, executable]
@@ -80,7 +80,7 @@ def test_the_list_of_prices_stays_out_of_a_process_that_asks_a_model_of_this_mac
         ("anthropic/claude-sonnet-4-5", "claude-sonnet-4-5"),
     ],
 )
-def test_a_published_price_is_kept_wherever_the_model_is_asked(name: str, own: str, base_url: str) -> None:
+def test_published_price_holds_at_any_address(name: str, own: str, base_url: str) -> None:
     """A proxy bills, also one on this machine."""
     tariff = tariff_of(parse_model_name(name), base_url, {})
     assert tariff is not None
@@ -95,7 +95,7 @@ def test_models_behind_a_proxy_have_their_makers_price(name: str) -> None:
     assert 0 < price.input < price.output
 
 
-def test_own_prices_hold_where_one_is_published() -> None:
+def test_configured_prices_win_over_published_ones() -> None:
     tariff = tariff_of(parse_model_name("gpt-4o-mini"), LOOPBACK, {"openai/gpt-4o-mini": Price(0.0, 0.0)})
     assert tariff is not None
     assert (str(tariff), tariff.assumed) == ("free, as koderz.toml says", False)
@@ -113,13 +113,13 @@ def test_cached_tokens_of_a_hosted_model_are_cheaper() -> None:
     assert 0 < tariff.cost(Usage(1000, 10, cache_read=900)) < tariff.cost(Usage(1000, 10))
 
 
-def test_a_long_context_costs_what_its_tier_says() -> None:
+def test_long_context_costs_the_price_of_its_tier() -> None:
     tariff = tariff_of(parse_model_name("claude-sonnet-4-5"), "https://api.anthropic.com", {})
     assert tariff is not None
     assert tariff.cost(Usage(400_000, 0)) > 2.5 * tariff.cost(Usage(200_000, 0))
 
 
-def test_more_cached_tokens_than_tokens_are_no_error() -> None:
+def test_cached_tokens_above_all_tokens_are_no_error() -> None:
     tariff = tariff_of(parse_model_name("gpt-4o-mini"), HOSTED, {})
     assert tariff is not None
     assert tariff.cost(Usage(10, 10, cache_read=900, cache_write=900)) > 0
@@ -134,11 +134,11 @@ def test_more_cached_tokens_than_tokens_are_no_error() -> None:
         ("openai/nobody-knows", None),
     ],
 )
-def test_what_nobody_knows_is_not_guessed(name: str, base_url: str | None) -> None:
+def test_unknown_price_is_not_guessed(name: str, base_url: str | None) -> None:
     assert price_of(parse_model_name(name), {}, base_url) is None
 
 
-def test_a_known_gateway_has_its_own_prices() -> None:
+def test_gateway_that_is_known_has_its_own_prices() -> None:
     assert price_of(parse_model_name("openai/openai/gpt-4o-mini"), {}, "https://openrouter.ai/api/v1") is not None
 
 
@@ -150,7 +150,7 @@ def test_tiers_make_every_token_of_a_long_prompt_dearer() -> None:
 
 
 @pytest.mark.parametrize("name", ["anthropic/claude-sonnet-4-5", "gpt-4o-mini", "gemini-2.5-pro"])
-def test_tiers_of_published_prices_are_those_that_calls_are_charged_by(name: str) -> None:
+def test_published_tiers_are_those_that_calls_are_charged_by(name: str) -> None:
     tariff = tariff_of(parse_model_name(name), None, {})
     assert tariff
     for tokens in (10, 150_000, 199_999, 200_001, 900_000):

@@ -30,7 +30,7 @@ def test_leading_reasoning_is_kept_apart(sent: str, text: str, reasoning: str) -
         "",
     ],
 )
-def test_other_replies_stay_as_they_are(sent: str) -> None:
+def test_reply_without_reasoning_is_unchanged(sent: str) -> None:
     assert part(sent, complete=True) == Parted(sent)
 
 

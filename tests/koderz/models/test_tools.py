@@ -57,7 +57,7 @@ async def test_ollama_is_offered_tools_and_calls_them(server: Server, models: Mo
     assert server.asked[0].json["tools"] == OFFER[0]["content"]
 
 
-async def test_a_server_that_takes_no_tools_says_so_in_its_answer(server: Server, models: Models) -> None:
+async def test_tools_that_a_server_lacks_are_told_in_its_answer(server: Server, models: Models) -> None:
     server.answers = [refusal("m does not support tools")]
     completion = await (await models.open("ollama/m")).complete(OFFER, Sampling())
     assert completion.finish_reason == "rejected"
@@ -111,9 +111,7 @@ PATHS = {"messages": "/v1/messages", "responses": "/responses", "chat": "/chat/c
 
 
 @pytest.mark.parametrize("wire", ["messages", "responses", "chat"])
-async def test_a_client_s_request_is_sent_as_it_is_but_for_model_and_stream(
-    server: Server, models: Models, wire: str
-) -> None:
+async def test_client_request_changes_in_model_and_stream_alone(server: Server, models: Models, wire: str) -> None:
     server.answers = [answer(ANSWERS[wire])]
     model = await models.open("anthropic/claude-x" if wire == "messages" else "openai/m")
     completion = await model.complete(packed(wire, BODIES[wire], {"anthropic-beta": "b", "x-api-key": "k"}), Sampling())
@@ -126,14 +124,14 @@ async def test_a_client_s_request_is_sent_as_it_is_but_for_model_and_stream(
     assert completion.text == "hi"
 
 
-async def test_what_a_response_holds_is_counted(server: Server, models: Models) -> None:
+async def test_response_usage_is_counted(server: Server, models: Models) -> None:
     server.answers = [answer(ANSWERS["responses"])]
     completion = await (await models.open()).complete(packed("responses", BODIES["responses"]), Sampling())
     assert (completion.reasoning, completion.tokens_in, completion.tokens_out) == ("hm", 10, 5)
     assert [each["function"]["arguments"] for each in completion.tool_calls] == ['{"input":"*** Begin"}']
 
 
-async def test_a_server_without_a_client_s_wire_is_asked_on_it_once(server: Server, models: Models) -> None:
+async def test_wire_that_a_server_lacks_is_tried_once(server: Server, models: Models) -> None:
     server.answers = [refusal("no such path", 404)]
     model: Any = await models.open()
     assert set(model.clients) == {"chat", "responses"}
@@ -144,7 +142,7 @@ async def test_a_server_without_a_client_s_wire_is_asked_on_it_once(server: Serv
         await model.complete(packed("chat", BODIES["chat"]), Sampling())
 
 
-async def test_what_a_server_refuses_of_a_client_s_request_is_its_answer(server: Server, models: Models) -> None:
+async def test_client_request_that_is_refused_gets_the_servers_answer(server: Server, models: Models) -> None:
     server.answers = [refusal("prompt is too long")]
     completion = await (await models.open()).complete(packed("chat", BODIES["chat"]), Sampling())
     assert (completion.finish_reason, "too long" in completion.text) == ("rejected", True)

@@ -113,7 +113,7 @@ async def test_usage_that_can_not_be_read_is_estimated_and_noted(
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("nonsense", [5, None, [], {"name": "m"}, True])
-async def test_what_a_reply_is_whole_without_may_be_nonsense(
+async def test_optional_usage_may_be_nonsense(
     server: Server, models: Models, prompt: list[Message], nonsense: Any
 ) -> None:
     choice = {"message": {"content": "hi", "reasoning": nonsense, "refusal": nonsense}, "finish_reason": nonsense}
@@ -143,7 +143,7 @@ async def test_what_a_reply_is_whole_without_may_be_nonsense(
         ("qwen2.5-7b", "/models/Qwen2.5-7B"),
     ],
 )
-def test_another_model_is_none_that_goes_by_a_longer_name(asked: str, answered: str) -> None:
+def test_model_with_a_longer_name_is_the_same(asked: str, answered: str) -> None:
     assert not is_another(asked, answered)
 
 
@@ -159,12 +159,12 @@ def test_another_model_is_none_that_goes_by_a_longer_name(asked: str, answered: 
         ("m", "n"),
     ],
 )
-def test_another_model_is_told_by_its_name(asked: str, answered: str) -> None:
+def test_model_that_differs_is_told_by_its_name(asked: str, answered: str) -> None:
     assert is_another(asked, answered)
 
 
 @pytest.mark.anyio
-async def test_another_model_than_was_asked_is_noted(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_model_other_than_asked_is_noted(server: Server, models: Models, prompt: list[Message]) -> None:
     server.answers = [
         Answer(json.dumps({**of_chat({"prompt_tokens": 1, "completion_tokens": 1}), "model": "n"}).encode())
     ]

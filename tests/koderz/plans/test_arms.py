@@ -45,7 +45,7 @@ def test_roles_are_those_that_a_solver_has(tmp_path: Path) -> None:
     assert roles(settings_of(local_model="m", solver=f"{own}:mine", **FRONTIER)) == {"mine": asked}
 
 
-def test_roles_given_by_name_are_refused_where_the_solver_has_none_such(tmp_path: Path) -> None:
+def test_roles_given_by_name_are_refused_where_the_solver_lacks_them(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text("async def mine(task, ask, judge):\n    ...\n")
 

@@ -78,7 +78,7 @@ def test_specifications_at_hand_cost_nothing(tmp_path: Path) -> None:
         },
     ],
 )
-def test_a_run_makes_as_many_calls_as_were_foretold(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_estimate_of_calls_equals_the_calls_of_the_run(tmp_path: Path, settings: dict[str, Any]) -> None:
     async def go() -> list[int]:
         made = []
         for line in (good, bad):
@@ -90,7 +90,7 @@ def test_a_run_makes_as_many_calls_as_were_foretold(tmp_path: Path, settings: di
     assert tuple(asyncio.run(go())) == guess(tmp_path, 2, **settings).calls
 
 
-def test_a_frontier_model_is_reckoned_at_its_own_price(tmp_path: Path) -> None:
+def test_estimate_of_a_frontier_model_uses_its_own_price(tmp_path: Path) -> None:
     free = {"scripted": Price(0, 0), "frontier": Price(0, 0)}
     dear = {"scripted": Price(0, 0), "frontier": Price(0, 1e6)}
     settings = {"mode": "iterative", "frontier_spec_model": "frontier"}
@@ -99,11 +99,11 @@ def test_a_frontier_model_is_reckoned_at_its_own_price(tmp_path: Path) -> None:
     assert guess(tmp_path, 2, dear, **settings).cost == (800.0, 800.0)
 
 
-def test_where_a_price_is_unknown_so_is_the_cost(tmp_path: Path) -> None:
+def test_estimate_with_an_unknown_price_has_no_cost(tmp_path: Path) -> None:
     assert guess(tmp_path, 2, {"scripted": Price(1, 1), "frontier": None}).cost is None
 
 
-def test_estimate_knows_that_long_prompts_cost_more_by_the_length_of_each_call(tmp_path: Path) -> None:
+def test_estimate_charges_long_prompts_by_each_calls_length(tmp_path: Path) -> None:
     plain = guess(tmp_path, 3, mode="iterative", max_iterations=4).cost
     tiered = {"scripted": Price(1.0, 2.0, (Tier(50, 10.0, 20.0),))}
     rarely = {"scripted": Price(1.0, 2.0, (Tier(10**6, 10.0, 20.0),))}
@@ -122,7 +122,7 @@ def test_estimate_knows_that_long_prompts_cost_more_by_the_length_of_each_call(t
         ({"mode": "iterative", "max_iterations": 10, "frontier_spec_model": "frontier"}, (14, (9, 24))),
     ],
 )
-def test_without_a_run_before_solvers_say_what_is_usual(
+def test_estimate_without_an_earlier_run_is_the_solvers(
     tmp_path: Path, settings: dict[str, Any], calls: tuple[int, tuple[int, int]]
 ) -> None:
     found = guess(tmp_path, 4, **settings)
@@ -134,7 +134,7 @@ def test_without_a_run_before_solvers_say_what_is_usual(
     assert found.cost[0] <= found.likely.cost <= found.cost[1]
 
 
-def test_of_a_solver_that_says_nothing_nothing_is_likely(tmp_path: Path) -> None:
+def test_estimate_of_an_undeclared_solver_has_no_likely_figure(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from koderz.types import Expected\n"
         "async def mine(task, ask, judge):\n    return await judge(task, await ask(task.messages))\n"

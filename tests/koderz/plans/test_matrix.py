@@ -35,7 +35,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_arms_have_the_models_roles_and_parameters_that_the_file_states(tmp_path: Path) -> None:
+def test_arms_have_the_models_roles_and_parameters_of_the_file(tmp_path: Path) -> None:
     settings = settings_of(local_model="m", max_iterations=9)
     arms = make_arms(settings, {}, read_matrix(written(tmp_path, TWO)))
 
@@ -71,7 +71,7 @@ max-iterations = 3
 """
 
 
-def test_baseline_is_there_once_for_each_model_whatever_it_is_compared_with(tmp_path: Path) -> None:
+def test_baseline_is_there_once_for_each_model(tmp_path: Path) -> None:
     settings = settings_of(local_model="m", models=("m", "n"))
     arms = make_arms(settings, {}, read_matrix(written(tmp_path, BASELINE.format(baseline="once"))))
 
@@ -103,7 +103,7 @@ problems = ["T/1"]
     ]
 
 
-def test_cells_of_one_task_and_arm_are_one_with_the_names_of_all_its_samples() -> None:
+def test_cells_of_a_task_and_arm_are_merged_with_their_samples() -> None:
     stated = (MatrixCells(("a",), ("T/1",), 2, ("x", "y")), MatrixCells(("a",), ("T/1",), 1, ("z",)))
     found = Matrix(Path("m"), (), stated).cells_of(TASKS, 1)
     assert found == [Cell("T/1", "a", 3, ("x", "y", "z"))]
@@ -132,7 +132,7 @@ def test_cells_of_one_task_and_arm_are_one_with_the_names_of_all_its_samples() -
         ("[[arms", "matrix.toml:"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused_naming_what(tmp_path: Path, text: str, said: str) -> None:
+def test_matrix_error_names_the_cause(tmp_path: Path, text: str, said: str) -> None:
     settings = settings_of(local_model="m")
 
     def plan() -> None:
@@ -145,7 +145,7 @@ def test_a_file_that_is_wrong_is_refused_naming_what(tmp_path: Path, text: str, 
     assert said in str(error.value)
 
 
-def test_a_matrix_that_can_be_read_only_once_is_read_only_once(tmp_path: Path) -> None:
+def test_matrix_from_a_pipe_is_read_once(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, TWO.encode())
     os.close(writing)
@@ -156,7 +156,7 @@ def test_a_matrix_that_can_be_read_only_once_is_read_only_once(tmp_path: Path) -
         os.close(reading)
 
 
-def test_a_matrix_that_has_changed_is_read_again(tmp_path: Path) -> None:
+def test_matrix_that_has_changed_is_read_again(tmp_path: Path) -> None:
     before = read_matrix(written(tmp_path, TWO))
     after = read_matrix(written(tmp_path, TWO + "[[cells]]\nsamples = 5\n"))
 

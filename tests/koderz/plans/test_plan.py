@@ -43,7 +43,7 @@ def restored(made: Plan, *, accept_changes: bool = False, **overrides: Any) -> P
 # What is written down
 
 
-def test_the_record_holds_the_prompts_that_the_run_may_use_and_the_references(tmp_path: Path) -> None:
+def test_plan_records_prompts_and_references_that_the_run_may_use(tmp_path: Path) -> None:
     zero_shot, iterative = (plan(tmp_path, mode=mode).record.details for mode in ("zero-shot", "iterative"))
 
     assert set(zero_shot["prompts"]) == {"system", "task", "reasoning"}
@@ -54,9 +54,7 @@ def test_the_record_holds_the_prompts_that_the_run_may_use_and_the_references(tm
 
 
 @pytest.mark.parametrize(("mode", "changed"), [("zero-shot", "feedback"), ("iterative", "rlm-system")])
-def test_resume_is_not_refused_for_a_changed_prompt_that_the_run_does_not_use(
-    tmp_path: Path, mode: str, changed: str
-) -> None:
+def test_resume_ignores_a_changed_prompt_that_the_run_does_not_use(tmp_path: Path, mode: str, changed: str) -> None:
     made = plan(tmp_path, mode=mode, prompt_dir=own_prompts(tmp_path)["prompt_dir"])
     (tmp_path / "prompts" / f"{changed}.md").write_text("Something else.\n")
 
@@ -64,7 +62,7 @@ def test_resume_is_not_refused_for_a_changed_prompt_that_the_run_does_not_use(
     assert changed not in made.record.details["matches"]["prompt"]
 
 
-def test_a_solver_that_does_not_say_which_prompts_it_renders_may_use_any(tmp_path: Path) -> None:
+def test_solver_without_declared_prompts_may_use_any(tmp_path: Path) -> None:
     source = "async def solve(task, ask, judge, prompts):\n    ...\n"
     (tmp_path / "own.py").write_text(source)
     made = plan(tmp_path, solver=f"{tmp_path}/own.py:solve")
@@ -79,7 +77,7 @@ def with_measures(folder: Path, *measures: Measure) -> Plan:
     return make_plan(settings, subject._replace(suite=suite), make_arms(settings, {}))
 
 
-def test_the_record_holds_the_measures_that_the_suite_declares(tmp_path: Path) -> None:
+def test_plan_records_the_measures_of_the_suite(tmp_path: Path) -> None:
     made = with_measures(tmp_path, Measure("seconds", "lower", "s"), Measure("exact", "higher", two_valued=True))
 
     assert through_a_file(made.record).measures == [
@@ -96,20 +94,20 @@ def test_the_record_holds_the_measures_that_the_suite_declares(tmp_path: Path) -
         ((Measure("a", "lower"), Measure("a", "higher")), "two measures have one name"),
     ],
 )
-def test_a_measure_that_cannot_be_one_is_refused(tmp_path: Path, measures: tuple[Measure, ...], told: str) -> None:
+def test_measure_that_is_invalid_is_refused(tmp_path: Path, measures: tuple[Measure, ...], told: str) -> None:
     with pytest.raises(KoderzError, match=told):
         with_measures(tmp_path, *measures)
 
 
-def test_the_run_has_an_id_with_its_time(tmp_path: Path) -> None:
+def test_run_id_has_its_time(tmp_path: Path) -> None:
     assert re.fullmatch(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", plan(tmp_path).name)
 
 
-def test_two_plans_have_different_ids(tmp_path: Path) -> None:
+def test_run_ids_differ_between_plans(tmp_path: Path) -> None:
     assert plan(tmp_path).name != plan(tmp_path).name
 
 
-def test_the_config_holds_every_setting_and_what_was_selected(tmp_path: Path) -> None:
+def test_config_holds_every_setting_and_the_selection(tmp_path: Path) -> None:
     config = plan(tmp_path, 2, samples=3, seed=5).record.config
 
     assert config.keys() >= schema_of().fields.keys()
@@ -118,7 +116,7 @@ def test_the_config_holds_every_setting_and_what_was_selected(tmp_path: Path) ->
     assert json.loads(json.dumps(config)) == config
 
 
-def test_the_environment_says_what_the_run_was_made_with(tmp_path: Path) -> None:
+def test_environment_is_recorded(tmp_path: Path) -> None:
     environment = plan(tmp_path).record.environment
 
     assert environment.keys() >= {"koderz", "python", "platform", "git_commit", "dataset_digest"}
@@ -126,7 +124,7 @@ def test_the_environment_says_what_the_run_was_made_with(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("model", "simulated"), [("simulated", True), ("scripted", False)])
-def test_a_simulated_model_is_on_record_as_one(tmp_path: Path, model: str, simulated: bool) -> None:
+def test_simulated_model_is_on_record_as_such(tmp_path: Path, model: str, simulated: bool) -> None:
     assert plan(tmp_path, local_model=model).record.simulated is simulated
 
 
@@ -140,7 +138,7 @@ def test_a_simulated_model_is_on_record_as_one(tmp_path: Path, model: str, simul
         ({"solver": "zero-shot"}, "zero-shot", ["zero-shot"], 3),
     ],
 )
-def test_a_mode_is_its_solvers(
+def test_mode_determines_its_solvers(
     tmp_path: Path, settings: dict[str, Any], mode: str, solvers: list[str], count: int
 ) -> None:
     made = plan(tmp_path, **settings)
@@ -149,7 +147,7 @@ def test_a_mode_is_its_solvers(
     assert made.record.planned == len(list(made.experiments())) == count
 
 
-def test_a_users_own_solver_is_a_mode_by_its_name(tmp_path: Path) -> None:
+def test_mode_of_a_users_solver_is_its_name(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("async def my_solver(task, ask, judge):\n    ...\n")
     made = plan(tmp_path, solver=f"{tmp_path}/own.py:my_solver")
 
@@ -160,7 +158,7 @@ def test_a_users_own_solver_is_a_mode_by_its_name(tmp_path: Path) -> None:
 # Experiments
 
 
-def test_the_arms_of_a_task_stand_beside_each_other(tmp_path: Path) -> None:
+def test_arms_of_a_task_stand_beside_each_other(tmp_path: Path) -> None:
     made = plan(tmp_path, 2, mode="comparative", samples=2)
 
     order = [(e.sample, e.task.id, e.arm.name) for e in made.experiments()]
@@ -172,7 +170,7 @@ def test_the_arms_of_a_task_stand_beside_each_other(tmp_path: Path) -> None:
     ]
 
 
-def test_experiments_have_ids_of_their_own_which_a_resumed_run_finds_again(tmp_path: Path) -> None:
+def test_experiment_ids_are_unique_and_found_again_on_resume(tmp_path: Path) -> None:
     made = plan(tmp_path, mode="comparative", samples=2)
     ids = [experiment.experiment_id for experiment in made.experiments()]
 
@@ -181,7 +179,7 @@ def test_experiments_have_ids_of_their_own_which_a_resumed_run_finds_again(tmp_p
     assert [experiment.experiment_id for experiment in restored(made, concurrency=2).experiments()] == ids
 
 
-def test_other_settings_or_another_run_make_other_experiments(tmp_path: Path) -> None:
+def test_experiment_ids_depend_on_settings_and_run(tmp_path: Path) -> None:
     def first(made: Plan) -> str:
         return next(made.experiments()).experiment_id
 
@@ -193,7 +191,7 @@ def test_other_settings_or_another_run_make_other_experiments(tmp_path: Path) ->
     assert first(one) != first(plan(tmp_path))
 
 
-def test_a_task_is_told_as_it_is_asked(tmp_path: Path) -> None:
+def test_task_digest_changes_with_its_words(tmp_path: Path) -> None:
     (task, *_) = plan(tmp_path, cot=False).tasks
 
     assert [message["role"] for message in task.messages] == ["system", "user"]
@@ -204,7 +202,7 @@ def test_a_task_is_told_as_it_is_asked(tmp_path: Path) -> None:
 # Picked up again
 
 
-def test_a_plan_that_still_matches_is_restored_as_it_was(tmp_path: Path) -> None:
+def test_restore_returns_a_matching_plan_unchanged(tmp_path: Path) -> None:
     made = plan(tmp_path, mode="comparative", samples=2, max_iterations=4, seed=9)
     again = restored(made)
 
@@ -213,7 +211,7 @@ def test_a_plan_that_still_matches_is_restored_as_it_was(tmp_path: Path) -> None
     assert [arm.solver.parameters for arm in again.arms] == [arm.solver.parameters for arm in made.arms]
 
 
-def test_few_settings_may_differ(tmp_path: Path) -> None:
+def test_restore_lets_few_settings_differ(tmp_path: Path) -> None:
     again = restored(plan(tmp_path), concurrency=2, max_cost=3.0)
 
     assert (again.settings.concurrency, again.settings.max_cost) == (2, 3.0)
@@ -245,7 +243,7 @@ CHANGES: dict[str, tuple[Callable[[Path], dict[str, Any]], tuple[str, str, str],
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_what_changed_since_is_named_and_has_to_be_accepted(tmp_path: Path, case: str) -> None:
+def test_restore_names_changes_that_have_to_be_accepted(tmp_path: Path, case: str) -> None:
     arrange, (file, before, after), named = CHANGES[case]
     made = plan(tmp_path, **arrange(tmp_path))
     edit(tmp_path / file, before, after)
@@ -255,7 +253,7 @@ def test_what_changed_since_is_named_and_has_to_be_accepted(tmp_path: Path, case
     assert restored(made, accept_changes=True).tasks
 
 
-def test_a_task_that_is_gone_cannot_be_accepted(tmp_path: Path) -> None:
+def test_restore_refuses_a_task_that_is_gone(tmp_path: Path) -> None:
     made = plan(tmp_path)
     edit(tmp_path / "tasks.jsonl", '"T/2"', '"T/3"')
 
@@ -270,11 +268,11 @@ def test_tasks_that_were_added_since_do_not_matter(tmp_path: Path) -> None:
     assert [task.id for task in restored(made).tasks] == ["T/0", "T/1"]
 
 
-def test_a_solver_of_koderz_own_may_change_with_its_version(tmp_path: Path) -> None:
+def test_restore_accepts_koderz_own_solver_of_another_version(tmp_path: Path) -> None:
     assert plan(tmp_path).record.details["matches"]["solver"] == {}
 
 
-def test_a_plan_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+def test_plan_of_a_later_version_is_read_as_far_as_known(tmp_path: Path) -> None:
     record = through_a_file(plan(tmp_path).record)
     later = msgspec.structs.replace(
         record, config={**record.config, "colour": "red"}, details={**record.details, "more": 1}
@@ -283,7 +281,7 @@ def test_a_plan_of_a_later_version_is_read_as_far_as_it_is_known(tmp_path: Path)
     assert restored_settings(later) == schema_of().from_config(record.config)
 
 
-def test_a_single_experiment_has_no_run_and_its_own_id_each_time(tmp_path: Path) -> None:
+def test_single_experiment_has_no_run_and_a_new_id_each_time(tmp_path: Path) -> None:
     from koderz.runs.prepare import prepare
     from tests.koderz.world import write_tasks
 

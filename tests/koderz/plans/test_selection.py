@@ -35,7 +35,7 @@ def selected(span: range | None = None, **how: Any) -> list[int]:
         ({"span": range(2, 8), "problems": ("T/1", "T/5", "T/7"), "limit": 1}, [5]),
     ],
 )
-def test_a_selection_keeps_the_order_of_the_suite(how: dict[str, Any], expected: list[int]) -> None:
+def test_selection_keeps_the_order_of_the_suite(how: dict[str, Any], expected: list[int]) -> None:
     assert selected(**how) == expected
 
 
@@ -57,7 +57,7 @@ def test_a_selection_keeps_the_order_of_the_suite(how: dict[str, Any], expected:
         (("a/1",), "-1", None),
     ],
 )
-def test_a_problem_is_named_by_its_id_number_or_index(ids: tuple[str, ...], name: str, found: str | None) -> None:
+def test_problem_is_named_by_its_id_number_or_index(ids: tuple[str, ...], name: str, found: str | None) -> None:
     assert find_id(name, ids) == found
 
 
@@ -66,14 +66,14 @@ def test_problems_may_be_named_by_numbers() -> None:
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 10))
-def test_shuffled_it_is_the_same_tasks_in_an_order_that_follows_from_the_seed(seed: int, limit: int) -> None:
+def test_shuffle_keeps_the_tasks_and_follows_from_the_seed(seed: int, limit: int) -> None:
     mixed = selected(shuffle=True, seed=seed)
 
     assert sorted(mixed) == list(range(10))
     assert selected(shuffle=True, seed=seed, limit=limit) == mixed[:limit]
 
 
-def test_another_seed_gives_another_order() -> None:
+def test_shuffle_changes_with_the_seed() -> None:
     assert len({tuple(selected(shuffle=True, seed=seed)) for seed in range(20)}) > 15
 
 
@@ -90,12 +90,12 @@ def test_another_seed_gives_another_order() -> None:
         ({"span": range(3), "problems": ("T/5",)}, "none of the problems named lies in the range 0 to 3"),
     ],
 )
-def test_what_is_beyond_the_suite_is_said(how: dict[str, Any], said: str) -> None:
+def test_range_beyond_the_suite_is_told(how: dict[str, Any], said: str) -> None:
     with pytest.raises(KoderzError, match=said):
         selected(**how)
 
 
-def test_a_suite_without_problems_is_said_so() -> None:
+def test_selection_from_an_empty_suite_is_told() -> None:
     with pytest.raises(KoderzError, match="the suite mbpp has no problems"):
         select_tasks(Settings(suite="mbpp"), None, ())
 
@@ -105,7 +105,7 @@ def test_names_may_be_separated_by_commas_or_blanks(text: str) -> None:
     assert split_problems(text) == ("T/1", "T/2")
 
 
-def test_a_file_of_problems_may_have_comments_and_several_a_line(tmp_path: Path) -> None:
+def test_problems_file_may_have_comments_and_several_a_line(tmp_path: Path) -> None:
     path = tmp_path / "problems.txt"
     path.write_text("# the hard ones\nT/1  # why\n\nT/2, T/3\r\nT/4")
 
@@ -113,7 +113,7 @@ def test_a_file_of_problems_may_have_comments_and_several_a_line(tmp_path: Path)
 
 
 @pytest.mark.parametrize("data", [None, b"\xff\xfe\x00"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, data: bytes | None) -> None:
+def test_problems_file_that_cannot_be_read_is_named(tmp_path: Path, data: bytes | None) -> None:
     path = tmp_path / "problems.txt"
     if data:
         path.write_bytes(data)

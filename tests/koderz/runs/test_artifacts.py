@@ -59,7 +59,7 @@ def left(folder: Path, artifacts: dict[str, Any] = ARTIFACTS) -> tuple[Run, Any]
     return asyncio.run(go())
 
 
-def test_artifacts_are_recorded_beside_the_program_and_bytes_lie_in_a_blob(tmp_path: Path) -> None:
+def test_artifacts_are_recorded_and_bytes_lie_in_a_blob(tmp_path: Path) -> None:
     run, _ = left(tmp_path)
 
     attempt: Attempt = run.of("attempt")[0]

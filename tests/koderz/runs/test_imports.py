@@ -31,7 +31,7 @@ def read(folder: Path, *rows: Any) -> Samples:
     return read_samples(samples_file(folder, *rows), TASKS)
 
 
-def test_a_completion_goes_after_the_prompt_and_a_solution_is_whole(tmp_path: Path) -> None:
+def test_import_puts_a_completion_after_the_prompt(tmp_path: Path) -> None:
     first, second = read(
         tmp_path, {"task_id": "a", "completion": "    return 1"}, {"task_id": "b", "completion": "x", "solution": "y"}
     ).samples
@@ -39,19 +39,19 @@ def test_a_completion_goes_after_the_prompt_and_a_solution_is_whole(tmp_path: Pa
     assert (first.program, second.program) == (TASKS[0].prompt + "    return 1", "y")
 
 
-def test_several_programs_for_a_task_are_its_samples(tmp_path: Path) -> None:
+def test_import_takes_programs_of_a_task_as_samples(tmp_path: Path) -> None:
     found = read(tmp_path, *[{"task_id": "a", "solution": str(n)} for n in range(3)])
 
     assert [(w.number, w.program) for w in found.samples] == [(0, "0"), (1, "1"), (2, "2")]
 
 
-def test_of_an_experiment_with_several_attempts_the_last_counts(tmp_path: Path) -> None:
+def test_import_takes_the_last_attempt_of_an_experiment(tmp_path: Path) -> None:
     rows = [{"task_id": "a", "solution": text, "experiment_id": "exp_1"} for text in ("first", "last")]
 
     assert [w.program for w in read(tmp_path, *rows).samples] == ["last"]
 
 
-def test_the_file_may_say_who_wrote_it(tmp_path: Path) -> None:
+def test_import_reads_the_author_from_the_file(tmp_path: Path) -> None:
     rows = [{"task_id": "a", "solution": "", "model": "gpt-x"}, {"task_id": "b", "solution": "", "model": "gpt-x"}]
 
     assert read(tmp_path, *rows).model == "gpt-x"
@@ -60,7 +60,7 @@ def test_the_file_may_say_who_wrote_it(tmp_path: Path) -> None:
             _ = read(tmp_path, rows[0], other).model
 
 
-def test_arms_of_an_exported_run_stay_apart_and_unknown_solvers_are_zero_shot(tmp_path: Path) -> None:
+def test_import_keeps_arms_apart_with_zero_shot_as_default(tmp_path: Path) -> None:
     found = read(tmp_path, *[{"task_id": "a", "solution": "", "solver": s} for s in ("iterative", "mine")])
 
     assert found.solvers == ("zero-shot", "iterative")
@@ -75,7 +75,7 @@ def test_arms_of_an_exported_run_stay_apart_and_unknown_solvers_are_zero_shot(tm
         ("garbage\n", "not JSON"),
     ],
 )
-def test_a_malformed_line_is_named_and_the_others_are_read(tmp_path: Path, bad: Any, said: str) -> None:
+def test_import_names_a_malformed_line_and_reads_the_rest(tmp_path: Path, bad: Any, said: str) -> None:
     found = read(tmp_path, {"task_id": "a", "solution": "x"}, bad)
 
     assert len(found.samples) == 1
@@ -93,7 +93,7 @@ def imported(folder: Path, *rows: Any) -> Session:
     return asyncio.run(import_samples(samples_file(folder, *rows), settings, tell=lambda _: None))[0]
 
 
-def test_an_imported_run_has_verdicts_of_its_own_and_says_where_it_comes_from(tmp_path: Path) -> None:
+def test_import_judges_anew_and_records_its_source(tmp_path: Path) -> None:
     (folder := tmp_path).mkdir(exist_ok=True)
     session = imported(
         folder, {"task_id": "T/0", "solution": ""}, {"task_id": "T/1", "solution": "def nothing(): pass"}
@@ -107,14 +107,14 @@ def test_an_imported_run_has_verdicts_of_its_own_and_says_where_it_comes_from(tm
     assert summary.summary.total_cost == 0
 
 
-def test_a_file_with_fewer_samples_of_some_tasks_is_complete_and_says_so(tmp_path: Path) -> None:
+def test_import_with_uneven_samples_is_complete_and_says_so(tmp_path: Path) -> None:
     summary = imported(tmp_path, *[{"task_id": task, "solution": ""} for task in ("T/0", "T/0", "T/1")]).summary
 
     assert (summary.status, summary.planned, summary.summary.total_problems) == ("complete", 4, 3)
     assert "1 less than 2 samples a task" in summary.reason
 
 
-def test_an_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_import_that_fails_leaves_nothing(tmp_path: Path) -> None:
     settings = Settings(
         local_model="simulated", dataset=write_tasks(tmp_path, 2), results=tmp_path / "results", judges=1
     )

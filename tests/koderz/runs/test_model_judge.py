@@ -75,7 +75,7 @@ def test_estimate_counts_the_calls_of_the_judge(tmp_path: Path, mode: str, calls
     assert 0 < found.cost[0] <= found.cost[1]
 
 
-def test_judge_asks_the_model_in_its_role_and_that_is_recorded_and_priced(tmp_path: Path) -> None:
+def test_judge_asks_the_model_in_its_role_recorded_and_priced(tmp_path: Path) -> None:
     async def go() -> Run:
         return await begun(await judged_plan(tmp_path), models(Scripted(yes)))
 
@@ -134,7 +134,7 @@ def test_rescore_uses_the_judges_replies_again_unless_told_otherwise(tmp_path: P
     asyncio.run(go())
 
 
-def test_replies_about_what_is_known_by_a_name_are_used_for_other_questions(tmp_path: Path) -> None:
+def test_judge_replies_are_reused_by_their_key(tmp_path: Path) -> None:
     async def rescored(folder: Path, known_by: str) -> Run:
         plan = await judged_plan(folder)
         run = await begun(replace(plan, suite=Asked(plan.tasks, known_by=known_by)), models(Scripted(yes)))

@@ -72,7 +72,7 @@ def of_first_task(first: str, others: str) -> Callable[[Sequence[Message], Sampl
 # Whole runs
 
 
-def test_answered_by_in_the_summary_counts_calls_by_the_name_that_answered(tmp_path: Path) -> None:
+def test_answered_by_counts_calls_by_the_name_that_answered(tmp_path: Path) -> None:
     names = ["other", "scripted", "other-2", ""]
 
     def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
@@ -90,7 +90,7 @@ def test_answered_by_in_the_summary_counts_calls_by_the_name_that_answered(tmp_p
     assert summarize(run.folder).answered_by == {}  # of a journal from before
 
 
-def test_every_experiment_is_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:
+def test_experiments_are_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:
     run = carried_out(tmp_path, Scripted(), n=3)
 
     assert run.ended.status == "complete"
@@ -99,7 +99,7 @@ def test_every_experiment_is_performed_once_and_recorded_step_by_step(tmp_path: 
     assert run.summary.summary.successes == len(run.summary.results) == 3
 
 
-def test_a_comparative_run_alternates_between_its_solvers(tmp_path: Path) -> None:
+def test_comparative_run_alternates_between_its_solvers(tmp_path: Path) -> None:
     run = carried_out(tmp_path, Scripted(bad), n=2, mode="comparative", max_iterations=2, concurrency=1)
 
     names = {line.experiment_id: (line.problem_id, line.solver) for line in run.of("experiment")}
@@ -108,7 +108,7 @@ def test_a_comparative_run_alternates_between_its_solvers(tmp_path: Path) -> Non
     ]
 
 
-def test_as_many_calls_are_in_flight_as_asked_for_and_no_more(tmp_path: Path) -> None:
+def test_concurrency_is_reached_and_never_passed(tmp_path: Path) -> None:
     model = Crowded(crowd=4)
 
     carried_out(tmp_path, model, n=20, concurrency=4)
@@ -116,7 +116,7 @@ def test_as_many_calls_are_in_flight_as_asked_for_and_no_more(tmp_path: Path) ->
     assert (len(model.asked), model.most_at_once) == (20, 4)
 
 
-def test_each_sample_is_a_call_of_its_own_with_a_seed_of_its_own(tmp_path: Path) -> None:
+def test_samples_are_separate_calls_with_their_own_seeds(tmp_path: Path) -> None:
     model = Scripted()
     run = carried_out(tmp_path, model, n=2, samples=3, seed=40)
 
@@ -126,7 +126,7 @@ def test_each_sample_is_a_call_of_its_own_with_a_seed_of_its_own(tmp_path: Path)
     assert {line.sampling["seed"] for line in run.of("call")} == {40, 41, 42}
 
 
-def test_whoever_watches_hears_of_lines_that_are_on_disk(tmp_path: Path) -> None:
+def test_observers_hear_of_lines_that_are_on_disk(tmp_path: Path) -> None:
     heard: dict[str, list[str]] = {}
 
     async def go() -> Run:
@@ -143,7 +143,7 @@ def test_whoever_watches_hears_of_lines_that_are_on_disk(tmp_path: Path) -> None
     assert [*heard.values()] == [["call", "attempt", "experiment"]] * 2
 
 
-def test_an_audience_that_has_gone_is_not_the_solvers_fault(tmp_path: Path) -> None:
+def test_observer_that_has_gone_is_not_the_solvers_fault(tmp_path: Path) -> None:
     def observe(record: Record) -> None:
         if record.kind == "call":
             raise BrokenPipeError(32, "Broken pipe")
@@ -158,7 +158,7 @@ def test_an_audience_that_has_gone_is_not_the_solvers_fault(tmp_path: Path) -> N
 # Faults
 
 
-def test_a_fault_ends_its_experiment_alone_and_a_retry_runs_just_that_one(tmp_path: Path) -> None:
+def test_fault_ends_its_experiment_alone_and_retry_runs_just_it(tmp_path: Path) -> None:
     async def go() -> tuple[Run, Run, Scripted]:
         plan = await planned(tmp_path, 4)
         first = await begun(plan, Scripted(of_task(1, "GOOD", Fault("the server is gone"))))
@@ -173,7 +173,7 @@ def test_a_fault_ends_its_experiment_alone_and_a_retry_runs_just_that_one(tmp_pa
     assert (len(retried.summary.results), retried.summary.faults) == (4, [])
 
 
-def test_when_one_experiment_after_the_other_ends_in_a_fault_the_run_stops(tmp_path: Path) -> None:
+def test_faults_in_a_row_stop_the_run(tmp_path: Path) -> None:
     def line(messages: Sequence[Message], sampling: Sampling) -> str:
         raise Fault("no route")
 
@@ -186,7 +186,7 @@ def test_when_one_experiment_after_the_other_ends_in_a_fault_the_run_stops(tmp_p
     assert (run.summary.status, run.summary.reason) == ("incomplete", run.ended.reason)
 
 
-def test_a_fault_now_and_then_does_not_stop_the_run(tmp_path: Path) -> None:
+def test_faults_now_and_then_do_not_stop_the_run(tmp_path: Path) -> None:
     def line(messages: Sequence[Message], sampling: Sampling) -> str:
         if "def f7()" in messages[1]["content"]:
             return "GOOD"
@@ -198,7 +198,7 @@ def test_a_fault_now_and_then_does_not_stop_the_run(tmp_path: Path) -> None:
     assert run.ended.reason == ""
 
 
-def test_what_no_further_call_could_mend_ends_the_run_and_leaves_the_rest_undone(tmp_path: Path) -> None:
+def test_fatal_fault_ends_the_run_and_leaves_the_rest_undone(tmp_path: Path) -> None:
     async def go() -> tuple[Run, Run]:
         plan = await planned(tmp_path, 20, concurrency=8)
         first = await begun(plan, Scripted(failing(*[FatalFault("the key is wrong")] * 20)))
@@ -210,7 +210,7 @@ def test_what_no_further_call_could_mend_ends_the_run_and_leaves_the_rest_undone
     assert (second.ended.status, len(second.summary.results), second.of("fault")) == ("complete", 20, [])
 
 
-def test_a_bad_key_is_tried_once(tmp_path: Path) -> None:
+def test_bad_key_is_tried_once(tmp_path: Path) -> None:
     model = Scripted(failing(*[FatalFault("the key is wrong")] * 20))
 
     carried_out(tmp_path, model, n=20, concurrency=8)
@@ -221,7 +221,7 @@ def test_a_bad_key_is_tried_once(tmp_path: Path) -> None:
 # The cost cap
 
 
-def test_the_cap_stops_the_run_before_it_is_passed_and_a_higher_one_goes_on_without_paying_again(
+def test_cap_stops_before_it_is_passed_and_resume_pays_nothing_twice(
     tmp_path: Path,
 ) -> None:
     priced = Price(0.0, 1e4)  # a cent a token
@@ -248,7 +248,7 @@ def test_the_cap_stops_the_run_before_it_is_passed_and_a_higher_one_goes_on_with
 # Resuming
 
 
-def test_cut_off_after_any_line_a_run_ends_the_same_and_asks_nothing_twice(tmp_path: Path) -> None:
+def test_resume_after_any_line_ends_the_same_and_asks_nothing_twice(tmp_path: Path) -> None:
     def line(messages: Sequence[Message], sampling: Sampling) -> str:
         failures = len(messages) // 2 - 1
         return "GOOD" if failures == 1 and "def f1()" in messages[1]["content"] else f"BAD {failures}"
@@ -275,9 +275,7 @@ def _figures(run: Run) -> list[Any]:
     return [(r.experiment_id, r.success, r.iterations, r.calls, r.tokens) for r in run.summary.results]
 
 
-def test_a_moment_in_which_everything_stood_still_is_no_divergence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stall_of_the_machine_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The solver's own wait and the replay's grace end in the same turn of the event loop."""
     monkeypatch.setattr(recording, "GRACE", 0.05)
     source = """
@@ -301,7 +299,7 @@ async def solve(task, ask, judge):
     assert [line.reason for line in asyncio.run(go()).of("fault")] == []
 
 
-def test_a_solver_that_cannot_replay_starts_over_and_what_it_paid_answers_it(tmp_path: Path) -> None:
+def test_restarting_solver_is_answered_by_what_it_paid(tmp_path: Path) -> None:
     source = """
 async def solve(task, ask, judge):
     await ask(task.messages, purpose="first")
@@ -329,7 +327,7 @@ solve.resume = "restart"
     assert (result.success, result.cost, result.calls) == (True, 2.0, 2)
 
 
-def test_nothing_is_begun_once_the_run_is_to_stop(tmp_path: Path) -> None:
+def test_stop_lets_nothing_begin(tmp_path: Path) -> None:
     async def go() -> tuple[Run, Run]:
         plan = await planned(tmp_path, 12, concurrency=2)
         running: list[Orchestrator] = []
@@ -407,7 +405,7 @@ def test_rescoring_goes_on_however_many_experiments_need_a_call(tmp_path: Path) 
 # Solvers of the user's own
 
 
-def test_a_solver_of_the_users_own_is_handed_what_it_names(tmp_path: Path) -> None:
+def test_users_solver_is_handed_what_it_names(tmp_path: Path) -> None:
     source = """
 async def solve(task, ask, judge, once, rng, prompts, *, seed, max_iterations=3):
     measured = await once("measured", lambda: {"at": (1, 2)})
@@ -443,7 +441,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("case", ENDS)
-def test_what_goes_wrong_in_a_solver_is_a_fault_with_its_reason(tmp_path: Path, case: str) -> None:
+def test_error_in_a_solver_is_a_fault_with_its_reason(tmp_path: Path, case: str) -> None:
     body, reason = ENDS[case]
     run = with_solver(tmp_path, f"async def solve(task, ask, judge, once):\n    {body}\n", n=2)
 
@@ -453,7 +451,7 @@ def test_what_goes_wrong_in_a_solver_is_a_fault_with_its_reason(tmp_path: Path, 
     assert run.summary.results == []
 
 
-def test_a_fault_that_a_solver_swallows_is_a_fault_all_the_same(tmp_path: Path) -> None:
+def test_fault_that_a_solver_swallows_is_a_fault(tmp_path: Path) -> None:
     source = """
 async def solve(task, ask, judge):
     try:
@@ -466,7 +464,7 @@ async def solve(task, ask, judge):
     assert [row["reason"] for row in run.summary.faults] == ["gone"] * 3
 
 
-def test_a_call_that_a_solver_does_not_wait_for_is_on_record(tmp_path: Path) -> None:
+def test_call_that_a_solver_does_not_await_is_recorded(tmp_path: Path) -> None:
     source = """
 import asyncio
 
@@ -482,7 +480,7 @@ async def solve(task, ask, judge):
     assert [result.calls for result in run.summary.results] == [1] * 3
 
 
-def test_a_solver_that_ends_by_a_cancellation_of_its_own_is_a_fault(tmp_path: Path) -> None:
+def test_solver_that_ends_by_a_cancellation_of_its_own_is_a_fault(tmp_path: Path) -> None:
     source = """
 import asyncio
 
@@ -497,7 +495,7 @@ async def solve(task, ask, judge):
     assert len(run.summary.faults) == 3
 
 
-def test_a_solver_that_cancels_itself_is_a_fault(tmp_path: Path) -> None:
+def test_solver_that_cancels_itself_is_a_fault(tmp_path: Path) -> None:
     body = "asyncio.current_task().cancel()\n    await asyncio.sleep(0)"
     run = with_solver(tmp_path, f"import asyncio\n\nasync def solve(task):\n    {body}\n", n=20, concurrency=4)
 
@@ -506,7 +504,7 @@ def test_a_solver_that_cancels_itself_is_a_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
-def test_a_metric_that_is_not_finite_leaves_the_journal_readable(tmp_path: Path, number: str) -> None:
+def test_metric_that_is_not_finite_leaves_the_journal_readable(tmp_path: Path, number: str) -> None:
     body = f"replace(await judge(task, 'GOOD'), metrics={{'x': float('{number}')}})"
     run = with_solver(
         tmp_path, f"from dataclasses import replace\n\nasync def solve(task, judge):\n    return {body}\n", n=2
@@ -525,13 +523,13 @@ def test_a_metric_that_is_not_finite_leaves_the_journal_readable(tmp_path: Path,
     ],
     ids=["an error of koderz'", "half a character raised", "half a character noted", "a metric that is no number"],
 )
-def test_whatever_a_solver_does_ends_its_own_experiment_alone(tmp_path: Path, body: str) -> None:
+def test_solver_misbehaviour_ends_its_own_experiment_alone(tmp_path: Path, body: str) -> None:
     run = with_solver(tmp_path, f"async def solve(task, judge):\n    {body}\n")
 
     assert len(run.summary.faults) == 3
 
 
-def test_a_verdict_that_no_judge_gives_is_not_taken(tmp_path: Path) -> None:
+def test_verdict_with_an_unknown_word_is_not_taken(tmp_path: Path) -> None:
     run = with_solver(tmp_path, "from koderz import Verdict\n\nasync def solve(task):\n    return Verdict('great')\n")
 
     assert len(run.summary.faults) == 3
@@ -540,7 +538,7 @@ def test_a_verdict_that_no_judge_gives_is_not_taken(tmp_path: Path) -> None:
 # The cap of an experiment
 
 
-def test_cap_of_an_experiment_ends_that_one_and_a_retry_with_a_higher_one_pays_nothing_twice(tmp_path: Path) -> None:
+def test_experiment_cap_ends_it_alone_and_retry_pays_nothing_twice(tmp_path: Path) -> None:
     priced = Price(0.0, 1e4)  # a cent a token
 
     def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
@@ -565,7 +563,7 @@ def test_cap_of_an_experiment_ends_that_one_and_a_retry_with_a_higher_one_pays_n
     assert (second.ended.status, len(model.asked)) == ("complete", 1)
 
 
-def test_many_experiments_at_their_caps_do_not_stop_the_run(tmp_path: Path) -> None:
+def test_experiment_caps_reached_do_not_stop_the_run(tmp_path: Path) -> None:
     run = carried_out(
         tmp_path, Scripted(cost=Price(0.0, 1e6)), n=30, max_experiment_cost=0.01, max_tokens=10, concurrency=2
     )
@@ -588,7 +586,7 @@ class Opinions(Words):
         return Verdict("opt", passes=True) if verdict.passed else Verdict("inconclusive", "noise")
 
 
-def test_verdicts_of_a_suites_own_are_recorded_replayed_and_passed_only_where_they_say_so(tmp_path: Path) -> None:
+def test_verdict_words_of_a_suite_are_recorded_and_replayed(tmp_path: Path) -> None:
     async def go() -> tuple[Run, Run]:
         plan = await planned(tmp_path, 2, concurrency=1)
         plan = replace(plan, suite=Opinions(plan.tasks))

@@ -76,7 +76,7 @@ def test_retry_takes_the_named_run_alone(koderz: Shell) -> None:
     assert begun(koderz, runs) == [False, True]
 
 
-def test_resume_that_is_interrupted_leaves_the_runs_that_were_to_follow(koderz: Shell) -> None:
+def test_resume_that_is_interrupted_leaves_the_following_runs(koderz: Shell) -> None:
     runs = laid_down(koderz, {"simulated_latency": 0.5, "samples": 20, "concurrency": 1}, {}, {})
     running = koderz.start("benchmark", "resume", "latest")
     wait_for(lambda: "call" in kinds(koderz, runs[0]) or running.poll() is not None)
@@ -97,7 +97,7 @@ def test_resume_leaves_out_a_run_that_is_gone_and_says_so(koderz: Shell) -> None
     assert kinds(koderz, runs[1])[-1] == "finished"
 
 
-def test_a_plan_from_elsewhere_resumes_no_other_runs(koderz: Shell) -> None:
+def test_plan_from_elsewhere_resumes_no_other_runs(koderz: Shell) -> None:
     (own,), (foreign,) = laid_down(koderz, {}), laid_down(koderz, {})
     journal = koderz.results / foreign / NAME
     plan = read_plan(journal.parent)

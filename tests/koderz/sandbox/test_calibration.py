@@ -35,11 +35,11 @@ def measured(machine: Slow, nominal: float) -> float | None:
     return asyncio.run(calibrate(machine, JOBS, nominal=nominal))
 
 
-def test_a_machine_twice_as_slow_gets_twice_the_time() -> None:
+def test_limits_are_doubled_on_a_machine_twice_as_slow() -> None:
     assert measured(Slow(), 1.0) == 2.0
 
 
-def test_a_fast_machine_leaves_nobody_less_time_than_was_stated() -> None:
+def test_limits_are_not_shortened_on_a_fast_machine() -> None:
     assert measured(Slow(), 100.0) == 1.0
 
 
@@ -47,11 +47,11 @@ def test_nonsense_stretches_no_limit_without_end() -> None:
     assert measured(Slow(), 1e-9) == LONGEST
 
 
-def test_a_yardstick_that_does_not_pass_measures_nothing() -> None:
+def test_yardstick_that_does_not_pass_measures_nothing() -> None:
     assert measured(Slow("# 2"), 1.0) is None
 
 
-def test_a_cache_that_is_spoilt_or_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+def test_cache_that_is_spoilt_or_unwritable_costs_only_time(tmp_path: Path) -> None:
     cache = MachineCache(tmp_path, "speed", "here")
     cache.write(2.5)
     assert MachineCache(tmp_path, "speed", "here").read() == 2.5
@@ -62,7 +62,7 @@ def test_a_cache_that_is_spoilt_or_cannot_be_written_costs_only_time(tmp_path: P
     MachineCache(tmp_path / "file", "speed").write(1.0)
 
 
-def test_the_machine_is_measured_once_and_limits_are_stretched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_is_measured_once_and_limits_are_stretched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     async def scale() -> float:
@@ -75,7 +75,7 @@ def test_the_machine_is_measured_once_and_limits_are_stretched(tmp_path: Path, m
     assert asyncio.run(scale()) == 3.5
 
 
-def test_every_record_and_the_doctor_say_what_limits_are_stretched_by(koderz: Shell) -> None:
+def test_stretched_limits_are_told_by_records_and_the_doctor(koderz: Shell) -> None:
     koderz("benchmark", "0", "1", "--model", "simulated", "--quiet")
     assert koderz.summary()["environment"]["cpu_scale"] >= 1
     told = json.loads(koderz("doctor", "--json").out)

@@ -130,7 +130,7 @@ def test_sockets_and_pipes_outside_hear_nothing(outside: Outside, layers: Sequen
     assert (outcome.verdict, outside.heard()) == ("failed", []), outcome.message
 
 
-def test_what_listens_here_would_hear_a_program_that_nothing_holds(outside: Outside) -> None:
+def test_listeners_would_hear_an_uncontained_program(outside: Outside) -> None:
     """Else the test above shows nothing."""
     namespace: dict[str, object] = {}
     exec(SPEAK.format(folder=str(outside.folder)), namespace)
@@ -156,7 +156,7 @@ def test_names_of_files_outside_cannot_be_probed(
     assert outcome.verdict == "passed", outcome.message
 
 
-def test_where_mounts_are_refused_the_rung_says_so() -> None:
+def test_refused_mounts_are_told_by_the_rung() -> None:
     assert isolation.label({*isolation.LAYERS, isolation.MOUNTS}) == "namespaces+landlock+seccomp"
     assert isolation.label(isolation.LAYERS) == "namespaces without mounts+landlock+seccomp"
     assert isolation.label(LEVELS["without namespaces"]) == "landlock+seccomp"

@@ -50,7 +50,7 @@ def add(source: str, test: str = TEST, **settings: float) -> Job:
 @pytest.mark.parametrize(
     "layers", ["with namespaces", pytest.param("without namespaces", marks=pytest.mark.slow)], indirect=True
 )
-def test_every_reference_solution_passes_on_every_rung(layers: Sequence[str], judged: Judges) -> None:
+def test_references_all_pass_on_every_rung(layers: Sequence[str], judged: Judges) -> None:
     problems = read_problems().values()
     jobs = [
         Job(p["prompt"] + p["canonical_solution"], p["test"], p["entry_point"], context=p["prompt"]) for p in problems
@@ -60,7 +60,7 @@ def test_every_reference_solution_passes_on_every_rung(layers: Sequence[str], ju
     assert {outcome.isolation for outcome in outcomes} == {"+".join(layers)}
 
 
-def test_every_stub_fails(judged: Judges) -> None:
+def test_stubs_all_fail(judged: Judges) -> None:
     problems = read_problems().values()
     jobs = [Job(p["prompt"] + "    return None\n", p["test"], p["entry_point"], context=p["prompt"]) for p in problems]
     assert {outcome.verdict for outcome in judged(*jobs)} == {"failed"}
@@ -83,7 +83,7 @@ def test_every_stub_fails(judged: Judges) -> None:
         ("import ctypes\ndef add(x, y): ctypes.string_at(0)", "error", "killed", "SIGSEGV"),
     ],
 )
-def test_each_cause_has_its_words(judged: Judges, source: str, verdict: str, cause: str, said: str) -> None:
+def test_causes_have_their_words(judged: Judges, source: str, verdict: str, cause: str, said: str) -> None:
     (outcome,) = judged(add(source, timeout=0.3), **({"wall_extra": 1.0} if cause == "wall" else {}))
     assert (outcome.verdict, outcome.cause) == (verdict, cause)
     assert said in outcome.message
@@ -95,13 +95,13 @@ def test_lines_are_counted_from_the_candidates_own_first(judged: Judges) -> None
     assert outcome.message.splitlines()[2] == "  line 2, in add: return math.nothing"
 
 
-def test_a_failed_assertion_shows_what_was_expected_of_a_loop(judged: Judges) -> None:
+def test_failed_assertion_shows_what_a_loop_expected(judged: Judges) -> None:
     test = "def check(candidate):\n    for i in range(9):\n        assert candidate(i, i) == i + i, 'wrong'\n"
     (outcome,) = judged(add("def add(x, y): return 0 if x == 5 else x + y", test))
     assert outcome.message == "add(5, 5)\n  returned  0\n  expected  10"
 
 
-def test_a_failed_assertion_of_a_helper_shows_what_was_expected(judged: Judges) -> None:
+def test_failed_assertion_of_a_helper_shows_what_was_expected(judged: Judges) -> None:
     test = (
         "def assertion(out, exp, atol):\n    exact_match = out == exp\n    assert exact_match\n"
         "def check(candidate):\n    inputs = [[1, 2], [2, 2]]\n    results = [3, 4]\n"
@@ -111,7 +111,7 @@ def test_a_failed_assertion_of_a_helper_shows_what_was_expected(judged: Judges) 
     assert outcome.message == "add(2, 2)\n  returned  3\n  expected  4"
 
 
-def test_a_comparison_that_is_no_equality_is_shown_as_it_is(judged: Judges) -> None:
+def test_failed_assertion_without_equality_is_shown_verbatim(judged: Judges) -> None:
     (outcome,) = judged(add("def add(x, y): return 9", "def check(f):\n    assert abs(f(1, 2) - 3) < 1e-6\n"))
     assert outcome.message == "add(1, 2)\n  returned  9\n  failed    assert abs(f(1, 2) - 3) < 1e-06"
 
@@ -217,7 +217,7 @@ def test_exceptions_that_tests_wait_for_reach_them_by_name(judged: Judges) -> No
 
 
 @pytest.mark.slow
-def test_many_inputs_are_answered_ahead_in_the_order_of_the_tests(judged: Judges) -> None:
+def test_inputs_are_answered_ahead_in_the_order_of_the_tests(judged: Judges) -> None:
     inputs = [[number, number] for number in range(1000)]
     test = (
         f"def check(candidate):\n    inputs = {inputs}\n    assert candidate(7, 0) == 7\n"
@@ -235,14 +235,14 @@ def test_many_inputs_are_answered_ahead_in_the_order_of_the_tests(judged: Judges
         assert (found.verdict, found.message.splitlines()[0]) == ("timeout", "add(600, 600)")
 
 
-def test_a_list_of_asserts_is_a_suite_too(judged: Judges) -> None:
+def test_list_of_asserts_is_a_suite(judged: Judges) -> None:
     test = "assert add(1, 2) == 3\nassert add(2, 2) == 4\n"
     right, wrong = judged(add("def add(x, y): return x + y", test), add("def add(x, y): return 3", test))
     assert (right.verdict, wrong.verdict) == ("passed", "failed")
     assert wrong.message == "add(2, 2)\n  returned  3\n  expected  4"
 
 
-def test_a_program_that_reads_and_writes_is_run_whole_for_each_input(judged: Judges) -> None:
+def test_stdin_program_is_run_whole_for_each_input(judged: Judges) -> None:
     test = "def check(run):\n    assert run('3\\n') == '6\\n'\n    assert run('4\\n').split() == ['8']\n"
     right = "import sys\nif __name__ == '__main__':\n    print(int(input()) * 2)\n    sys.exit()\n"
     outcomes = judged(Job(right, test, ""), Job("print(int(input()) * 3)", test, ""), Job("exit(1)", test, ""))
@@ -250,7 +250,7 @@ def test_a_program_that_reads_and_writes_is_run_whole_for_each_input(judged: Jud
     assert outcomes[1].message == "program('3\\n')\n  returned  '9\\n'\n  expected  '6\\n'"
 
 
-def test_tests_that_replace_what_they_test_run_beside_it_and_the_rung_says_so(judged: Judges) -> None:
+def test_tests_that_replace_their_subject_run_beside_it(judged: Judges) -> None:
     test = (
         "import unittest\nfrom unittest import mock\nclass Cases(unittest.TestCase):\n    def test_it(self):\n"
         "        with mock.patch('os.getpid', return_value=7):\n            self.assertEqual(add(1, 2), 7)\n"
@@ -266,7 +266,7 @@ def test_tests_that_hand_over_functions_run_beside_the_program(judged: Judges) -
     assert (outcome.verdict, outcome.isolation.endswith(", in-process")) == ("passed", True)
 
 
-def test_a_declared_package_can_be_imported_and_its_neighbours_cannot(judged: Judges) -> None:
+def test_declared_package_can_be_imported_and_its_neighbours_cannot(judged: Judges) -> None:
     test = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
     ours, theirs = judged(
         add("import numpy as np\ndef add(x, y): return np.array([x, y]).sum()", test),
@@ -276,7 +276,7 @@ def test_a_declared_package_can_be_imported_and_its_neighbours_cannot(judged: Ju
     assert (ours.verdict, theirs.cause) == ("passed", "exception:ModuleNotFoundError")
 
 
-def test_a_package_that_is_not_installed_is_named(judged: Judges) -> None:
+def test_missing_package_is_named(judged: Judges) -> None:
     with pytest.raises(KoderzError, match="nothing_such"):
         judged(add(""), packages=["nothing_such"])
 
@@ -290,13 +290,13 @@ def test_broken_tests_are_a_fault_and_nobodys_verdict(judged: Judges, test: str)
         judged(add("def add(x, y): return x + y", test))
 
 
-def test_the_same_job_is_judged_once(judged: Judges) -> None:
+def test_job_that_is_repeated_is_judged_once(judged: Judges) -> None:
     job = add("def add(x, y): return x + y")
     first, second = judged(job, job)
     assert first is second
 
 
-def test_without_containment_other_peoples_programs_do_not_run() -> None:
+def test_uncontained_programs_of_others_do_not_run() -> None:
     async def enter(*, uncontained: bool = False) -> str:
         async with ContainedSandbox(judges=1, layers=[], uncontained=uncontained) as sandbox:
             outcome = await sandbox.judge(add("def add(x, y): return x + y"))
@@ -307,7 +307,7 @@ def test_without_containment_other_peoples_programs_do_not_run() -> None:
     assert asyncio.run(enter(uncontained=True)) == "passed, uncontained"
 
 
-def test_an_ordinary_user_is_contained_too(tmp_path: Path) -> None:
+def test_ordinary_user_is_contained(tmp_path: Path) -> None:
     """As nobody if its interpreter can be read by nobody, else as a root of whom the kernel has taken every right."""
     if os.getuid():
         pytest.skip("this is an ordinary user already, so every other test is this one")
@@ -345,13 +345,13 @@ def _others_may_run(program: str) -> bool:
     return all(path.stat().st_mode & 0o001 for path in paths)
 
 
-def test_a_candidate_may_have_more_memory_than_its_judge(judged: Judges) -> None:
+def test_memory_limit_of_a_candidate_may_exceed_its_judges(judged: Judges) -> None:
     (outcome,) = judged(add("def add(x, y): return x + y", memory_mb=6000))
 
     assert outcome.verdict == "passed"
 
 
-def test_what_tests_do_before_they_call_takes_nothing_from_the_candidates_time() -> None:
+def test_setup_of_tests_takes_no_time_of_the_candidate() -> None:
     job = add("def add(x, y): return x + y", f"import time\ntime.sleep(1.1)\n{TEST}", timeout=0.1)
 
     async def judged() -> JobResult:
@@ -362,7 +362,7 @@ def test_what_tests_do_before_they_call_takes_nothing_from_the_candidates_time()
 
 
 @pytest.mark.slow
-def test_a_call_has_a_limit_of_its_own_beside_that_of_all_calls(judged: Judges) -> None:
+def test_call_limit_stands_beside_the_total_limit(judged: Judges) -> None:
     endless = "def add(x, y):\n    while x == 2: pass\n    return x + y"
     slow = (
         "import time\ndef add(x, y):\n    end = time.process_time() + 0.12\n    while time.process_time() < end: pass\n"

@@ -75,7 +75,7 @@ def add(source: str, test: str = TEST, **settings: float) -> Job:
 
 
 @pytest.mark.usefixtures("commands")
-def test_every_reference_solution_passes_in_a_container() -> None:
+def test_references_pass_in_a_container() -> None:
     outcomes = judged(
         *(
             Job(p["prompt"] + p["canonical_solution"], p["test"], p["entry_point"], context=p["prompt"])
@@ -99,7 +99,7 @@ CAUSES = {
 
 
 @pytest.mark.usefixtures("commands")
-def test_each_cause_has_the_same_words_as_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_causes_have_the_same_words_as_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.contained.WALL_FACTOR", 1000)  # nobody who is only kept waiting is ended
     again = (f"{RIGHT}  # {number}" for number in range(len(CAUSES)))
     found = judged(*(add(source, timeout=0.3) for pair in zip(CAUSES, again, strict=True) for source in pair), judges=1)
@@ -109,14 +109,14 @@ def test_each_cause_has_the_same_words_as_outside(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("commands")
-def test_who_waits_for_ever_is_ended_as_outside() -> None:
+def test_waiting_program_is_ended_as_outside() -> None:
     outcome, after = judged(add("import time\ndef add(x, y): time.sleep(600)", timeout=0.3), add(RIGHT), judges=1)
     assert (outcome.verdict, outcome.cause) == ("timeout", "wall"), outcome.message
     assert after.verdict == "passed", after.message
 
 
 @pytest.mark.usefixtures("commands")
-def test_no_hostile_program_is_passed_in_a_container() -> None:
+def test_hostile_programs_do_not_pass_in_a_container() -> None:
     """But those that look for the machine's files and processes, which a stand-in doesn't hide."""
     chosen = [p for p in PROGRAMS if p["category"] in ("equality", "exceptions", "endings", "interpreter", "channel")]
     outcomes = judged(*(add(program["source"], timeout=0.5) for program in chosen))
@@ -124,7 +124,7 @@ def test_no_hostile_program_is_passed_in_a_container() -> None:
 
 
 @pytest.mark.usefixtures("commands")
-def test_a_candidate_that_does_not_listen_holds_nobody_up() -> None:
+def test_deaf_candidate_holds_nobody_up() -> None:
     inputs = [["x" * 1000, number] for number in range(1500)]  # more than any pipe holds
     test = f"def check(f):\n    inputs = {inputs}\n    for x, y in inputs:\n        assert f(x, y) == y\n"
     stuck, right = judged(
@@ -152,14 +152,14 @@ def test_containers_are_cut_off_and_get_nothing_of_the_users(commands: Path, mon
     assert "--mount" not in line
 
 
-def test_one_container_serves_many_candidates(commands: Path) -> None:
+def test_container_serves_many_candidates(commands: Path) -> None:
     judged(*(add(f"{RIGHT}  # {number}") for number in range(20)), judges=1)
     assert sum(arguments[0] == "run" for arguments, _ in read(commands)) == 1
 
 
 @pytest.mark.usefixtures("commands")
 @pytest.mark.parametrize("whole_group", [True, False])
-def test_nothing_stays_when_a_judge_is_killed(whole_group: bool) -> None:
+def test_killed_judge_leaves_nothing(whole_group: bool) -> None:
     async def story() -> set[int]:
         async with open_sandbox("docker", judges=1) as sandbox:
             first = await sandbox.judge(add(RIGHT))
@@ -174,13 +174,13 @@ def test_nothing_stays_when_a_judge_is_killed(whole_group: bool) -> None:
     wait_for(lambda: are_gone(started))
 
 
-def test_where_docker_is_missing_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_docker_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unreachable, match="no docker command"):
         judged(add(RIGHT))
 
 
-def test_where_no_daemon_answers_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_daemon_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docker").write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -189,7 +189,7 @@ def test_where_no_daemon_answers_one_line_says_so(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("commands")
-def test_an_image_that_is_not_here_is_never_pulled_but_named() -> None:
+def test_missing_image_is_named_and_never_pulled() -> None:
     async def enter() -> None:
         async with open_sandbox("docker", judges=1, settings=Settings(own=(DockerOptions("python:3.9"),))):
             pass
@@ -198,7 +198,7 @@ def test_an_image_that_is_not_here_is_never_pulled_but_named() -> None:
         asyncio.run(enter())
 
 
-def test_a_container_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.pool.PAUSES", (0.0,))
     stand_in(tmp_path, monkeypatch, refusal="docker: Error response from daemon: no space left.")
     with pytest.raises(Fault, match="no space left"):
@@ -206,12 +206,12 @@ def test_a_container_that_does_not_start_says_why(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("image", ["", "--privileged"])
-def test_an_image_is_not_an_option(image: str) -> None:
+def test_image_name_is_not_taken_for_an_option(image: str) -> None:
     with pytest.raises(KoderzError, match="no name of an image"):
         DockerSandbox(judges=1, image=image)
 
 
-def test_the_command_line_says_in_a_line_what_is_missing(koderz: Shell, tmp_path: Path) -> None:
+def test_command_line_tells_what_is_missing_in_one_line(koderz: Shell, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text("def truncate_number(number): return number % 1\n")
     done = koderz(
         *("judge", "program.py", "--task", "HumanEval/2", "--sandbox", "docker"), code=4, env={"PATH": str(tmp_path)}
@@ -220,7 +220,7 @@ def test_the_command_line_says_in_a_line_what_is_missing(koderz: Shell, tmp_path
     assert "Traceback" not in done.err
 
 
-def test_a_real_daemon_judges_and_keeps_nothing() -> None:
+def test_real_daemon_judges_and_keeps_nothing() -> None:
     try:
         asyncio.run(server_version(DockerOptions().docker_image))
     except Unreachable as missing:
@@ -239,7 +239,7 @@ def read(commands: Path) -> list[tuple[Sequence[str], dict[str, str]]]:
     return [tuple(json.loads(line)) for line in commands.read_text().splitlines()]
 
 
-def test_the_command_that_starts_a_container_is_one_anybody_could_type() -> None:
+def test_container_command_can_be_typed_by_anybody() -> None:
     words = container("python:3.12-slim", 1536)
     assert words[1:4] == ["run", "--rm", "--interactive"]
     assert words[words.index("python:3.12-slim") - 1] == "python"

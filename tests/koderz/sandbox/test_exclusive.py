@@ -44,7 +44,7 @@ def places(environ: Mapping[str, str]) -> list[str]:
     return [place.name for place in Path(environ["XDG_STATE_HOME"], "koderz", "exclusive.queue").iterdir()]
 
 
-def test_exclusive_goes_round_among_processes_however_many_turns_one_wants(environ: Mapping[str, str]) -> None:
+def test_exclusive_turns_go_round_among_processes(environ: Mapping[str, str]) -> None:
     turns: list[str] = []
     enough = asyncio.Event()
 

@@ -53,7 +53,7 @@ def jobs(category: str, test: str) -> dict[str, Job]:
 
 
 @pytest.mark.parametrize(("layers", "category"), ON_EACH_RUNG, indirect=["layers"])
-def test_no_hostile_program_is_passed(
+def test_hostile_programs_do_not_pass(
     category: str, layers: Sequence[str], judged: Judges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KODERZ_TEST_SECRET", "a key")
@@ -63,7 +63,7 @@ def test_no_hostile_program_is_passed(
     assert passed == []
 
 
-def test_an_exception_of_the_candidate_cannot_end_a_loop_of_the_tests(judged: Judges) -> None:
+def test_exception_of_the_candidate_cannot_end_a_loop_of_the_tests(judged: Judges) -> None:
     programs = jobs("exceptions", CARELESS_TEST)
     assert {outcome.verdict for outcome in judged(*programs.values())} == {"error"}
 
@@ -83,7 +83,7 @@ def test_tests_that_catch_everything_pass_nobody_who_is_late(judged: Judges) -> 
     assert (outcome.verdict, outcome.cause) == ("timeout", "wall")
 
 
-def test_a_result_cannot_have_the_tests_run_beside_the_program(judged: Judges) -> None:
+def test_result_cannot_have_the_tests_run_beside_the_program(judged: Judges) -> None:
     """Tests move into the candidate's process for what they hand over, never for what they are handed."""
     back = "def check(candidate):\n    assert candidate(candidate(1, 2), 2) == 3\n"
     deep = (
@@ -95,13 +95,13 @@ def test_a_result_cannot_have_the_tests_run_beside_the_program(judged: Judges) -
     assert {outcome.verdict for outcome in outcomes} == {"failed"}
 
 
-def test_an_object_handed_back_cannot_have_the_tests_run_beside_the_program(judged: Judges) -> None:
+def test_returned_object_cannot_have_the_tests_run_beside_it(judged: Judges) -> None:
     back = "def check(candidate):\n    assert candidate(candidate(1, 2), 2) == 3\n"
     (outcome,) = judged(Job("def add(x, y): return add if x == 1 else 3", back, "add"))
     assert (outcome.verdict, "in-process" in outcome.isolation) == ("failed", False)
 
 
-def test_nothing_of_a_candidate_is_there_for_the_next_one(judged: Judges) -> None:
+def test_candidate_leaves_nothing_for_the_next(judged: Judges) -> None:
     """What one changes in its interpreter, its files or the system is gone with it."""
     spoil = (
         "import builtins, sys, os, random, math\n"

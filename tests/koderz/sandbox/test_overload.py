@@ -128,7 +128,7 @@ def test_honest_sets_of_few_hashes_are_taken() -> None:
 @pytest.mark.parametrize(
     "report", [None, [], ["E", "E", ""], ["E", "E", 1, []], ["E", "E", "", [[-1, "f"]]], ["E", "E", "", [3]]]
 )
-def test_a_report_that_is_none_is_broken(report: object) -> None:
+def test_report_that_is_malformed_is_broken(report: object) -> None:
     with pytest.raises(Lost) as lost:
         Raised.read(report)
     assert lost.value.kind == BROKEN

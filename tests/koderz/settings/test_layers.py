@@ -31,7 +31,7 @@ class OtherDepth:
 BOTH = Schema({"solver.one": Depth, "solver.two": Depth})
 
 
-def test_options_of_those_that_take_part_stand_beside_the_settings_and_come_back() -> None:
+def test_options_stand_beside_settings_and_round_trip() -> None:
     settings = BOTH.layered({"max_depth": 5}, {"seed": 3, "max_depth": 4})
 
     assert (settings.seed, settings.of(Depth), settings.of(OtherDepth)) == (3, Depth(5), OtherDepth())
@@ -39,12 +39,12 @@ def test_options_of_those_that_take_part_stand_beside_the_settings_and_come_back
     assert replaced(settings, {"max_depth": 1, "seed": 1}) == BOTH.layered({"max_depth": 1, "seed": 1})
 
 
-def test_two_that_mean_something_else_by_one_name_do_not_go_together() -> None:
+def test_options_of_one_name_and_different_meaning_are_refused() -> None:
     with pytest.raises(KoderzError, match=r"solver\.two has an option --max-depth, but there is another one"):
         Schema({"solver.one": Depth, "solver.two": OtherDepth})
 
 
-def test_a_list_of_numbers_is_read_from_words_and_each_has_the_bounds() -> None:
+def test_list_of_numbers_is_read_from_words_within_bounds() -> None:
     assert BOTH.from_environment({"KODERZ_SIZES": "3, 4"}) == {"sizes": (3, 4)}
     with pytest.raises(KoderzError, match="KODERZ_SIZES: invalid value 100; it must be between 1 and 99"):
         BOTH.from_environment({"KODERZ_SIZES": "3,100"})
@@ -54,11 +54,11 @@ def test_a_list_of_numbers_is_read_from_words_and_each_has_the_bounds() -> None:
     ("given", "roles"),
     [({}, {}), ({"sub_model": "m"}, {"sub": "m"}), ({"sub_model": "m", "sub": False}, {})],
 )
-def test_an_option_with_a_role_names_its_model(given: dict[str, Any], roles: dict[str, str]) -> None:
+def test_option_with_a_role_names_its_model(given: dict[str, Any], roles: dict[str, str]) -> None:
     assert roles_in(BOTH.layered(given)) == roles
 
 
-def test_what_a_table_says_of_an_option_that_several_solvers_have_holds_for_that_one(tmp_path: Path) -> None:
+def test_table_of_a_solver_sets_a_shared_option_for_it_alone(tmp_path: Path) -> None:
     (tmp_path / "koderz.toml").write_text("[solver.one]\nmax-depth = 7\n")
     names = ("max_depth", "sizes")
 

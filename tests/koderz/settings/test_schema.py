@@ -44,7 +44,7 @@ SOME: dict[str, Any] = {
 }
 
 
-def test_without_a_word_there_are_defaults() -> None:
+def test_settings_have_defaults() -> None:
     found = layered({}, {}, {})
 
     assert (found.mode, found.samples, found.concurrency) == ("iterative", 1, 8)
@@ -52,7 +52,7 @@ def test_without_a_word_there_are_defaults() -> None:
     assert (found.local_model, found.max_cost, found.results) == (None, None, Path("benchmark_results"))
 
 
-def test_the_first_layer_that_says_something_wins() -> None:
+def test_layers_are_read_in_order() -> None:
     flags, environment, file = {"seed": 1}, {"seed": 2, "samples": 2}, {"seed": 3, "samples": 3, "limit": 3}
 
     found = layered(flags, environment, file)
@@ -60,7 +60,7 @@ def test_the_first_layer_that_says_something_wins() -> None:
     assert (found.seed, found.samples, found.limit) == (1, 2, 3)
 
 
-def test_what_is_given_as_nothing_is_given_all_the_same() -> None:
+def test_value_of_none_counts_as_given() -> None:
     assert layered({"max_cost": None}, {"max_cost": 3.0}).max_cost is None
 
 
@@ -89,7 +89,7 @@ def test_what_is_given_as_nothing_is_given_all_the_same() -> None:
         ("KODERZ_MLFLOW_DETAIL", "runs", "mlflow_detail", "runs"),
     ],
 )
-def test_a_variable_is_read_as_its_settings_type(variable: str, text: str, name: str, value: Any) -> None:
+def test_variable_is_read_as_its_settings_type(variable: str, text: str, name: str, value: Any) -> None:
     assert from_environment({variable: text}) == {name: value}
 
 
@@ -110,7 +110,7 @@ def test_variables_that_are_unknown_or_empty_are_ignored() -> None:
         ("KODERZMODEL", "KODERZ_MODEL"),
     ],
 )
-def test_a_variable_that_is_one_edit_away_from_one_that_counts_is_misspelt(variable: str, meant: str) -> None:
+def test_variable_within_one_edit_of_a_known_one_is_misspelt(variable: str, meant: str) -> None:
     assert misspelt({variable: "1", "PATH": "/bin"}) == {variable: meant}
 
 
@@ -122,7 +122,7 @@ def test_variables_of_ours_or_far_from_them_are_not_misspelt(variable: str) -> N
     assert misspelt({variable: "1", "_KODERZ_COMPLETE": "x"}) == {}
 
 
-def test_the_model_may_be_named_by_either_of_its_options() -> None:
+def test_model_has_two_option_names() -> None:
     assert from_environment({"KODERZ_MODEL": "qwen2.5-coder:32b"}) == {"local_model": "qwen2.5-coder:32b"}
 
 
@@ -140,7 +140,7 @@ def test_the_model_may_be_named_by_either_of_its_options() -> None:
         ("KODERZ_SEED", "9" * 5000),
     ],
 )
-def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
+def test_variable_with_a_wrong_value_is_named(variable: str, text: str) -> None:
     with pytest.raises(KoderzError, match=f"^{variable}: "):
         from_environment({variable: text})
 
@@ -149,7 +149,7 @@ def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_a_number_may_be_either_of_its_bounds_and_nothing_beyond(name: str) -> None:
+def test_number_may_be_either_of_its_bounds(name: str) -> None:
     low, high = BOUNDS[name]
     whole = FIELDS[name].plain_type is int
     for value in (low, high):
@@ -161,12 +161,12 @@ def test_a_number_may_be_either_of_its_bounds_and_nothing_beyond(name: str) -> N
 
 @pytest.mark.parametrize("name", [name for name in BOUNDS if FIELDS[name].plain_type is not int])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_no_number_is_infinite_or_none_at_all(name: str, value: float) -> None:
+def test_number_must_be_finite(name: str, value: float) -> None:
     with pytest.raises(KoderzError, match="invalid value"):
         FIELDS[name].read(value, "--x")
 
 
-def test_every_setting_that_is_a_number_has_bounds() -> None:
+def test_numbers_all_have_bounds() -> None:
     numbers = {name for name, field in FIELDS.items() if field.plain_type in (int, float)}
 
     assert numbers == set(BOUNDS)
@@ -185,7 +185,7 @@ def test_every_setting_that_is_a_number_has_bounds() -> None:
         ("local_model", 3, "got `int`"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_what_would_do(name: str, value: Any, said: str) -> None:
+def test_value_of_another_type_is_refused_with_advice(name: str, value: Any, said: str) -> None:
     with pytest.raises(KoderzError) as raised:
         FIELDS[name].read(value, f"--{name}")
 
@@ -194,7 +194,7 @@ def test_a_value_of_another_type_is_refused_with_what_would_do(name: str, value:
 
 @pytest.mark.parametrize("value", [3, True, [], {"a": 1}, 1.5])
 @pytest.mark.parametrize("name", ["results", "dataset", "prompt_dir"])
-def test_a_path_that_is_no_text_is_refused_too(name: str, value: Any) -> None:
+def test_path_that_is_no_text_is_refused(name: str, value: Any) -> None:
     with pytest.raises(KoderzError):
         FIELDS[name].read(value, f"--{name}")
 
@@ -209,7 +209,7 @@ def test_settings_come_back_from_a_plan_as_they_were() -> None:
 
 
 @given(st.fixed_dictionaries({}, optional={name: st.just(value) for name, value in SOME.items()}))
-def test_any_settings_come_back(given_values: dict[str, Any]) -> None:
+def test_settings_round_trip(given_values: dict[str, Any]) -> None:
     settings = settings_of(**given_values)
 
     assert from_config(orjson.loads(orjson.dumps(as_config(settings)))) == settings
@@ -219,12 +219,12 @@ def test_settings_that_a_later_version_wrote_are_left_out() -> None:
     assert from_config({"seed": 3, "colour": "red"}) == settings_of(seed=3)
 
 
-def test_a_plan_with_an_impossible_setting_is_refused() -> None:
+def test_plan_with_an_impossible_setting_is_refused() -> None:
     with pytest.raises(KoderzError, match=r"^config\.concurrency: invalid value 0"):
         from_config({"concurrency": 0})
 
 
-def test_every_setting_is_in_the_config_as_json_has_it() -> None:
+def test_config_has_every_setting_as_in_json() -> None:
     config = as_config(settings_of(**SOME))
 
     assert list(config) == list(FIELDS)
@@ -239,10 +239,10 @@ def test_every_setting_is_in_the_config_as_json_has_it() -> None:
     ("given_values", "temperature"),
     [({}, 0.0), ({"samples": 2}, 0.8), ({"samples": 2, "temperature": 0.0}, 0.0), ({"temperature": 1.5}, 1.5)],
 )
-def test_one_sample_is_cold_and_several_warm_unless_said(given_values: dict[str, Any], temperature: float) -> None:
+def test_temperature_default_depends_on_samples(given_values: dict[str, Any], temperature: float) -> None:
     assert settings_of(**given_values).sampling_temperature == temperature
 
 
-def test_there_are_more_judges_than_cores_unless_said() -> None:
+def test_judges_default_above_the_number_of_cores() -> None:
     assert Settings().judge_count > (os.cpu_count() or 1)
     assert Settings(judges=3).judge_count == 3

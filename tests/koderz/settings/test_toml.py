@@ -31,11 +31,11 @@ def state(folder: Path) -> Mapping[str, str]:
     return {"XDG_STATE_HOME": str(folder / "state")}
 
 
-def test_no_file_says_nothing(tmp_path: Path) -> None:
+def test_toml_may_be_absent(tmp_path: Path) -> None:
     assert load_config(tmp_path, environ={}, names=()) == Config()
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_toml_may_be_empty(tmp_path: Path) -> None:
     assert loaded(tmp_path, "") == Config(tmp_path / "koderz.toml")
 
 
@@ -86,7 +86,7 @@ def test_prices_are_dollars_a_million_tokens_in_and_out(tmp_path: Path) -> None:
         ("temperature = nan", "line 1, temperature: invalid value nan"),
     ],
 )
-def test_what_is_wrong_is_named_by_file_line_and_key(tmp_path: Path, text: str, said: str) -> None:
+def test_toml_error_names_file_line_and_key(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(KoderzError) as raised:
         loaded(tmp_path, text)
 
@@ -95,24 +95,24 @@ def test_what_is_wrong_is_named_by_file_line_and_key(tmp_path: Path, text: str, 
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"\x00", "\ufeffseed = 1".encode(), b"a" * 10_000, b"[" * 100_000])
-def test_what_is_no_toml_is_said_so(tmp_path: Path, data: bytes) -> None:
+def test_toml_syntax_error_is_told(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(KoderzError, match=r"koderz\.toml: "):
         loaded(tmp_path, data)
 
 
 @pytest.mark.parametrize("text", ["seed = " + "1" * 5000, 'prompt-dir = "a\\u0000b"', 'results = "\\u0000"'])
-def test_a_value_that_nothing_can_hold_is_said_so(tmp_path: Path, text: str) -> None:
+def test_toml_value_that_is_unusable_is_told(tmp_path: Path, text: str) -> None:
     with pytest.raises(KoderzError, match=r"koderz\.toml"):
         loaded(tmp_path, text)
 
 
 @pytest.mark.parametrize("text", ["results = 3", "dataset = true", "prompt-dir = []"])
-def test_a_path_that_is_no_text_is_named_by_its_line(tmp_path: Path, text: str) -> None:
+def test_toml_path_that_is_no_text_is_named_by_its_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(KoderzError, match="line 1, "):
         loaded(tmp_path, text)
 
 
-def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
+def test_toml_folder_in_place_of_the_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "koderz.toml").mkdir()
 
     with pytest.raises(KoderzError, match="can't be read"):
@@ -182,14 +182,14 @@ def as_toml(name: str, value: Any) -> str:
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in RISKY.items() for value in values])
-def test_what_could_cost_run_or_send_something_needs_trust(tmp_path: Path, name: str, value: Any) -> None:
+def test_toml_key_that_could_cost_run_or_send_needs_trust(tmp_path: Path, name: str, value: Any) -> None:
     what = "(run code|send data elsewhere|spend money|write outside of this folder)"
     with pytest.raises(KoderzError, match=rf"line 2, [a-z-]+: this could {what}\. .* say so once with --trust-config"):
         loaded(tmp_path, as_toml(name, value))
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in HARMLESS.items() for value in values])
-def test_what_stays_here_and_costs_nothing_needs_none(tmp_path: Path, name: str, value: Any) -> None:
+def test_toml_key_that_is_harmless_needs_no_trust(tmp_path: Path, name: str, value: Any) -> None:
     assert name in loaded(tmp_path, as_toml(name, value)).settings
 
 
@@ -198,23 +198,21 @@ def as_price(model: str, dollars: float) -> str:
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "gpt-4o", "anthropic/claude-sonnet-4-5"])
-def test_a_price_below_the_published_one_needs_trust_as_caps_count_by_it(tmp_path: Path, model: str) -> None:
+def test_price_below_the_published_one_needs_trust(tmp_path: Path, model: str) -> None:
     with pytest.raises(KoderzError, match="line 1, prices: this could spend money"):
         loaded(tmp_path, as_price(model, 0))
 
 
 @pytest.mark.parametrize(("model", "dollars"), [("openai/gpt-4o", 1000), ("openai/my-finetune", 0), ("own:7b", 0)])
-def test_a_price_that_no_published_one_exceeds_needs_none(tmp_path: Path, model: str, dollars: float) -> None:
+def test_price_at_or_above_the_published_one_needs_no_trust(tmp_path: Path, model: str, dollars: float) -> None:
     assert loaded(tmp_path, as_price(model, dollars)).prices == {model: (dollars, dollars)}
 
 
-def test_every_setting_was_looked_at_for_what_it_could_do() -> None:
+def test_trust_rule_covers_every_setting() -> None:
     assert sorted({*RISKY, *CHOICES_OF_THE_BENCHMARK}) == sorted(schema_of().fields)
 
 
-def test_a_misspelt_key_is_refused_by_commands_that_use_few_settings_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misspelt_key_is_refused_by_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "koderz.toml").write_text("toy-words = 3\nmax-iterations = 3\n")
     assert results_folder(environ={}) == Path("benchmark_results")  # whose options those are is a matter of the run
@@ -224,7 +222,7 @@ def test_a_misspelt_key_is_refused_by_commands_that_use_few_settings_too(
         results_folder(environ={})
 
 
-def test_a_results_folder_that_a_variable_says_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_folder_of_a_variable_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "koderz.toml").write_text('results = "/elsewhere"\n')
 
@@ -233,7 +231,7 @@ def test_a_results_folder_that_a_variable_says_needs_no_trust(tmp_path: Path, mo
     assert results_folder(None, {**state(tmp_path), "KODERZ_RESULTS": "here"}) == Path("here")
 
 
-def test_what_is_not_used_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_key_needs_no_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KoderzError, match="--trust-config"):
         loaded(tmp_path, 'engine = "modal"\nresults = "runs"\n')
@@ -241,7 +239,7 @@ def test_what_is_not_used_needs_no_trust(tmp_path: Path, monkeypatch: pytest.Mon
     assert results_folder(environ=state(tmp_path)) == Path("runs")
 
 
-def test_a_link_that_leads_out_of_the_folder_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_link_that_leads_out_of_the_folder_needs_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "repository"
     inner.mkdir()
     (inner / "runs").symlink_to(tmp_path)
@@ -265,9 +263,7 @@ def file_options() -> list[tuple[str, str, Field]]:
     return [each for each in found if each[2].about.metavar in named and each[1] not in NOT_SENT]
 
 
-def test_files_outside_of_the_folder_need_trust_whichever_option_names_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_outside_of_the_folder_need_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "repository"
     inner.mkdir()
     (inner / "folder").mkdir()
@@ -322,7 +318,7 @@ def test_trust_is_given_once_and_holds_until_the_file_changes(tmp_path: Path) ->
     assert loaded(tmp_path, risky).settings  # as it was
 
 
-def test_what_is_wrong_is_said_before_trust_is_asked_for_or_given(tmp_path: Path) -> None:
+def test_toml_errors_come_before_the_question_of_trust(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="line 2, seed"):
         loaded(tmp_path, 'solver = "own.py:solve"\nseed = -1', trust=True)
     assert not (tmp_path / "state").exists()

@@ -31,17 +31,17 @@ def trusted(data: bytes, environ: dict[str, str]) -> bool:
     return True
 
 
-def test_nothing_is_trusted_before_it_was_said(environ: dict[str, str]) -> None:
+def test_trust_starts_empty(environ: dict[str, str]) -> None:
     assert not trusted(b"x", environ)
     assert not trusted(b"", environ)
 
 
-def test_what_is_not_trusted_is_told_with_the_way_to_trust_it(environ: dict[str, str]) -> None:
+def test_untrusted_file_is_told_with_the_way_to_trust_it(environ: dict[str, str]) -> None:
     with pytest.raises(KoderzError, match=r"^what it does\. Read it; if it may, say so once with --trust-config"):
         require_trust(b"x", "what it does", grant=False, environ=environ)
 
 
-def test_what_was_trusted_stays_so_and_nothing_else_is(environ: dict[str, str]) -> None:
+def test_trust_lasts_and_covers_that_file_alone(environ: dict[str, str]) -> None:
     require_trust(b"x", "", grant=True, environ=environ)
     remember(b"y", environ)
 
@@ -62,7 +62,7 @@ def test_what_was_trusted_stays_so_and_nothing_else_is(environ: dict[str, str]) 
         ({"engine": "modal", "sandbox": "modal", "gpu": "L4", "local_model": "openai/o3", "results": "/runs"}, []),
     ],
 )
-def test_a_plan_from_elsewhere_needs_trust_for_all_but_what_it_costs(config: dict[str, str], risks: list[str]) -> None:
+def test_plan_from_elsewhere_needs_trust_but_for_its_cost(config: dict[str, str], risks: list[str]) -> None:
     assert sorted(risks_of_plan(schema_of().fields, as_config(settings_of()) | config)) == sorted(risks)
 
 
@@ -110,7 +110,7 @@ def test_trust_that_several_processes_remember_at_once_is_kept(environ: dict[str
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1, null]", b"[{}]", b"\xff\xff", b'"x"', b"[" * 10_000])
-def test_trust_store_of_earlier_versions_that_is_damaged_trusts_nothing(environ: dict[str, str], damage: bytes) -> None:
+def test_trust_store_of_earlier_versions_that_is_damaged_is_empty(environ: dict[str, str], damage: bytes) -> None:
     store = Path(environ["XDG_STATE_HOME"]) / "koderz" / "trusted.json"
     store.parent.mkdir(parents=True)
     store.write_bytes(damage)

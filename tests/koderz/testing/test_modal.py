@@ -17,12 +17,12 @@ from tests.loopback_modal.processes import rooted
 pytestmark = pytest.mark.slow
 
 
-def test_a_deployed_function_is_found_spawned_and_read_from_its_id(client: modal.Client, function: Lookup) -> None:
+def test_function_is_found_spawned_and_read_from_its_id(client: modal.Client, function: Lookup) -> None:
     call = function("wait").spawn(0.0)
     assert modal.FunctionCall.from_id(call.object_id, client=client).get(timeout=PATIENCE) == 0.0
 
 
-def test_what_isnt_done_yet_is_a_builtin_timeout(client: modal.Client, function: Lookup) -> None:
+def test_unfinished_call_is_a_builtin_timeout(client: modal.Client, function: Lookup) -> None:
     call = function("wait").spawn(30.0)
     with pytest.raises(TimeoutError):
         call.get(timeout=0)
@@ -31,7 +31,7 @@ def test_what_isnt_done_yet_is_a_builtin_timeout(client: modal.Client, function:
         call.get(timeout=PATIENCE)
 
 
-def test_a_dict_is_shared_by_client_and_functions(client: modal.Client) -> None:
+def test_dict_is_shared_by_client_and_functions(client: modal.Client) -> None:
     shared = modal.Dict.from_name("shared", create_if_missing=True, client=client)
     shared["one"] = {"a": 1}
     assert shared.put("one", 2, skip_if_exists=True) is False
@@ -46,7 +46,7 @@ def test_a_dict_is_shared_by_client_and_functions(client: modal.Client) -> None:
         shared["two"]
 
 
-def test_a_test_can_read_what_a_function_was_deployed_with(deployed: ModalServer) -> None:
+def test_deployment_can_be_read_by_tests(deployed: ModalServer) -> None:
     asked = deployed.functions["look_around"]
     assert (asked.gpu, asked.timeout, asked.retries, asked.max_containers) == ("H100:2", 120, 0, 2)
     assert list(asked.volumes) == ["/results"]
@@ -61,9 +61,7 @@ def test_a_test_can_read_what_a_function_was_deployed_with(deployed: ModalServer
 
 
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
-def test_an_input_runs_where_only_the_mounted_files_are(
-    deployed: ModalServer, client: modal.Client, function: Lookup
-) -> None:
+def test_input_runs_where_only_mounted_files_are(deployed: ModalServer, client: modal.Client, function: Lookup) -> None:
     seen = function("look_around").remote("alpha")
     assert seen["environment"] == {"KEY": "of-the-secret", "FLAVOUR": "plain", "KODERZ_UNRELATED": None}
     assert seen["folder"] == "/root"

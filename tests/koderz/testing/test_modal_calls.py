@@ -19,35 +19,35 @@ def notes(client: modal.Client) -> modal.Dict:
     return modal.Dict.from_name("notes", create_if_missing=True, client=client)
 
 
-def test_a_map_yields_all_results_in_order(function: Lookup) -> None:
+def test_map_yields_all_results_in_order(function: Lookup) -> None:
     assert list(function("wait").map([0.0, 0.2, 0.1, 0.0] * 10)) == [0.0, 0.2, 0.1, 0.0] * 10
 
 
-def test_many_inputs_in_one_call_are_read_by_place(function: Lookup) -> None:
+def test_inputs_of_one_call_are_read_by_place(function: Lookup) -> None:
     call = function("wait").experimental_spawn_map([0.0] * 60)
     assert call.num_inputs() == 60
     assert call.get(index=59, timeout=PATIENCE) == 0.0
     assert list(call.iter()) == [0.0] * 60
 
 
-def test_an_exception_comes_back_with_its_own_type(client: modal.Client, function: Lookup) -> None:
+def test_exception_comes_back_with_its_own_type(client: modal.Client, function: Lookup) -> None:
     with pytest.raises(ValueError, match="no luck with once"):
         function("fail").remote("once")
     assert notes(client)["once"] == 3  # it may be retried twice, and each try is counted
 
 
-def test_what_runs_too_long_is_ended_with_a_timeout_of_modals(function: Lookup) -> None:
+def test_timeout_of_a_call_is_modals_own(function: Lookup) -> None:
     call = function("too_long").spawn()
     with pytest.raises(modal.exception.FunctionTimeoutError):
         call.get(timeout=PATIENCE)
 
 
-def test_a_container_that_dies_is_an_internal_failure(function: Lookup) -> None:
+def test_dead_container_is_an_internal_failure(function: Lookup) -> None:
     with pytest.raises(modal.exception.InternalFailure, match="died"):
         function("die").remote()
 
 
-def test_a_cancelled_call_is_a_remote_error_and_its_container_goes_on(deployed: ModalServer, function: Lookup) -> None:
+def test_cancelled_call_is_a_remote_error_and_its_container_goes_on(deployed: ModalServer, function: Lookup) -> None:
     wait = function("wait")
     wait.remote(0.0)
     containers = deployed.containers("wait")
@@ -60,7 +60,7 @@ def test_a_cancelled_call_is_a_remote_error_and_its_container_goes_on(deployed: 
 
 
 @pytest.mark.parametrize("by", ["call", "container"])
-def test_a_preempted_input_is_run_again_in_a_new_container(
+def test_preempted_input_is_run_again_in_a_new_container(
     deployed: ModalServer, client: modal.Client, by: str, function: Lookup
 ) -> None:
     call = function("wait_noted").spawn(by, 600.0)
@@ -71,7 +71,7 @@ def test_a_preempted_input_is_run_again_in_a_new_container(
     assert deployed.containers("wait_noted") != before
 
 
-def test_an_expired_call_says_so(deployed: ModalServer, client: modal.Client, function: Lookup) -> None:
+def test_expired_call_says_so(deployed: ModalServer, client: modal.Client, function: Lookup) -> None:
     call = function("wait").spawn(0.0)
     assert call.get(timeout=PATIENCE) == 0.0
     deployed.expire(call.object_id)
@@ -85,18 +85,16 @@ def test_large_inputs_and_outputs_go_by_http(deployed: ModalServer, function: Lo
     assert deployed.counts["BlobCreate"] >= 2
 
 
-def test_a_generator_yields_as_it_goes(function: Lookup) -> None:
+def test_generator_yields_as_it_goes(function: Lookup) -> None:
     assert list(function("count_to").remote_gen(5)) == [0, 1, 2, 3, 4]
 
 
-def test_a_class_runs_its_methods(client: modal.Client) -> None:
+def test_class_runs_its_methods(client: modal.Client) -> None:
     greeter = modal.Cls.from_name("probe", "Greeter", client=client)()
     assert greeter.greet.remote("you") == "hello you"
 
 
-def test_a_class_with_parameters_and_a_function_with_other_options_are_variants(
-    client: modal.Client, function: Lookup
-) -> None:
+def test_class_parameters_and_function_options_are_variants(client: modal.Client, function: Lookup) -> None:
     greeter = modal.Cls.from_name("probe", "Greeter", client=client)(word="good day")
     assert greeter.greet.remote("you") == "good day you"
     shorter = function("too_long").with_options(timeout=2)
@@ -104,19 +102,19 @@ def test_a_class_with_parameters_and_a_function_with_other_options_are_variants(
         shorter.remote()
 
 
-def test_a_web_servers_address_is_known(function: Lookup) -> None:
+def test_web_servers_address_is_known(function: Lookup) -> None:
     url = function("serve").get_web_url()
     assert url is not None
     assert url.startswith("https://")
 
 
-def test_the_graph_of_a_call_shows_its_inputs(function: Lookup) -> None:
+def test_call_graph_shows_its_inputs(function: Lookup) -> None:
     call = function("wait").spawn(0.0)
     call.get(timeout=PATIENCE)
     assert [one.function_name for one in call.get_call_graph()] == ["wait"]
 
 
-def test_what_isnt_there_is_not_found(client: modal.Client, function: Lookup) -> None:
+def test_missing_object_is_not_found(client: modal.Client, function: Lookup) -> None:
     with pytest.raises(modal.exception.NotFoundError, match="nothing"):
         modal.Function.from_name("nothing", "wait", client=client).hydrate()
     with pytest.raises(modal.exception.NotFoundError, match="nowhere"):
@@ -125,7 +123,7 @@ def test_what_isnt_there_is_not_found(client: modal.Client, function: Lookup) ->
         modal.FunctionCall.from_id("fc-0123456789abcdef012345", client=client).get(timeout=0)
 
 
-def test_a_call_that_fails_for_a_moment_is_asked_for_again(deployed: ModalServer, function: Lookup) -> None:
+def test_call_that_fails_for_a_moment_is_asked_for_again(deployed: ModalServer, function: Lookup) -> None:
     wait = function("wait").hydrate()
     deployed.weather.drop["FunctionMap"] = 2
     assert wait.spawn(0.0).get(timeout=PATIENCE) == 0.0
@@ -137,7 +135,7 @@ def test_a_call_that_fails_for_a_moment_is_asked_for_again(deployed: ModalServer
     deployed.weather.fail.clear()
 
 
-def test_a_server_that_comes_back_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_restarted_server_goes_on_where_it_was(tmp_path: Path) -> None:
     server = ModalServer(folder=tmp_path / "state", secrets=SECRETS)
     with server, server.client() as client:
         deploy(server, tmp_path / "app")

@@ -31,7 +31,7 @@ def client(server: ModalServer) -> Iterator[modal.Client]:
         yield one
 
 
-def test_a_token_that_isnt_known_is_an_auth_error(server: ModalServer) -> None:
+def test_unknown_token_is_an_auth_error(server: ModalServer) -> None:
     from modal.client import Client
     from modal_proto import api_pb2
 
@@ -40,7 +40,7 @@ def test_a_token_that_isnt_known_is_an_auth_error(server: ModalServer) -> None:
         modal.Dict.from_name("any", create_if_missing=True, client=stranger).hydrate()
 
 
-def test_a_token_can_be_refused_for_a_while(server: ModalServer, client: modal.Client) -> None:
+def test_token_can_be_refused_for_a_while(server: ModalServer, client: modal.Client) -> None:
     server.weather.refuse_token = True
     with pytest.raises(modal.exception.AuthError):
         modal.App.lookup("any", create_if_missing=True, client=client)
@@ -48,18 +48,18 @@ def test_a_token_can_be_refused_for_a_while(server: ModalServer, client: modal.C
     assert modal.App.lookup("any", create_if_missing=True, client=client).app_id
 
 
-def test_somebody_elses_volume_is_denied(client: modal.Client) -> None:
+def test_foreign_volume_is_denied(client: modal.Client) -> None:
     with pytest.raises(modal.exception.PermissionDeniedError, match="theirs"):
         modal.Volume.from_name("theirs", create_if_missing=True, client=client).hydrate()
 
 
 @pytest.mark.parametrize("kind", [modal.Volume, modal.Secret, modal.Dict])
-def test_a_name_that_isnt_there_is_not_found(client: modal.Client, kind: type[modal.Volume]) -> None:
+def test_missing_name_is_not_found(client: modal.Client, kind: type[modal.Volume]) -> None:
     with pytest.raises(modal.exception.NotFoundError, match="missing"):
         kind.from_name("missing", client=client).hydrate()
 
 
-def test_a_gpu_that_doesnt_exist_is_refused_by_name(client: modal.Client) -> None:
+def test_gpu_that_does_not_exist_is_refused_by_name(client: modal.Client) -> None:
     def compute() -> None: ...
 
     app = modal.App("graphics")
@@ -103,13 +103,13 @@ def test_files_are_put_into_a_volume_listed_read_and_removed(
         batch.put_file(large, "/runs/one/large")
 
 
-def test_a_path_cant_lead_out_of_a_volume(client: modal.Client) -> None:
+def test_volume_path_cannot_lead_out(client: modal.Client) -> None:
     volume = modal.Volume.from_name("files", create_if_missing=True, client=client)
     with pytest.raises(modal.exception.InvalidError):
         list(volume.read_file("../../state.db"))
 
 
-def test_a_stopped_app_is_no_longer_found(client: modal.Client) -> None:
+def test_stopped_app_is_no_longer_found(client: modal.Client) -> None:
     def idle() -> None: ...
 
     app = modal.App("short-lived")
@@ -121,7 +121,7 @@ def test_a_stopped_app_is_no_longer_found(client: modal.Client) -> None:
         modal.Function.from_name("short-lived", "idle", client=client).hydrate()
 
 
-def test_it_is_a_command_that_prints_what_to_set(tmp_path: Path) -> None:
+def test_command_prints_the_variables_to_set(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -144,7 +144,7 @@ def test_it_is_a_command_that_prints_what_to_set(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("k\n", "")
 
 
-def test_an_option_that_cant_be_is_one_line(tmp_path: Path) -> None:
+def test_command_refuses_an_invalid_option_in_one_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.loopback_modal", "--secret", "nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -22,7 +22,7 @@ def sandbox(client: modal.Client) -> Iterator[modal.Sandbox]:
     one.terminate()
 
 
-def test_a_command_in_a_sandbox_is_fed_read_and_waited_for(sandbox: modal.Sandbox) -> None:
+def test_sandbox_command_is_fed_read_and_waited_for(sandbox: modal.Sandbox) -> None:
     shout = "import sys; print(sys.stdin.read().upper()); print('oh', file=sys.stderr); sys.exit(3)"
     process = sandbox.exec("python", "-c", shout)
     process.stdin.write("judge me")
@@ -33,7 +33,7 @@ def test_a_command_in_a_sandbox_is_fed_read_and_waited_for(sandbox: modal.Sandbo
     assert process.wait() == 3
 
 
-def test_a_sandbox_has_a_folder_of_its_own_and_none_of_our_variables(
+def test_sandbox_has_its_own_folder_and_none_of_our_variables(
     sandbox: modal.Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "ours")
@@ -44,7 +44,7 @@ def test_a_sandbox_has_a_folder_of_its_own_and_none_of_our_variables(
 
 
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
-def test_a_sandbox_without_network_reaches_nothing(deployed: ModalServer, sandbox: modal.Sandbox) -> None:
+def test_sandbox_without_network_reaches_nothing(deployed: ModalServer, sandbox: modal.Sandbox) -> None:
     reach = f"import socket; socket.create_connection(('127.0.0.1', {deployed.url.rpartition(':')[2]}), 5)"
     process = sandbox.exec("python", "-c", reach)
     assert process.wait() == 1
@@ -53,7 +53,7 @@ def test_a_sandbox_without_network_reaches_nothing(deployed: ModalServer, sandbo
         pass
 
 
-def test_a_test_can_read_what_a_sandbox_was_created_with(deployed: ModalServer, client: modal.Client) -> None:
+def test_sandbox_creation_can_be_read_by_tests(deployed: ModalServer, client: modal.Client) -> None:
     app = modal.App.lookup("recorded", create_if_missing=True, client=client)
     secret = modal.Secret.from_name("keys", client=client)
     one = modal.Sandbox.create("sleep", "600", app=app, secrets=[secret], timeout=300, client=client)
@@ -67,7 +67,7 @@ def test_a_test_can_read_what_a_sandbox_was_created_with(deployed: ModalServer, 
     assert one.poll() == 137
 
 
-def test_a_sandboxs_own_command_ends_it(client: modal.Client) -> None:
+def test_sandbox_ends_with_its_own_command(client: modal.Client) -> None:
     app = modal.App.lookup("own", create_if_missing=True, client=client)
     one = modal.Sandbox.create("sh", "-c", "echo out; exit 4", app=app, client=client)
     one.wait(raise_on_termination=False)
@@ -75,14 +75,14 @@ def test_a_sandboxs_own_command_ends_it(client: modal.Client) -> None:
     assert one.stdout.read() == "out\n"
 
 
-def test_a_sandbox_that_runs_too_long_is_ended(client: modal.Client) -> None:
+def test_sandbox_that_runs_too_long_is_ended(client: modal.Client) -> None:
     app = modal.App.lookup("own", create_if_missing=True, client=client)
     one = modal.Sandbox.create("sleep", "60", app=app, timeout=1, client=client)
     with pytest.raises(modal.exception.SandboxTimeoutError):
         one.wait()
 
 
-def test_a_command_that_runs_too_long_is_killed(sandbox: modal.Sandbox) -> None:
+def test_sandbox_command_that_runs_too_long_is_killed(sandbox: modal.Sandbox) -> None:
     began = time.monotonic()
     assert sandbox.exec("sleep", str(2 * PATIENCE), timeout=1).wait() != 0
     assert time.monotonic() - began < PATIENCE

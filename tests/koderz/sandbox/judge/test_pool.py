@@ -62,7 +62,7 @@ def add(x, y):
 """
 
 
-def test_a_judge_takes_one_interpreter_from_which_its_zygote_is_forked() -> None:
+def test_judge_takes_one_interpreter_that_forks_its_zygote() -> None:
     async def story(_: Pool) -> None:
         family = with_descendants(judges())
         assert len(family) > 1
@@ -71,7 +71,7 @@ def test_a_judge_takes_one_interpreter_from_which_its_zygote_is_forked() -> None
     play(story)
 
 
-def test_a_candidate_finds_nothing_in_its_memory_that_its_judge_loads_or_holds() -> None:
+def test_candidate_memory_holds_nothing_of_its_judge() -> None:
     async def story(pool: Pool) -> None:
         for _ in range(2):
             found = await pool.run(case(PRYING))
@@ -80,7 +80,7 @@ def test_a_candidate_finds_nothing_in_its_memory_that_its_judge_loads_or_holds()
     play(story)
 
 
-def test_what_judges_need_is_loaded_by_them_alone() -> None:
+def test_judge_modules_are_loaded_by_judges_alone() -> None:
     program = "import sys, koderz.sandbox.contained; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
@@ -88,7 +88,7 @@ def test_what_judges_need_is_loaded_by_them_alone() -> None:
     assert not parts & {"judge.zygote", "judge.candidate", "judge.trial", "judge.proxy", "linux.seccomp"}
 
 
-def test_a_judge_loads_nothing_that_takes_long_and_is_not_used() -> None:
+def test_judge_loads_nothing_slow_and_unused() -> None:
     bare = subprocess.run([sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, check=True)
     heavy = {"subprocess", "pathlib", "urllib.parse", "koderz.sandbox.judge.remote"} - {*bare.stdout.decode().split()}
     test = f"import sys\nloaded = {heavy} & {{*sys.modules}}\n{TEST}    assert not loaded, loaded\n"
@@ -100,7 +100,7 @@ def test_a_judge_loads_nothing_that_takes_long_and_is_not_used() -> None:
     play(story)
 
 
-def test_a_judge_killed_between_jobs_is_replaced() -> None:
+def test_judge_killed_between_jobs_is_replaced() -> None:
     async def story(pool: Pool) -> None:
         for _ in range(3):
             assert (await pool.run(case(RIGHT))).verdict == "passed"
@@ -110,7 +110,7 @@ def test_a_judge_killed_between_jobs_is_replaced() -> None:
 
 
 @pytest.mark.slow
-def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_survive_judges_killed_at_random(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.pool.DEATHS", 1000)  # of which the same candidate may see many by chance
 
     async def story(pool: Pool) -> None:
@@ -130,7 +130,7 @@ def test_no_verdict_is_lost_or_wrong_when_judges_are_killed_at_random(monkeypatc
 
 
 @pytest.mark.slow
-def test_a_wall_limit_ends_who_waits_and_not_who_is_busy() -> None:
+def test_wall_limit_ends_who_waits_and_not_who_is_busy() -> None:
     busy = "import time\ndef add(x, y):\n    while time.process_time() < 5: pass\n    return x + y"
     waiting = "import time\ndef add(x, y):\n    time.sleep(600)"
 
@@ -142,7 +142,7 @@ def test_a_wall_limit_ends_who_waits_and_not_who_is_busy() -> None:
     play(story)
 
 
-def test_a_candidate_that_every_judge_dies_over_is_the_one_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidate_that_every_judge_dies_over_is_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
     async def dies(self: Worker, job: Job) -> JobResult:
         raise WorkerLostError(hung=False)
 
@@ -154,7 +154,7 @@ def test_a_candidate_that_every_judge_dies_over_is_the_one_to_blame(monkeypatch:
     play(story)
 
 
-def test_results_that_hold_the_tests_for_ever_are_the_candidates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_that_hold_the_tests_up_are_the_candidates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.worker.GRACE_SECONDS", 0.5)
     endless = "def check(candidate):\n    assert sum(candidate(1, 2)) == 3\n"  # in one call of C, deaf to alarms
 
@@ -166,7 +166,7 @@ def test_results_that_hold_the_tests_for_ever_are_the_candidates_fault(monkeypat
     play(story)
 
 
-def test_a_verdict_called_off_leaves_the_judge_fit_for_the_next() -> None:
+def test_cancelled_verdict_leaves_the_judge_fit_for_the_next() -> None:
     async def story(pool: Pool) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
@@ -198,7 +198,7 @@ def test_alone_means_alone() -> None:
     play(story, size=2)
 
 
-def test_nothing_is_left_when_the_pool_is_closed() -> None:
+def test_closed_pool_leaves_nothing() -> None:
     descriptors, started = _descriptors(os.getpid()), set[int]()
 
     async def story(pool: Pool) -> None:
@@ -221,7 +221,7 @@ def test_koderz_cannot_be_looked_into_while_programs_run() -> None:
     assert _dumpable() == before
 
 
-def test_nothing_grows_over_many_verdicts() -> None:
+def test_pool_does_not_grow_over_many_verdicts() -> None:
     async def story(pool: Pool) -> None:
         await asyncio.gather(*(pool.run(case(RIGHT)) for _ in range(20)))
         before = _standing()
@@ -232,7 +232,7 @@ def test_nothing_grows_over_many_verdicts() -> None:
     play(story, size=2)
 
 
-def test_a_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "koderz.sandbox.judge.worker.command", lambda *_, **__: ["/bin/sh", "-c", "echo no room >&2; exit 1"]
     )
@@ -245,7 +245,7 @@ def test_a_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch)
         asyncio.run(story())
 
 
-def test_a_container_whose_command_is_not_there_is_a_fault_that_names_it() -> None:
+def test_container_without_its_command_is_a_fault_that_names_it() -> None:
     async def story() -> None:
         async with Pool(1, Premises([], {}, ["/nonexistent/docker"])):
             pass
@@ -254,7 +254,7 @@ def test_a_container_whose_command_is_not_there_is_a_fault_that_names_it() -> No
         asyncio.run(story())
 
 
-def test_a_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Worker.start
     left = 4
 
@@ -273,7 +273,7 @@ def test_a_judge_killed_while_it_starts_is_replaced(monkeypatch: pytest.MonkeyPa
     play(story)
 
 
-def test_a_judge_called_off_while_it_starts_holds_nobody_up() -> None:
+def test_judge_cancelled_while_it_starts_holds_nobody_up() -> None:
     async def story(pool: Pool) -> None:
         os.killpg(max(judges()), signal.SIGKILL)
         for delay in (0.0, 0.001, 0.01, 0.05):
@@ -285,7 +285,7 @@ def test_a_judge_called_off_while_it_starts_holds_nobody_up() -> None:
     play(story)
 
 
-def test_a_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_near_its_limit_is_reached_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = []
     run, alone = Pool.run, Pool.run_alone
 

@@ -41,7 +41,7 @@ json_like = st.recursive(
 
 
 @given(json_like)
-def test_whatever_is_tagged_arrives_as_data_or_is_refused(value: Any) -> None:
+def test_tagged_values_arrive_as_data_or_are_refused(value: Any) -> None:
     try:
         wire.loads(json.dumps(value).encode())
     except wire.NotPlainError:
@@ -72,7 +72,7 @@ def test_noise_is_refused_or_data(noise: bytes) -> None:
         b'"\xff"',
     ],
 )
-def test_what_would_harm_the_judge_is_refused(payload: bytes) -> None:
+def test_harmful_values_are_refused(payload: bytes) -> None:
     with pytest.raises(wire.NotPlainError):
         wire.loads(payload)
 
@@ -106,7 +106,7 @@ def test_objects_are_refused_by_the_name_of_their_type(value: object) -> None:
         wire.dumps(value)
 
 
-def test_an_iterator_without_end_can_be_drawn_from_and_never_to_its_end() -> None:
+def test_endless_iterator_is_drawn_from_and_never_to_its_end() -> None:
     drawn = wire.loads(wire.dumps(iter(int, 1)))
     assert [next(drawn), next(drawn)] == [0, 0]
     with pytest.raises(OverflowError):

@@ -13,7 +13,7 @@ from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
 
 
-def test_it_loads_nothing_that_takes_long() -> None:
+def test_inside_loads_nothing_slow() -> None:
     """Each of these takes longer than all of its own code."""
     line = command("linux.inside", [])
     line[-1] = line[-1].replace("main(sys.argv[1:])", "import sys; print(*sys.modules)")
@@ -22,7 +22,7 @@ def test_it_loads_nothing_that_takes_long() -> None:
     assert not loaded & {"typing", "collections", "functools", "contextlib", "enum", "re", "json", "socket", "signal"}
 
 
-def test_what_koderz_says_first_names_its_own_length() -> None:
+def test_first_frame_names_its_own_length() -> None:
     told = Setup(argv=["true"], environment={"A": "é\n"}).told()
     assert int.from_bytes(told[:4], "little") == len(told) - 4
 

@@ -46,7 +46,7 @@ def verdict(machine: str, name: str, *arguments: int) -> int:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_what_needs_no_thought_is_allowed(machine: str) -> None:
+def test_harmless_calls_are_allowed(machine: str) -> None:
     for name in FREE & set(NUMBERS[machine]):
         assert verdict(machine, name) == ALLOW, name
 
@@ -91,14 +91,14 @@ def test_sockets_come_in_local_pairs_of_streams(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_nothing_is_sent_out_of_band(machine: str) -> None:
+def test_oob_data_is_refused(machine: str) -> None:
     for name, before in (("sendto", 3), ("recvfrom", 3), ("sendmsg", 2), ("recvmsg", 2)):
         assert verdict(machine, name, *[0] * before, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) == ALLOW
         assert verdict(machine, name, *[0] * before, socket.MSG_OOB) == ERRNO | errno.EOPNOTSUPP
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_every_other_call_is_refused(machine: str) -> None:
+def test_unlisted_calls_are_refused(machine: str) -> None:
     steps, known = seccomp.shared_steps(machine), set(NUMBERS[machine].values())
     for number in set(range(600)) - known:
         assert answer(steps, AUDIT_ARCH[machine], number) == ERRNO | errno.EPERM, number
@@ -112,7 +112,7 @@ def test_calls_of_another_architecture_kill(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_no_candidate_keeps_what_keeps_candidates(machine: str) -> None:
+def test_candidate_keeps_nothing_that_contains_candidates(machine: str) -> None:
     for name in ("kill", "prctl", "wait4"):
         assert verdict(machine, name) == ERRNO | errno.EPERM
 
@@ -124,7 +124,7 @@ def test_no_candidate_keeps_what_keeps_candidates(machine: str) -> None:
         ("aarch64", "/usr/include/asm-generic/unistd.h"),
     ],
 )
-def test_the_numbers_are_those_of_the_kernels_headers(machine: str, header: str) -> None:
+def test_call_numbers_are_those_of_the_kernels_headers(machine: str, header: str) -> None:
     if not Path(header).exists():
         pytest.skip(f"no {header} here")
     pairs = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)$", Path(header).read_text(), re.MULTILINE)
@@ -133,6 +133,6 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine: str, header: str)
     assert {name: numbers[name] for name in NUMBERS[machine]} == NUMBERS[machine]
 
 
-def test_a_machine_without_a_list_says_so() -> None:
+def test_machine_without_a_list_says_so() -> None:
     with pytest.raises(OSError, match="riscv64"):
         seccomp.shared_steps("riscv64")

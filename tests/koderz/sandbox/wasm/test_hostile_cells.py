@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("kind", NATIVE_SLOW, indirect=True)
 @pytest.mark.parametrize("category", HOSTILE)
-def test_no_hostile_cell_gets_anywhere(category: str, within: Done) -> None:
+def test_hostile_cells_get_nowhere(category: str, within: Done) -> None:
     room = asyncio.Semaphore(3)
 
     async def tried(pool: Pool, code: str) -> tuple[CellResult, CellResult]:
@@ -39,11 +39,11 @@ def test_no_hostile_cell_gets_anywhere(category: str, within: Done) -> None:
             assert first.stopped == "deadline", (code, first)
 
 
-def test_there_are_at_least_sixty() -> None:
+def test_hostile_cells_are_at_least_sixty() -> None:
     assert sum(map(len, HOSTILE.values())) >= 60
 
 
-def test_a_stopped_cell_leaves_the_session_as_it_was_before_it(within: Done) -> None:
+def test_stopped_cell_leaves_the_session_unchanged(within: Done) -> None:
     async def doing(pool: Pool) -> list[CellResult]:
         session = pool.open()
         await session.put("context", "text " * 1000)
@@ -60,7 +60,7 @@ def test_a_stopped_cell_leaves_the_session_as_it_was_before_it(within: Done) -> 
     assert dead.stopped == "crash"
 
 
-def test_a_session_sees_nothing_of_another(within: Done) -> None:
+def test_session_sees_nothing_of_another(within: Done) -> None:
     async def doing(pool: Pool) -> list[CellResult]:
         sessions = [pool.open() for _ in range(4)]
         await asyncio.gather(

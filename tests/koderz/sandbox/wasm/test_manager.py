@@ -50,7 +50,7 @@ async def asked(client: Client, method: str, path: str, **body: Any) -> tuple[in
         return response.status, json.loads(text) if response.content_type == "application/json" else text
 
 
-def test_the_answers_of_the_original_service() -> None:
+def test_answers_are_those_of_the_original_service() -> None:
     async def doing(client: Client) -> None:
         status, made = await asked(client, "POST", "/session")
         assert status == 200
@@ -71,7 +71,7 @@ def test_the_answers_of_the_original_service() -> None:
     served(doing)
 
 
-def test_both_spellings_details_and_health() -> None:
+def test_spellings_details_and_health_are_served() -> None:
     async def doing(client: Client) -> None:
         assert await asked(client, "POST", "/sessions", json={"session_id": "mine", "seed": 3}) == (
             *(201, {"session_id": "mine"}),
@@ -86,7 +86,7 @@ def test_both_spellings_details_and_health() -> None:
     served(doing)
 
 
-def test_what_is_wrong_is_told_in_detail() -> None:
+def test_errors_are_told_in_detail() -> None:
     async def doing(client: Client) -> None:
         await asked(client, "POST", "/sessions", json={"session_id": "a"})
         execute = "/session/a/execute"
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_told_in_detail() -> None:
     served(doing)
 
 
-def test_a_deadline_is_a_504_with_what_was_printed() -> None:
+def test_deadline_is_a_504_with_what_was_printed() -> None:
     async def doing(client: Client) -> None:
         await asked(client, "POST", "/sessions", json={"session_id": "a"})
         body = {"code": "print('before')\nwhile True: pass", "timeout": 2}
@@ -164,7 +164,7 @@ def test_sub_calls_come_as_a_stream_of_events() -> None:
     assert (result["event"], result["stdout"], result["calls"]) == ("result", "['P', 'Q'] R\n", 3)
 
 
-def test_a_fork_has_had_the_same_done_to_it() -> None:
+def test_fork_repeats_the_history_of_its_session() -> None:
     async def doing(client: Client) -> str:
         await asked(client, "POST", "/sessions", json={"session_id": "a"})
         await asked(client, "POST", "/session/a/execute", json={"code": "x = 5"})
@@ -224,7 +224,7 @@ def _stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_stored")
-def test_values_that_were_put_again_are_dropped_and_contexts_of_cells_bounded() -> None:
+def test_replaced_values_are_dropped_and_contexts_bounded() -> None:
     big = json.dumps("x" * (10 << 20)).encode()
 
     async def doing(client: Client) -> None:
@@ -277,7 +277,7 @@ def test_contexts_of_any_json_are_set_or_refused_by_422() -> None:
     served(doing)
 
 
-def test_a_full_manager_says_so() -> None:
+def test_full_manager_says_so() -> None:
     async def doing(client: Client) -> None:
         for _ in range(2):
             assert (await asked(client, "POST", "/session"))[0] == 200
@@ -296,7 +296,7 @@ def test_sessions_end_with_their_time() -> None:
     served(doing, Limits(ttl=0.2))
 
 
-def test_web_pages_foreign_hosts_and_those_without_the_token_are_refused() -> None:
+def test_pages_foreign_hosts_and_clients_without_token_are_refused() -> None:
     async def doing(client: Client) -> None:
         token = {"Authorization": "Bearer secret"}
         assert (await asked(client, "GET", "/health"))[0] == 200
@@ -319,7 +319,7 @@ async def echo(call: SubCall) -> Sequence[str]:
     return [f"{call.name}: {prompt}" for prompt in call.prompts]
 
 
-def test_a_session_at_a_manager_is_like_one_here() -> None:
+def test_session_at_a_manager_is_like_one_here() -> None:
     async def doing(client: Client) -> list[CellResult]:
         async with RemotePool(str(client.make_url("/")), "secret") as pool:
             session = pool.open()
@@ -367,7 +367,7 @@ def test_sessions_are_made_ahead_and_ended_where_nobody_takes_them() -> None:
     served(doing)
 
 
-def test_where_none_can_be_made_ahead_sessions_are_made_when_they_are_used() -> None:
+def test_sessions_are_made_on_use_where_none_can_be_made_ahead() -> None:
     async def doing(client: Client) -> None:
         async with RemotePool(str(client.make_url("/"))) as pool:
             sessions = Sessions(pool, ahead=3)
@@ -384,7 +384,7 @@ def test_where_none_can_be_made_ahead_sessions_are_made_when_they_are_used() -> 
         served(doing, Limits(sessions=1))
 
 
-def test_a_session_comes_back_where_its_manager_was_started_anew() -> None:
+def test_session_comes_back_after_its_manager_restarted() -> None:
     prompts: list[str] = []
 
     async def answer(call: SubCall) -> Sequence[str]:
@@ -405,7 +405,7 @@ def test_a_session_comes_back_where_its_manager_was_started_anew() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_no_manager_and_no_token_are_said_before_anything_is_spent(token: str) -> None:
+def test_missing_manager_or_token_is_told_before_spending(token: str) -> None:
     async def entered(url: str) -> None:
         async with RemotePool(url, token):
             pass
@@ -447,7 +447,7 @@ def test_garbled_and_full_managers_are_faults(monkeypatch: pytest.MonkeyPatch) -
         asyncio.run(garbled())
 
 
-def test_a_manager_that_is_too_slow_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manager_that_is_too_slow_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.wasm.client._LATE", 0.2)
     asked: list[str] = []
 

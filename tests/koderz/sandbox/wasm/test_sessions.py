@@ -35,7 +35,7 @@ def test_cells_share_one_namespace(within: Done) -> None:
     assert shown.stdout == "{'x': 'int', 'f': 'function'}\n"
 
 
-def test_variables_are_told_by_value_where_they_are_small_else_by_type_and_size(within: Done) -> None:
+def test_variables_are_told_by_value_or_by_type_and_size(within: Done) -> None:
     code = (
         "n, t, l = 3, 'text', [1, {'a': None}]\nbig = 'x' * 5000\nlong = list(range(9999))\no = object()\n_hidden = 1"
     )
@@ -69,7 +69,7 @@ def test_cells_ask_models_and_wait_for_them(within: Done) -> None:
     assert alone.stdout.startswith("Error: ")
 
 
-def test_an_answer_that_raises_ends_the_cell_and_the_session_lives_on(within: Done) -> None:
+def test_answer_that_raises_ends_the_cell_alone(within: Done) -> None:
     async def doing(pool: Pool) -> CellResult:
         async def broken(call: SubCall) -> Sequence[str]:
             raise Fault("the server is gone")
@@ -83,7 +83,7 @@ def test_an_answer_that_raises_ends_the_cell_and_the_session_lives_on(within: Do
     assert within(doing).stdout == "1\n"
 
 
-def test_a_session_ends_when_answer_is_ready(within: Done) -> None:
+def test_session_ends_when_answer_is_ready(within: Done) -> None:
     found = within(lambda pool: pool.open().run("answer['content'] = 42\nanswer['ready'] = True"))
     assert found.final_answer == "42"
 
@@ -94,7 +94,7 @@ def test_dates_are_parsed(within: Done) -> None:
     assert (found.stdout, found.error) == ("2023-05-06\n", None)
 
 
-def test_the_clock_and_chance_repeat(within: Done) -> None:
+def test_clock_and_randomness_repeat(within: Done) -> None:
     code = (
         "import datetime, random, secrets, time, uuid\n"
         "print(time.time(), time.monotonic(), datetime.datetime.now(), uuid.uuid4(), random.random(), "
@@ -128,7 +128,7 @@ def test_variables_are_put_and_read_also_large_ones(within: Done, tmp_path: Path
     assert (n, nothing) == ("7", None)
 
 
-def test_a_session_survives_the_death_of_its_worker(within: Done) -> None:
+def test_session_survives_the_death_of_its_worker(within: Done) -> None:
     asked = []
 
     async def answer(call: SubCall) -> Sequence[str]:
@@ -151,7 +151,7 @@ def test_a_session_survives_the_death_of_its_worker(within: Done) -> None:
     assert asked == ["zeroth", "first", "second"]  # none is asked for twice
 
 
-def test_a_worker_that_takes_no_request_is_not_chosen_again(within: Done, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_takes_no_request_is_not_chosen_again(within: Done, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: bytes) -> None:
         raise BrokenPipeError
 
@@ -168,7 +168,7 @@ def test_a_worker_that_takes_no_request_is_not_chosen_again(within: Done, monkey
     assert after is not before
 
 
-def test_a_fork_goes_its_own_way(within: Done) -> None:
+def test_fork_goes_its_own_way(within: Done) -> None:
     async def doing(pool: Pool) -> list[CellResult]:
         session = pool.open()
         await session.run("x = [llm_query('q')]", echo)
@@ -179,7 +179,7 @@ def test_a_fork_goes_its_own_way(within: Done) -> None:
     assert (fork.stdout, session.stdout) == ("['llm_query: q', 2]\n", "['llm_query: q']\n")
 
 
-def test_one_cell_at_a_time(within: Done) -> None:
+def test_cells_run_one_at_a_time(within: Done) -> None:
     async def doing(pool: Pool) -> None:
         session, asked, enough = pool.open(), asyncio.Event(), asyncio.Event()
 
@@ -198,7 +198,7 @@ def test_one_cell_at_a_time(within: Done) -> None:
     within(doing)
 
 
-def test_a_stopped_cell_is_stopped_at_the_same_call_again(within: Done) -> None:
+def test_stopped_cell_is_stopped_at_the_same_call_again(within: Done) -> None:
     async def doing(pool: Pool) -> tuple[CellResult, CellResult]:
         session = pool.open()
         stopped = await session.run("while True: print(llm_query('q'))", echo, only_calls=3)

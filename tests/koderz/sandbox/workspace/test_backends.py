@@ -13,7 +13,7 @@ from tests.conftest import Shell
 from tests.koderz.sandbox.workspace.test_docker import stand_in
 
 
-def test_the_variable_names_it() -> None:
+def test_backend_is_named_by_the_variable() -> None:
     assert asyncio.run(chosen({"SANDBOX_BACKEND": "uncontained"})) == "uncontained"
     with pytest.raises(KoderzError, match="SANDBOX_BACKEND=dokcer: there are local"):
         asyncio.run(chosen({"SANDBOX_BACKEND": "dokcer"}))
@@ -29,7 +29,7 @@ def test_docker_is_taken_where_a_daemon_answers_and_else_this_machine(
     assert asyncio.run(chosen({})) == "docker"
 
 
-def test_where_it_can_t_run_it_is_exit_4_and_never_another(koderz: Shell) -> None:
+def test_backend_that_cannot_run_exits_with_4(koderz: Shell) -> None:
     koderz("rollouts", "sample", "tasks")
     (koderz.folder / "one.toml").write_text('[[tasks]]\nprepared_dir = "tasks/median"\nagent = "nop"\n')
     words, environ = ("rollouts", "run", "one.toml"), {"DOCKER_HOST": "tcp://127.0.0.1:9"}

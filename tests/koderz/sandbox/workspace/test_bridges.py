@@ -45,7 +45,7 @@ async def reached(backend: Any, place: Path) -> Ended:
 
 
 @pytest.mark.parametrize("kind", ["own namespaces", "bubblewrap", "docker", "modal", "uncontained"])
-def test_a_bridge_is_reached(
+def test_bridge_is_reached(
     kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     if kind == "docker":

@@ -136,7 +136,7 @@ def asked(state: Path, word: str) -> list[list[str]]:
     return [words for words in plain if words[0] == word]
 
 
-def test_a_command_runs_in_a_container_of_its_own_without_network(state: Path, place: Path) -> None:
+def test_command_runs_in_a_container_of_its_own_without_network(state: Path, place: Path) -> None:
     ended = ran("pwd; echo new > file; echo $MODE; exit 3", place, environment={"MODE": "a=b"})
     assert (ended.status, ended.output, ended.cause) == (3, "/workspace\na=b\n", "")
     assert (place / "checkout/file").read_text() == "new\n"
@@ -158,7 +158,7 @@ def test_home_and_mounts_are_there(state: Path, place: Path, tmp_path: Path) -> 
     assert ended.output.endswith("refused\ntwo\nlines")
 
 
-def test_an_image_is_built_once_for_each_digest(state: Path, place: Path, tmp_path: Path) -> None:
+def test_image_is_built_once_for_each_digest(state: Path, place: Path, tmp_path: Path) -> None:
     context = tmp_path / "context"
     context.mkdir()
     (context / "Dockerfile").write_text("FROM x\n")
@@ -173,7 +173,7 @@ def test_an_image_is_built_once_for_each_digest(state: Path, place: Path, tmp_pa
     assert [words[words.index("--entrypoint") + 2] for words in asked(state, "run")][:2] == ["koderz-workspace:abc"] * 2
 
 
-def test_an_image_isn_t_made_of_what_is_hidden(state: Path, place: Path, tmp_path: Path) -> None:
+def test_image_leaves_out_what_is_hidden(state: Path, place: Path, tmp_path: Path) -> None:
     context = tmp_path / "context"
     for name in ("Dockerfile", "a/shown", "a/hidden", "tests/hidden"):
         (context / name).parent.mkdir(parents=True, exist_ok=True)
@@ -183,26 +183,24 @@ def test_an_image_isn_t_made_of_what_is_hidden(state: Path, place: Path, tmp_pat
     assert {path.relative_to(built).as_posix() for path in built.rglob("*")} == {"Dockerfile", "a", "a/shown"}
 
 
-def test_an_image_that_can_t_be_built_is_a_fault(state: Path, place: Path, tmp_path: Path) -> None:
+def test_image_that_cannot_be_built_is_a_fault(state: Path, place: Path, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("broken\n")
     with pytest.raises(Fault, match="docker build: no such instruction"):
         ran("true", place, image=Image(tmp_path, "abc"))
 
 
-def test_what_runs_too_long_is_stopped(state: Path, place: Path) -> None:
+def test_timeout_stops_a_command(state: Path, place: Path) -> None:
     ended = ran("echo begun; sleep 1000", place, Limits(seconds=2.0, grace=0.3))
     assert ended.cause == "timeout"
     assert asked(state, "stop")
 
 
-def test_what_the_host_says_of_memory_is_the_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
-) -> None:
+def test_memory_cause_is_the_hosts_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     stand_in(tmp_path, monkeypatch, inspected="true ")
     assert ran("exit 137", place).cause == "memory"
 
 
-def test_a_container_that_can_t_be_started_is_a_fault(
+def test_container_that_cannot_be_started_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path
 ) -> None:
     stand_in(tmp_path, monkeypatch, inspected="false no space left on device")
@@ -219,14 +217,14 @@ asyncio.run(Docker("x").run(Command(["bash", "-c", "touch begun; sleep 1000"]), 
 """
 
 
-def test_a_container_is_removed_when_koderz_is_killed(state: Path, place: Path) -> None:
+def test_container_is_removed_when_koderz_is_killed(state: Path, place: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", _KILLED, str(place)]) as koderz:
         wait_for((place / "checkout/begun").exists)
         koderz.send_signal(signal.SIGKILL)
     wait_for(lambda: asked(state, "rm"))
 
 
-def test_without_a_daemon_it_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+def test_missing_daemon_is_unreachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unreachable, match="docker"):
         ran("true", place)
@@ -251,7 +249,7 @@ def test_images_are_looked_up_here_and_where_they_are_pulled_from(state: Path, p
     assert [words[-1] for words in asked(state, "pull")] == ["me/there:1"]
 
 
-def test_an_image_that_is_nowhere_is_built_where_it_can_be_and_pushed_where_wanted(state: Path, tmp_path: Path) -> None:
+def test_missing_image_is_built_where_it_can_be_and_pushed_on_request(state: Path, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM x\n")
     looked_up(Image(tmp_path, "", "me/made:1", {"COMMIT": "abc"}), push=True)
     (built,) = asked(state, "build")
@@ -297,7 +295,7 @@ async def _talked(place: Path, *argv: str, limits: Limits | None = None) -> tupl
         return await talked(leg)
 
 
-def test_a_command_is_talked_to_and_clocked_with_all_its_processes(state: Path, place: Path) -> None:
+def test_timed_command_is_talked_to_and_clocked_with_its_processes(state: Path, place: Path) -> None:
     said, waited, used, ended = asyncio.run(_talked(place, "python3", "-c", LEG))
     assert said == b"readydone"
     assert used > 20_000_000 > waited
@@ -342,27 +340,27 @@ def test_koderz_reaches_what_listens_on_a_container_s_loopback(state: Path, plac
     assert asyncio.run(heard()) == (b"hello", "listens\n")
 
 
-def test_a_timed_command_that_isn_t_there_or_takes_too_long_is_ended(state: Path, place: Path) -> None:
+def test_timed_command_that_is_missing_or_too_slow_is_ended(state: Path, place: Path) -> None:
     assert asyncio.run(_talked(place, "no-such-program"))[3].status == 127
     *_, ended = asyncio.run(_talked(place, "sleep", "1000", limits=Limits(seconds=1.0, grace=0.2)))
     assert ended.cause == "timeout"
 
 
-def test_a_clock_that_can_t_be_started_is_a_fault(state: Path, place: Path) -> None:
+def test_clock_that_cannot_be_started_is_a_fault(state: Path, place: Path) -> None:
     (state.parent / "bin/bwrap").symlink_to("/bin/false")
     with pytest.raises(Fault, match="can't start a container"):
         asyncio.run(_talked(place, "true"))
 
 
 @pytest.mark.docker
-def test_a_real_container_is_clocked(place: Path) -> None:
+def test_real_container_is_clocked(place: Path) -> None:
     said, waited, used, ended = asyncio.run(_talked(place, "python3", "-c", LEG))
     assert (said, ended.status) == (b"readydone", 3)
     assert ended.cpu > used / 1e9 > 0.02 > waited / 1e9
 
 
 @pytest.mark.docker
-def test_a_real_container_has_no_network(place: Path) -> None:
+def test_real_container_has_no_network(place: Path) -> None:
     ended = ran("python3 -c 'import os, socket; print(os.listdir(\"/sys/class/net\"))'; echo x > file", place)
     assert ended.output == "['lo']\n"
     assert (place / "checkout/file").read_text() == "x\n"
@@ -384,7 +382,7 @@ def test_uncontained_commands_see_their_folders_where_they_lie(place: Path, tmp_
         asyncio.run(run("true", mounts=[Mount(tmp_path, "/tests")]))
 
 
-def test_what_an_uncontained_command_leaves_ends_with_it(place: Path) -> None:
+def test_uncontained_command_ends_with_its_children(place: Path) -> None:
     async def run(seconds: float) -> Ended:
         wanted = Command(["bash", "-c", "sleep 1000 & echo $!; wait"], limits=Limits(seconds=seconds, grace=0.2))
         return await Uncontained().run(wanted, place)

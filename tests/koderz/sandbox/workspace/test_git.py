@@ -67,7 +67,7 @@ def _diff(store: Store, checkout: Path, limit: int = MB) -> str:
     return asyncio.run(store.diff(checkout, limit))
 
 
-def test_the_history_is_one_commit_without_remote_or_later_object(store: Store, tmp_path: Path) -> None:
+def test_history_is_one_commit_without_remote_or_later_object(store: Store, tmp_path: Path) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     assert (checkout / "pkg/code.py").read_text() == "one\n"
     assert _own_git(checkout, "log", "--format=%s %an %ad").count("\n") == 0
@@ -80,11 +80,11 @@ def test_the_history_is_one_commit_without_remote_or_later_object(store: Store, 
     assert _own_git(checkout, "status", "--porcelain") == ""
 
 
-def test_the_baseline_is_the_same_commit_each_time(source: tuple[Path, str], store: Store, tmp_path: Path) -> None:
+def test_baseline_is_the_same_commit_each_time(source: tuple[Path, str], store: Store, tmp_path: Path) -> None:
     assert asyncio.run(_stored(source, tmp_path / "again")).commit == store.commit
 
 
-def test_a_diff_has_new_and_binary_files_and_no_ignored_ones(store: Store, tmp_path: Path) -> None:
+def test_diff_has_new_and_binary_files_and_no_ignored_ones(store: Store, tmp_path: Path) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     (checkout / "pkg/code.py").write_text("two\n")
     (checkout / "new").write_bytes(bytes(range(256)))
@@ -132,9 +132,7 @@ def _unreadable(checkout: Path, canary: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_hooks, _configuration, _no_repository, _nested, _unreadable])
-def test_a_diff_trusts_nothing_of_the_checkout(
-    store: Store, tmp_path: Path, spoil: Callable[[Path, Path], None]
-) -> None:
+def test_diff_trusts_nothing_of_the_checkout(store: Store, tmp_path: Path, spoil: Callable[[Path, Path], None]) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     spoil(checkout, tmp_path / "canary")
     (checkout / "pkg/code.py").write_text("two\n")
@@ -154,7 +152,7 @@ def test_attributes_don_t_hide_what_was_changed(store: Store, tmp_path: Path) ->
     assert (other / "notes.txt").read_bytes() == b"plain\r\n"
 
 
-def test_a_diff_that_is_too_large_is_cut(store: Store, tmp_path: Path) -> None:
+def test_diff_that_is_too_large_is_cut(store: Store, tmp_path: Path) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     (checkout / "large").write_text("x\n" * MB)
     with pytest.raises(DiffTooLargeError) as caught:
@@ -178,7 +176,7 @@ def test_a_diff_that_is_too_large_is_cut(store: Store, tmp_path: Path) -> None:
     ],
     ids=["outside", "into .git", "other text", "through a link", "none at all"],
 )
-def test_what_doesn_t_apply_changes_nothing(store: Store, tmp_path: Path, diff: str) -> None:
+def test_diff_that_does_not_apply_changes_nothing(store: Store, tmp_path: Path, diff: str) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     with pytest.raises(GitError):
         asyncio.run(git.apply(diff.encode(), checkout))
@@ -215,7 +213,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Store:
     ],
     ids=["exact", "without its last end of line", "other white space", "other context"],
 )
-def test_a_diff_may_fit_loosely(lines: Store, tmp_path: Path, diff: str, way: int, path: str, becomes: str) -> None:
+def test_diff_may_fit_loosely(lines: Store, tmp_path: Path, diff: str, way: int, path: str, becomes: str) -> None:
     checkout = tmp_path / "checkout"
     assert asyncio.run(lines.patched(checkout, diff.encode())) == git.WAYS[way]
     assert (checkout / path).read_text() == becomes
@@ -242,7 +240,7 @@ def test_a_diff_may_fit_loosely(lines: Store, tmp_path: Path, diff: str, way: in
         *(".git/config", "nested .git", "a script for ed"),
     ],
 )
-def test_what_fits_not_even_loosely_leaves_nothing(lines: Store, tmp_path: Path, diff: str) -> None:
+def test_diff_that_does_not_fit_even_loosely_leaves_nothing(lines: Store, tmp_path: Path, diff: str) -> None:
     checkout = tmp_path / "checkout"
     with pytest.raises(GitError):
         asyncio.run(lines.patched(checkout, diff.replace("{folder}", str(tmp_path)).encode()))
@@ -254,7 +252,7 @@ def test_what_fits_not_even_loosely_leaves_nothing(lines: Store, tmp_path: Path,
 @pytest.mark.parametrize(
     "source", ["../secret", "{folder}/secret", ".git/config", "pkg/../../secret", '"\\056\\056/secret"', "out/secret"]
 )
-def test_a_diff_takes_no_file_from_elsewhere(tmp_path: Path, word: str, source: str) -> None:
+def test_diff_takes_no_file_from_elsewhere(tmp_path: Path, word: str, source: str) -> None:
     (tmp_path / "secret").write_text("a key\n")
     tree = tmp_path / "tree"
     (tree / "pkg").mkdir(parents=True)
@@ -273,7 +271,7 @@ def test_a_diff_takes_no_file_from_elsewhere(tmp_path: Path, word: str, source: 
     assert (tmp_path / "secret").exists()
 
 
-def test_a_diff_may_copy_rename_remove_and_hold_any_bytes(tmp_path: Path) -> None:
+def test_diff_may_copy_rename_remove_and_hold_any_bytes(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     before = {"ä b.py": b"one\ntwo\nthree\n", "crlf.txt": b"one\r\ntwo\r\n", "old.bin": bytes(range(256))}
@@ -312,18 +310,18 @@ def test_files_are_never_written_through_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", ".git/config", "a/.git/hooks/x"])
-def test_no_path_leads_out(tmp_path: Path, path: str) -> None:
+def test_paths_do_not_lead_out(tmp_path: Path, path: str) -> None:
     with pytest.raises(KoderzError, match="leads out"):
         git.write(tmp_path, path, b"")
 
 
 @pytest.mark.parametrize("source", ["ssh://host/x", "ext::sh -c touch% /tmp/x", "git://host/x", "-x", "http://host/x"])
-def test_other_protocols_are_refused(tmp_path: Path, source: str) -> None:
+def test_foreign_protocols_are_refused(tmp_path: Path, source: str) -> None:
     with pytest.raises(GitError):
         asyncio.run(git.export(source, "HEAD", tmp_path))
 
 
-def test_a_part_of_a_repository_can_be_taken(source: tuple[Path, str], tmp_path: Path) -> None:
+def test_part_of_a_repository_can_be_taken(source: tuple[Path, str], tmp_path: Path) -> None:
     below, only = tmp_path / "below", tmp_path / "only"
     below.mkdir()
     only.mkdir()
@@ -334,7 +332,7 @@ def test_a_part_of_a_repository_can_be_taken(source: tuple[Path, str], tmp_path:
 
 
 @pytest.mark.parametrize("back", ["", "^", "~1"])
-def test_a_commit_by_its_whole_hash_is_fetched_alone(source: tuple[Path, str], tmp_path: Path, back: str) -> None:
+def test_commit_by_its_whole_hash_is_fetched_alone(source: tuple[Path, str], tmp_path: Path, back: str) -> None:
     repository, first = Path(shutil.copytree(source[0], tmp_path / "own")), source[1]
     commit = f"{_own_git(repository, 'rev-parse', 'HEAD')}{back}" if back else first
     (repository / "other.py").write_text("other = True\n")
@@ -348,7 +346,7 @@ def test_a_commit_by_its_whole_hash_is_fetched_alone(source: tuple[Path, str], t
     assert (tree / "pkg/code.py").read_text() == "one\n"
 
 
-def test_what_is_put_back_is_a_file_a_link_or_nothing(tmp_path: Path) -> None:
+def test_restore_puts_back_files_links_or_nothing(tmp_path: Path) -> None:
     secret, before, tree = tmp_path / "secret", tmp_path / "before", tmp_path / "tree"
     for folder in (secret, before, tree, before / "real", tree / "tests"):
         folder.mkdir()
@@ -377,7 +375,7 @@ _GIT_NAMES = [
 @pytest.mark.parametrize("below", ["", "pkg/"])
 @pytest.mark.parametrize("name", _GIT_NAMES)
 @pytest.mark.parametrize("is_folder", [True, False], ids=["folder", "file"])
-def test_a_name_that_git_refuses_is_removed_and_the_rest_is_in_the_diff(
+def test_name_that_git_refuses_is_removed_from_the_diff(
     store: Store, tmp_path: Path, name: str, below: str, is_folder: bool
 ) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
@@ -402,7 +400,7 @@ def _socket(path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "reported"), [("pkg/code.py", True), (".gitattributes", True), ("sub/.gitignore", True), ("s.sock", False)]
 )
-def test_a_special_file_is_removed_and_in_the_place_of_the_commit_s_reported(
+def test_special_file_is_removed_and_reported(
     store: Store, tmp_path: Path, make: Callable[[Path], None], path: str, reported: bool
 ) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
@@ -417,7 +415,7 @@ def test_a_special_file_is_removed_and_in_the_place_of_the_commit_s_reported(
 
 
 @pytest.mark.parametrize("target", ["../.git", "/", "nowhere"])
-def test_a_link_named_like_a_repository_hides_nothing(store: Store, tmp_path: Path, target: str) -> None:
+def test_link_named_like_a_repository_hides_nothing(store: Store, tmp_path: Path, target: str) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     (checkout / "sub").mkdir()
     (checkout / "sub/new").write_text("new\n")
@@ -429,7 +427,7 @@ def test_a_link_named_like_a_repository_hides_nothing(store: Store, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", [".gitmodules", ".GITMODULES", "gitmod~1"])
-def test_a_link_in_the_place_of_settings_is_removed(store: Store, tmp_path: Path, name: str) -> None:
+def test_link_in_the_place_of_settings_is_removed(store: Store, tmp_path: Path, name: str) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     (checkout / name).symlink_to("/etc/passwd")
     change = asyncio.run(store.change(checkout, MB))
@@ -437,7 +435,7 @@ def test_a_link_in_the_place_of_settings_is_removed(store: Store, tmp_path: Path
     assert change.removed == [f"{name}: git takes no link for it"]
 
 
-def test_a_worktree_or_clone_within_loses_its_git_alone(store: Store, tmp_path: Path) -> None:
+def test_worktree_or_clone_within_loses_its_git_alone(store: Store, tmp_path: Path) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     for name in ("clone", "deep/er"):
         (checkout / name).mkdir(parents=True)
@@ -451,7 +449,7 @@ def test_a_worktree_or_clone_within_loses_its_git_alone(store: Store, tmp_path: 
 
 
 @pytest.mark.parametrize("where", ["new", "pkg/code.py"])
-def test_what_is_too_large_is_not_read_by_git(
+def test_file_that_is_too_large_is_not_read_by_git(
     store: Store, tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sparse file takes no disk, and a minute of git's time. Ignored ones don't count."""
@@ -474,7 +472,7 @@ def test_what_is_too_large_is_not_read_by_git(
     assert "add" not in asked
 
 
-def test_too_many_files_are_not_read_by_git(store: Store, tmp_path: Path) -> None:
+def test_files_above_the_limit_are_not_read_by_git(store: Store, tmp_path: Path) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     for number in range(50):
         (checkout / f"empty{number}").touch()

@@ -19,7 +19,7 @@ from tests.conftest import PATIENCE, are_gone, descendants, wait_for
 from tests.koderz.sandbox.workspace.conftest import Runs
 
 
-def test_it_works_in_its_checkout_which_is_the_host_s_folder(runs: Runs, place: Path) -> None:
+def test_command_works_in_its_checkout_on_the_host(runs: Runs, place: Path) -> None:
     ended = runs("pwd; echo new > file; git --version; exit 3")
     assert (ended.status, ended.cause) == (3, "")
     assert ended.output.startswith("/workspace\ngit version")
@@ -31,7 +31,7 @@ def test_home_and_tmp_are_kept_from_one_command_to_the_next(runs: Runs) -> None:
     assert runs("cat ~/mine /tmp/mine").output == "here\nthere\n"
 
 
-def test_it_has_the_python_of_the_path(runs: Runs) -> None:
+def test_command_has_the_python_of_the_path(runs: Runs) -> None:
     found = runs("python3 -c 'import sys; print(sys.executable, sys.prefix)'").output.split()
     assert found == [userland.python().executable, userland.python().prefixes[0]]
 
@@ -54,7 +54,7 @@ def test_it_has_the_python_of_the_path(runs: Runs) -> None:
         "chmod 777 /; touch /canary",
     ],
 )
-def test_it_reaches_nothing_else(runs: Runs, tmp_path: Path, line: str) -> None:
+def test_command_reaches_nothing_else(runs: Runs, tmp_path: Path, line: str) -> None:
     (tmp_path / "canary").write_text("secret")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -63,14 +63,14 @@ def test_it_reaches_nothing_else(runs: Runs, tmp_path: Path, line: str) -> None:
     assert "secret" not in ended.output
 
 
-def test_a_read_only_checkout_can_t_be_changed(runs: Runs, place: Path) -> None:
+def test_read_only_checkout_cannot_be_changed(runs: Runs, place: Path) -> None:
     (place / "checkout").mkdir()
     (place / "checkout/file").write_text("old")
     assert runs("cat file && echo new > file", read_only=True).status
     assert (place / "checkout/file").read_text() == "old"
 
 
-def test_what_is_mounted_can_be_read_and_not_written(runs: Runs, tmp_path: Path) -> None:
+def test_mount_can_be_read_and_not_written(runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("shown")
     mounts = [Mount(tmp_path, "/opt/koderz/shown")]
     assert runs("cat /opt/koderz/shown/file; echo x > /opt/koderz/shown/file", mounts=mounts).output.startswith("shown")
@@ -122,13 +122,13 @@ async def _received(running: Running, seconds: float) -> bytes:
                 await asyncio.sleep(0.02)
 
 
-def test_what_runs_too_long_ends_with_all_that_it_started(runs: Runs) -> None:
+def test_timeout_ends_a_command_with_its_children(runs: Runs) -> None:
     ended = runs("trap '' TERM; (trap '' TERM; sleep 1000) & sleep 1000; sleep 1000", Limits(seconds=0.3, grace=0.3))
     assert ended.cause == "timeout"
     assert ended.seconds < PATIENCE
 
 
-def test_what_it_leaves_in_the_background_ends_with_it(runs: Runs) -> None:
+def test_background_processes_end_with_the_command(runs: Runs) -> None:
     ended = runs("sleep 1000 & setsid sleep 1000 & disown -a; echo done")
     assert (ended.status, ended.output) == (0, "done\n")
 
@@ -144,23 +144,23 @@ _HOLD = "python3 -c 'import time; kept = bytearray(80 << 20); time.sleep(1000)' 
         ("head -c 30000000 /dev/zero > a; cp a b; cp a c; sleep 1000", Limits(disk_mb=50), "disk"),
     ],
 )
-def test_all_its_processes_together_are_limited(runs: Runs, line: str, limits: Limits, cause: str) -> None:
+def test_process_limit_holds_for_all_together(runs: Runs, line: str, limits: Limits, cause: str) -> None:
     assert runs(line, limits).cause == cause
 
 
-def test_no_process_has_more_than_all_of_them(runs: Runs) -> None:
+def test_memory_of_a_process_is_limited_to_the_total(runs: Runs) -> None:
     assert "MemoryError" in runs("python3 -c 'bytearray(300 << 20)'", Limits(memory_mb=200)).output
     assert runs("head -c 3000000 /dev/zero > large", Limits(disk_mb=1)).status
 
 
-def test_too_much_output_is_cut_in_the_middle(runs: Runs) -> None:
+def test_output_beyond_the_limit_is_cut_in_the_middle(runs: Runs) -> None:
     ended = runs("echo first; seq 100000; echo last", Limits(output_bytes=1000))
     assert ended.output.startswith("first\n1\n")
     assert ended.output.endswith("last\n")
     assert len(ended.output) < 1100
 
 
-def test_a_missing_program_is_no_fault(runs: Runs) -> None:
+def test_missing_program_is_no_fault(runs: Runs) -> None:
     assert runs("exec no-such-program").status == 127
 
 
@@ -174,7 +174,7 @@ for word in iter(lambda: os.read(3, 10), b""):
 """
 
 
-def test_a_command_on_its_core_is_talked_to_and_clocked_from_outside(local: Local, place: Path) -> None:
+def test_timed_command_is_talked_to_and_clocked_from_outside(local: Local, place: Path) -> None:
     core = min(os.sched_getaffinity(0))
 
     async def talk() -> tuple[str, int, int, Ended]:
@@ -210,7 +210,7 @@ for word in iter(lambda: os.read(3, 10), b""):
 """
 
 
-def test_a_command_stays_on_its_core(local: Local, place: Path) -> None:
+def test_timed_command_stays_on_its_core(local: Local, place: Path) -> None:
     async def talk() -> bytes:
         loop = asyncio.get_running_loop()
         wanted = Command(["python3", "-c", _MOVING], core=min(os.sched_getaffinity(0)), limits=Limits(seconds=PATIENCE))
@@ -266,7 +266,7 @@ def test_processes_that_nobody_waits_for_are_in_a_command_s_cpu(local: Local, pl
     assert ended.cpu > 0.05
 
 
-def test_a_command_that_is_left_ends(local: Local, place: Path) -> None:
+def test_timed_command_that_is_left_ends(local: Local, place: Path) -> None:
     async def leave() -> bool:
         async with local.started(Command(["sleep", "1000"], forks=False), place) as leg:
             assert await leg.cpu() > 0
@@ -279,7 +279,7 @@ def test_a_command_that_is_left_ends(local: Local, place: Path) -> None:
     assert asyncio.run(leave())
 
 
-def test_a_command_that_ends_at_once_closes_the_channel(local: Local, place: Path) -> None:
+def test_timed_command_that_ends_at_once_closes_the_channel(local: Local, place: Path) -> None:
     async def listen() -> tuple[bytes, int]:
         async with local.started(Command(["no-such-program"]), place) as leg:
             said = await asyncio.get_running_loop().sock_recv(leg.channel, 100)
@@ -288,7 +288,7 @@ def test_a_command_that_ends_at_once_closes_the_channel(local: Local, place: Pat
     assert asyncio.run(listen()) == (b"", 127)
 
 
-def test_without_forks_there_are_threads_and_no_other_processes(runs: Runs) -> None:
+def test_threads_run_and_processes_do_not_without_forks(runs: Runs) -> None:
     line = (
         "exec python3 -c 'import os, subprocess, threading\n"
         "t = threading.Thread(target=print, args=[1]); t.start(); t.join()\n"
@@ -314,7 +314,7 @@ asyncio.run(main())
 """
 
 
-def test_nothing_is_left_when_koderz_is_killed(runs: Runs) -> None:
+def test_killed_koderz_leaves_nothing(runs: Runs) -> None:
     with subprocess.Popen([sys.executable, "-c", _KILLED], stdout=subprocess.PIPE, text=True) as koderz:
         assert koderz.stdout
         place = Path(koderz.stdout.readline().strip())

@@ -75,7 +75,7 @@ def _told(ended: Ended) -> Any:
     return json.loads(next(line for line in ended.output.splitlines() if line.startswith("{")))
 
 
-def test_a_fork_is_held_to_what_a_program_is_held_to_and_sees_the_same(
+def test_fork_has_the_limits_and_view_of_a_program(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
@@ -96,7 +96,7 @@ def test_a_fork_is_held_to_what_a_program_is_held_to_and_sees_the_same(
         ("import wave", {"PATH": "/usr/local/bin:/usr/bin:/bin"}),
     ],
 )
-def test_a_script_runs_as_a_program_where_none_can_be_forked(
+def test_script_runs_as_a_program_where_forks_are_impossible(
     tmp_path: Path, place: Path, load: str, environment: dict[str, str]
 ) -> None:
     warm, cold = _ran(tmp_path, load, place, environment)

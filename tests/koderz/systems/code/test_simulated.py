@@ -75,7 +75,7 @@ def is_right(task: Task, reply: str) -> bool:
     return judged({("", 0): with_tests(task, reply)})[("", 0)]
 
 
-def test_it_satisfies_the_protocol_of_models_and_costs_nothing() -> None:
+def test_simulated_model_satisfies_the_protocol_and_costs_nothing() -> None:
     model: Model = Simulated(TASKS)
     completion = asyncio.run(model.complete(asked(TASKS[0]), COLD))
     assert str(model.name) == "simulated"
@@ -86,7 +86,7 @@ def test_it_satisfies_the_protocol_of_models_and_costs_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_every_right_version_of_a_task_passes_its_tests_and_nearly_every_wrong_one_fails() -> None:
+def test_simulated_versions_pass_or_fail_as_labelled() -> None:
     some = TASKS[::7]
     versions = {task.id: Versions(task, seed=1) for task in some}
     right = {(t.id, n): with_tests(t, f"```python\n{p}\n```") for t in some for n, p in enumerate(versions[t.id].right)}
@@ -96,7 +96,7 @@ def test_every_right_version_of_a_task_passes_its_tests_and_nearly_every_wrong_o
 
 
 @pytest.mark.slow
-def test_some_tasks_are_right_at_once_some_after_feedback_and_some_never() -> None:
+def test_simulated_tasks_succeed_at_once_after_feedback_or_never() -> None:
     model = Simulated(TASKS)
     rounds: dict[str, int | None] = {}
     programs: dict[tuple[str, int], str] = {}
@@ -113,7 +113,7 @@ def test_some_tasks_are_right_at_once_some_after_feedback_and_some_never() -> No
     assert outcomes["at once"] == 6
 
 
-def test_the_same_seed_gives_the_same_replies_in_any_order() -> None:
+def test_seed_determines_replies_in_any_order() -> None:
     messages = [asked(task) for task in TASKS[:20]]
     first = [completed(Simulated(TASKS, seed=4), each) for each in messages]
     model = Simulated(TASKS, seed=4)
@@ -121,7 +121,7 @@ def test_the_same_seed_gives_the_same_replies_in_any_order() -> None:
     assert first == again[::-1]
 
 
-def test_another_seed_is_another_model() -> None:
+def test_seed_changes_the_model() -> None:
     messages = [asked(task) for task in TASKS[:20]]
     one, other = Simulated(TASKS, seed=1), Simulated(TASKS, seed=2)
     assert [completed(one, each) for each in messages] != [completed(other, each) for each in messages]
@@ -143,7 +143,7 @@ def test_skill_sets_how_many_tasks_are_right_at_once(skill: float, right: bool) 
     assert share == 1.0 if right else share < 0.1
 
 
-def test_a_skill_of_one_is_right_at_every_temperature() -> None:
+def test_skill_of_1_is_right_at_every_temperature() -> None:
     model = Simulated(TASKS, skill=1.0)
     warm = [completed(model, asked(TASKS[0]), Sampling(temperature=1.0, seed=n)).text for n in range(10)]
     assert all(judged({("", n): with_tests(TASKS[0], reply) for n, reply in enumerate(warm)}).values())
@@ -156,13 +156,13 @@ def test_tasks_of_the_same_name_are_told_apart_by_their_prompts() -> None:
     assert all(is_right(task, completed(model, asked(task)).text) for task in twins)
 
 
-def test_a_helper_in_a_prompt_is_not_taken_for_the_task() -> None:
+def test_helper_in_a_prompt_is_not_taken_for_the_task() -> None:
     make_palindrome = TASKS[10]
     assert "def is_palindrome" in make_palindrome.prompt
     assert is_right(make_palindrome, completed(Simulated(TASKS, skill=1.0), asked(make_palindrome)).text)
 
 
-def test_a_whole_reference_and_a_prose_prompt_work_like_a_body() -> None:
+def test_reference_and_prose_prompt_work_like_a_body() -> None:
     tests = "def check(candidate):\n    assert candidate(2) == 4"
     reference = "import math\ndef square(x):\n    return int(math.pow(x, 2))"
     asked = Function("square", tests, reference)
@@ -173,13 +173,13 @@ def test_a_whole_reference_and_a_prose_prompt_work_like_a_body() -> None:
 
 
 @pytest.mark.parametrize("reference", ["", "no python at all ((", "class Answer:\n    pass\n"])
-def test_a_task_without_a_usable_reference_is_answered_with_a_stub(reference: str) -> None:
+def test_task_without_a_usable_reference_gets_a_stub(reference: str) -> None:
     payload = replace(TASKS[0].payload, reference=reference)
     task = replace(TASKS[0], payload=payload, prompt="Write has_close_elements(numbers, threshold).")
     assert "has_close_elements" in told(Simulated([task], skill=1.0), task.prompt)
 
 
-def test_a_task_that_it_was_not_given_is_said_to_be_unknown() -> None:
+def test_task_that_is_unknown_is_told() -> None:
     assert "simulated model" in told(Simulated(TASKS[:1]), "Write def quite_another_thing(x):")
 
 
@@ -206,7 +206,7 @@ def test_guidance_in_the_prompt_mends_some_tasks() -> None:
     assert sum(judged(guided).values()) > sum(judged(plain).values())
 
 
-def test_the_replies_have_the_shapes_that_real_models_use() -> None:
+def test_reply_shapes_are_those_of_real_models() -> None:
     model = Simulated(TASKS)
     replies = [completed(model, asked(task)) for task in TASKS]
     texts = [reply.text for reply in replies]
@@ -223,14 +223,14 @@ def test_the_replies_have_the_shapes_that_real_models_use() -> None:
 
 
 @pytest.mark.slow
-def test_at_most_one_task_in_a_hundred_meets_an_endless_loop() -> None:
+def test_endless_loops_meet_at_most_1_task_in_100() -> None:
     for seed in range(3):
         model = Simulated(TASKS, seed=seed)
         replies = [completed(model, asked(task)).text for task in TASKS]
         assert sum("while position < 1:" in reply for reply in replies) <= 2
 
 
-def test_a_reply_ends_at_its_token_limit_and_before_a_stop_text() -> None:
+def test_reply_ends_at_its_token_limit_and_before_a_stop_text() -> None:
     model = Simulated(TASKS, skill=1.0)
     whole = completed(model, asked(TASKS[0]))
     short = completed(model, asked(TASKS[0]), replace(COLD, max_tokens=5))
@@ -267,7 +267,7 @@ def test_faults_come_at_their_rate_and_a_retry_can_succeed() -> None:
     assert len({outcome.text for outcome in outcomes if isinstance(outcome, Completion)}) == 1
 
 
-def test_no_fault_comes_unasked() -> None:
+def test_simulated_faults_come_on_request_alone() -> None:
     with pytest.raises(Fault):
         completed(Simulated(TASKS, fault_rate=1.0), asked(TASKS[0]))
     assert completed(Simulated(TASKS), asked(TASKS[0])).text

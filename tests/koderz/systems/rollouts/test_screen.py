@@ -16,7 +16,7 @@ from koderz.systems.rollouts.screen import completed
         (["launch_failed"], 4, (False, "0 of 4 tasks completed, 1 launch_failed")),
     ],
 )
-def test_all_tasks_are_completed_only_where_each_was_launched(
+def test_tasks_are_completed_only_where_each_was_launched(
     statuses: list[str], total: int, told: tuple[bool, str]
 ) -> None:
     assert completed({f"stamp-{number}": status for number, status in enumerate(statuses)}, total) == told
