@@ -77,7 +77,7 @@ def found_in(koderz: Shell) -> list[str]:
     return sorted({str(path.relative_to(koderz.folder)) for path, text in written(koderz.folder) if KEY[:24] in text})
 
 
-def test_a_key_in_the_path_is_on_no_record_and_given_again(koderz: Shell) -> None:
+def test_address_with_a_key_is_on_no_record_and_given_again(koderz: Shell) -> None:
     env = {"KODERZ_SINKS": "json,memory"}
     with answering(CODE.reply, 0.1, Below) as (server, asked):
         url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
@@ -100,7 +100,7 @@ def test_a_key_in_the_path_is_on_no_record_and_given_again(koderz: Shell) -> Non
     assert not any(KEY in text for text in told)
 
 
-def test_an_address_without_secrets_is_resumed_without_it(koderz: Shell) -> None:
+def test_address_without_secrets_is_resumed_from_the_record(koderz: Shell) -> None:
     with answering(CODE.reply, 0.1) as (server, asked):
         url, env = server["OPENAI_BASE_URL"], {"OPENAI_API_KEY": "none"}
         kill_after(6, lambda: asked, koderz.start(*CODE.command, "--base-url", url, env=env))
@@ -110,7 +110,7 @@ def test_an_address_without_secrets_is_resumed_without_it(koderz: Shell) -> None
     assert koderz.summary()["status"] == "complete"
 
 
-def test_a_run_of_an_earlier_version_is_resumed_at_the_address_on_its_record(koderz: Shell) -> None:
+def test_address_on_record_of_an_earlier_version_is_resumed(koderz: Shell) -> None:
     with answering(CODE.reply, 0.1, Below) as (server, asked):
         url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
         env = {"OPENAI_API_KEY": "none", "KODERZ_SINKS": "json,memory"}
@@ -122,7 +122,7 @@ def test_a_run_of_an_earlier_version_is_resumed_at_the_address_on_its_record(kod
     assert found_in(koderz) == [str(journal.relative_to(koderz.folder))]
 
 
-def test_an_address_from_koderz_toml_gets_no_key_when_a_run_is_taken_up(koderz: Shell) -> None:
+def test_address_of_koderz_toml_gets_no_key_on_resume(koderz: Shell) -> None:
     with answering(CODE.reply, 0.1, Below) as (server, asked):
         url, env = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1"), {"OPENAI_API_KEY": "a-key-of-mine"}
         kill_after(6, lambda: asked, koderz.start(*CODE.command, "--base-url", url, env=env))
@@ -137,7 +137,7 @@ def test_an_address_from_koderz_toml_gets_no_key_when_a_run_is_taken_up(koderz: 
 
 
 @pytest.mark.slow
-def test_on_modal_the_address_is_whole_for_workers_and_not_in_the_volume(on_modal: Remote, tmp_path: Path) -> None:
+def test_address_on_modal_is_whole_for_workers_and_not_in_the_volume(on_modal: Remote, tmp_path: Path) -> None:
     with answering(CODE.reply, 0, Below) as (server, _):
         url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
         on_modal("benchmark", 0, 2, *_ASKED, "--base-url", url, "--mode", "zero-shot", "--engine", "modal", "--detach")
@@ -156,7 +156,7 @@ def test_on_modal_the_address_is_whole_for_workers_and_not_in_the_volume(on_moda
 
 @pytest.mark.slow
 @pytest.mark.parametrize("server", [Below, ModelServer])
-def test_an_agent_at_the_bridge_leaves_no_key(koderz: Shell, fakes: dict[str, str], server: type[ModelServer]) -> None:
+def test_agent_at_the_bridge_leaves_no_key(koderz: Shell, fakes: dict[str, str], server: type[ModelServer]) -> None:
     env = {**fakes, "OPENAI_API_KEY": "none", "KODERZ_SINKS": "json,memory"}
     with answering(lambda _: "Done.", 0, server) as (environ, _):
         url = environ["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
@@ -196,7 +196,7 @@ def test_errors_do_not_tell_of_the_key(koderz: Shell) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["code", *CASES])
-def test_a_killed_run_of_any_system_leaves_no_key_in_any_sink_or_export(koderz: Shell, system: str) -> None:
+def test_killed_run_of_any_system_leaves_no_key_anywhere(koderz: Shell, system: str) -> None:
     case = CASES.get(system, CODE)
     env = {"OPENAI_API_KEY": "none", "KODERZ_SINKS": "json,memory,mlflow"}
     with answering(case.reply, 0.15, Below) as (server, asked):

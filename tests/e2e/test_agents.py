@@ -76,7 +76,7 @@ def only(koderz: Shell) -> Any:
 
 
 @pytest.mark.parametrize(("agent", "name"), EACH_WAY)
-def test_an_agent_works_through_the_bridge(
+def test_agent_works_through_the_bridge(
     anywhere: Shell, fakes: dict[str, str], model: ScriptedModel, agent: str, name: str
 ) -> None:
     rollout(anywhere, agent, name, env={**fakes, **model.env()})
@@ -99,7 +99,7 @@ def test_an_agent_works_through_the_bridge(
         assert key not in journal.read_text()
 
 
-def test_what_is_asked_on_the_model_s_wire_is_sent_as_it_is(
+def test_bridge_forwards_requests_on_the_models_wire_unchanged(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
     rollout(koderz, "claude-code", "anthropic/m", env={**fakes, **model.env()})
@@ -109,9 +109,7 @@ def test_what_is_asked_on_the_model_s_wire_is_sent_as_it_is(
     assert body["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
 
 
-def test_at_the_cap_the_run_stops_and_goes_on_where_it_was(
-    koderz: Shell, fakes: dict[str, str], model: ScriptedModel
-) -> None:
+def test_cap_stops_agents_and_resume_goes_on(koderz: Shell, fakes: dict[str, str], model: ScriptedModel) -> None:
     env = {**fakes, **model.env()}
     rollout(koderz, "codex", "openai/m", "--max-cost", 0.0012, "--max-tokens", 10, code=3, env=env)
     assert koderz.summary()["status"] == "stopped"
@@ -126,7 +124,7 @@ def test_at_the_cap_the_run_stops_and_goes_on_where_it_was(
     assert only(koderz)["success"]
 
 
-def test_koderz_own_agent_replays_its_calls_and_runs_its_commands_again(koderz: Shell, model: ScriptedModel) -> None:
+def test_koderz_agent_replays_its_calls_and_runs_its_commands_again(koderz: Shell, model: ScriptedModel) -> None:
     """In a fresh checkout; what they print now isn't what the model is told, which is what they printed before."""
     (koderz.folder / "koderz.toml").write_text(PRICES)
     model.commands = ["date +%s%N > stamp.txt; cat stamp.txt", COMMAND]
@@ -142,7 +140,7 @@ def test_koderz_own_agent_replays_its_calls_and_runs_its_commands_again(koderz: 
     assert int(again) > int(before)
 
 
-def test_the_files_of_a_rollout_hold_what_an_agent_printed_and_called(
+def test_rollout_files_hold_what_an_agent_printed_and_called(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
     koderz("rollouts", "sample", "tasks")
@@ -157,7 +155,7 @@ def test_the_files_of_a_rollout_hold_what_an_agent_printed_and_called(
     assert found == (1, 1, 2, 0)
 
 
-def test_what_agents_did_is_told_on_the_screen_in_the_story_and_in_the_files(
+def test_agent_actions_are_told_on_screen_in_story_and_files(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
     koderz("rollouts", "sample", "tasks")
@@ -188,7 +186,7 @@ def test_what_agents_did_is_told_on_the_screen_in_the_story_and_in_the_files(
     assert "[…]" in model.asked[-1][1]["messages"][3]["content"]  # what the model is told is cut
 
 
-def test_exports_tell_agents_of_one_model_apart_and_say_their_versions(
+def test_exports_tell_agents_of_one_model_apart_with_versions(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
     koderz("rollouts", "sample", "tasks")
@@ -220,14 +218,14 @@ def test_exports_tell_agents_of_one_model_apart_and_say_their_versions(
     assert {t["agent_info"]["version"] for t in trials if t["agent_info"]["name"] == "codex"} == {"unknown"}
 
 
-def test_an_agent_that_isn_t_installed_is_a_fault_that_says_how_to(koderz: Shell, model: ScriptedModel) -> None:
+def test_agent_that_is_missing_is_a_fault_that_says_how_to_install(koderz: Shell, model: ScriptedModel) -> None:
     rollout(koderz, "codex", "openai/m", code=3, env={"PATH": "/usr/bin:/bin", **model.env()})
     (fault,) = koderz.summary()["faults"]
     assert fault["reason"].startswith("launch_failed")
     assert "npm install" in fault["reason"]
 
 
-def test_a_server_that_is_gone_is_a_fault_and_the_diff_is_kept(
+def test_unreachable_server_is_a_fault_and_the_diff_is_kept(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
     model.status = 418
@@ -236,7 +234,7 @@ def test_a_server_that_is_gone_is_a_fault_and_the_diff_is_kept(
     assert any(line.get("name") == "diff" for line in koderz.journal())
 
 
-def test_a_script_reaches_the_bridge_too(anywhere: Shell, model: ScriptedModel) -> None:
+def test_script_reaches_the_bridge(anywhere: Shell, model: ScriptedModel) -> None:
     (anywhere.folder / "ask.sh").write_text(
         'curl -s -H "x-api-key: $KODERZ_BRIDGE_TOKEN" $KODERZ_BRIDGE_URL/v1/messages '
         '-d \'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}\' > reply.json\n'
@@ -254,7 +252,7 @@ WHOLE_FILE = "greeting.txt\n```\nHello, Ada!\nHello, Grace!\n```\n"  # as aider,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("agent", "name"), [*EACH_WAY, ("aider", "openai/m"), ("aider", "anthropic/m")])
-def test_a_real_agent_works_through_the_bridge(koderz: Shell, model: ScriptedModel, agent: str, name: str) -> None:
+def test_real_agent_works_through_the_bridge(koderz: Shell, model: ScriptedModel, agent: str, name: str) -> None:
     path = f"{os.environ.get('KODERZ_AGENTS', '')}:{os.environ['PATH']}"
     if shutil.which(REAL[agent], path=path) is None:
         pytest.skip(f"{agent} isn't installed")

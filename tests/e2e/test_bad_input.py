@@ -31,7 +31,7 @@ def test_trust_holds_until_the_file_changes(koderz: Shell) -> None:
     koderz("benchmark", 0, 1, "--quiet", code=2)
 
 
-def test_an_unwritable_results_folder_is_said_before_anything_is_asked(koderz: Shell) -> None:
+def test_unwritable_results_folder_is_told_before_any_call(koderz: Shell) -> None:
     (koderz.folder / "file").touch()
 
     done = koderz("benchmark", 0, 2, "--results", "file", "--model", "simulated", code=2)
@@ -39,7 +39,7 @@ def test_an_unwritable_results_folder_is_said_before_anything_is_asked(koderz: S
     assert "choose another with --results" in done.err
 
 
-def test_a_malformed_row_is_named_by_its_line(koderz: Shell) -> None:
+def test_malformed_row_is_named_by_its_line(koderz: Shell) -> None:
     row = {"task_id": "T/0", "prompt": "def f():\n", "entry_point": "f", "test": "def check(c):\n    pass\n"}
     (koderz.folder / "own.jsonl").write_text(json.dumps(row) + "\n\n" + '{"task_id": 3}\n')
 
@@ -58,7 +58,7 @@ def test_runs_that_are_not_there_or_not_ours_are_refused(koderz: Shell, tmp_path
     assert "doesn't begin with a plan" in koderz("benchmark", "resume", "latest", code=2).err
 
 
-def test_a_plan_from_elsewhere_that_names_an_address_needs_trust(koderz: Shell) -> None:
+def test_plan_from_elsewhere_that_names_an_address_needs_trust(koderz: Shell) -> None:
     koderz("benchmark", 0, 1, "--quiet")
     (path,) = koderz.results.glob("*/journal.jsonl")
     plan, *rest = path.read_text().splitlines(keepends=True)
@@ -69,7 +69,7 @@ def test_a_plan_from_elsewhere_that_names_an_address_needs_trust(koderz: Shell) 
     assert "--trust-config" in done.err
 
 
-def test_a_plan_whose_prompts_have_changed_is_refused_unless_that_is_accepted(koderz: Shell) -> None:
+def test_plan_whose_prompts_changed_is_refused_unless_accepted(koderz: Shell) -> None:
     prompts = koderz.folder / "prompts"
     prompts.mkdir()
     (prompts / "system.md").write_text("Be brief.\n")
@@ -86,7 +86,7 @@ def test_a_plan_whose_prompts_have_changed_is_refused_unless_that_is_accepted(ko
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_a_damaged_line_in_the_middle_is_skipped_said_and_repaired(koderz: Shell, indexed: bool) -> None:
+def test_damaged_line_is_skipped_told_and_repaired(koderz: Shell, indexed: bool) -> None:
     koderz("benchmark", 0, 3, "--quiet")
     (path,) = koderz.results.glob("*/journal.jsonl")
     run, lines = path.parent.name, path.read_bytes().splitlines(keepends=True)

@@ -38,7 +38,7 @@ def bench(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_command_with_a_target_that_fails_misses_it(bench: Path) -> None:
+def test_bench_startup_counts_a_failing_command_as_missed(bench: Path) -> None:
     command = [sys.executable, str(bench), "--runs", "2", "--no-peers", "--check"]
 
     told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)

@@ -8,7 +8,7 @@ from collections import Counter
 from tests.conftest import PATIENCE, Shell, kill_after, lines_of
 
 
-def test_a_first_command_runs_both_modes_and_saves_a_summary(koderz: Shell) -> None:
+def test_benchmark_runs_both_modes_and_saves_a_summary(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 3, "--mode", "comparative")
 
     assert re.match(
@@ -44,13 +44,13 @@ def test_json_is_all_that_is_on_standard_output(koderz: Shell) -> None:
     assert done.out == path.read_text()
 
 
-def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(koderz: Shell) -> None:
+def test_mistyped_command_is_answered_with_the_nearest(koderz: Shell) -> None:
     done = koderz("benchmark", "resum", code=2)
 
     assert "Did you mean 'resume'" in done.err
 
 
-def test_killed_at_any_moment_it_resumes_without_asking_anything_twice(koderz: Shell) -> None:
+def test_resume_after_a_kill_asks_nothing_twice(koderz: Shell) -> None:
     running = koderz.start("benchmark", 0, 12, "--mode", "comparative", "--simulated-latency", 0.05)
     for more in (3, 9):
         kill_after(more, lambda: lines_of(koderz.results, "experiment"), running)
@@ -68,7 +68,7 @@ def test_killed_at_any_moment_it_resumes_without_asking_anything_twice(koderz: S
     assert set(attempts.values()) == {1}
 
 
-def test_a_finished_run_has_nothing_to_resume(koderz: Shell) -> None:
+def test_resume_of_a_finished_run_does_nothing(koderz: Shell) -> None:
     koderz("benchmark", 0, 1, "--quiet")
     before = koderz.journal()
 
@@ -78,7 +78,7 @@ def test_a_finished_run_has_nothing_to_resume(koderz: Shell) -> None:
     assert koderz.journal() == before
 
 
-def test_a_run_that_was_killed_before_it_could_say_so_ends_when_it_is_resumed(koderz: Shell) -> None:
+def test_resume_ends_a_run_that_was_killed_without_a_word(koderz: Shell) -> None:
     koderz("benchmark", 0, 1, "--quiet")
     (journal,) = koderz.results.glob("*/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)

@@ -115,13 +115,13 @@ def assert_screen(printed: str, template: str, **values: object) -> None:
     assert printed.startswith(parts[0])
 
 
-def test_the_screen_of_a_single_mode(world: World) -> None:
+def test_screen_of_a_single_mode(world: World) -> None:
     figures = world.summary("iterative")["summary"]
 
     assert_screen(world.iterative.out, SINGLE_SCREEN, run=world.run_id("iterative"), **figures)
 
 
-def test_the_screen_of_a_comparison(world: World) -> None:
+def test_screen_of_a_comparison(world: World) -> None:
     summary = world.summary("comparative")
     rows = {}
     for arm in ("zero_shot", "iterative"):
@@ -178,7 +178,7 @@ def assert_arm(arm: dict[str, Any], n: int) -> None:
 
 
 @pytest.mark.parametrize(("mode", "n"), [("zero_shot", 10), ("iterative", 5), ("comparative", 3)])
-def test_the_head_of_a_summary(world: World, mode: str, n: int) -> None:
+def test_summary_head(world: World, mode: str, n: int) -> None:
     summary = world.summary(mode)
 
     assert list(summary)[:5] == ["run_id", "mode", "start_time", "end_time", "duration_seconds"]
@@ -196,14 +196,14 @@ def test_the_head_of_a_summary(world: World, mode: str, n: int) -> None:
 
 
 @pytest.mark.parametrize(("mode", "n"), [("zero_shot", 10), ("iterative", 5)])
-def test_the_results_of_a_single_mode(world: World, mode: str, n: int) -> None:
+def test_summary_results_of_a_single_mode(world: World, mode: str, n: int) -> None:
     summary = world.summary(mode)
 
     assert_arm(summary, n)
     assert not {"zero_shot", "iterative", "comparison"} & set(summary)
 
 
-def test_the_results_of_a_comparison(world: World) -> None:
+def test_summary_results_of_a_comparison(world: World) -> None:
     summary = world.summary("comparative")
 
     zero_shot, iterative = summary["zero_shot"], summary["iterative"]
@@ -221,7 +221,7 @@ def test_the_results_of_a_comparison(world: World) -> None:
     )
 
 
-def test_the_folder_holds_a_file_for_each_run_and_no_other_json(world: World) -> None:
+def test_results_folder_holds_one_json_file_per_run(world: World) -> None:
     names = {f"{world.run_id(mode)}.json" for mode in ("zero_shot", "iterative", "comparative")}
 
     assert {path.name for path in world.shell.results.glob("*.json")} == names
@@ -239,7 +239,7 @@ def titles(world: World, *tags: str) -> set[str]:
     return {memory["title"] for memory in asyncio.run(exported(world, *tags))}
 
 
-def test_each_run_is_a_memory_that_its_tags_find(world: World) -> None:
+def test_memory_of_a_run_is_found_by_its_tags(world: World) -> None:
     title = {mode: f"Benchmark Run {world.run_id(mode)}" for mode in ("zero_shot", "iterative", "comparative")}
 
     assert titles(world, "benchmark_run") == set(title.values())
@@ -250,7 +250,7 @@ def test_each_run_is_a_memory_that_its_tags_find(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", ["zero_shot", "comparative"])
-def test_the_memory_of_a_run_holds_its_summary_for_good(world: World, mode: str) -> None:
+def test_memory_of_a_run_keeps_its_summary(world: World, mode: str) -> None:
     run = world.run_id(mode)
     (memory,) = asyncio.run(exported(world, "benchmark_run", run))
 
@@ -262,7 +262,7 @@ def test_the_memory_of_a_run_holds_its_summary_for_good(world: World, mode: str)
 
 
 @pytest.mark.parametrize("mode", ["zero_shot", "comparative"])
-def test_each_experiment_is_a_memory_linked_to_its_run(world: World, mode: str) -> None:
+def test_memory_of_an_experiment_is_linked_to_its_run(world: World, mode: str) -> None:
     run, summary = world.run_id(mode), world.summary(mode)
     arms = [summary] if "results" in summary else [summary["zero_shot"], summary["iterative"]]
     results = {result["experiment_id"]: result for arm in arms for result in arm["results"]}
@@ -278,7 +278,7 @@ def test_each_experiment_is_a_memory_linked_to_its_run(world: World, mode: str) 
         assert exp["metadata"]["success"] is result["success"]
 
 
-def test_a_single_experiment_belongs_to_no_run(koderz: Shell) -> None:
+def test_memory_of_a_single_experiment_has_no_run(koderz: Shell) -> None:
     done = koderz("run", "HumanEval/2", "--model", "simulated", "--simulated-skill", 1, "--json")
 
     assert json.loads(done.out)["run_id"] is None
@@ -302,7 +302,7 @@ COMMANDS = (
 
 @pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"), reason="jq is not installed")
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_queries_by_shell_give_something(world: World, command: str) -> None:
+def test_shell_queries_have_results(world: World, command: str) -> None:
     script = command.format(run=world.run_id("zero_shot"))
 
     done = subprocess.run(["bash", "-c", script], cwd=world.shell.folder, capture_output=True, text=True, check=False)
@@ -311,7 +311,7 @@ def test_the_queries_by_shell_give_something(world: World, command: str) -> None
     assert done.stdout or command.startswith("diff")
 
 
-def test_the_queries_in_python_give_something(world: World) -> None:
+def test_python_queries_have_results(world: World) -> None:
     run_files = sorted(glob(f"{world.shell.results}/*.json"), key=os.path.getmtime)  # noqa: PTH207 as it was promised
     summaries = [data for file in run_files if "results" in (data := json.loads(Path(file).read_text()))]
     rates = [data["summary"]["success_rate"] for data in summaries]
@@ -346,7 +346,7 @@ def test_the_queries_in_python_give_something(world: World) -> None:
         "benchmark report --output report.html",
     ],
 )
-def test_the_commands_on_runs(world: World, words: str) -> None:
+def test_commands_on_runs(world: World, words: str) -> None:
     run, other = world.run_id("zero_shot"), world.run_id("iterative")
     for name, which in (("baseline", run), ("latest", other)):
         shutil.copy(world.shell.results / f"{which}.json", world.shell.folder / f"{name}.json")
@@ -358,7 +358,7 @@ def test_the_commands_on_runs(world: World, words: str) -> None:
 
 
 @pytest.mark.parametrize("words", ["0 10 --mode iterative", "0 164 --mode zero-shot", "0 10 --local-model m:33b"])
-def test_the_commands_that_begin_runs(koderz: Shell, words: str) -> None:
+def test_commands_that_begin_runs(koderz: Shell, words: str) -> None:
     begun = koderz("benchmark", *words.split(), "--model", "simulated", "--dry-run")
 
     assert f"Problems: {words.split()[1]} (HumanEval/0 …" in begun.out

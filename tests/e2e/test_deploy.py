@@ -33,13 +33,13 @@ def container(name: str) -> dict[str, Any]:
     return next(one for one in containers if one["name"] == name)
 
 
-def test_the_manifest_is_what_kubernetes_takes() -> None:
+def test_manifest_is_valid_for_kubernetes() -> None:
     validate = pytest.importorskip("kubernetes_validate")
     for manifest in manifests():
         validate.validate(manifest, "1.37", strict=True)
 
 
-def test_the_pod_has_no_rights_that_it_does_not_need() -> None:
+def test_pod_has_only_the_rights_it_needs() -> None:
     pod = manifests()[0]["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -52,7 +52,7 @@ def test_the_pod_has_no_rights_that_it_does_not_need() -> None:
         assert {"cpu", "memory"} <= one["resources"]["limits"].keys()
 
 
-def test_the_manager_is_on_the_pods_loopback_and_probed_by_commands() -> None:
+def test_manager_listens_on_the_pods_loopback_and_is_probed_by_commands() -> None:
     manager = container("wasm-manager")
     assert manager["command"][manager["command"].index("--host") + 1] == "127.0.0.1"
     assert "ports" not in manager
@@ -66,7 +66,7 @@ def test_the_manager_is_on_the_pods_loopback_and_probed_by_commands() -> None:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_dockerfile_serve_sessions_in_an_empty_environment(tmp_path: Path) -> None:
+def test_dockerfile_commands_serve_sessions_in_an_empty_environment(tmp_path: Path) -> None:
     said = DOCKERFILE.read_text().replace("\\\n", " ")
     app = tmp_path / "app"
     app.mkdir()
@@ -105,7 +105,7 @@ def test_the_commands_of_the_dockerfile_serve_sessions_in_an_empty_environment(t
 
 
 @pytest.mark.docker
-def test_the_image_serves_sessions() -> None:
+def test_image_serves_sessions() -> None:
     name = "koderz-test-wasm"
     subprocess.run(["docker", "build", "-t", name, "-f", str(DOCKERFILE), str(ROOT)], check=True)
     limits = ["--read-only", "--tmpfs", "/var/cache/koderz:uid=65532", "--tmpfs", "/tmp", "--cap-drop", "ALL"]

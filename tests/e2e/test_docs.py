@@ -52,7 +52,7 @@ def test_links_of_pages_beside_the_site_lead_somewhere(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_a_page_is_of_a_kind_that_is_tested(page: str) -> None:
+def test_docs_blocks_are_all_of_a_tested_kind(page: str) -> None:
     for block in blocks(page):
         match block.language:
             case "toml":
@@ -66,7 +66,7 @@ def test_every_block_of_a_page_is_of_a_kind_that_is_tested(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_and_option_that_a_page_names_exists(page: str) -> None:
+def test_docs_name_existing_commands_and_options(page: str) -> None:
     named = re.findall(r"`koderz ([a-z][^`\n]*)`", PAGES[page].read_text(encoding="utf-8"))
     shown = [line for block in blocks(page) if block.language in ("sh", "console") for line in block.commands()]
     named += [match for line in shown for match in re.findall(r"(?:^|\s)koderz ([a-z].*)$", line)]
@@ -122,7 +122,7 @@ def test_page_on_modal_works_when_it_is_followed(koderz: Shell, serve: Callable[
 
 
 @pytest.mark.slow
-def test_page_on_repositories_makes_tasks_that_tell_good_answers_from_none(koderz: Shell) -> None:
+def test_docs_on_repositories_make_tasks_that_tell_answers_apart(koderz: Shell) -> None:
     Reader(koderz, {}, {}).follow(ON_REPOSITORIES)
 
     (manifest,) = koderz.folder.glob("data/rollouts/shop/*/manifest.json")
@@ -206,7 +206,7 @@ def shell(koderz: Shell, script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_smallest_drops_that_the_page_on_ci_names_are_what_the_statistics_say() -> None:
+def test_docs_on_ci_name_the_smallest_drops_of_the_statistics() -> None:
     rows = re.findall(r"^\| (\d+) \| ([\d.]+) points \| ([\d.]+) \| ([\d.]+) \|$", CI, re.MULTILINE)
     assert len(rows) == 3
 
@@ -217,7 +217,7 @@ def test_smallest_drops_that_the_page_on_ci_names_are_what_the_statistics_say() 
             assert f"{100 * smallest:.1f}" == drop
 
 
-def test_false_alarms_that_the_page_on_ci_names_are_what_the_statistics_say() -> None:
+def test_docs_on_ci_name_the_false_alarms_of_the_statistics() -> None:
     rows = re.findall(r"^\| (\d+) \| ([\d.]+)% \| ([\d.]+)% \| ([\d.]+)% \| ([\d.]+)% \|$", CI, re.MULTILINE)
     assert len(rows) == 3
 

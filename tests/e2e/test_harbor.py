@@ -61,7 +61,7 @@ def _exported(koderz: Shell) -> list[Path]:
     return sorted((koderz.folder / "trials").glob("*/result.json"))
 
 
-def test_each_experiment_is_a_trial(koderz: Shell) -> None:
+def test_harbor_trial_is_written_for_each_experiment(koderz: Shell) -> None:
     koderz("benchmark", 0, 2, "--mode", "zero-shot", "--model", "simulated", "--quiet")
     trials = [json.loads(path.read_bytes()) for path in _exported(koderz)]
     results = {each["problem_id"]: each for each in koderz.summary()["results"]}

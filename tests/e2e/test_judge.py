@@ -24,7 +24,7 @@ RIGHT = "def truncate_number(number):\n    return number % 1.0\n"
         ("import os\nos._exit(0)\n", 1, "HumanEval/2: error"),
     ],
 )
-def test_a_program_is_judged_and_the_exit_code_says_how(koderz: Shell, program: str, code: int, said: str) -> None:
+def test_judge_exit_code_tells_the_verdict(koderz: Shell, program: str, code: int, said: str) -> None:
     (koderz.folder / "program.py").write_text(program)
 
     done = koderz("judge", "program.py", "--task", "HumanEval/2", code=code)
@@ -32,7 +32,7 @@ def test_a_program_is_judged_and_the_exit_code_says_how(koderz: Shell, program: 
     assert said in done.out
 
 
-def test_a_task_may_be_named_by_its_number(koderz: Shell) -> None:
+def test_judge_takes_a_task_by_its_number(koderz: Shell) -> None:
     (koderz.folder / "program.py").write_text(RIGHT)
 
     assert koderz("judge", "program.py", "--task", 2).out == "HumanEval/2: passed\n"
@@ -70,7 +70,9 @@ def test_malformed_lines_are_named_and_the_others_judged(koderz: Shell) -> None:
         (RIGHT, ("--task", "HumanEval/2", "--test-timeout", "-1"), "--test-timeout"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(koderz: Shell, text: str, arguments: tuple[str, ...], said: str) -> None:
+def test_judge_refuses_unusable_input_in_one_line(
+    koderz: Shell, text: str, arguments: tuple[str, ...], said: str
+) -> None:
     (koderz.folder / "program.py").write_text(text)
 
     done = koderz("judge", "program.py", *arguments, code=2)
@@ -100,7 +102,7 @@ def test_limits_hold_for_samples_wherever_they_are_said(koderz: Shell, command: 
         assert koderz.summary()["config"]["test_memory"] == 100
 
 
-def test_a_koderz_toml_that_needs_trust_for_judging_can_be_trusted(koderz: Shell) -> None:
+def test_judge_uses_a_koderz_toml_that_was_trusted(koderz: Shell) -> None:
     (koderz.folder / "koderz.toml").write_text('base-url = "http://127.0.0.1:9"\n')
     (koderz.folder / "program.py").write_text(RIGHT)
     (koderz.folder / "samples.jsonl").write_text(json.dumps({"task_id": "HumanEval/2", "solution": RIGHT}) + "\n")
@@ -112,12 +114,12 @@ def test_a_koderz_toml_that_needs_trust_for_judging_can_be_trusted(koderz: Shell
     koderz("benchmark", "import", "samples.jsonl", "--model", "m")
 
 
-def test_the_same_from_python() -> None:
+def test_judge_from_python_gives_the_same() -> None:
     assert asyncio.run(api.judge("HumanEval/2", RIGHT)).passed
     assert asyncio.run(api.judge("HumanEval/3", RIGHT)).cause == "no_entry_point"
 
 
-def test_replies_have_their_programs_found_and_verdicts_are_written_in_order(koderz: Shell) -> None:
+def test_judge_extracts_programs_and_writes_verdicts_in_order(koderz: Shell) -> None:
     rows = [
         {"task_id": "HumanEval/2", "reply": f"Here it is:\n```python\n{RIGHT}```\n"},
         {"task_id": "HumanEval/2", "reply": "I can't."},

@@ -40,7 +40,7 @@ def test_ruler_is_asked_directly_with_its_texts_recorded_by_reference(koderz: Sh
     assert {(each["tokenizer"], each["generator"]) for each in facts} == {("chars/4", "official")}
 
 
-def test_a_text_that_does_not_fit_the_window_is_not_sent(koderz: Shell) -> None:
+def test_text_that_does_not_fit_the_window_is_not_sent(koderz: Shell) -> None:
     koderz(*RUN, "--ruler-tasks", "vt", "--context-lengths", "4096", "16K", "--limit", 2, "--context", 8000)
 
     short, long = koderz.summary()["results"]
@@ -56,7 +56,7 @@ def cells(koderz: Shell) -> list[dict[str, Any]]:
     return [line["value"] for line in koderz.journal() if line["kind"] == "once" and line["name"].startswith("cell")]
 
 
-def test_a_recursive_model_works_on_texts_that_no_model_is_shown(koderz: Shell) -> None:
+def test_rlm_works_on_texts_that_no_model_is_shown(koderz: Shell) -> None:
     koderz(*RLM, "--limit", 5, "--context-lengths", "64K", "--context", 16384)
 
     assert [(row["success"], row["iterations"]) for row in koderz.summary()["results"]] == [(True, 3)] * 5
@@ -68,7 +68,7 @@ def test_a_recursive_model_works_on_texts_that_no_model_is_shown(koderz: Shell) 
     assert len(calls(koderz)) == asked
 
 
-def test_a_native_session_is_in_the_record(koderz: Shell) -> None:
+def test_native_session_is_recorded(koderz: Shell) -> None:
     tried = (
         "import sys; from koderz.sandbox.linux import isolation, support; "
         "sys.exit(not isolation.contained(support.available()))"
@@ -80,7 +80,7 @@ def test_a_native_session_is_in_the_record(koderz: Shell) -> None:
     assert {cell["container"] for cell in cells(koderz)} == {"native"}
 
 
-def test_no_manager_at_an_address_that_was_given_is_said_before_anything_is_spent(koderz: Shell) -> None:
+def test_missing_manager_is_told_before_spending(koderz: Shell) -> None:
     done = koderz(*RLM, "--limit", 1, "--wasm-url", "http://127.0.0.1:9", code=4)
 
     assert "Failed to create WASM session" in done.err
@@ -110,7 +110,7 @@ def test_longer_texts_are_answered_less_often_by_the_simulated_model(koderz: She
     assert scores[1024] > scores[65536] + 2
 
 
-def test_a_run_of_texts_is_rescored_and_resumed_without_a_call(koderz: Shell) -> None:
+def test_long_context_run_is_rescored_and_resumed_without_a_call(koderz: Shell) -> None:
     koderz(*RUN, "--limit", 5)
     before, asked = koderz.summary(), len(calls(koderz))
     koderz("benchmark", "rescore", "latest", "--quiet")
@@ -119,13 +119,13 @@ def test_a_run_of_texts_is_rescored_and_resumed_without_a_call(koderz: Shell) ->
     assert [row["score"] for row in koderz.summary()["results"]] == [row["score"] for row in before["results"]]
 
 
-def test_a_solver_of_long_texts_refuses_suites_without_any(koderz: Shell) -> None:
+def test_long_context_solver_refuses_suites_without_texts(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 1, "--model", "simulated", "--solver", "direct", "--quiet", code=2)
 
     assert "the solver direct asks for a long_context, which HumanEval/0 doesn't provide" in done.err
 
 
-def test_rows_are_exported_as_rulers_scripts_write_them_and_asked_from_there(koderz: Shell) -> None:
+def test_ruler_rows_are_exported_as_by_its_scripts_and_asked(koderz: Shell) -> None:
     own = ("--ruler-tasks", "vt", "--context-lengths", "1024", "--tasks-per-length", 2, "--seed", 5)
     koderz("suites", "export", "ruler", *own, "--output", "rows")
     path = koderz.folder / "rows" / "vt" / "validation.jsonl"
@@ -155,7 +155,7 @@ def test_replies_to_rows_of_a_folder_are_judged_line_by_line(koderz: Shell) -> N
     ]
 
 
-def test_a_dataset_that_was_added_is_read_where_none_is_named(koderz: Shell) -> None:
+def test_dataset_that_was_added_is_the_default(koderz: Shell) -> None:
     own = ("--ruler-tasks", "fwe", "--context-lengths", "1024", "--tasks-per-length", 3)
     koderz("suites", "export", "ruler", *own, "--output", "rows")
     assert "ruler: 3 tasks" in koderz("suites", "add", "ruler", "rows").out
@@ -191,7 +191,7 @@ def test_replies_to_published_questions_are_judged_by_their_ids(koderz: Shell) -
     assert (second["task_id"], second["verdict"], second["score"]) == ("oolong/10", "passed", 1.0)
 
 
-def test_a_plan_says_what_long_texts_may_cost(koderz: Shell) -> None:
+def test_plan_tells_what_long_texts_may_cost(koderz: Shell) -> None:
     run = ("benchmark", "--suite", "ruler", "--solver", "direct", "--model", "openai/gpt-4o-mini", "--dry-run")
     short, long = koderz(*run, "--limit", 2).out, koderz(*run, "--limit", 2, "--context-lengths", "10M").out
 
@@ -200,7 +200,7 @@ def test_a_plan_says_what_long_texts_may_cost(koderz: Shell) -> None:
     assert "Calls: 0\n" in long
 
 
-def test_a_text_that_does_not_fit_is_read_piece_by_piece_into_notes(koderz: Shell) -> None:
+def test_compaction_reads_a_long_text_in_parts_into_notes(koderz: Shell) -> None:
     own = ("--ruler-tasks", "niah_single_1", "--context-lengths", "16K", "--limit", 6, "--context", 4096)
     koderz(*RUN[:-4], "--solver", "compaction", "--sink", "json", *own)
 
@@ -215,7 +215,7 @@ def test_a_text_that_does_not_fit_is_read_piece_by_piece_into_notes(koderz: Shel
 LONG = ("benchmark", "--suite", "ruler", "--model", "simulated", "--sink", "json", "--limit", 5)
 
 
-def test_a_comparison_shows_what_recursion_gains_over_asking_directly(koderz: Shell) -> None:
+def test_comparison_shows_the_gain_of_recursion(koderz: Shell) -> None:
     done = koderz(*LONG, "--mode", "comparative", "--context-lengths", "1K,8K", "--limit", 10)
 
     summary = koderz.summary()
@@ -247,7 +247,7 @@ def test_a_comparison_shows_what_recursion_gains_over_asking_directly(koderz: Sh
     assert '<th scope="row">length 8192</th><td class="one">direct</td>' in page
 
 
-def test_every_kind_of_generated_oolong_question_is_counted_with_lines_labelled_by_sub_calls(koderz: Shell) -> None:
+def test_oolong_questions_of_every_kind_are_counted_by_sub_calls(koderz: Shell) -> None:
     own = ("--suite", "oolong", "--mode", "comparative", "--tasks-per-length", len(KINDS), "--limit", len(KINDS))
     koderz("benchmark", "--model", "simulated", "--sink", "json", "--quiet", *own)
 
@@ -259,7 +259,7 @@ def test_every_kind_of_generated_oolong_question_is_counted_with_lines_labelled_
     assert len(asked_by_code) == len(KINDS)
 
 
-def test_what_modes_stand_for_is_said_by_the_suite(koderz: Shell) -> None:
+def test_modes_are_defined_by_the_suite(koderz: Shell) -> None:
     for given, mode in (((), "rlm"), (("--mode", "zero-shot"), "direct")):
         koderz(*LONG, *given, "--limit", 1, "--quiet")
         summary = json.loads(koderz("benchmark", "show", "latest", "--json").out)
@@ -270,7 +270,7 @@ def test_what_modes_stand_for_is_said_by_the_suite(koderz: Shell) -> None:
     assert "without --mode: rlm" in done.err
 
 
-def test_several_solvers_are_arms_however_they_are_written(koderz: Shell) -> None:
+def test_solvers_named_in_any_way_are_arms(koderz: Shell) -> None:
     given: tuple[tuple[str, ...], ...] = (
         ("--solvers", "direct,compaction,rlm"),
         ("--solvers", "direct", "compaction", "rlm"),
@@ -286,7 +286,7 @@ def test_several_solvers_are_arms_however_they_are_written(koderz: Shell) -> Non
     assert "--solver and --solvers" in koderz(*LONG, "--solver", "rlm", *given[0], code=2).err
 
 
-def test_a_judges_own_prompt_is_said_beside_the_score_and_kept_for_good(koderz: Shell) -> None:
+def test_judge_prompt_of_the_user_is_told_and_recorded(koderz: Shell) -> None:
     as_lines(koderz.folder / "rows.jsonl", rows(2))
     run = ("benchmark", "--suite", "browsecomp-plus", "--dataset", "rows.jsonl", "--judge-model", "simulated")
     secret = {"KODERZ_BROWSECOMP_CANARY": CANARY}

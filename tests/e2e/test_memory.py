@@ -68,7 +68,7 @@ def test_show_takes_a_number_or_a_key(shell: Shell) -> None:
     assert shell("memory", "show", 99, code=2).err.startswith("koderz: there is no memory 99;")
 
 
-def test_an_export_is_imported_elsewhere_once(shell: Shell) -> None:
+def test_import_of_an_export_is_idempotent(shell: Shell) -> None:
     shell("memory", "export", "--tag", "mine", "-o", "notes.json")
     there = {"KODERZ_MEMORY": str(shell.folder / "other" / "memory.db")}
 
@@ -117,7 +117,7 @@ def test_mistakes_are_one_line(shell: Shell, arguments: list[str], code: int, sa
     assert says in done.err
 
 
-def test_a_damaged_store_is_one_line_too(shell: Shell) -> None:
+def test_damaged_store_is_one_line(shell: Shell) -> None:
     (shell.results / "memory.db").write_bytes(b"nonsense" * 100)
     done = shell("memory", "recall", "x", code=4)
 
@@ -126,7 +126,7 @@ def test_a_damaged_store_is_one_line_too(shell: Shell) -> None:
     assert done.err.count("\n") == 1
 
 
-def test_an_iterative_run_is_shown_the_lessons_and_resumes_to_the_same(shell: Shell) -> None:
+def test_iterative_run_is_shown_lessons_and_resumes_to_the_same(shell: Shell) -> None:
     common = ("--model", "simulated", "--quiet", "--seed", 3)
     shell("benchmark", "--use-memory", 0, 7, *common)
 
@@ -165,7 +165,7 @@ async def refused(client: Any, tool: str, **arguments: Any) -> str:
     return str(answer.content[0].text)
 
 
-def test_the_server_offers_cortex_tools_over_stdio_and_refuses_what_it_does_not_know(shell: Shell) -> None:
+def test_server_offers_cortex_tools_over_stdio(shell: Shell) -> None:
     async def session() -> None:
         async with stdio(shell) as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -205,7 +205,7 @@ def test_the_server_offers_cortex_tools_over_stdio_and_refuses_what_it_does_not_
     asyncio.run(session())
 
 
-def test_nothing_but_the_protocol_is_on_standard_output(shell: Shell) -> None:
+def test_server_prints_the_protocol_alone_on_standard_output(shell: Shell) -> None:
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
     process = subprocess.Popen(
         [sys.executable, "-m", "koderz", "memory", "serve"],
@@ -247,7 +247,7 @@ def http(shell: Shell) -> Iterator[tuple[str, str]]:
     assert process.returncode in (0, 130)
 
 
-def test_over_http_only_those_with_the_token_and_the_right_host_are_served(http: tuple[str, str]) -> None:
+def test_http_server_requires_the_token_and_the_right_host(http: tuple[str, str]) -> None:
     import httpx
     from mcp.client.client import Client
     from mcp.client.streamable_http import streamable_http_client
@@ -286,7 +286,7 @@ def test_body_beyond_the_limit_over_http_is_answered_by_413(http: tuple[str, str
         assert web.post(url, content=(piece for _ in range(70)), headers=own).status_code == 413  # of unsaid length
 
 
-def test_a_token_of_ones_own_is_not_printed(shell: Shell) -> None:
+def test_http_token_of_the_user_is_not_printed(shell: Shell) -> None:
     process = shell.start(
         "memory", "serve", "--http", "127.0.0.1:0", "--token-env", "MINE", env={"MINE": "0123456789abcdef-own"}
     )
@@ -297,7 +297,7 @@ def test_a_token_of_ones_own_is_not_printed(shell: Shell) -> None:
     assert "0123456789abcdef-own" not in "".join([*lines, out, err])
 
 
-def test_a_port_that_is_taken_is_one_line(http: tuple[str, str], shell: Shell) -> None:
+def test_http_port_that_is_taken_is_one_line(http: tuple[str, str], shell: Shell) -> None:
     address = http[0].removeprefix("http://").removesuffix("/mcp")
     done = shell("memory", "serve", "--http", address, code=2)
     assert "nothing can listen there" in done.err

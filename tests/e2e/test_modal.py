@@ -18,7 +18,7 @@ from tests.e2e.conftest import MODEL, Remote, once_each, one_line, paid_once
 from tests.loopback_modal import ModalServer
 
 
-def test_a_run_on_modal_looks_like_any_other(on_modal: Remote) -> None:
+def test_modal_run_looks_like_any_other(on_modal: Remote) -> None:
     done = on_modal("benchmark", 0, 3, *MODEL)
 
     assert "your machine may disconnect" in done.err
@@ -39,7 +39,7 @@ def test_a_run_on_modal_looks_like_any_other(on_modal: Remote) -> None:
 
 
 @pytest.mark.slow
-def test_a_detached_run_is_picked_up_by_its_id(on_modal: Remote) -> None:
+def test_detached_run_is_picked_up_by_its_id(on_modal: Remote) -> None:
     done = on_modal("benchmark", 0, 4, *MODEL, "--detach")
     assert not [line for line in on_modal.journal() if line["kind"] == "experiment"]
     assert "koderz benchmark resume" in done.err
@@ -51,7 +51,7 @@ def test_a_detached_run_is_picked_up_by_its_id(on_modal: Remote) -> None:
 
 
 @pytest.mark.slow
-def test_another_machine_picks_a_run_up_by_its_id_alone(on_modal: Remote, tmp_path: Path) -> None:
+def test_detached_run_is_picked_up_on_another_machine(on_modal: Remote, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 3, *MODEL, "--detach")
     (run,) = (path.name for path in on_modal.results.iterdir() if path.is_dir())
     folder = tmp_path / "elsewhere"
@@ -65,7 +65,7 @@ def test_another_machine_picks_a_run_up_by_its_id_alone(on_modal: Remote, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_killed_driver_loses_nothing_and_pays_for_nothing_twice(on_modal: Remote) -> None:
+def test_killed_driver_loses_nothing_and_pays_nothing_twice(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 6, *MODEL)
     wait_for(lambda: on_modal.asked() >= 3)
     process.kill()
@@ -78,7 +78,7 @@ def test_a_killed_driver_loses_nothing_and_pays_for_nothing_twice(on_modal: Remo
 
 
 @pytest.mark.slow
-def test_what_was_submitted_before_ctrl_c_is_known_and_picked_up(on_modal: Remote) -> None:
+def test_submissions_before_ctrl_c_are_known_and_picked_up(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 6, *MODEL, "--grace", "0")
     wait_for(lambda: list(on_modal.results.glob("*/journal.jsonl")) and "submitted" in _text(on_modal))
     process.send_signal(signal.SIGINT)
@@ -93,7 +93,7 @@ def test_what_was_submitted_before_ctrl_c_is_known_and_picked_up(on_modal: Remot
 
 
 @pytest.mark.slow
-def test_what_a_preempted_container_had_stored_is_replayed(on_modal: Remote) -> None:
+def test_preempted_containers_records_are_replayed(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 4, *MODEL, "--mode", "iterative", "--history", "9")
     wait_for(lambda: on_modal.asked() >= 4)
     for container in on_modal.modal.containers("run_experiment"):
@@ -137,20 +137,20 @@ def empty() -> Iterator[ModalServer]:
         yield server
 
 
-def test_without_the_app_the_command_that_deploys_it_is_named(koderz: Shell, empty: ModalServer) -> None:
+def test_missing_app_names_the_command_that_deploys_it(koderz: Shell, empty: ModalServer) -> None:
     done = koderz("benchmark", 0, 1, "--model", "simulated", "--engine", "modal", code=4, env=empty.environment)
 
     assert "koderz modal deploy" in one_line(done.err)
     assert not koderz.results.exists()
 
 
-def test_without_the_secret_the_command_that_makes_it_is_named(koderz: Shell, empty: ModalServer) -> None:
+def test_missing_secret_names_the_command_that_makes_it(koderz: Shell, empty: ModalServer) -> None:
     done = koderz("modal", "deploy", code=4, env=empty.environment)
 
     assert "modal secret create llm-api-keys" in one_line(done.err)
 
 
-def test_without_a_token_the_command_that_gets_one_is_named(koderz: Shell) -> None:
+def test_missing_token_names_the_command_that_gets_one(koderz: Shell) -> None:
     done = koderz("modal", "deploy", code=4, env={"MODAL_CONFIG_PATH": "/nowhere"})
 
     assert done.err.splitlines() == [one_line(done.err)]
@@ -159,7 +159,7 @@ def test_without_a_token_the_command_that_gets_one_is_named(koderz: Shell) -> No
 
 
 @pytest.mark.parametrize("script", ["benchmark_worker.py", "eval/modal_benchmark.py"])
-def test_without_a_token_modal_deploys_no_script_and_says_so_in_one_line(koderz: Shell, script: str) -> None:
+def test_missing_token_stops_the_deploy_in_one_line(koderz: Shell, script: str) -> None:
     program, path = Path(sys.executable).with_name("modal"), Path(__file__).parents[2] / "scripts" / script
     environ = koderz.environment({"MODAL_CONFIG_PATH": "/nowhere"})
     done = subprocess.run(
@@ -171,21 +171,21 @@ def test_without_a_token_modal_deploys_no_script_and_says_so_in_one_line(koderz:
     assert "modal token new" in done.stderr
 
 
-def test_any_of_several_servers_will_do(koderz: Shell, empty: ModalServer) -> None:
+def test_servers_of_a_list_are_alternatives(koderz: Shell, empty: ModalServer) -> None:
     several = f"http://127.0.0.1:9,{empty.url}"
     done = koderz("modal", "status", code=4, env={**empty.environment, "MODAL_SERVER_URL": several})
 
     assert "run: koderz modal deploy" in one_line(done.err)
 
 
-def test_without_a_network_it_says_so(koderz: Shell, empty: ModalServer) -> None:
+def test_missing_network_is_told(koderz: Shell, empty: ModalServer) -> None:
     environment = {**empty.environment, "MODAL_SERVER_URL": "http://127.0.0.1:9"}
     done = koderz("modal", "status", code=4, env=environment)
 
     assert "can't be reached" in one_line(done.err)
 
 
-def test_a_gpu_that_does_not_exist_is_named_with_those_that_do(on_modal: Remote) -> None:
+def test_gpu_that_does_not_exist_is_named_with_those_that_do(on_modal: Remote) -> None:
     done = on_modal("benchmark", 0, 1, *MODEL, "--gpu", "H9000", code=2)
 
     assert "H9000" in one_line(done.err)
@@ -193,7 +193,7 @@ def test_a_gpu_that_does_not_exist_is_named_with_those_that_do(on_modal: Remote)
     assert not on_modal.results.exists()
 
 
-def test_an_app_of_another_version_is_not_run_on(on_modal: Remote) -> None:
+def test_app_of_another_version_is_not_run_on(on_modal: Remote) -> None:
     path = on_modal.modal.volume("koderz-results") / "koderz.json"
     about = path.read_text()
     path.write_text(json.dumps({**json.loads(about), "digest": "0" * 16, "koderz": "0.0.1"}))
@@ -206,7 +206,7 @@ def test_an_app_of_another_version_is_not_run_on(on_modal: Remote) -> None:
     assert "koderz modal deploy" in one_line(done.err)
 
 
-def test_somebody_elses_volume_is_left_alone(on_modal: Remote) -> None:
+def test_foreign_volume_is_left_alone(on_modal: Remote) -> None:
     path = on_modal.modal.volume("koderz-results") / "koderz.json"
     about = path.read_text()
     path.write_text('{"app": "theirs"}')
@@ -218,7 +218,7 @@ def test_somebody_elses_volume_is_left_alone(on_modal: Remote) -> None:
     assert "belongs to the app theirs" in one_line(done.err)
 
 
-def test_a_run_that_no_machine_knows_is_named(on_modal: Remote) -> None:
+def test_unknown_run_is_named(on_modal: Remote) -> None:
     done = on_modal("benchmark", "resume", "bench_00000000_20260101_000000", code=2)
 
     assert "bench_00000000_20260101_000000" in one_line(done.err)

@@ -56,7 +56,7 @@ def customer(tmp_path: Path) -> Iterator[Customer]:
         modal.Volume.objects.delete(f"{one.name}-results", allow_missing=True)
 
 
-def test_the_simulated_model_runs_on_a_real_account_and_is_picked_up_by_its_id(customer: Customer) -> None:
+def test_real_account_runs_the_simulated_model_and_is_picked_up(customer: Customer) -> None:
     customer("benchmark", 0, 4, "--model", "simulated", "--engine", "modal", "--max-containers", 1, "--detach")
     assert not [line for line in customer.journal() if line["kind"] == "experiment"]
 

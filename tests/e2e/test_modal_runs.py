@@ -47,7 +47,7 @@ def _unjudged(machine: Remote) -> str:
 
 
 @pytest.mark.slow
-def test_the_gpu_and_the_most_containers_are_those_asked_for_and_the_gpu_is_paid(on_modal: Remote) -> None:
+def test_gpu_and_container_limit_are_applied_and_the_gpu_is_paid(on_modal: Remote) -> None:
     on_modal("benchmark", 0, 2, *MODEL, "--gpu", "L4:2", "--max-containers", 3)
 
     variant = on_modal.modal.variants("run_experiment")[-1]
@@ -79,7 +79,7 @@ def test_seconds_on_modal_count_against_the_cost_cap(on_modal: Remote) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_volume_alone_remembers_is_picked_up_elsewhere(on_modal: Remote, tmp_path: Path) -> None:
+def test_volume_alone_suffices_for_a_pickup_elsewhere(on_modal: Remote, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 2, *MODEL, "--detach")
     run = run_of(on_modal)
     wait_for(lambda: stored_ends(on_modal, run) == 2)
@@ -110,7 +110,7 @@ def test_faults_are_retried_from_elsewhere(on_modal: Remote, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_run_that_has_begun_is_picked_up_though_another_version_is_deployed_by_now(on_modal: Remote) -> None:
+def test_pickup_works_though_another_version_is_deployed(on_modal: Remote) -> None:
     on_modal("benchmark", 0, 2, *MODEL, "--detach")
     path = on_modal.modal.volume("koderz-results") / "koderz.json"
     about = path.read_text()
@@ -126,7 +126,7 @@ def test_a_run_that_has_begun_is_picked_up_though_another_version_is_deployed_by
 
 
 @pytest.mark.slow
-def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_path: Path) -> None:
+def test_concurrent_pickups_pay_nothing_twice(on_modal: Remote, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 6, *MODEL, "--detach")
     run = run_of(on_modal)
     other = elsewhere(on_modal, tmp_path / "elsewhere")
@@ -141,7 +141,7 @@ def test_two_machines_at_one_run_pay_for_nothing_twice(on_modal: Remote, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_run_that_is_under_way_here_is_not_taken_up_a_second_time(on_modal: Remote) -> None:
+def test_pickup_of_a_run_in_progress_here_is_refused(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 6, *MODEL, "--mode", "iterative")
     wait_for(lambda: list(on_modal.results.glob("bench_*/journal.jsonl")))
     wait_for(lambda: any(line["kind"] == "submitted" for line in on_modal.journal()))
@@ -173,14 +173,14 @@ def test_ctrl_c_while_submitting_knows_all_that_was_submitted(on_modal: Remote) 
     paid_once(on_modal)
 
 
-def test_nothing_but_modal_can_go_on_without_this_machine(on_modal: Remote) -> None:
+def test_detach_needs_modal(on_modal: Remote) -> None:
     done = on_modal("benchmark", 0, 1, "--model", "simulated", "--detach", code=2)
 
     assert "--engine modal" in one_line(done.err)
     assert not on_modal.results.exists()
 
 
-def test_a_gpu_is_only_had_at_modal_which_is_said(koderz: Shell) -> None:
+def test_gpu_option_needs_modal(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 1, "--model", "simulated", "--gpu", "L4")
 
     assert "--gpu is for --engine modal" in done.err
@@ -190,7 +190,7 @@ def test_a_gpu_is_only_had_at_modal_which_is_said(koderz: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_a_detached_run_can_be_watched_from_anywhere(on_modal: Remote, tmp_path: Path) -> None:
+def test_detached_run_can_be_watched_from_anywhere(on_modal: Remote, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 3, *MODEL, "--detach")
     run = run_of(on_modal)
 
@@ -207,7 +207,7 @@ def test_a_detached_run_can_be_watched_from_anywhere(on_modal: Remote, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_picked_up_is_watched_to_its_end(on_modal: Remote) -> None:
+def test_watch_follows_a_picked_up_run_to_its_end(on_modal: Remote) -> None:
     on_modal("benchmark", 0, 2, *MODEL)
 
     assert "ended: complete" in on_modal("benchmark", "watch", "latest").out
@@ -216,7 +216,7 @@ def test_a_run_that_was_picked_up_is_watched_to_its_end(on_modal: Remote) -> Non
 # Serving and looking
 
 
-def test_a_served_model_has_its_gpu_its_key_its_weights_and_an_address(on_modal: Remote) -> None:
+def test_served_model_has_its_gpu_key_weights_and_address(on_modal: Remote) -> None:
     on_modal.modal.put_secret("koderz-serve", {"VLLM_API_KEY": "sk-serve"})
 
     done = on_modal("modal", "serve", "--model", "Qwen/Qwen3-8B", "--gpu", "H100:2", "--idle", 120)
@@ -239,14 +239,14 @@ def test_serving_without_its_key_says_how_to_make_one(on_modal: Remote, tmp_path
     assert "modal secret create koderz-serve VLLM_API_KEY=" in one_line(done.err)
 
 
-def test_a_model_is_not_served_on_a_gpu_that_does_not_exist(on_modal: Remote) -> None:
+def test_served_model_needs_an_existing_gpu(on_modal: Remote) -> None:
     done = on_modal("modal", "serve", "--model", "m", "--gpu", "H100:9", code=2)
 
     assert "H100:9" in one_line(done.err)
 
 
 @pytest.mark.slow
-def test_what_is_deployed_can_be_looked_at_and_taken_away(koderz: Shell) -> None:
+def test_deployments_can_be_listed_and_removed(koderz: Shell) -> None:
     with ModalServer(secrets={"llm-api-keys": {}}) as own:
         koderz("modal", "deploy", env=own.environment)
         seen = koderz("modal", "status", "--json", env=own.environment)
@@ -276,7 +276,7 @@ def closed() -> Iterator[ModalServer]:
 ASKED = ("benchmark", 0, 1, "--model", "simulated", "--engine", "modal")
 
 
-def test_a_run_without_a_token_begins_nothing(koderz: Shell, closed: ModalServer) -> None:
+def test_missing_token_begins_nothing(koderz: Shell, closed: ModalServer) -> None:
     environment = {**closed.environment, "MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}
 
     done = koderz(*ASKED, code=4, env=environment)
@@ -285,21 +285,21 @@ def test_a_run_without_a_token_begins_nothing(koderz: Shell, closed: ModalServer
     assert not koderz.results.exists()
 
 
-def test_a_token_that_is_refused_begins_nothing(koderz: Shell, closed: ModalServer) -> None:
+def test_refused_token_begins_nothing(koderz: Shell, closed: ModalServer) -> None:
     done = koderz(*ASKED, code=4, env={**closed.environment, "MODAL_TOKEN_ID": "ak-stranger"})
 
     assert "modal setup" in one_line(done.err)
     assert not koderz.results.exists()
 
 
-def test_a_run_without_a_network_begins_nothing(koderz: Shell, closed: ModalServer) -> None:
+def test_missing_network_begins_nothing(koderz: Shell, closed: ModalServer) -> None:
     done = koderz(*ASKED, code=4, env={**closed.environment, "MODAL_SERVER_URL": "http://127.0.0.1:9"})
 
     assert "can't be reached" in one_line(done.err)
     assert not koderz.results.exists()
 
 
-def test_a_volume_one_may_not_use_is_named_with_the_way_out(koderz: Shell, closed: ModalServer) -> None:
+def test_denied_volume_is_named_with_the_way_out(koderz: Shell, closed: ModalServer) -> None:
     done = koderz(*ASKED, code=4, env=closed.environment)
 
     assert "koderz-results" in one_line(done.err)
@@ -308,7 +308,7 @@ def test_a_volume_one_may_not_use_is_named_with_the_way_out(koderz: Shell, close
 
 
 @pytest.mark.parametrize("command", ["resume", "retry", "watch"])
-def test_a_run_that_modal_does_not_know_either_is_one_line(on_modal: Remote, command: str) -> None:
+def test_unknown_run_on_modal_is_one_line(on_modal: Remote, command: str) -> None:
     detach = () if command == "watch" else ("--detach",)
 
     done = on_modal("benchmark", command, "bench_00000000_20260101_000000", *detach, code=2)
@@ -318,7 +318,7 @@ def test_a_run_that_modal_does_not_know_either_is_one_line(on_modal: Remote, com
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("file", "content"), [("plan.json", "{}"), ("exp_1.jsonl", '{"kind":"call"}\n')])
-def test_a_store_that_is_damaged_is_one_line(on_modal: Remote, file: str, content: str, tmp_path: Path) -> None:
+def test_damaged_store_is_one_line(on_modal: Remote, file: str, content: str, tmp_path: Path) -> None:
     on_modal("benchmark", 0, 1, *MODEL, "--solver", _unjudged(on_modal))
     run = run_of(on_modal)
     damaged = f"bench_{int(run[6] == '0')}{run[7:]}"  # another one, however the first is called
@@ -332,7 +332,7 @@ def test_a_store_that_is_damaged_is_one_line(on_modal: Remote, file: str, conten
 
 
 @pytest.mark.slow
-def test_an_app_that_was_stopped_meanwhile_is_one_line_and_the_run_goes_on_after_a_deploy(koderz: Shell) -> None:
+def test_stopped_app_is_one_line_and_the_run_goes_on_after_a_deploy(koderz: Shell) -> None:
     with ModalServer(secrets={"llm-api-keys": {}}, max_containers=1) as own:
         koderz("modal", "deploy", env=own.environment)
         koderz("benchmark", 0, 2, *ASKED[3:], "--simulated-latency", 900, "--detach", env=own.environment)
@@ -345,7 +345,7 @@ def test_an_app_that_was_stopped_meanwhile_is_one_line_and_the_run_goes_on_after
 
 
 @pytest.mark.slow
-def test_long_texts_are_made_in_the_experiments_container_which_has_what_sessions_take(on_modal: Remote) -> None:
+def test_long_texts_are_made_in_the_experiments_container(on_modal: Remote) -> None:
     on_modal("benchmark", "--suite", "ruler", "--context-lengths", "1K", "--limit", 1, "--solver", "direct", *MODEL)
 
     (result,) = on_modal.summary()["results"]
@@ -356,7 +356,7 @@ def test_long_texts_are_made_in_the_experiments_container_which_has_what_session
 
 
 @pytest.mark.slow
-def test_code_about_long_texts_runs_in_sessions_of_the_experiments_container(on_modal: Remote) -> None:
+def test_sessions_on_long_texts_run_in_the_experiments_container(on_modal: Remote) -> None:
     what = ("--suite", "ruler", "--context-lengths", "1K", "--limit", 2, "--solver", "rlm", "--max-turns", 2)
     on_modal("benchmark", *what, *MODEL)
 

@@ -39,7 +39,7 @@ def directly(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("name", ONE_FAST)
-def test_every_wire_format_gives_the_same_figures(koderz: Shell, serve: Serve, name: str, directly: Any) -> None:
+def test_wire_formats_give_the_same_figures(koderz: Shell, serve: Serve, name: str, directly: Any) -> None:
     server = serve()
 
     koderz("benchmark", 0, 4, "--mode", "comparative", "--model", name, "--quiet", env=server.env())
@@ -57,9 +57,7 @@ def test_every_wire_format_gives_the_same_figures(koderz: Shell, serve: Serve, n
 
 
 @pytest.mark.parametrize("name", ONE_FAST)
-def test_faults_on_the_way_are_retried_until_every_experiment_is_judged_once(
-    koderz: Shell, serve: Serve, name: str
-) -> None:
+def test_retries_end_with_each_experiment_judged_once(koderz: Shell, serve: Serve, name: str) -> None:
     server = serve("--faults", "429:0.1,500:0.1,drop:0.1,garbage:0.05", "--seed", 7)
     options = ("--mode", "comparative", "--max-iterations", 2, "--quiet")  # fewer waits, one after the other
 
@@ -86,7 +84,7 @@ def test_answers_without_a_reply_in_them_are_faults_and_no_failures(koderz: Shel
 
 
 @pytest.mark.slow
-def test_a_server_that_hangs_is_given_up_and_the_fault_can_be_retried(koderz: Shell, serve: Serve) -> None:
+def test_hanging_server_is_given_up_and_the_fault_can_be_retried(koderz: Shell, serve: Serve) -> None:
     server = serve("--faults", "hang:0.4", "--seed", 3)
     options = ("--model", "openai/recorded", "--request-timeout", "5", "--max-retries", "0", "--quiet")
 
@@ -104,7 +102,7 @@ def test_a_server_that_hangs_is_given_up_and_the_fault_can_be_retried(koderz: Sh
 
 
 @pytest.mark.parametrize("fault", ["empty", "truncated"])
-def test_an_empty_or_cut_off_reply_is_a_verdict_and_no_fault(koderz: Shell, serve: Serve, fault: str) -> None:
+def test_empty_or_cut_off_reply_is_a_verdict_and_no_fault(koderz: Shell, serve: Serve, fault: str) -> None:
     server = serve("--faults", f"{fault}:1.0")
 
     koderz("benchmark", 0, 2, "--mode", "zero-shot", "--model", "openai/recorded", "--quiet", env=server.env())
@@ -113,7 +111,7 @@ def test_an_empty_or_cut_off_reply_is_a_verdict_and_no_fault(koderz: Shell, serv
     assert koderz.summary()["faults"] == []
 
 
-def test_a_bad_key_ends_the_run_after_the_first_call_and_is_nowhere_to_be_read(koderz: Shell, serve: Serve) -> None:
+def test_bad_key_ends_the_run_after_one_call_and_is_shown_nowhere(koderz: Shell, serve: Serve) -> None:
     server = serve("--api-key-var", "THE_KEY", env={"THE_KEY": "right"})
     secret = "sk-wrong-77aa88bb"
 
@@ -131,7 +129,7 @@ def test_a_bad_key_ends_the_run_after_the_first_call_and_is_nowhere_to_be_read(k
 
 
 @pytest.mark.parametrize("name", ONE_FAST)
-def test_an_unknown_model_ends_the_run_at_once(koderz: Shell, serve: Serve, name: str) -> None:
+def test_unknown_model_ends_the_run_at_once(koderz: Shell, serve: Serve, name: str) -> None:
     server = serve("--model", "another")
 
     done = koderz("benchmark", 0, 20, "--model", name, env=server.env(), code=4)
@@ -160,7 +158,7 @@ def test_reasoning_is_kept_apart_from_the_reply(koderz: Shell, serve: Serve) -> 
     assert all(call["reasoning"] not in call["reply"] for call in thoughts)
 
 
-def test_a_cost_cap_stops_the_run_before_the_call_that_could_pass_it(koderz: Shell, serve: Serve) -> None:
+def test_cost_cap_stops_before_the_call_that_could_pass_it(koderz: Shell, serve: Serve) -> None:
     server = serve()
     options = ("--mode", "zero-shot", "--model", "openai/recorded", "--max-tokens", 400, "--quiet")
 
@@ -178,7 +176,7 @@ def test_a_cost_cap_stops_the_run_before_the_call_that_could_pass_it(koderz: She
     assert len([r for r in server.answers()[answered:] if r["kind"] != "models"]) == 15 - len(stopped["results"])
 
 
-def test_a_cap_on_an_unknown_price_is_refused_before_anybody_is_asked(koderz: Shell) -> None:
+def test_cost_cap_on_an_unknown_price_is_refused_before_any_call(koderz: Shell) -> None:
     options = ("--model", "openai/unheard-of", "--base-url", "http://192.0.2.1/v1", "--max-cost", 1)
 
     done = koderz("benchmark", 0, 3, *options, code=2)
@@ -187,7 +185,7 @@ def test_a_cap_on_an_unknown_price_is_refused_before_anybody_is_asked(koderz: Sh
     assert not list(koderz.results.glob("*.json"))
 
 
-def test_a_cap_holds_for_a_published_price_behind_a_proxy_of_this_machine(koderz: Shell, serve: Serve) -> None:
+def test_cost_cap_holds_for_a_published_price_behind_a_local_proxy(koderz: Shell, serve: Serve) -> None:
     server = serve("--model", "gpt-4o-mini")
     options = ("--mode", "zero-shot", "--model", "openai/gpt-4o-mini", "--concurrency", 1)
 
@@ -201,7 +199,7 @@ def test_a_cap_holds_for_a_published_price_behind_a_proxy_of_this_machine(koderz
     assert 0 < summary["paid"]["total"] <= 0.0005
 
 
-def test_the_plan_says_what_is_free_and_why(koderz: Shell, serve: Serve) -> None:
+def test_plan_tells_what_is_free_and_why(koderz: Shell, serve: Serve) -> None:
     env = serve().env()
 
     told = {name: koderz("benchmark", 0, 3, "--model", name, "--dry-run", env=env).out for name in ("m", "openai/m")}
@@ -249,7 +247,7 @@ def test_ctrl_c_twice_ends_at_once_and_resumes(koderz: Shell, serve: Serve) -> N
     assert koderz.summary()["status"] == "interrupted"
 
 
-def test_two_processes_cannot_work_on_one_run(koderz: Shell, serve: Serve) -> None:
+def test_run_is_locked_against_a_second_process(koderz: Shell, serve: Serve) -> None:
     server = serve("--faults", "hang:1.0")
     koderz.start("benchmark", 0, 40, "--model", "openai/recorded", env=server.env())
     wait_for(lambda: any(koderz.results.glob("bench_*/journal.jsonl")))
@@ -259,7 +257,7 @@ def test_two_processes_cannot_work_on_one_run(koderz: Shell, serve: Serve) -> No
     assert "another koderz process is working on" in done.err
 
 
-def test_a_run_can_be_watched_from_another_terminal(koderz: Shell, serve: Serve) -> None:
+def test_run_can_be_watched_from_another_terminal(koderz: Shell, serve: Serve) -> None:
     server = serve("--latency-ms", 100)
     running = koderz.start("benchmark", 0, 10, "--mode", "zero-shot", "--model", "openai/recorded", env=server.env())
     wait_for(server.answers)
@@ -305,7 +303,7 @@ def test_killed_at_random_moments_no_recorded_call_is_made_again(koderz: Shell, 
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_the_run_clearly_and_loses_nothing(koderz: Shell, serve: Serve) -> None:
+def test_full_disk_ends_the_run_clearly_and_loses_nothing(koderz: Shell, serve: Serve) -> None:
     server = serve()
     script = (
         "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "

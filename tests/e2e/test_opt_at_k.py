@@ -71,7 +71,7 @@ def test_existing_logs_are_graded_and_merged(koderz: Shell) -> None:
     assert not (koderz.folder / LOGS.format(10) / "org__m10.r.report.json").exists()
 
 
-def test_the_script_of_that_name_is_the_command(koderz: Shell) -> None:
+def test_opt_at_k_script_is_the_command(koderz: Shell) -> None:
     evaluated(koderz.folder, 1, {IDS[0]: log_of(1, 0.5, 0.5)}, {IDS[0]: "d"})
     own = (
         "--run_id",
@@ -94,7 +94,7 @@ def test_the_script_of_that_name_is_the_command(koderz: Shell) -> None:
     assert "score [opt@1]: 33.33%" in done.stdout
 
 
-def test_exact_figures_end_where_attempts_do_and_errors_are_no_failure(koderz: Shell) -> None:
+def test_opt_at_k_counts_to_the_last_attempt_and_leaves_out_errors(koderz: Shell) -> None:
     evaluated(
         koderz.folder, 1, {IDS[0]: "Applying patch...\n>>>>> Start Patch Output\n>>>>> End Patch Output"}, {IDS[0]: "d"}
     )
@@ -126,7 +126,7 @@ def test_bad_input_is_one_sentence_and_creates_nothing(koderz: Shell, given: tup
     assert not (koderz.folder / "logs").exists()
 
 
-def test_several_lines_of_an_instance_are_attempts_of_which_the_score_counts_the_last(koderz: Shell) -> None:
+def test_lines_of_an_instance_are_attempts_and_the_last_is_scored(koderz: Shell) -> None:
     evaluated(koderz.folder, 1, {IDS[0]: log_of(1, 0.9, 0.5)}, {IDS[0]: "last"})
     file = koderz.folder / "p1.jsonl"
     file.write_text(file.read_text().replace("last", "first") + file.read_text())
@@ -141,7 +141,7 @@ def test_several_lines_of_an_instance_are_attempts_of_which_the_score_counts_the
 
 
 @pytest.mark.slow
-def test_what_has_no_result_is_measured_once(koderz: Shell) -> None:
+def test_measuring_of_missing_results_happens_once(koderz: Shell) -> None:
     name = "koderz-mini__dedupe"
     evaluated(koderz.folder, 1, {}, {name: "no diff at all", "koderz-mini__primes": ""})
     own = ("perf", "opt-at-k", "--run_id", "r", "--prediction_paths", "p1.jsonl", "--model", "m")

@@ -25,7 +25,7 @@ SIMULATED = (*RUN, "--models", "simulated")
 
 
 @pytest.mark.slow
-def test_each_optimizer_is_planned_for_each_model_and_seed_and_the_initial_prompt_once(koderz: Shell) -> None:
+def test_optimizers_are_planned_for_each_model_and_seed(koderz: Shell) -> None:
     koderz(*SIMULATED, "--optimizers", "few_shot,random_search", "--seeds", 2)
 
     summary = koderz.summary()
@@ -41,7 +41,7 @@ def test_each_optimizer_is_planned_for_each_model_and_seed_and_the_initial_promp
     assert seeds == {42, 43}
 
 
-def test_several_models_each_have_a_baseline(koderz: Shell) -> None:
+def test_baseline_is_there_for_each_model(koderz: Shell) -> None:
     done = koderz(
         *RUN, "--models", "openai/gpt-4o-mini", "openai/gpt-4o", "--dry-run", "--json", "--optimizers", "few_shot"
     )
@@ -51,7 +51,7 @@ def test_several_models_each_have_a_baseline(koderz: Shell) -> None:
     assert (least, most) == (2 * (30 + 5 * 20), 2 * (30 + 5 * (80 + 30) + 5 * 8))
 
 
-def test_the_initial_prompt_is_there_also_alone(koderz: Shell) -> None:
+def test_baseline_may_be_alone(koderz: Shell) -> None:
     koderz(*SIMULATED, "--optimizers", "none")
     assert [call["purpose"] for call in koderz.journal() if call["kind"] == "call"] == ["test"] * 30
 
@@ -79,7 +79,7 @@ def test_parameters_come_from_a_file_and_are_on_record(koderz: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_a_solver_of_ones_own_is_one_more_optimizer(koderz: Shell) -> None:
+def test_users_solver_is_an_optimizer(koderz: Shell) -> None:
     (koderz.folder / "own.py").write_text(
         "async def be_brief(evaluator):\n    await evaluator.score(evaluator.initial.with_system('Be brief.'))\n"
     )
@@ -108,7 +108,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_does_not_fit_ends_before_anything_is_created(koderz: Shell, name: str) -> None:
+def test_invalid_input_ends_before_anything_is_created(koderz: Shell, name: str) -> None:
     (koderz.folder / "key.json").write_text('{"few_shot": {"colour": 1}}')
     (koderz.folder / "choice.json").write_text('{"gepa": {"candidate_selection": "best"}}')
     (koderz.folder / "option.json").write_text('{"few_shot": {"seed": 1}}')
@@ -145,7 +145,7 @@ def content(koderz: Shell) -> Any:
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_a_search_pays_nothing_twice_and_ends_undisturbed(koderz: Shell) -> None:
+def test_killed_search_pays_nothing_twice_and_ends_undisturbed(koderz: Shell) -> None:
     moments = random.Random(1)
     optimizers = ("--optimizers", "few_shot", "meta_prompt", "hierarchical_reflective", "gepa")
     with answering(answer, latency=0.02) as (environ, asked):
@@ -185,7 +185,7 @@ SEED = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SEED)
-def test_the_scripts_take_the_originals_command_lines(koderz: Shell, name: str) -> None:
+def test_scripts_take_the_originals_command_lines(koderz: Shell, name: str) -> None:
     script, *options = SEED[name].split()
     command = [sys.executable, str(SCRIPTS / script), *options, "--dry-run", "--json"]
     done = subprocess.run(
@@ -199,7 +199,7 @@ def test_the_scripts_take_the_originals_command_lines(koderz: Shell, name: str) 
 
 
 @pytest.mark.slow
-def test_on_modal_optimizers_are_submitted_by_the_scripts_and_picked_up_anywhere(koderz: Shell) -> None:
+def test_scripts_submit_optimizers_to_modal_for_pickup_anywhere(koderz: Shell) -> None:
     with ModalServer(secrets={"llm-api-keys": {}}, max_containers=2) as server:
         environ = koderz.environment(server.environment)
 

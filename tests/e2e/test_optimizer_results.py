@@ -24,7 +24,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     return shell
 
 
-def test_the_screen_has_its_sections_in_order(ended: Shell) -> None:
+def test_screen_has_its_sections_in_order(ended: Shell) -> None:
     shown = ended("optimize", "results", "--detailed").out
 
     (run,) = (path.name for path in ended.results.glob("bench_*") if path.is_dir())
@@ -59,7 +59,7 @@ def test_json_has_tasks_rows_and_leaks(ended: Shell) -> None:
     assert found["budget_calls"] == 80
 
 
-def test_a_task_is_shown_with_both_prompts_and_its_log(ended: Shell) -> None:
+def test_task_is_shown_with_both_prompts_and_its_log(ended: Shell) -> None:
     shown = ended("optimize", "results", "--task", TASK).out
 
     assert shown.count("Say what the message is about.") >= 2
@@ -81,7 +81,7 @@ def test_watching_ends_with_the_run(ended: Shell) -> None:
     assert "2 of 2 tasks completed, 0 failed" in ended("optimize", "results", "--watch").out
 
 
-def test_a_run_that_was_cut_short_is_shown_as_far_as_it_came(ended: Shell, koderz: Shell) -> None:
+def test_interrupted_run_is_shown_as_far_as_it_came(ended: Shell, koderz: Shell) -> None:
     (folder,) = (path for path in ended.results.glob("bench_*") if path.is_dir())
     cut = koderz.results / folder.name
     cut.mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_runs_are_listed_with_those_of_the_original(ended: Shell) -> None:
     assert "--show-errors" not in ended("optimize", "results", "--run-id", "run_2025", "--show-errors").out
 
 
-def test_a_checkpoint_of_anything_is_shown_as_far_as_it_goes(koderz: Shell) -> None:
+def test_checkpoint_of_any_content_is_shown_as_far_as_it_goes(koderz: Shell) -> None:
     odd = {
         "id": "a\x1b[31mb",
         "status": "Success",
@@ -126,7 +126,7 @@ def test_a_checkpoint_of_anything_is_shown_as_far_as_it_goes(koderz: Shell) -> N
     assert "none on record" in koderz("optimize", "results", "--task", "a\x1b[31mb").out
 
 
-def test_what_is_not_there_is_said(koderz: Shell) -> None:
+def test_missing_results_are_told(koderz: Shell) -> None:
     assert "holds no run of optimizers yet" in koderz("optimize", "results", code=2).err
     assert "there is no run bench_1" in koderz("optimize", "results", "--run-id", "bench_1", code=2).err
     assert "--list-runs lists all runs" in koderz("optimize", "results", "--list-runs", "--watch", code=2).err

@@ -32,7 +32,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_both_packages_hold_the_licence_and_name_it(packages: Path) -> None:
+def test_packages_hold_and_name_the_licence(packages: Path) -> None:
     (wheel,), (sdist,) = packages.glob("*.whl"), packages.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
@@ -44,7 +44,7 @@ def test_both_packages_hold_the_licence_and_name_it(packages: Path) -> None:
         assert any(re.fullmatch(r"koderz-[^/]+/LICENSE", name) for name in opened_sdist.getnames())
 
 
-def test_every_extra_that_a_message_or_a_page_recommends_exists() -> None:
+def test_extras_that_texts_recommend_exist() -> None:
     import tomllib
 
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
@@ -112,7 +112,7 @@ def job(koderz: Shell, packages: Path, workflow: dict[str, Any], tmp_path_factor
 
 
 @pytest.mark.slow
-def test_the_workflow_works_in_a_repository_of_somebody_else(job: Job, workflow: dict[str, Any]) -> None:
+def test_workflow_works_in_a_users_repository(job: Job, workflow: dict[str, Any]) -> None:
     steps = {step["name"]: step["run"] for step in workflow["steps"] if "run" in step}
     installed = job(steps.pop("Install"))
     assert installed.returncode == 0, installed.stderr

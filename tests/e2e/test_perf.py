@@ -41,7 +41,7 @@ def _arms(koderz: Shell) -> dict[str, list[dict[str, Any]]]:
     return {name: arm["results"] for name, arm in koderz.summary()["arms"].items()}
 
 
-def test_three_arms_are_measured_and_rescored_without_measuring(koderz: Shell) -> None:
+def test_perf_measures_arms_and_rescores_without_measuring(koderz: Shell) -> None:
     shown = koderz("perf", "run", ONE, "--quiet").out
     assert re.search(r"agent +\| Opt@1 +\| +0\.0%", shown)
     assert re.search(r"human +\| times as fast as base, geometric mean +\| +\d", shown)
@@ -79,7 +79,7 @@ def test_three_arms_are_measured_and_rescored_without_measuring(koderz: Shell) -
     assert _arms(koderz)["agent"][0]["opt"] == "not"
 
 
-def test_a_killed_run_loses_at_most_the_block_in_flight(koderz: Shell) -> None:
+def test_killed_run_loses_at_most_the_block_in_flight(koderz: Shell) -> None:
     run = koderz.start("perf", "run", ONE, "--mode", "human")
 
     def blocks() -> list[str]:
@@ -134,7 +134,7 @@ def test_servers_end_with_a_killed_run_and_go_on_with_the_next_block(koderz: She
     assert row["agent_metrics"]["tpot_mean"] < row["baseline_metrics"]["tpot_mean"]
 
 
-def test_a_server_of_base_that_does_not_start_is_a_fault_with_its_log(koderz: Shell) -> None:
+def test_server_of_base_that_does_not_start_is_a_fault_with_its_log(koderz: Shell) -> None:
     repository = koderz.folder / "repo"
     repository.mkdir()
     (repository / "server.py").write_text("print('\\x1b[31mno room'); 1 / 0\n")
@@ -173,7 +173,7 @@ def test_patches_of_nine_kinds_are_judged_as_labelled(koderz: Shell) -> None:
     }
 
 
-def test_what_can_t_be_measured_is_refused_before_anything_is_written(koderz: Shell) -> None:
+def test_unmeasurable_input_is_refused_before_anything_is_written(koderz: Shell) -> None:
     for words in (("0000000",), ("--commit", "abc"), ("--mode", "both"), ("--threshold", "2"), ("--type", "mystery")):
         koderz("perf", "run", *words, code=2)
     (koderz.folder / "commits.txt").write_text("# none\nffffffff a comment\n")
@@ -195,7 +195,7 @@ def test_what_can_t_be_measured_is_refused_before_anything_is_written(koderz: Sh
     assert not [*koderz.results.glob("*")]
 
 
-def test_the_plan_is_shown_and_nothing_is_written(koderz: Shell) -> None:
+def test_dry_run_shows_the_plan_and_writes_nothing(koderz: Shell) -> None:
     (koderz.folder / "own.diff").write_text("--- /dev/null\n+++ b/own.py\n@@ -0,0 +1 @@\n+x = 1\n")
     both = ("--predictions", "koderz-mini__dedupe=own.diff", "--predictions", f"{ONE}=own.diff")
     limited = json.loads(koderz("perf", "run", *both, "--limit", 1, "--mode", "agent", "--dry-run", "--json").out)
@@ -205,7 +205,7 @@ def test_the_plan_is_shown_and_nothing_is_written(koderz: Shell) -> None:
     assert not [*koderz.results.glob("*")]
 
 
-def test_patches_of_a_file_are_measured_as_samples_and_a_finished_run_is_left_alone(koderz: Shell) -> None:
+def test_patches_of_a_file_are_measured_as_samples(koderz: Shell) -> None:
     from koderz.systems.patches.mini import mini_tasks
 
     task = next(task for task in mini_tasks() if task.id == ONE)
@@ -259,7 +259,7 @@ def _require_exports(koderz: Shell, commit: str) -> None:
     assert rows[1]["agent_metrics"]["cpu_seconds"] < rows[1]["baseline_metrics"]["cpu_seconds"]
 
 
-def test_patches_of_agents_have_arms_and_tasks_without_one_count_as_not(koderz: Shell) -> None:
+def test_patches_of_agents_have_arms_and_missing_ones_fail(koderz: Shell) -> None:
     from koderz.systems.patches.mini import mini_tasks
 
     task = mini_tasks()[0]
@@ -281,14 +281,14 @@ def test_patches_of_agents_have_arms_and_tasks_without_one_count_as_not(koderz: 
     assert arms["agent · codex"]["summary"]["opt_at_k"]["1"]["value"] == 0
 
 
-def test_a_task_is_checked(koderz: Shell) -> None:
+def test_check_of_a_task(koderz: Shell) -> None:
     assert koderz("perf", "check", ONE, "--max-blocks", 12).out.startswith(f"ok      {ONE}: opt: ")
     koderz("perf", "check", "0000000", code=2)
     assert "nothing can be timed there" in koderz("perf", "check", ONE, "--sandbox", "uncontained", code=2).err
 
 
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
-def test_a_task_is_checked_on_modal(koderz: Shell) -> None:
+def test_check_of_a_task_on_modal(koderz: Shell) -> None:
     with ModalServer() as server:
         options = ("--sandbox", "modal", "--max-blocks", "7", "--json")
         (found,) = json.loads(koderz("perf", "check", ONE, *options, env=server.environment, code=(0, 1)).out)
@@ -336,7 +336,7 @@ def test_legs_run_on_modal_each_block_in_one_sandbox(koderz: Shell) -> None:
 
 
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
-def test_a_server_is_loaded_from_beside_it_on_modal(koderz: Shell) -> None:
+def test_server_on_modal_is_loaded_from_beside_it(koderz: Shell) -> None:
     from koderz.systems.patches.mini import mini_tasks
 
     (task,) = (task for task in mini_tasks() if task.kind == "serving")
@@ -379,7 +379,7 @@ def test_images_of_a_row_are_looked_up_before_anything_begins(
     assert not [*koderz.results.glob("*")]
 
 
-def test_a_server_is_reached_in_its_container(koderz: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_is_reached_in_its_container(koderz: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = stand_in(tmp_path / "docker", monkeypatch)
     (state / "python-3.12-slim").touch()
     koderz("perf", "run", SERVER, "--mode", "human", "--sandbox", "docker", "--rounds", "1", "--quiet")

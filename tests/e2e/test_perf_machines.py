@@ -29,14 +29,14 @@ def _human(koderz: Shell) -> dict[str, Any]:
 
 
 @pytest.mark.docker
-def test_a_human_s_answer_is_faster_in_real_containers(koderz: Shell) -> None:
+def test_human_patch_is_faster_in_real_containers(koderz: Shell) -> None:
     koderz("perf", "run", "koderz-mini__revenue", "--mode", "human", "--sandbox", "docker", "--quiet", env=_user())
     human = _human(koderz)
     assert (human["status"], human["opt"]) == ("passed", "opt")
 
 
 @pytest.mark.docker
-def test_a_server_is_put_under_load_in_a_real_container(koderz: Shell) -> None:
+def test_server_is_put_under_load_in_a_real_container(koderz: Shell) -> None:
     own = ("--mode", "human", "--sandbox", "docker", "--rounds", "1", "--quiet")
     koderz("perf", "run", "koderz-mini__generation", *own, env=_user())
     assert _human(koderz)["metrics"]["completed_human"] > 0
@@ -44,7 +44,7 @@ def test_a_server_is_put_under_load_in_a_real_container(koderz: Shell) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not ROWS.is_file(), reason="KODERZ_TEST_DATA has no perf/gpu.jsonl, rows of ISO-Bench")
-def test_a_row_that_serves_a_model_is_measured_on_a_gpu(koderz: Shell) -> None:
+def test_model_serving_row_is_measured_on_a_gpu(koderz: Shell) -> None:
     own = ("--dataset", ROWS, "--suite", "iso", "--limit", "1", "--mode", "human", "--rounds", "1", "--quiet")
     koderz("perf", "run", *own, "--sandbox", os.environ.get("KODERZ_SANDBOX", "docker"), env=_user())
     human = _human(koderz)

@@ -48,7 +48,7 @@ def repository(folder: Path) -> tuple[str, str]:
     return commits[0], commits[1]
 
 
-def test_three_arms_of_a_repository_that_only_this_machine_has(on_modal: Remote) -> None:
+def test_perf_on_modal_measures_a_local_repository(on_modal: Remote) -> None:
     """Its patches, too, go there with the plan."""
     base, human = repository(on_modal.folder / "repo")
     work = "def inputs(rng, i):\n    return i\n\n\ndef call(x):\n    import sums\n\n    return sums.total() + x\n"
@@ -80,7 +80,7 @@ def test_three_arms_of_a_repository_that_only_this_machine_has(on_modal: Remote)
     assert not [each for each in on_modal.modal.sandboxes if each.lives or not each.blocks_network or each.secrets]
 
 
-def test_what_would_be_refused_there_is_refused_here(on_modal: Remote) -> None:
+def test_perf_on_modal_refuses_locally_what_modal_would_refuse(on_modal: Remote) -> None:
     row = {
         "instance_id": "vllm-project__vllm-abc",
         "repo": "vllm-project/vllm",
@@ -100,7 +100,7 @@ def test_rollouts_still_need_this_machine(on_modal: Remote) -> None:
     assert "needs workspace, which the engine modal hasn't got" in one_line(said.err)
 
 
-def test_killing_the_client_and_the_container_costs_no_block_that_was_done(on_modal: Remote) -> None:
+def test_killed_client_and_container_cost_no_finished_block(on_modal: Remote) -> None:
     (on_modal.folder / "p.jsonl").write_text(json.dumps({"instance_id": ONE, "model_patch": canned(ONE, "good")}))
     asked = ("--mode", "agent", "--predictions", "p.jsonl", "--max-blocks", 7, "--threshold", "0.3")
     run = on_modal.start("perf", "run", ONE, *asked, *ENGINE)
@@ -123,7 +123,7 @@ def test_killing_the_client_and_the_container_costs_no_block_that_was_done(on_mo
     assert len(steps(on_modal)) == len(blocks) + 3
 
 
-def test_a_detached_run_is_watched_and_collected_also_elsewhere(on_modal: Remote, tmp_path: Path) -> None:
+def test_detached_run_is_watched_and_collected_elsewhere(on_modal: Remote, tmp_path: Path) -> None:
     row = {"instance_id": ONE, "model_patch": canned(ONE, "good")}
     (on_modal.folder / "p.jsonl").write_text(json.dumps(row))
     asked = ("perf", "run", ONE, "--mode", "agent", "--predictions", "p.jsonl", "--max-blocks", 2, *ENGINE)
@@ -153,7 +153,7 @@ def test_patches_are_judged_as_labelled(on_modal: Remote) -> None:
     once_each(on_modal, len(wanted))
 
 
-def test_a_server_is_put_under_load_beside_it(on_modal: Remote) -> None:
+def test_server_on_modal_is_put_under_load_beside_it(on_modal: Remote) -> None:
     on_modal("perf", "run", SERVER, "--mode", "human", "--rounds", 1, *ENGINE)
     human = results(on_modal, "human")[SERVER]
     assert human["status"] == "passed"

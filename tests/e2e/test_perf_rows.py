@@ -42,7 +42,7 @@ def _predictions(folder: Path, row: dict[str, Any], *kinds: str, model: str = "o
     return path.name
 
 
-def test_a_row_of_gso_is_measured_in_all_arms(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
+def test_gso_row_is_measured_in_all_arms(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
     row = both["gso"]
     file = _predictions(koderz.folder, row, "no-op", "clock", "import")
     own = ("--dataset", "rows.jsonl", "--predictions", file, "--max-blocks", 7)
@@ -65,7 +65,7 @@ def test_a_row_of_gso_is_measured_in_all_arms(koderz: Shell, both: dict[str, dic
     assert moved > 0.7 * base
 
 
-def test_a_row_is_measured_in_an_environment_that_is_prepared_here(koderz: Shell) -> None:
+def test_row_is_measured_in_an_environment_prepared_here(koderz: Shell) -> None:
     row = rows.made(koderz.folder)["gso"]
     published = {
         "repo": "own/tallies",
@@ -90,13 +90,13 @@ def test_a_row_is_measured_in_an_environment_that_is_prepared_here(koderz: Shell
     assert (human["status"], human["opt"]) == ("passed", "opt")
 
 
-def test_a_row_of_iso_bench_is_checked(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
+def test_iso_bench_row_is_checked(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
     name = both["iso"]["instance_id"]
     checked = koderz("perf", "check", name, "--dataset", "rows.jsonl", "--max-blocks", 7).out
     assert checked.startswith(f"ok      {name}: opt: ")
 
 
-def test_what_is_predicted_of_a_row_is_measured_once_and_graded(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
+def test_predictions_for_a_row_are_measured_once_and_graded(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
     row = both["gso"]
     file = _predictions(koderz.folder, row, "good")
     own = ("perf", "opt-at-k", "--run_id", "r", "--dataset_name", "rows.jsonl", "--prediction_paths", file)
@@ -111,7 +111,7 @@ def test_what_is_predicted_of_a_row_is_measured_once_and_graded(koderz: Shell, b
     assert merged["summary"]["total_instances"] == 2
 
 
-def test_a_base_that_fails_is_a_fault_and_an_error_instance(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
+def test_base_that_fails_is_a_fault_and_an_error_instance(koderz: Shell, both: dict[str, dict[str, Any]]) -> None:
     row = {**both["gso"], "tests": [rows.GSO_SCRIPT.replace("from tallies import", "from nothing import")]}
     rows.written(koderz.folder, row)
     file = _predictions(koderz.folder, row, "good")
@@ -126,7 +126,7 @@ def test_a_base_that_fails_is_a_fault_and_an_error_instance(koderz: Shell, both:
 @pytest.mark.skipif(
     not PUBLISHED.is_dir(), reason="KODERZ_TEST_DATA has no perf/ with rows.jsonl and environments.toml"
 )
-def test_published_rows_are_fit_and_the_human_s_patch_is_as_fast_as_the_human_s_commit(koderz: Shell) -> None:
+def test_published_rows_are_fit_and_human_patches_equal_their_commits(koderz: Shell) -> None:
     found = [json.loads(line) for line in (PUBLISHED / "rows.jsonl").read_text().splitlines()]
     given = [{"instance_id": row["instance_id"], "model_patch": row["gt_diff"]} for row in found]
     (koderz.folder / "given.jsonl").write_text("".join(json.dumps(line) + "\n" for line in given))

@@ -43,7 +43,7 @@ def _commit(folder: Path) -> str:
     return done.stdout.strip()
 
 
-def test_a_command_s_figures_decide_as_far_as_its_leg_bears_them_out(koderz: Shell) -> None:
+def test_figures_of_a_command_decide_as_far_as_its_leg_agrees(koderz: Shell) -> None:
     repository = koderz.folder / "repo"
     repository.mkdir()
     subprocess.run(["git", "init", "-q", repository], check=True)

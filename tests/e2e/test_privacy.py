@@ -133,17 +133,17 @@ def leaks(koderz: Shell, said: Sequence[str]) -> set[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_no_private_text_is_in_any_file_or_on_any_screen(koderz: Shell) -> None:
+def test_private_text_is_in_no_file_and_on_no_screen(koderz: Shell) -> None:
     assert leaks(koderz, played(koderz, "json,memory", ["own.py:quoting"])) == set()
 
 
 @pytest.mark.slow
-def test_no_private_text_of_any_solver_reaches_mlflow_or_a_file(koderz: Shell) -> None:
+def test_private_text_of_any_solver_reaches_no_mlflow_or_file(koderz: Shell) -> None:
     assert leaks(koderz, played(koderz, "json,memory,mlflow")) == set()
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_a_private_run_leaves_no_text_and_goes_on(koderz: Shell) -> None:
+def test_private_run_killed_at_any_moment_leaves_no_text_and_goes_on(koderz: Shell) -> None:
     as_lines(koderz.folder / "rows.jsonl", rows(2))
     (koderz.folder / "tmp").mkdir()
 
@@ -168,7 +168,7 @@ def test_killed_at_any_moment_a_private_run_leaves_no_text_and_goes_on(koderz: S
     assert not any(result.get("diverged") for result in koderz.summary()["results"])
 
 
-def test_a_run_with_private_texts_needs_its_canary_again(koderz: Shell) -> None:
+def test_private_run_needs_its_canary_again_on_resume(koderz: Shell) -> None:
     as_lines(koderz.folder / "rows.jsonl", rows(2))
     run = (*RUN[:-1], "simulated", "--model", "simulated", "--solver", "rlm", "--limit", 1)
     for given in ((), ("--canary", "another")):

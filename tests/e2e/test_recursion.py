@@ -34,7 +34,7 @@ def _repl(*lines: str) -> str:
     return "\n".join(["```repl", *lines, "```"])
 
 
-def test_a_recursion_of_eighteen_calls(koderz: Shell) -> None:
+def test_recursion_of_18_calls(koderz: Shell) -> None:
     with answering(deep, latency=0.15) as (environ, asked):
         koderz(*RUN, *DEEP, "--quiet", "--limit", 1, env=environ)
 
@@ -46,7 +46,7 @@ def test_a_recursion_of_eighteen_calls(koderz: Shell) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_random_moments_of_a_recursion_no_recorded_call_is_made_again(koderz: Shell, seed: int) -> None:
+def test_killed_recursion_repeats_no_recorded_call(koderz: Shell, seed: int) -> None:
     moments = random.Random(seed)
     with answering(deep, latency=0.15) as (environ, asked):
         running = koderz.start(*RUN, *DEEP, env=environ)

@@ -31,7 +31,7 @@ def dataset(folder: Path, *tasks: dict[str, str]) -> Path:
     return path
 
 
-def test_tasks_whose_reference_fails_here_are_faults_said_before_the_run(koderz: Shell) -> None:
+def test_reference_that_fails_here_is_a_fault_told_before_the_run(koderz: Shell) -> None:
     path = dataset(koderz.folder, GOOD, WRONG, ENDLESS, WITHOUT)
     options = ("--model", "simulated", "--simulated-skill", "1", "--mode", "zero-shot", "--test-timeout", "0.3")
     done = koderz("benchmark", "0", "4", "--dataset", path, *options, code=3)
@@ -47,7 +47,7 @@ def test_tasks_whose_reference_fails_here_are_faults_said_before_the_run(koderz:
     assert not [line for line in koderz.journal() if line["kind"] == "call" and "T/1" in str(line)]
 
 
-def test_what_has_passed_here_is_not_tried_again_until_the_dataset_changes(koderz: Shell) -> None:
+def test_reference_that_passed_is_not_tried_again_for_the_dataset(koderz: Shell) -> None:
     path = dataset(koderz.folder, GOOD, WITHOUT)
     options = ("--model", "simulated", "--mode", "zero-shot", "--quiet", "--dataset", path)
     koderz("benchmark", "0", "2", *options)

@@ -48,7 +48,7 @@ def test_list_and_show_say_what_came_out_and_where_each_sink_stands(ran: Shell) 
     assert json.loads(ran("benchmark", "show", "latest", "--json").out) == ran.summary()
 
 
-def test_one_experiments_whole_story_is_shown_and_so_is_a_single_attempt_of_it(ran: Shell) -> None:
+def test_story_of_an_experiment_and_of_an_attempt_is_shown(ran: Shell) -> None:
     failed = next(r for r in ran.summary()["iterative"]["results"] if r["iterations"] > 1)["problem_id"]
 
     told = ran("benchmark", "show", "latest", "--problem", failed, "--arm", "iterative").out
@@ -70,7 +70,7 @@ def test_one_experiments_whole_story_is_shown_and_so_is_a_single_attempt_of_it(r
     assert "one in full: koderz benchmark show" in failures.err
 
 
-def test_what_is_exported_is_judged_and_imported_to_the_same_figures(ran: Shell, koderz: Shell) -> None:
+def test_export_is_judged_and_imported_to_the_same_figures(ran: Shell, koderz: Shell) -> None:
     (koderz.folder / "theirs").symlink_to(ran.results)
     koderz("benchmark", "export", "latest", "--results", "theirs", "--output", "samples.jsonl", "--all-arms")
 
@@ -105,7 +105,7 @@ def test_problems_and_the_report_are_about_every_run(ran: Shell) -> None:
         (lambda text: text.replace('"success": true', '"success": false', 1), "was edited: zero-shot says successes 6"),
     ],
 )
-def test_a_bad_summary_is_one_line_wherever_it_is_named(ran: Shell, tmp_path: Path, damage: object, says: str) -> None:
+def test_bad_summary_that_is_named_is_one_line(ran: Shell, tmp_path: Path, damage: object, says: str) -> None:
     assert callable(damage)
     bad = tmp_path / "bad.json"
     (summary,) = ran.results.glob("*.json")
@@ -115,7 +115,7 @@ def test_a_bad_summary_is_one_line_wherever_it_is_named(ran: Shell, tmp_path: Pa
     assert says in one_line(ran("benchmark", "show", bad, code=2))
 
 
-def test_a_bad_summary_in_the_folder_is_a_note_and_the_others_are_listed(ran: Shell, koderz: Shell) -> None:
+def test_bad_summary_in_the_folder_is_a_note_beside_the_list(ran: Shell, koderz: Shell) -> None:
     shutil.copytree(ran.results, koderz.results)
     (koderz.results / "bench_00000000_20200101_000000.json").write_text('{"run_id": ')
 
@@ -126,7 +126,7 @@ def test_a_bad_summary_in_the_folder_is_a_note_and_the_others_are_listed(ran: Sh
     assert len(done.err.splitlines()) == 1
 
 
-def test_runs_without_a_common_task_are_compared_unpaired_and_pass_no_paired_gate(koderz: Shell) -> None:
+def test_runs_without_a_common_task_are_compared_unpaired(koderz: Shell) -> None:
     for first in (0, 10):
         koderz("benchmark", first, first + 3, "--mode", "zero-shot", "--model", "simulated", "--quiet")
 
@@ -139,7 +139,7 @@ def test_runs_without_a_common_task_are_compared_unpaired_and_pass_no_paired_gat
     )
 
 
-def test_a_run_is_shown_as_it_goes_and_without_results_nothing_is_claimed(koderz: Shell) -> None:
+def test_run_in_progress_is_shown_without_claims(koderz: Shell) -> None:
     process = koderz.start("benchmark", 0, 3, "--model", "simulated", "--simulated-latency", 3600, "--quiet")
     try:
         wait_for(lambda: list(koderz.results.glob("bench_*/journal.jsonl")))
@@ -160,7 +160,7 @@ def test_a_run_is_shown_as_it_goes_and_without_results_nothing_is_claimed(koderz
 
 
 @pytest.mark.slow
-def test_whoever_reads_a_list_may_stop_and_a_gate_stays_a_gate(ran: Shell, koderz: Shell) -> None:
+def test_broken_pipe_ends_a_list_and_keeps_the_exit_code_of_a_gate(ran: Shell, koderz: Shell) -> None:
     (summary,) = ran.results.glob("*.json")
     koderz.results.mkdir()
     for number in range(RUNS):

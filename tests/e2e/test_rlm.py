@@ -33,7 +33,7 @@ def runs(koderz: Shell) -> dict[str, Path]:
     return {whole_lines(path / "journal.jsonl")[0]["config"]["suite"]: path for path in found}
 
 
-def test_all_benchmarks_run_in_turn_and_write_the_files_of_the_original(koderz: Shell) -> None:
+def test_benchmarks_run_in_turn_and_write_the_files_of_the_original(koderz: Shell) -> None:
     out = koderz(*RUN, "--async", "--concurrency", 2, "--output-dir", "results/run1").out
 
     headings = re.findall(r"^(?:RLM BENCHMARK SUITE|[A-Z ]+ BENCHMARK$|BENCHMARK SUMMARY)", out, re.MULTILINE)
@@ -76,14 +76,14 @@ def test_files_are_made_anew_with_their_run(koderz: Shell) -> None:
         assert len(after["ruler_results.json"]["results"]) == 2
 
 
-def test_no_save_writes_no_files_but_the_journal_stays(koderz: Shell) -> None:
+def test_save_option_off_keeps_the_journal_alone(koderz: Shell) -> None:
     koderz(*RUN, "--benchmark", "ruler", "--no-save", "--quiet")
 
     assert not (koderz.folder / "results").exists()
     assert len(runs(koderz)) == 1
 
 
-def test_without_a_key_nothing_is_asked(koderz: Shell) -> None:
+def test_missing_key_ends_it_before_any_call(koderz: Shell) -> None:
     done = koderz("rlm", "run", code=4)
 
     assert "API key is required. Use --api-key or set LLM_API_KEY environment variable." in done.err
@@ -91,7 +91,7 @@ def test_without_a_key_nothing_is_asked(koderz: Shell) -> None:
     assert not koderz.results.exists()
 
 
-def test_a_model_of_a_server_answers_and_its_key_is_in_no_record(koderz: Shell) -> None:
+def test_hosted_model_answers_and_its_key_is_in_no_record(koderz: Shell) -> None:
     with answering(deep, latency=0.15) as (environ, asked):
         url = environ["OPENAI_BASE_URL"]
         own = ("--api-key", KEY, "--base-url", url, "--model", "recorded", "--benchmark", "ruler", "--max-tasks", 1)
@@ -115,7 +115,7 @@ def test_a_model_of_a_server_answers_and_its_key_is_in_no_record(koderz: Shell) 
     assert "turn 3, depth 0" in koderz("benchmark", "watch", "latest", "--detailed").out
 
 
-def test_a_refused_key_is_an_authentication_that_failed(koderz: Shell, refusing: str) -> None:
+def test_refused_key_is_a_failed_authentication(koderz: Shell, refusing: str) -> None:
     own = ("--api-key", KEY, "--base-url", refusing, "--benchmark", "ruler", "--max-tasks", 1)
     done = koderz("rlm", "run", *own, "--context-lengths", "1K", code=4)
 
@@ -146,7 +146,7 @@ def refusing() -> Any:
     server.server_close()
 
 
-def test_no_manager_at_an_address_that_was_given_ends_it_before_anything_is_there(koderz: Shell) -> None:
+def test_missing_manager_ends_it_before_anything_is_created(koderz: Shell) -> None:
     done = koderz(*RUN, "--wasm-url", "http://127.0.0.1:9", code=4)
 
     assert "Failed to create WASM session" in done.err
@@ -154,7 +154,7 @@ def test_no_manager_at_an_address_that_was_given_ends_it_before_anything_is_ther
     koderz(*RUN, code=4, env={"WASM_MANAGER_SERVICE_URL": "http://127.0.0.1:9"})
 
 
-def test_a_manager_with_a_token_is_used_by_flag_and_by_variable(koderz: Shell) -> None:
+def test_manager_with_a_token_is_used_by_flag_and_by_variable(koderz: Shell) -> None:
     manager = koderz.start("wasm", "serve", "--port", 0, "--workers", 1, "--token", KEY)
     assert manager.stdout
     url = manager.stdout.readline().split()[-1]
@@ -190,7 +190,7 @@ def test_files_of_data_sets_are_found_in_their_folder(koderz: Shell) -> None:
     assert (result["task_id"], result["query"], result["expected_answer"]) == ("oolong/7", "q", "[65]")
 
 
-def test_a_plan_says_calls_and_price_by_depth(koderz: Shell) -> None:
+def test_plan_tells_calls_and_price_by_depth(koderz: Shell) -> None:
     out = koderz("rlm", "run", "--model", "gpt-4o", "--benchmark", "ruler", "--max-depth", 2, "--dry-run").out
 
     assert "Model: openai/gpt-4o: $2.5 in, $10 out" in out
@@ -200,7 +200,7 @@ def test_a_plan_says_calls_and_price_by_depth(koderz: Shell) -> None:
     assert not koderz.results.exists()
 
 
-def test_as_many_questions_are_generated_as_are_asked_for(koderz: Shell) -> None:
+def test_questions_are_generated_as_many_as_asked_for(koderz: Shell) -> None:
     out = koderz("rlm", "run", "--model", "gpt-4o", "--max-tasks", 30, "--dry-run").out
 
     assert re.findall(r"^Problems: (\d+)", out, re.MULTILINE) == ["30", "15", "30"]
@@ -209,7 +209,7 @@ def test_as_many_questions_are_generated_as_are_asked_for(koderz: Shell) -> None
 
 
 @pytest.mark.slow
-def test_ctrl_c_begins_no_other_benchmark_also_where_the_tasks_under_way_were_the_last_ones(koderz: Shell) -> None:
+def test_ctrl_c_begins_no_other_benchmark(koderz: Shell) -> None:
     running = koderz.start(*RUN, "--simulated-latency", 0.5, "--max-tasks", 1, "--enable-logging")
     assert running.stderr
     running.stderr.readline()  # a turn
@@ -221,7 +221,7 @@ def test_ctrl_c_begins_no_other_benchmark_also_where_the_tasks_under_way_were_th
     assert out.count("Status: NOT RUN - resume bench_") == 2
 
 
-def test_what_is_interrupted_says_so_and_how_it_goes_on(koderz: Shell) -> None:
+def test_interrupted_run_says_how_it_goes_on(koderz: Shell) -> None:
     running = koderz.start(*RUN, "--simulated-latency", 0.5, "--max-tasks", 9, "--grace", 0, "--enable-logging")
     assert running.stderr
     running.stderr.readline()  # a turn
@@ -235,7 +235,7 @@ def test_what_is_interrupted_says_so_and_how_it_goes_on(koderz: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_all_benchmarks_are_resumed_by_one_command(koderz: Shell) -> None:
+def test_killed_benchmarks_are_resumed_by_one_command(koderz: Shell) -> None:
     with answering(deep, latency=0.15) as (environ, asked):
         environ = {"LLM_BASE_URL": environ["OPENAI_BASE_URL"], "LLM_API_KEY": KEY, "LLM_MODEL": "recorded"}
         own = ("--max-tasks", 2, "--context-lengths", "1K", "--max-depth", 2, "--async", "--quiet")
@@ -290,7 +290,7 @@ def test_programs_use_the_names_of_the_original(koderz: Shell) -> None:
 
 
 @pytest.mark.parametrize("command", [("run_benchmarks.py", "--help"), ("-m", "rlm.wasm.wasm_manager", "--help")])
-def test_the_lines_of_the_original_run_from_scripts(koderz: Shell, command: tuple[str, ...]) -> None:
+def test_original_command_lines_run_from_scripts(koderz: Shell, command: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, *command], cwd=SCRIPTS, env=koderz.environment(), capture_output=True, text=True, check=False
     )
@@ -300,7 +300,7 @@ def test_the_lines_of_the_original_run_from_scripts(koderz: Shell, command: tupl
 
 
 @pytest.mark.slow
-def test_the_manager_of_the_original_serves_what_the_runner_finds(koderz: Shell) -> None:
+def test_original_manager_serves_the_runner(koderz: Shell) -> None:
     command = [sys.executable, "-m", "rlm.wasm.wasm_manager", "--port", "0", "--workers", "1"]
     manager = subprocess.Popen(
         command, cwd=SCRIPTS, env=koderz.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -44,7 +44,7 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_screen_is_that_of_the_original(koderz: Shell, config: Path) -> None:
+def test_rollout_screen_is_that_of_the_original(koderz: Shell, config: Path) -> None:
     said = koderz("rollouts", "run", "nightly.toml").out
     stamp = _rollout(koderz).name
     chosen, *lines = said.replace(stamp, "STAMP").splitlines()
@@ -126,7 +126,7 @@ def test_rollouts_are_summed_up_and_graded_again(koderz: Shell, config: Path) ->
     assert [each["eval_rc"] for each in _read(rollout / "eval_manifest.json")["results"]] == [0, 0, 0]
 
 
-def test_what_is_missing_is_one_line(koderz: Shell, config: Path) -> None:
+def test_missing_files_are_one_line(koderz: Shell, config: Path) -> None:
     for command in (
         ("run", "none.toml"),
         ("summarize", "none"),
@@ -141,7 +141,7 @@ def test_what_is_missing_is_one_line(koderz: Shell, config: Path) -> None:
     assert not [*(koderz.folder / "data").rglob("*-0")]
 
 
-def test_a_resumed_run_keeps_its_stamp_and_files_appear_as_rollouts_end(koderz: Shell, config: Path) -> None:
+def test_resumed_run_keeps_its_stamp_and_files_appear_as_rollouts_end(koderz: Shell, config: Path) -> None:
     (koderz.folder / "wait.sh").write_text("echo x > x; test -e /workspace/none || sleep 2\n")
     text = config.read_text().replace("parallel = 2", "parallel = 1")
     config.write_text(
@@ -160,7 +160,7 @@ def test_a_resumed_run_keeps_its_stamp_and_files_appear_as_rollouts_end(koderz: 
     ]
 
 
-def test_the_summary_has_figures_by_task_and_each_script_is_a_grade(koderz: Shell, config: Path) -> None:
+def test_summary_has_figures_by_task_and_a_grade_per_script(koderz: Shell, config: Path) -> None:
     said = koderz("rollouts", "run", config).out
     figures = koderz.summary()["rollouts"]
     assert figures["oracle"]["pass_at_k"]["pass@2"]["value"] == 1.0
@@ -183,7 +183,7 @@ def test_the_summary_has_figures_by_task_and_each_script_is_a_grade(koderz: Shel
     assert f"Mount: {koderz.folder / 'own.txt'}, read-only\nMount: the package of codex, read-only" in said
 
 
-def test_configuration_of_somebody_else_needs_trust_to_leave_the_sandbox_or_its_folder(koderz: Shell) -> None:
+def test_foreign_configuration_needs_trust_to_leave_sandbox_or_folder(koderz: Shell) -> None:
     (koderz.folder / "clone").mkdir()
     koderz("rollouts", "sample", koderz.folder / "clone" / "tasks")
     touched = koderz.folder / "touched"
@@ -214,7 +214,7 @@ def test_configuration_of_somebody_else_needs_trust_to_leave_the_sandbox_or_its_
     assert "sandbox=local\n" in inside(*own, "--sandbox", "local", "--dry-run").out
 
 
-def test_a_nightly_run_is_compared_with_the_one_before(koderz: Shell, config: Path) -> None:
+def test_nightly_run_is_compared_with_the_one_before(koderz: Shell, config: Path) -> None:
     script = str(Path(__file__).resolve().parents[2] / "scripts/run_nightly_benchmark.sh")
 
     def nightly(**env: str) -> tuple[int, str, str]:
@@ -241,7 +241,7 @@ def test_a_nightly_run_is_compared_with_the_one_before(koderz: Shell, config: Pa
     assert second in out
 
 
-def test_a_spinner_turns_on_a_terminal(koderz: Shell, config: Path) -> None:
+def test_spinner_turns_on_a_terminal(koderz: Shell, config: Path) -> None:
     above, below = os.openpty()
     environ = koderz.environment({"TERM": "xterm", "KODERZ_SINKS": "json"})
     command = [sys.executable, "-m", "koderz", "rollouts", "run", config.name]
@@ -258,7 +258,7 @@ def test_a_spinner_turns_on_a_terminal(koderz: Shell, config: Path) -> None:
     assert re.search(r"\r +\r✓ Task .* completed \(launched\)\r\n", shown)
 
 
-def test_a_fault_ends_with_3_and_is_no_score(koderz: Shell, config: Path) -> None:
+def test_fault_exits_with_3_and_is_no_score(koderz: Shell, config: Path) -> None:
     config.write_text(config.read_text().replace('"nop"', '"koderz"\nmodel = "simulated"'))
     dockerfile = koderz.folder / "tasks/broken/environment/Dockerfile"
     shutil.copytree(koderz.folder / "tasks/greeting", koderz.folder / "tasks/broken")
@@ -286,9 +286,7 @@ def test_a_fault_ends_with_3_and_is_no_score(koderz: Shell, config: Path) -> Non
         (("evaluation", "evaluaton"), "unknown key 'evaluaton'; did you mean 'evaluation'?"),
     ],
 )
-def test_a_typing_error_in_a_task_ends_with_2_before_anything_is_paid(
-    koderz: Shell, change: tuple[str, str], said: str
-) -> None:
+def test_typing_error_in_a_task_exits_with_2_before_spending(koderz: Shell, change: tuple[str, str], said: str) -> None:
     koderz("rollouts", "sample", "tasks")
     meta = koderz.folder / "tasks/median/tb_meta.json"
     meta.write_text(json.dumps({change[1] if key == change[0] else key: each for key, each in _read(meta).items()}))

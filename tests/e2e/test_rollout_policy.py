@@ -158,7 +158,7 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize(("happens", "verdict", "cause"), VERDICTS.values(), ids=VERDICTS)
-def test_it_is_a_verdict_that_is_graded_and_not_retried(
+def test_policy_grades_a_verdict_and_does_not_retry_it(
     case: Case, happens: Callable[[Case], None], verdict: str, cause: str
 ) -> None:
     happens(case)
@@ -182,7 +182,7 @@ def test_it_is_a_verdict_that_is_graded_and_not_retried(
 @pytest.mark.parametrize(
     "makes", ["rm README.md; mkfifo README.md", "mkdir -p sub; ln -s ../.git sub/.git", "touch 'git~1'"]
 )
-def test_what_makes_git_fail_is_tampering_and_no_fault(case: Case, makes: str) -> None:
+def test_tampering_that_makes_git_fail_is_no_fault(case: Case, makes: str) -> None:
     case.script = f"echo x > README.md; {makes}\n"
     (case.koderz.folder / "tasks/greeting/environment/README.md").write_text("read\n")
     dockerfile = case.koderz.folder / "tasks/greeting/environment/Dockerfile"
@@ -198,13 +198,13 @@ def test_what_makes_git_fail_is_tampering_and_no_fault(case: Case, makes: str) -
         assert tampering.partition(":")[0] in makes
 
 
-def test_one_test_script_over_its_limit_fails_alone(case: Case) -> None:
+def test_script_over_its_limit_fails_alone(case: Case) -> None:
     _script_over_its_time(case)
     case.run(0)
     assert case.koderz.summary()["results"][0]["score"] == pytest.approx(0.3)
 
 
-def test_a_diff_above_the_limit_is_an_error_that_is_cut_and_not_graded(case: Case) -> None:
+def test_diff_above_the_limit_is_an_error_that_is_cut_and_not_graded(case: Case) -> None:
     case.script = f"{COMMAND}; head -c 2000000 /dev/urandom | base64 > large.txt\n"
     case.options = ["--max-diff-mb", 1]
     case.run(0)
@@ -288,9 +288,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("happens", "reason", "has_diff"), FAULTS.values(), ids=FAULTS)
-def test_it_is_a_fault_that_is_retried(
-    case: Case, happens: Callable[[Case], None], reason: str, has_diff: bool
-) -> None:
+def test_policy_retries_a_fault(case: Case, happens: Callable[[Case], None], reason: str, has_diff: bool) -> None:
     happens(case)
     case.run(3)
     (fault,) = case.koderz.summary()["faults"]
@@ -309,7 +307,7 @@ def test_it_is_a_fault_that_is_retried(
 
 
 @pytest.mark.parametrize("status", [401, 404], ids=["bad key", "unknown model"])
-def test_it_is_a_fatal_fault(case: Case, status: int) -> None:
+def test_policy_ends_at_a_fatal_fault(case: Case, status: int) -> None:
     case.model.status = status
     case.run(4)
     assert len(case.model.asked) == 1
@@ -341,9 +339,7 @@ OF_VERIFIERS = {
 
 
 @pytest.mark.parametrize("happens", OF_VERIFIERS.values(), ids=OF_VERIFIERS)
-def test_it_is_a_fault_of_the_verifier_for_which_no_agent_runs_again(
-    case: Case, happens: Callable[[Case], None]
-) -> None:
+def test_verifier_fault_is_retried_without_running_the_agent_again(case: Case, happens: Callable[[Case], None]) -> None:
     happens(case)
     case.run(3)
     assert case.work == (0, 1)

@@ -19,7 +19,7 @@ def _arm(koderz: Shell) -> dict[str, bool]:
     return {result["problem_id"]: result["success"] for result in koderz.summary()["results"]}
 
 
-def test_the_simulated_model_plays_the_sample(anywhere: Shell) -> None:
+def test_simulated_model_plays_the_sample(anywhere: Shell) -> None:
     anywhere("benchmark", 0, 3, *OWN)
     assert _arm(anywhere) == {"sample/greeting": True, "sample/median": True, "sample/slugs": False}
     slugs = next(each for each in anywhere.summary()["results"] if each["problem_id"] == "sample/slugs")
@@ -40,7 +40,7 @@ def test_the_simulated_model_plays_the_sample(anywhere: Shell) -> None:
     assert _arm(anywhere) == {"sample/greeting": True, "sample/median": True, "sample/slugs": False}
 
 
-def test_the_oracle_passes_and_nothing_doesn_t(anywhere: Shell, tmp_path: Path) -> None:
+def test_oracle_passes_and_nop_fails(anywhere: Shell, tmp_path: Path) -> None:
     for agent, expected in (("oracle", True), ("nop", False)):
         own = ("--suite", "rollouts", "--solver", f"agent:{agent}", "--model", "simulated", "--quiet")
         anywhere("benchmark", 0, 3, *own, "--results", tmp_path / agent)
@@ -48,14 +48,14 @@ def test_the_oracle_passes_and_nothing_doesn_t(anywhere: Shell, tmp_path: Path) 
         assert {result["success"] for result in json.loads(path.read_text())["results"]} == {expected}
 
 
-def test_a_script_is_an_agent(anywhere: Shell) -> None:
+def test_script_is_an_agent(anywhere: Shell) -> None:
     (anywhere.folder / "solve.sh").write_text("test ! -e names.txt || sed 's/.*/Hello, &!/' names.txt > greeting.txt\n")
     own = ("--suite", "rollouts", "--solver", "agent:scripted", "--script", "solve.sh", "--model", "simulated")
     anywhere("benchmark", 0, 3, *own, "--quiet")
     assert _arm(anywhere) == {"sample/greeting": True, "sample/median": False, "sample/slugs": False}
 
 
-def test_an_agent_that_runs_out_of_time_is_graded_by_what_it_left(anywhere: Shell) -> None:
+def test_agent_that_runs_out_of_time_is_graded_by_what_it_left(anywhere: Shell) -> None:
     (anywhere.folder / "solve.sh").write_text("sed 's/.*/Hello, &!/' names.txt > greeting.txt; sleep 1000\n")
     own = ("--suite", "rollouts", "--solver", "agent:scripted", "--script", "solve.sh", "--model", "simulated")
     anywhere("benchmark", "--problems", "sample/greeting,sample/slugs", *own, "--agent-timeout", 3, "--quiet")
@@ -64,7 +64,7 @@ def test_an_agent_that_runs_out_of_time_is_graded_by_what_it_left(anywhere: Shel
     assert found["sample/slugs"] in (("failed", "tests"), ("timeout", "agent_timeout"))
 
 
-def test_a_killed_run_is_taken_up_and_pays_nothing_twice(anywhere: Shell) -> None:
+def test_killed_run_is_resumed_and_pays_nothing_twice(anywhere: Shell) -> None:
     run = anywhere.start("benchmark", 0, 3, *OWN, "--simulated-latency", "1")
 
     def has_worked() -> bool:
@@ -83,7 +83,7 @@ def test_a_killed_run_is_taken_up_and_pays_nothing_twice(anywhere: Shell) -> Non
     assert max(calls.values()) == 1
 
 
-def test_rollouts_with_the_same_diff_are_each_graded_where_they_worked(koderz: Shell) -> None:
+def test_rollouts_with_the_same_diff_are_graded_where_they_worked(koderz: Shell) -> None:
     koderz("rollouts", "sample", "tasks")
     (koderz.folder / "tasks/greeting/tests/test.sh").write_text("ls ~/left && echo 1 > /logs/verifier/reward.txt\n")
     (koderz.folder / "solve.sh").write_text("touch ~/left new\n")
@@ -94,13 +94,13 @@ def test_rollouts_with_the_same_diff_are_each_graded_where_they_worked(koderz: S
     assert [each["success"] for each in arm["results"]] == [True] * 4
 
 
-def test_where_commands_can_t_be_contained_nothing_begins(koderz: Shell) -> None:
+def test_containment_that_is_impossible_stops_it_at_the_start(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 3, *OWN, "--sandbox", "docker", code=4)
     assert "--sandbox docker" in done.err
     assert not [*koderz.results.glob("*/journal.jsonl")]
 
 
-def test_a_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
+def test_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
     assert "koderz rollouts run tasks/sample.toml --model MODEL" in koderz("rollouts", "sample", "tasks").out
     koderz("rollouts", "sample", "tasks", code=2)
     planned = ("rollouts", "run", "tasks/sample.toml", "--dry-run")
@@ -123,7 +123,7 @@ def test_a_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
     koderz("rollouts", "run", "none.toml", code=2)
 
 
-def test_a_strict_check_fails_where_doing_nothing_scores(koderz: Shell) -> None:
+def test_strict_check_fails_where_doing_nothing_scores(koderz: Shell) -> None:
     koderz("rollouts", "sample", "tasks")
     task = koderz.folder / "tasks/greeting"
     wrong = 'test -e greeting.txt; echo {\\"kept\\": 1, \\"written\\": $((1 - $?))} > /logs/verifier/reward.json\n'
@@ -135,7 +135,7 @@ def test_a_strict_check_fails_where_doing_nothing_scores(koderz: Shell) -> None:
     assert done.out == "failed  sample/greeting: doing nothing scores 0.50\n"
 
 
-def test_a_run_that_is_killed_again_and_again_loses_and_doubles_nothing(koderz: Shell, tmp_path: Path) -> None:
+def test_run_killed_repeatedly_loses_and_doubles_nothing(koderz: Shell, tmp_path: Path) -> None:
     """Nothing of it lives a second later, and none of its checkouts is left after the next start."""
     koderz("rollouts", "sample", "tasks")
     entry = 'prepared_dir = "tasks/greeting"\nmodel = "simulated"\nrollouts = 40\n'

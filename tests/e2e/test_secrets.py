@@ -37,12 +37,12 @@ PROMPT = 'def add(x, y):\n    """Adds.\n\n    Notes: {}\n    """\n'
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 
 
-def test_no_secret_leaves_the_journal(koderz: Shell) -> None:
+def test_secrets_do_not_leave_the_journal(koderz: Shell) -> None:
     _played(koderz, ("json", "memory", "ledger"), exports=("1.csv",))
 
 
 @pytest.mark.slow
-def test_no_secret_reaches_mlflow_and_any_export(koderz: Shell) -> None:
+def test_secrets_reach_neither_mlflow_nor_exports(koderz: Shell) -> None:
     exports = [f"{attempts}.{kind}" for attempts in (0, 1) for kind in ("csv", "jsonl", "md", "parquet")]
     _played(koderz, ("json", "memory", "ledger", "mlflow"), exports)
 

@@ -13,7 +13,7 @@ Start = Callable[..., Server]
 SMALL = ("--num-prompts", 6, "--random-input-len", 8, "--random-output-len", 5)
 
 
-def test_a_load_is_a_run_of_one_experiment_with_figures(koderz: Shell, serve: Start) -> None:
+def test_serve_bench_is_a_run_of_one_experiment_with_figures(koderz: Shell, serve: Start) -> None:
     server = serve("--stream", "--model", "first", "--model", "second")
     done = koderz("perf", "serve-bench", "--base-url", server.url, *SMALL, "--max-concurrency", 2)
     assert "============ Serving Benchmark Result ============" in done.out
@@ -42,7 +42,7 @@ def test_help_says_which_model_is_asked(koderz: Shell) -> None:
     assert "--local-model MODEL The model to ask. Default: the server's first." in shown
 
 
-def test_the_result_file_has_vllm_s_fields(koderz: Shell, serve: Start) -> None:
+def test_result_file_has_the_fields_of_vllm(koderz: Shell, serve: Start) -> None:
     server = serve("--stream", "--model", "org/model")
     own = ("--save-detailed", "--result-dir", "made/here", "--goodput", "ttft:60000", "tpot:60000")
     rate = ("--request-rate", 200, "--burstiness", 2, "--metric-percentiles", "50,99.9", "--label", "mine")
@@ -73,7 +73,7 @@ def test_failed_requests_are_figures_and_all_failed_is_a_fault(koderz: Shell, se
     assert json.loads((koderz.folder / "none.json").read_text())["failed"] == 6
 
 
-def test_the_key_is_sent_and_on_no_record(koderz: Shell, serve: Start) -> None:
+def test_key_is_sent_and_on_no_record(koderz: Shell, serve: Start) -> None:
     env = {"SECRET": "key-0123456789abcdef"}
     server = serve("--stream", "--api-key-var", "SECRET", env=env)
     command = (
@@ -115,14 +115,14 @@ def test_bad_input_is_one_sentence_and_creates_nothing(
     assert not koderz.results.exists()
 
 
-def test_the_help_shows_what_serves_a_load(koderz: Shell) -> None:
+def test_help_shows_what_serves_a_load(koderz: Shell) -> None:
     shown = koderz("perf", "serve-bench", "--help").out
     assert "--num-prompts" in shown
     assert "--request-timeout" in shown
     assert not {"--max-iterations", "--judges", "--docker-image", "--problems-file", "--limit"} & {*shown.split()}
 
 
-def test_a_server_that_isn_t_there_can_t_say_which_models_it_has(koderz: Shell) -> None:
+def test_missing_server_cannot_list_its_models(koderz: Shell) -> None:
     done = koderz("perf", "serve-bench", "--port", 9, code=4)
     assert "http://127.0.0.1:9" in done.err
     assert "name one with --model" in done.err

@@ -64,7 +64,7 @@ def trouble(koderz: Shell, what: str) -> Path:
     return koderz.results / what
 
 
-def test_a_run_is_in_every_chosen_sink_when_the_command_ends(koderz: Shell, env: Mapping[str, str]) -> None:
+def test_sinks_that_were_chosen_have_the_run_at_its_end(koderz: Shell, env: Mapping[str, str]) -> None:
     done = koderz("benchmark", 0, 4, "--mode", "comparative", *LEDGER, env=env)
 
     assert_whole(koderz)
@@ -75,7 +75,7 @@ def test_a_run_is_in_every_chosen_sink_when_the_command_ends(koderz: Shell, env:
 
 
 @pytest.mark.slow
-def test_without_a_word_all_three_sinks_have_the_run(koderz: Shell) -> None:
+def test_sinks_default_to_all_three(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 3, "--wait", "--sink-patience", 120, env={"KODERZ_SINKS": "json,mlflow,memory"})
 
     run = run_of(koderz).name
@@ -90,7 +90,7 @@ def test_without_a_word_all_three_sinks_have_the_run(koderz: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapping[str, str]) -> None:
+def test_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapping[str, str]) -> None:
     down = trouble(koderz, "ledger.down")
     done = koderz("benchmark", 0, 2, *LEDGER, "--sink-patience", 4, env=env)
 
@@ -113,7 +113,7 @@ def test_a_sink_that_is_down_costs_a_warning_and_a_sync(koderz: Shell, env: Mapp
 
 
 @pytest.mark.slow  # in moments: tests/tracker/sinks/test_process.py
-def test_a_sink_that_hangs_is_given_up(koderz: Shell, env: Mapping[str, str]) -> None:
+def test_sink_that_hangs_is_given_up(koderz: Shell, env: Mapping[str, str]) -> None:
     hang = trouble(koderz, "ledger.hang")
     done = koderz("benchmark", 0, 1, *LEDGER, "--sink", "other", "--sink-patience", 6, env=env)
     assert "the sink ledger lacks some of this run (no progress for 18 s)" in done.err  # hung in its first batch
@@ -158,7 +158,7 @@ def test_killed_with_its_sinks_beside_it_a_run_resumes_into_them(koderz: Shell, 
 
 
 @pytest.mark.slow
-def test_the_death_of_the_process_that_feeds_the_sinks_is_said_once(koderz: Shell, env: Mapping[str, str]) -> None:
+def test_feeder_death_is_told_once(koderz: Shell, env: Mapping[str, str]) -> None:
     trouble(koderz, "ledger.die-after")
     running = koderz.start("benchmark", 0, 164, *LEDGER, "--simulated-latency", 1, "--grace", 0, env=env)
     assert running.stderr is not None
@@ -201,7 +201,7 @@ def test_resuming_a_finished_run_brings_its_sinks_up_to_date(koderz: Shell, env:
     assert_whole(koderz)
 
 
-def test_without_json_there_is_no_summary_file_until_it_is_asked_for(koderz: Shell) -> None:
+def test_summary_file_waits_for_sync_without_the_json_sink(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 1, "--no-sink", "json")
     assert "BENCHMARK COMPLETE" in done.out
     assert "SUMMARY SAVED" not in done.out
@@ -214,7 +214,7 @@ def test_without_json_there_is_no_summary_file_until_it_is_asked_for(koderz: She
 
 
 @pytest.mark.slow  # in moments: tests/tracker/sinks
-def test_a_store_is_rebuilt_from_all_runs(koderz: Shell, env: Mapping[str, str]) -> None:
+def test_store_is_rebuilt_from_all_runs(koderz: Shell, env: Mapping[str, str]) -> None:
     for _ in range(2):
         koderz("benchmark", 0, 1, *LEDGER, "--quiet", env=env)
     (koderz.results / "ledger.db").write_bytes(b"no database at all, but something else")
@@ -227,7 +227,7 @@ def test_a_store_is_rebuilt_from_all_runs(koderz: Shell, env: Mapping[str, str])
         assert len(rows_of(koderz.results, journal.parent.name)) == len(journal.read_bytes().splitlines())
 
 
-def test_a_run_that_cannot_be_read_keeps_no_other_from_being_rebuilt(koderz: Shell) -> None:
+def test_rebuild_passes_over_an_unreadable_run(koderz: Shell) -> None:
     for _ in range(2):
         koderz("benchmark", 0, 20, "--mode", "zero-shot", "--sink", "json", "--quiet")
     damaged, sound = sorted(koderz.results.glob("bench_*/journal.jsonl"))
@@ -252,7 +252,7 @@ def test_a_run_that_cannot_be_read_keeps_no_other_from_being_rebuilt(koderz: She
         (("sync", "--sink", "mlfow"), {}),
     ],
 )
-def test_an_unknown_sink_is_answered_with_what_there_is(
+def test_unknown_sink_is_answered_with_the_known_ones(
     koderz: Shell, env: Mapping[str, str], arguments: tuple[object, ...], variables: Mapping[str, str]
 ) -> None:
     done = koderz(*arguments, env={**env, **variables}, code=2)
@@ -300,9 +300,7 @@ def assert_imported(koderz: Shell, runs: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_imported_is_in_every_chosen_sink_when_the_command_ends(
-    koderz: Shell, env: Mapping[str, str], theirs: Path
-) -> None:
+def test_import_is_in_every_chosen_sink_at_its_end(koderz: Shell, env: Mapping[str, str], theirs: Path) -> None:
     done = koderz("benchmark", "import", theirs, "samples.jsonl", *LEDGER, "--json", env=env)
 
     assert [entry["what"] for entry in json.loads(done.out)] == ["added", "added", "judged"]
@@ -312,7 +310,7 @@ def test_what_is_imported_is_in_every_chosen_sink_when_the_command_ends(
 
 
 @pytest.mark.slow  # in moments: tests/tracker/sinks
-def test_what_a_run_gained_elsewhere_reaches_its_sinks_too(koderz: Shell, env: Mapping[str, str], theirs: Path) -> None:
+def test_merge_from_elsewhere_reaches_the_sinks(koderz: Shell, env: Mapping[str, str], theirs: Path) -> None:
     env = {**env, "KODERZ_SINKS": "json,ledger"}
     koderz("benchmark", "import", theirs, "--wait", env=env)
     for run in theirs.glob("bench_*/"):
@@ -327,9 +325,7 @@ def test_what_a_run_gained_elsewhere_reaches_its_sinks_too(koderz: Shell, env: M
 
 
 @pytest.mark.slow
-def test_a_sink_that_is_down_is_one_warning_for_all_that_was_imported(
-    koderz: Shell, env: Mapping[str, str], theirs: Path
-) -> None:
+def test_sink_that_is_down_is_one_warning_for_all_imports(koderz: Shell, env: Mapping[str, str], theirs: Path) -> None:
     down = trouble(koderz, "ledger.down")
     patience = ("--sink-patience", 4)
     done = koderz("benchmark", "import", theirs, *LEDGER, "--sink", "other", *patience, "--quiet", env=env)
@@ -342,9 +338,7 @@ def test_a_sink_that_is_down_is_one_warning_for_all_that_was_imported(
     assert_imported(koderz, 2)
 
 
-def test_what_was_imported_before_a_file_that_will_not_do_is_in_the_sinks_all_the_same(
-    koderz: Shell, env: Mapping[str, str], theirs: Path
-) -> None:
+def test_import_before_a_bad_file_is_in_the_sinks(koderz: Shell, env: Mapping[str, str], theirs: Path) -> None:
     (koderz.folder / "empty.jsonl").touch()
 
     done = koderz("benchmark", "import", theirs, "empty.jsonl", "samples.jsonl", *LEDGER, env=env, code=2)
@@ -355,7 +349,7 @@ def test_what_was_imported_before_a_file_that_will_not_do_is_in_the_sinks_all_th
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_sinks_catch_up_with_an_import_leaves_the_rest_to_sync(
+def test_ctrl_c_during_an_imports_catch_up_leaves_the_rest_to_sync(
     koderz: Shell, env: Mapping[str, str], theirs: Path
 ) -> None:
     hang = trouble(koderz, "ledger.hang")
@@ -370,7 +364,7 @@ def test_ctrl_c_while_sinks_catch_up_with_an_import_leaves_the_rest_to_sync(
     assert_imported(koderz, 2)
 
 
-def test_without_json_an_import_writes_no_summary(koderz: Shell, theirs: Path) -> None:
+def test_import_without_the_json_sink_writes_no_summary(koderz: Shell, theirs: Path) -> None:
     koderz("benchmark", "import", theirs, "samples.jsonl", "--no-sink", "json")
 
     assert not list(koderz.results.glob("*.json"))
@@ -378,7 +372,7 @@ def test_without_json_an_import_writes_no_summary(koderz: Shell, theirs: Path) -
     assert "there is no sink 'mlfow'" in koderz("benchmark", "import", theirs, "--sink", "mlfow", code=2).err
 
 
-def test_a_single_experiment_is_fed_to_no_sink(koderz: Shell, env: Mapping[str, str]) -> None:
+def test_single_experiment_is_fed_to_no_sink(koderz: Shell, env: Mapping[str, str]) -> None:
     koderz("run", "HumanEval/0", "-q", env={**env, "KODERZ_SINKS": "json,ledger"})
 
     assert not list(koderz.results.glob("*/sinks.json"))
@@ -399,7 +393,7 @@ def test_doctor_says_how_many_runs_a_sink_lacks(koderz: Shell, env: Mapping[str,
     assert found["sink absent"]["state"] == "broken"
 
 
-def test_the_python_api_feeds_the_sinks_and_logs_what_stays_behind(
+def test_python_api_feeds_the_sinks_and_logs_what_stays_behind(
     koderz: Shell,
     env: Mapping[str, str],
     monkeypatch: pytest.MonkeyPatch,
@@ -437,7 +431,7 @@ def in_terminal(koderz: Shell, *arguments: object, env: Mapping[str, str]) -> st
 
 
 @pytest.mark.slow
-def test_in_a_terminal_the_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, env: Mapping[str, str]) -> None:
+def test_terminal_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, env: Mapping[str, str]) -> None:
     env = {**env, "KODERZ_SINKS": "json,ledger"}
     wait = trouble(koderz, "ledger.wait")
     told = in_terminal(koderz, "benchmark", 0, 2, env=env)
@@ -462,7 +456,7 @@ def test_in_a_terminal_the_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, 
         assert len(rows_of(koderz.results, folder.name)) == len((folder / "journal.jsonl").read_bytes().splitlines())
 
 
-def test_with_wait_it_returns_once_the_sinks_are_level(koderz: Shell, env: Mapping[str, str]) -> None:
+def test_wait_option_returns_once_the_sinks_are_level(koderz: Shell, env: Mapping[str, str]) -> None:
     told = in_terminal(koderz, "benchmark", 0, 2, "--wait", *LEDGER, env=env)
 
     assert_whole(koderz)
@@ -470,9 +464,7 @@ def test_with_wait_it_returns_once_the_sinks_are_level(koderz: Shell, env: Mappi
 
 
 @pytest.mark.slow
-def test_what_was_left_when_the_process_died_is_caught_up_by_the_next_command(
-    koderz: Shell, env: Mapping[str, str]
-) -> None:
+def test_backlog_of_a_dead_process_is_caught_up_by_the_next_command(koderz: Shell, env: Mapping[str, str]) -> None:
     env = {**env, "KODERZ_SINKS": "json,ledger"}
     wait = trouble(koderz, "ledger.wait")
     in_terminal(koderz, "benchmark", 0, 2, env=env)
@@ -493,7 +485,7 @@ def feeders(koderz: Shell) -> set[int]:
     return processes(koderz.results)
 
 
-def test_in_a_pipe_a_change_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipe_gets_a_change_as_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("_SAID_AFTER", "LINE_EVERY"):
         monkeypatch.setattr(f"koderz.cli.sink_progress.{name}", 0.0)
     slow, done = Status("behind", "MLflow is starting", 0, 84), Status("done", "", 84, 84)
@@ -528,7 +520,7 @@ def holding() -> Iterator[tuple[str, list[socket.socket]]]:
 
 
 @pytest.mark.slow
-def test_beside_a_server_that_never_answers_the_prompt_comes_back_and_the_sink_is_behind(koderz: Shell) -> None:
+def test_unresponsive_server_leaves_the_prompt_free_and_the_sink_behind(koderz: Shell) -> None:
     with holding() as (address, held):
         env = {
             "KODERZ_SINKS": "json,mlflow,memory",
@@ -554,7 +546,7 @@ def test_beside_a_server_that_never_answers_the_prompt_comes_back_and_the_sink_i
 
 
 @pytest.mark.slow
-def test_a_server_that_starts_late_gets_the_run_and_earlier_ones(koderz: Shell, tmp_path: Path) -> None:
+def test_server_that_starts_late_gets_all_runs(koderz: Shell, tmp_path: Path) -> None:
     server = MlflowServer(tmp_path)
     env = {
         "KODERZ_SINKS": "json,mlflow",
@@ -584,7 +576,7 @@ def others(koderz: Shell, run: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_files_are_final_where_every_process_that_feeds_sinks_is_killed(koderz: Shell) -> None:
+def test_files_are_final_though_every_feeder_is_killed(koderz: Shell) -> None:
     chosen = {"KODERZ_SINKS": "json,memory"}
     items = ("--train-items", 5, "--validation-items", 5, "--test-items", 5, "--budget-calls", 20)
     search = (
@@ -617,7 +609,7 @@ def test_files_are_final_where_every_process_that_feeds_sinks_is_killed(koderz: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["rollouts", "rlm"])
-def test_a_systems_own_files_are_final_where_every_process_that_feeds_sinks_is_killed(koderz: Shell, name: str) -> None:
+def test_system_files_are_final_though_every_feeder_is_killed(koderz: Shell, name: str) -> None:
     env = {**killing(koderz.folder), "KODERZ_SINKS": "json,memory"}
     if name == "rollouts":
         koderz("rollouts", "sample", "tasks")

@@ -40,7 +40,7 @@ def machine(folder: Path) -> Shell:
     return Shell(folder)
 
 
-def test_two_machines_at_once_end_as_one_set_of_runs(tmp_path: Path) -> None:
+def test_merge_of_two_machines_is_one_set_of_runs(tmp_path: Path) -> None:
     first, second, office = (machine(tmp_path / name) for name in ("first", "second", "office"))
     with tracking_server(tmp_path) as uri:
         env = {"KODERZ_SINKS": "json,mlflow,memory", "MLFLOW_TRACKING_URI": uri, "MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}

@@ -38,9 +38,7 @@ def installed(tmp_path: Path) -> Mapping[str, str]:
     return toys.installed(tmp_path)
 
 
-def test_toy_suite_is_run_without_a_sandbox_and_scored_with_its_measures(
-    koderz: Shell, installed: Mapping[str, str]
-) -> None:
+def test_toy_suite_is_scored_with_its_measures_without_a_sandbox(koderz: Shell, installed: Mapping[str, str]) -> None:
     done = koderz(*RUN, "toy", "--mode", "comparative", "--max-iterations", 2, env=installed)
 
     plan = koderz.journal()[0]
@@ -89,7 +87,7 @@ def test_run_opens_once_what_its_sessions_share(koderz: Shell, installed: Mappin
     assert "opened once" not in without.err
 
 
-def test_run_whose_shared_resource_cannot_be_opened_ends_before_anything_is_created(
+def test_shared_resource_that_cannot_be_opened_ends_the_run_before_it(
     koderz: Shell, installed: Mapping[str, str]
 ) -> None:
     env = {**installed, "TOY_CLOSED": "1"}
@@ -114,7 +112,7 @@ async def solve(task, once, exclusive):
 
 
 @pytest.mark.parametrize("solver", [("--mode", "zero-shot"), ("--solver", "turns.py:solve")], ids=["judge", "solver"])
-def test_tasks_that_need_exclusive_are_measured_one_at_a_time_on_the_machine(
+def test_exclusive_tasks_are_measured_one_at_a_time(
     koderz: Shell, installed: Mapping[str, str], solver: tuple[str, ...]
 ) -> None:
     (koderz.folder / "turns.py").write_text(TAKING_TURNS)
@@ -131,9 +129,7 @@ def test_tasks_that_need_exclusive_are_measured_one_at_a_time_on_the_machine(
         assert {(each["cores"], each["shared"]) for each in metrics} == {(1, 0)}
 
 
-def test_replies_to_tasks_that_need_exclusive_are_judged_one_at_a_time(
-    koderz: Shell, installed: Mapping[str, str]
-) -> None:
+def test_exclusive_replies_are_judged_one_at_a_time(koderz: Shell, installed: Mapping[str, str]) -> None:
     rows = [{"task_id": f"Toy/{number}", "reply": ""} for number in (0, 1, 2, 0, 1, 2)]
     (koderz.folder / "replies.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
@@ -222,9 +218,7 @@ def test_replies_are_imported_and_rescored_as_replies(koderz: Shell, installed: 
     assert koderz.summary()["config"]["imported"] == "replies"
 
 
-def test_suite_adds_parts_to_the_summary_files_of_its_own_and_export_formats(
-    koderz: Shell, installed: Mapping[str, str]
-) -> None:
+def test_toy_suite_adds_summary_parts_files_and_export_formats(koderz: Shell, installed: Mapping[str, str]) -> None:
     koderz(*RUN, "toy", "--mode", "zero-shot", env=installed)
 
     assert koderz.journal()[0]["parts"] == ["letters"]
@@ -317,9 +311,7 @@ def test_arms_are_compared_with_the_baseline_that_they_name(koderz: Shell, insta
     assert "gates judge one candidate" in refused.err
 
 
-def test_resume_on_an_engine_that_lacks_what_tasks_need_by_now_is_one_line(
-    koderz: Shell, installed: Mapping[str, str]
-) -> None:
+def test_resume_on_an_engine_that_lacks_a_need_is_one_line(koderz: Shell, installed: Mapping[str, str]) -> None:
     koderz(*RUN, "toy", "--mode", "zero-shot", "--engine", "toy", env=installed)
     suite = Path(installed["PYTHONPATH"].partition(os.pathsep)[0]) / "toy_suite.py"
     suite.write_text(suite.read_text().replace("_tasks()[", '_tasks("gpu")['))

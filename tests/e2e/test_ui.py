@@ -26,20 +26,20 @@ ARGUMENTS = (
 WAIT = 120_000  # milliseconds that a page may take on a busy machine
 
 
-def test_without_a_store_it_says_how_to_come_by_one(koderz: Shell) -> None:
+def test_ui_without_a_store_says_how_to_get_one(koderz: Shell) -> None:
     done = koderz("ui", code=2)
 
     assert "has no MLflow store yet" in done.err
     assert done.err.count("\n") == 1
 
 
-def test_of_a_server_that_is_configured_only_the_link_is_printed(koderz: Shell) -> None:
+def test_ui_of_a_configured_server_prints_the_link_alone(koderz: Shell) -> None:
     done = koderz("ui", env={"MLFLOW_TRACKING_URI": "http://user:secret@tracking.test:5000/"})
 
     assert done.out == "MLflow UI: http://tracking.test:5000\n"
 
 
-def test_a_port_that_is_taken_is_an_error_where_it_was_asked_for(koderz: Shell) -> None:
+def test_ui_port_that_is_taken_is_an_error_if_asked_for(koderz: Shell) -> None:
     koderz.results.mkdir()
     (koderz.results / "mlflow.db").touch()
     with socket.socket() as taken:
@@ -51,7 +51,7 @@ def test_a_port_that_is_taken_is_an_error_where_it_was_asked_for(koderz: Shell) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
+def test_ui_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
     folder = record(koderz.results, new_plan(1), *experiments(0), Finished(status="complete"))
     project(folder)
     with running(koderz) as (process, links):
@@ -67,7 +67,7 @@ def test_it_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")
-def test_evaluation_runs_scores_datasets_baseline_charts_and_a_trace_are_seen_in_a_browser(koderz: Shell) -> None:
+def test_ui_shows_runs_scores_datasets_charts_and_traces_in_a_browser(koderz: Shell) -> None:
     both = ("zero-shot", "iterative")
     folders = []
     for verdict in (True, False):

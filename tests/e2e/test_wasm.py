@@ -53,7 +53,7 @@ def test_serve_status_and_stop(koderz: Shell) -> None:
     assert "koderz wasm serve" in koderz("wasm", "stop", code=4).err
 
 
-def test_a_manager_that_is_killed_takes_its_workers_along(koderz: Shell) -> None:
+def test_manager_that_is_killed_takes_its_workers_along(koderz: Shell) -> None:
     process = koderz.start("wasm", "serve", "--port", 0, "--workers", 1)
     url = first_line(process)
     got(f"{url}/health")
@@ -65,7 +65,7 @@ def test_a_manager_that_is_killed_takes_its_workers_along(koderz: Shell) -> None
     wait_for(lambda: are_gone(workers))
 
 
-def test_off_loopback_a_token_is_needed(koderz: Shell) -> None:
+def test_manager_off_loopback_needs_a_token(koderz: Shell) -> None:
     assert "--token" in koderz("wasm", "serve", "--host", "0.0.0.0", "--port", 0, code=2).err
     process = koderz.start("wasm", "serve", "--host", "0.0.0.0", "--port", 0, "--open", "--workers", 1)
     assert process.stdout
@@ -77,7 +77,7 @@ def test_off_loopback_a_token_is_needed(koderz: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_without_the_extra_the_command_names_it(koderz: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named_by_the_command(koderz: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(koderz.folder)
     (koderz.folder / "sitecustomize.py").write_text(
         "import sys, importlib.util\n"
