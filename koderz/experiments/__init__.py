@@ -1,1 +1,1 @@
-"""One experiment: how its solver reaches the world, and is resumed."""
+"""One experiment: running its solver, recording what it does, and resuming it."""

@@ -1,4 +1,4 @@
-"""The cost caps of a run and of each experiment: no call starts whose estimate would pass it."""
+"""The cost caps of a run and of each experiment: a call whose estimate would exceed one doesn't start."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from koderz.experiments.costs import Estimate
 
 
 class CapReached(Fault):
-    """The next call could cost more than what is left. The run stops, resumable with a higher cap."""
+    """The next call could cost more than is left of the run's cap. The run stops, and resumes with a higher cap."""
 
 
 class ExperimentCapReached(Fault):
-    """The next call of an experiment could cost more than what is left of its own. The run goes on."""
+    """The next call of an experiment could cost more than is left of the experiment's cap. The run goes on."""
 
 
 class Budget:
-    """What a run or an experiment may cost, has cost, and might cost by the calls under way. US dollars."""
+    """The cap, the spending so far, and the calls under way of a run or an experiment, in US dollars."""
 
     def __init__(self, cap: float | None, spent: float = 0.0, *, of_experiment: bool = False) -> None:
         self.cap = cap
@@ -31,7 +31,7 @@ class Budget:
 
     @asynccontextmanager
     async def call(self, estimate: Estimate) -> AsyncIterator[None]:
-        """Holds `estimate` for the time of one call. Raises CapReached, or ExperimentCapReached, where it would pass.
+        """Reserves `estimate` during one call. Raises CapReached or ExperimentCapReached if it would exceed the cap.
 
         Calls under way are reckoned at their estimates, which are generous, and more so while little has come back
         to learn from: a call that doesn't fit beside them waits for what they really cost, and is refused only if it

@@ -1,4 +1,4 @@
-"""How a run's calls are made: which model, with what sampling, within the cost cap, and the first one alone."""
+"""A run's calls: the choice of model and sampling, the cost caps, and a first call alone to prove the key."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Caller:
 
     @contextmanager
     def experiment(self, experiment_id: str, spent: float) -> Iterator[None]:
-        """Holds an experiment to its own cap while it is worked on; `spent`: US dollars on record for it."""
+        """Applies an experiment's own cap while the block runs; `spent` are the US dollars on record for it."""
         self._budgets[experiment_id] = Budget(self._experiment_cap, spent, of_experiment=True)
         try:
             yield
@@ -80,15 +80,15 @@ class Caller:
             del self._budgets[experiment_id]
 
     def also_spent(self, dollars: float) -> None:
-        """Counts something other than a call against the cost cap."""
+        """Counts a cost other than that of a call against the cap."""
         self._budget.paid(dollars)
 
     def baseline_cost(self, tokens_in: int, tokens_out: int) -> float | None:
-        """US dollars that these tokens would have cost on the baseline model; None where that isn't known."""
+        """The cost of these tokens on the baseline model in US dollars; None if unknown."""
         return self._baseline.cost(tokens_in, tokens_out) if self._baseline else None
 
     def _sampling_of(self, ask: Ask, sample: int) -> Sampling:
-        """What the solver chose over what the run says; the seed differs from sample to sample."""
+        """The run's sampling, overridden by the solver's; the seed differs from sample to sample."""
         unknown = set(ask.sampling) - set(Sampling.__slots__)
         if unknown:
             known = ", ".join(Sampling.__slots__)
@@ -100,7 +100,7 @@ class Caller:
     async def _within_caps(
         self, name: str, ask: Ask, sampling: Sampling, own: Budget
     ) -> AsyncIterator[Callable[[Completion], None]]:
-        """Holds what the call may cost in the budgets; what it yields learns from what it did cost."""
+        """Reserves the call's estimate in both budgets; the yielded function learns from the call's real cost."""
         gauge = self._gauge(name)
         if gauge is None:
             async with own.call(Estimate.of(0.0)), self._budget.call(Estimate.of(0.0)):
@@ -115,7 +115,7 @@ class Caller:
             gauge.close(estimate)
 
     def _gauge(self, name: str) -> Gauge | None:
-        """What the model's calls cost; None without a cap, where no price is looked up before a call, or no price."""
+        """The gauge of a model's costs; None without a cap, or if no price is known."""
         if self._budget.cap is None and self._experiment_cap is None:
             return None
         if name not in self._gauges:
@@ -125,7 +125,7 @@ class Caller:
 
     @asynccontextmanager
     async def _proving(self, name: str) -> AsyncIterator[None]:
-        """Lets one call through until a first one has come back, so that a bad key is told once, not N times."""
+        """Holds back other calls until a first one has come back, so that a bad key is reported once."""
         lock = self._unproven.get(name)
         if lock is not None:
             async with lock:
@@ -137,7 +137,7 @@ class Caller:
 
 
 async def _completed(model: Model, messages: Sequence[Message], sampling: Sampling) -> tuple[Completion, Sequence[str]]:
-    """One paid answer. What a client asks on a wire that the model doesn't speak is translated; and what that drops."""
+    """One paid answer, and what was lost if a client's request had to be translated to another wire format."""
     wire = wire_of(messages)
     if not wire:
         return await model.complete(messages, sampling), ()
@@ -153,7 +153,7 @@ async def _completed(model: Model, messages: Sequence[Message], sampling: Sampli
 
 
 def _role(ask: Ask, arm: Arm) -> tuple[str, str]:
-    """The role that is asked and the model in it. Raises Fault where the arm has no such role or model."""
+    """The role that is asked, and its model. Raises Fault if the arm has no such role or model."""
     asked = ask.model or MAIN
     for role, name in arm.models.items():
         if asked in (role, name):

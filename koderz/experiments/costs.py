@@ -1,4 +1,4 @@
-"""What a call may cost, by what calls of its model have cost: tokens a character, replies' lengths and bills."""
+"""Estimates of a call's cost, learned from earlier calls of its model: tokens a character, lengths and bills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from koderz.types import Completion, Message
 
 ESTIMATED = "tokens estimated"
-"""What stands among a call's `adapted` where its server didn't count: nothing is learnt from a guess."""
+"""The mark in a call's `adapted` if its server didn't count tokens; guesses are not learned from."""
 
 # Usual tokens of a character: of prose in ASCII; more for each digit and mark; more for each byte of UTF-8 beyond one.
 _A_CHARACTER, _A_MARK, _A_BYTE = 0.28, 0.5, 0.4
@@ -32,11 +32,11 @@ _BLOCKS = (
 )  # fmt: skip
 
 Script = tuple[int, int, int]
-"""The block of most characters beyond ASCII, the share of those, and that of digits and marks."""
+"""A text's script: the main block beyond ASCII, the share of its characters, and that of digits and marks."""
 
 
 class Request(NamedTuple):
-    """What a call's cost depends on."""
+    """The properties of a call that its cost depends on."""
 
     tokens: float  # as they usually are
     script: Script
@@ -45,19 +45,19 @@ class Request(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Estimate:
-    """What a call under way, or one that waits, may cost. US dollars; brought up to date while others come back."""
+    """The possible cost of a call under way or waiting, in US dollars; updated as other calls come back."""
 
     likely: float  # at most, by all that is known
     doubtful: float  # what is reckoned with beside other calls, before enough has come back
 
     @classmethod
     def of(cls, dollars: float) -> Estimate:
-        """One that is known."""
+        """An estimate of a known cost."""
         return cls(dollars, dollars)
 
 
 class Gauge:
-    """What calls of one model cost, as far as those that have come back tell."""
+    """The costs of one model's calls, as far as those that have come back show."""
 
     def __init__(self, price: Price) -> None:
         self._price = price
@@ -69,18 +69,18 @@ class Gauge:
         self._open: dict[Estimate, Request] = {}
 
     def estimate(self, request: Request) -> Estimate:
-        """What the call may cost, kept up to date until `close`."""
+        """The estimated cost of a call, kept up to date until `close`."""
         estimate = Estimate.of(0.0)
         self._open[estimate] = request
         self._revise(estimate, request)
         return estimate
 
     def close(self, estimate: Estimate) -> None:
-        """The call has come back, or won't."""
+        """Stops updating the estimate of a call that has come back, or won't."""
         self._open.pop(estimate, None)
 
     def learn(self, request: Request, completion: Completion) -> None:
-        """Brings every estimate up to date by a call that has come back."""
+        """Updates every estimate by a call that has come back."""
         if ESTIMATED in completion.adapted:
             return
         self._calls += 1
@@ -106,7 +106,7 @@ class Gauge:
 
 
 def request_of(messages: Sequence[Message], longest: int) -> Request:
-    """What the cost of a call with these messages depends on."""
+    """The properties of a call with these messages that its cost depends on."""
     texts, pictures = [], 0
     for text in _texts(messages):
         if is_picture(text):
@@ -121,7 +121,7 @@ def request_of(messages: Sequence[Message], longest: int) -> Request:
 
 
 def _script(texts: Sequence[str], characters: int) -> tuple[Script, float]:
-    """The script of the texts, by characters that are taken evenly, and the share of digits and marks among them."""
+    """The script of the texts, from a regular sample of their characters, and the share of digits and marks."""
     step = max(1, characters // _SAMPLED)
     taken = "".join([text[step // 2 % len(text) :: step] for text in texts if text])
     blocks: dict[int, int] = defaultdict(int)

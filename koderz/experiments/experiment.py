@@ -1,4 +1,4 @@
-"""One experiment as it is handed to whoever runs it, what it comes to, and what comes back."""
+"""Values around one experiment: the experiment to be run, its totals, and its outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTHING = records.Use(0, 0, 0)
 
 
 class PendingExperiment(NamedTuple):
-    """One experiment, and what is on record for it, in order."""
+    """An experiment to be run, with its records so far, in order."""
 
     identity: Identity
     recorded: Sequence[Record] = ()
@@ -30,27 +30,27 @@ class PendingExperiment(NamedTuple):
 
 
 class ExperimentOutcome(NamedTuple):
-    """How one experiment ended. It hasn't where there is no record: `fault` then ends the run."""
+    """The end of one experiment. Without a record it hasn't ended, and `fault` ends the run."""
 
     record: records.Experiment | records.Fault | None
     fault: Fault | None = None
 
 
 class Ledger(Protocol):
-    """Where what happens in experiments is written down."""
+    """The place where events of experiments are recorded."""
 
     async def record(self, *lines: Record) -> None:
-        """Returns once the lines are durable. Raises StorageError where they can't be."""
+        """Writes lines and returns once they are durable. Raises StorageError if they can't be written."""
         ...
 
     def text(self, text: Text) -> str:
-        """A recorded text, also where it lies in a blob."""
+        """A recorded text, read from its blob if it has one."""
         ...
 
 
 @dataclass(slots=True)
 class Totals:
-    """What an experiment has come to: replayed and new."""
+    """The totals of an experiment, replayed and new."""
 
     calls: int = 0
     attempts: int = 0
@@ -88,23 +88,23 @@ class Totals:
             self.local_tokens = tokens_in + call.tokens_in, tokens_out + call.tokens_out
 
     def rent(self, line: records.Compute) -> None:
-        """Adds what machines cost that aren't an engine's, which counts its own."""
+        """Adds the cost of machines other than an engine's, which counts its own."""
         if line.engine in (SANDBOX, UNPRICED):
             self.costs.append(("compute", line.cost))
             self.cost_known = self.cost_known and line.engine == SANDBOX
 
     @property
     def cost(self) -> float:
-        """US dollars."""
+        """The total cost in US dollars."""
         return math.fsum(cost for _, cost in self.costs)
 
     @property
     def mean_grade(self) -> float | None:
-        """The score of an item on average; None where none was graded."""
+        """The mean score of graded items; None if none was graded."""
         return math.fsum(self.scores) / len(self.scores) if self.scores else None
 
     def by_tier(self) -> dict[str, float] | None:
-        """US dollars by tier; None where all of it is local."""
+        """US dollars by tier; None if all models are local."""
         tiers = {tier for tier, _ in self.costs}
         if tiers <= {"local"}:
             return None

@@ -1,4 +1,4 @@
-"""What handles put on record, and what a replay makes of it again."""
+"""Conversion between the values of handles and their records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OF_VERDICT = ("program", "feedback", "detail", *_AS_IT_IS)
 
 
 def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages with their role and content first. Raises Fault for what is no message."""
+    """The messages with role and content first. Raises Fault for anything that is not a message."""
     found = []
     for number, message in enumerate(messages, 1):
         if not (isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message):
@@ -41,7 +41,7 @@ def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def refers(messages: Sequence[Message]) -> bool:
-    """Whether a message stands for a text that its suite makes when it is sent."""
+    """Whether a message refers to a text that its suite makes when the message is sent."""
     contents = (message["content"] for message in messages)
     parts = (part for content in contents if isinstance(content, list) for part in content)
     return any(isinstance(part, dict) and part.get("type") == "reference" for part in parts)
@@ -119,7 +119,7 @@ def verdict_of(attempt: records.Attempt, backend: Backend) -> Verdict:
 
 
 def kept(name: object, artifact: object) -> Text:
-    """An artifact as a record holds it. Raises Fault for what is neither text nor bytes."""
+    """An artifact in its recorded form. Raises Fault if it is neither text nor bytes."""
     if isinstance(name, str) and isinstance(artifact, str):
         return artifact
     if not (isinstance(name, str) and isinstance(artifact, bytes)):

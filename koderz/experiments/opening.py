@@ -1,4 +1,4 @@
-"""What an experiment's task needs, opened by its suite for as long as the experiment is worked on."""
+"""Opens the handles that an experiment's task needs, for as long as the experiment is worked on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[str, Any]]:
-    """By name, the handles that the task needs and the solver asks for. Raises Fault where one can't be opened."""
+    """The opened handles that the task needs and the solver asks for, by name. Raises Fault if one can't be opened."""
     identity, suite = handles.identity, resources.plan.suite
     names = NEEDED & identity.task.needs & identity.arm.solver.wants
     more = {"settings": resources.plan.settings} | ({"shared": resources.shared} if hasattr(suite, "open_run") else {})
@@ -42,7 +42,7 @@ async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[s
 
 
 async def concluded(solving: Awaitable[Any], opened_handles: Mapping[str, Any]) -> tuple[Any, bool]:
-    """What the solver comes to, and whether that is said by what was opened for it rather than by itself."""
+    """The result of the solver, and whether an opened handle produced it instead of the solver itself."""
     for handle in opened_handles.values():
         if conclude := getattr(handle, "conclude", None):
             return await conclude(solving), True
@@ -51,7 +51,7 @@ async def concluded(solving: Awaitable[Any], opened_handles: Mapping[str, Any]) 
 
 @asynccontextmanager
 async def _turn(handles: Handles, exclusive: Exclusive) -> AsyncIterator[int | None]:
-    """The engine's `exclusive`; no time counts in a replay while it is waited for."""
+    """Enters the engine's `exclusive`; the time spent waiting doesn't count in a replay."""
     async with AsyncExitStack() as stack:
         with handles.waiting():
             core = await stack.enter_async_context(exclusive())

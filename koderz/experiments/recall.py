@@ -1,4 +1,4 @@
-"""What earlier experiments taught, for a solver that wants to know: `recall`.
+"""The handle `recall`: lessons of earlier experiments for a solver that asks for them.
 
 A solver knows of no store. It hands in the verdict on an attempt, and gets what experiments learnt that
 failed alike; the answer is on record by `once`, so a replay is handed the very same. The store is asked as
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from koderz.plans.plan import Plan
 
 Lessons = Callable[[str, str, str], Awaitable[Sequence[str]]]
-"""The lessons for a task's id and the cause of a failure, in the arm of a name."""
+"""Looks up the lessons for a task's id and the cause of a failure, in a named arm."""
 
 
 def recall_for(handles: Handles, lessons: Lessons | None) -> RecallHandle:
-    """The `recall` of one experiment."""
+    """Makes the `recall` of one experiment."""
     if lessons is None:
         return no_recall
 
@@ -40,7 +40,7 @@ def recall_for(handles: Handles, lessons: Lessons | None) -> RecallHandle:
 
 
 async def memory_details(settings: Settings, recalls: bool, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What a plan has to say of memory: how far the store reaches now. Empty where memory is off.
+    """The details of a plan about memory: the store's present moment. Empty if memory is off.
 
     Raises KoderzError where no solver of the run recalls anything (`recalls`), or the store can't be read.
     """
@@ -64,7 +64,7 @@ async def memory_details(settings: Settings, recalls: bool, environ: Mapping[str
 
 @asynccontextmanager
 async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lessons | None]:
-    """The lessons of a plan's store; None where memory is off."""
+    """Opens the lessons of a plan's store; None if memory is off."""
     settings = plan.settings
     snapshot: Mapping[str, Any] = plan.record.details.get("memory", {})
     if settings.use_memory == "off" or (snapshot and not snapshot["last_id"]):

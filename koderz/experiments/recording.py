@@ -1,4 +1,4 @@
-"""What is on record for one experiment, handed out as it was recorded."""
+"""The records of one experiment, returned to its solver in their order when it is replayed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SETTLE = 10  # turns of the event loop in which a solver acts on one recorded r
 
 
 class Cell:
-    """A piece of code that runs again in a replay, within which requests are made."""
+    """A piece of code that runs again in a replay, during which requests are made."""
 
     def __init__(self, name: str, outer: Cell | None) -> None:
         self.name, self.outer = name, outer
@@ -39,7 +39,7 @@ _CELL: ContextVar[Cell | None] = ContextVar("cell", default=None)
 
 
 class Waiting(NamedTuple):
-    """Somebody who waits for a result."""
+    """A request that waits for its result."""
 
     future: asyncio.Future[Record | None]
     task: asyncio.Task[object] | None
@@ -47,11 +47,11 @@ class Waiting(NamedTuple):
 
 
 class Divergence(Fault):
-    """The solver went another way than it did when its calls were recorded."""
+    """The solver took another path than when its calls were recorded."""
 
 
 class Recording:
-    """What is on record for one experiment, handed out in recorded order.
+    """The records of one experiment, returned in recorded order.
 
     A request for something recorded waits for its turn, and one for something new waits until all that is recorded
     was used. Where somebody waits although nobody asks for what comes next, for twice as long as the solver took
@@ -83,12 +83,12 @@ class Recording:
         return key in self._due or key in self._late
 
     def peek(self, key: str) -> Once | None:
-        """What is on record for a `once` that isn't asked for yet; None where nothing is."""
+        """The record of a `once` before it is asked for; None if there is none."""
         found = self._due.get(key) or self._late.get(key)
         return found if isinstance(found, Once) else None
 
     async def take(self, key: str) -> Record | None:
-        """The recorded result of a request; None where it has to be made live. Raises Divergence."""
+        """The recorded result of a request; None if it has to be made live. Raises Divergence."""
         if self._divergence:
             raise self._divergence
         if key in self._late:
@@ -106,7 +106,7 @@ class Recording:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """While something runs of which the solver waits for the end: nothing is handed out, no time counts."""
+        """A block in which the solver waits for other work: nothing is returned, and time doesn't count."""
         self._working += 1
         self._is_late = False
         self._stop_waiting()
@@ -118,7 +118,7 @@ class Recording:
 
     @contextmanager
     def cell(self, name: str) -> Iterator[None]:
-        """While code runs again that is on record. What is asked in it is handed out meanwhile."""
+        """A block in which recorded code runs again. Requests made in it get their records meanwhile."""
         cell = Cell(name, _CELL.get())
         token = _CELL.set(cell)
         self._cells.append(cell)
@@ -132,7 +132,7 @@ class Recording:
             self._advance()
 
     def close(self) -> None:
-        """Nothing is handed out any more."""
+        """Stops returning records, and cancels all requests that wait."""
         self._due, self._late = {}, {}
         self._stop_waiting()
         for waiting in [*self._requested.values(), *self._live]:
@@ -166,7 +166,7 @@ class Recording:
         return record
 
     def _advance(self) -> None:
-        """Goes on as far as it is possible: to whoever asks for what is next, or to those who ask for something new."""
+        """Moves on as far as possible: to the request for the next record, or to requests for something new."""
         self._stop_waiting()
         if self._working or self._is_settling or not (self._requested or self._live):
             return
@@ -181,7 +181,7 @@ class Recording:
             self._timer = asyncio.get_running_loop().call_later(self._grace(), self._be_late)
 
     def _settle(self, turns: int) -> None:
-        """Gives the solver so many turns; fewer where whoever got the last record has come back with a request."""
+        """Yields to the solver for a number of turns; fewer if the last record's request was followed by another."""
         if turns and (self._receiver is not None or self._is_late):
             asyncio.get_running_loop().call_soon(self._settle, turns - 1)
             return
@@ -208,7 +208,7 @@ class Recording:
     # Divergence
 
     def _grace(self) -> float:
-        """Seconds: twice what the solver took on its own from the last record to the next one, when they were made."""
+        """The seconds to wait: twice the time that the solver first took from the last record to the next."""
         if any(not cell.waiting for cell in self._cells):
             return _LONGEST_GRACE
         try:
@@ -220,7 +220,7 @@ class Recording:
 
     @cached_property
     def _beginning(self) -> datetime:
-        """When the first of all was asked for."""
+        """The time at which the first request was made."""
         return min(map(_begun, self._due.values()))
 
     def _be_late(self) -> None:
@@ -234,7 +234,7 @@ class Recording:
             self._timer = None
 
     def _go_past(self) -> None:
-        """Gives up on what nobody asks for."""
+        """Gives up on the records that no request asks for."""
         self.diverged = True
         if self._strict:
             self._diverge()
@@ -258,7 +258,7 @@ class Recording:
 
 
 class Reuse(Recording):
-    """What is on record for a solver that can't replay, since it does more than it says: it starts over.
+    """The records for a solver that can't be replayed, since it has effects beyond its requests: it starts over.
 
     Replies answer for as long as what it asks is on record. The first request that isn't ends that, and is no fault.
     Anything else is made again, unless what it can `rerun` is on record: then its work had ended, and all of it stands.
@@ -269,13 +269,13 @@ class Reuse(Recording):
         self._has_ended = False
 
     def peek(self, key: str) -> Once | None:
-        """What is on record for a `once` that can run again."""
+        """The record of a `once` that can run again."""
         found = super().peek(key)
         self._has_ended = found is not None
         return found
 
     async def take(self, key: str) -> Record | None:
-        """What is on record for a request; None where it has to be made."""
+        """The record of a request; None if it has to be made."""
         if not key.startswith("ask:"):
             return self._due.pop(key, None) if self._has_ended else None
         found = self._due.pop(key, None)
@@ -285,12 +285,12 @@ class Reuse(Recording):
 
 
 def _begun(record: Record) -> datetime:
-    """When a result was asked for, as far as its record tells."""
+    """When a result was requested, as far as its record shows."""
     waited = record.latency if isinstance(record, Call) else 0.0
     return datetime.fromisoformat(record.time) - timedelta(seconds=waited)
 
 
 def _keyed(recorded: Sequence[Record]) -> list[tuple[str, Record]]:
-    """Results with their keys, in recorded order. One may take the place of one before it, as in rescoring."""
+    """The results with their keys, in recorded order. A later one may replace an earlier one, as in rescoring."""
     found = ((record.key, record) for record in recorded if isinstance(record, Keyed))
     return [(key, record) for key, record in found if key and not key.startswith(JUDGE_ASK)]

@@ -1,4 +1,4 @@
-"""How a solver reaches the world, and is resumed.
+"""The handles of a solver, which record every result, and replay the records when an experiment is resumed.
 
 A solver is handed `ask`, `judge`, `grade` and `once`. Each records what it returns before it returns it. When an
 experiment is picked up again, its solver runs from the start and is handed what is on record, in the
@@ -33,12 +33,12 @@ T = TypeVar("T")
 
 
 class NeedsCallError(Fault):
-    """Rescoring came to where the solver asks something new, and may not."""
+    """In rescoring, the solver asks for something new, which isn't allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One call as the solver meant it, before any adaptation to a wire."""
+    """One call as the solver asked for it, before any adaptation to a wire format."""
 
     messages: tuple[Message, ...]
     model: str | None  # the role of one of the arm's models, or its name; None: the one that answers
@@ -49,7 +49,7 @@ class Ask:
     known_by: str = ""  # stands for the messages in the key
 
     def digest(self) -> str:
-        """32 hex digits. Raises Fault for what can't be recorded."""
+        """The digest of the call, 32 hex digits. Raises Fault if the call can't be recorded."""
         try:
             return lines.digest_of([self.known_by or self.messages, self.model, self.purpose, self.sampling])
         except TypeError as error:
@@ -57,7 +57,7 @@ class Ask:
 
 
 class Answer(NamedTuple):
-    """What came of one call."""
+    """The answer to one call."""
 
     completion: Completion
     role: str  # of the model within its arm
@@ -66,20 +66,20 @@ class Answer(NamedTuple):
 
 
 class Backend(Ledger, Protocol):
-    """What is beyond the handles. `complete` and `judge` raise Fault for what is not the model's doing."""
+    """The operations behind the handles. `complete` and `judge` raise Fault for what is not the model's doing."""
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
-        """One paid answer, and how it was asked for."""
+        """One paid answer, with the model and sampling that produced it."""
         ...
 
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
-        """The verdict; `ask` reaches the model in the role `judge`, None where the arm has none."""
+        """The verdict. `ask` reaches the model in the role `judge`; None if the arm has none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Replaying:
-    """How what is on record is treated."""
+    """The treatment of existing records when an experiment is worked on again."""
 
     accept_divergence: bool = False
     rescore: bool = False  # judge every recorded attempt anew
@@ -90,12 +90,12 @@ class Replaying:
 
     @property
     def is_lenient(self) -> bool:
-        """Whether a solver may leave some of what is on record unused and ask for something new."""
+        """Whether a solver may leave records unused and ask for something new."""
         return self.accept_divergence or self.rescore
 
 
 class Handles:
-    """`ask`, `judge`, `grade`, `once` and `rng` of one experiment; an async context manager around its solver."""
+    """The `ask`, `judge`, `grade`, `once` and `rng` of one experiment; an async context manager around its solver."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Handles:
         *,
         leave: Callable[[], None] = lambda: None,
     ) -> None:
-        """`leave` is called where a verdict is waited for that is not on record."""
+        """`leave` is called when the solver waits for a verdict that is not on record."""
         self.identity = identity
         self.totals = Totals()
         self.fault: Fault | None = None  # the first one, also where the solver went on after it
@@ -136,12 +136,12 @@ class Handles:
 
     @property
     def experiment_id(self) -> str:
-        """The id of its experiment."""
+        """The id of the experiment."""
         return self.identity.experiment_id
 
     @cached_property
     def rng(self) -> random.Random:
-        """Random numbers that are the same each time the experiment runs."""
+        """A random generator with the same seed each time the experiment runs."""
         return random.Random(self.identity.experiment_id)  # noqa: S311 repeatable on purpose
 
     @property
@@ -149,14 +149,14 @@ class Handles:
         return self._recording.diverged
 
     def waiting(self) -> AbstractContextManager[None]:
-        """While the solver waits for something besides: no time counts in a replay."""
+        """A block in which the solver waits for something else, so that time doesn't count in a replay."""
         return self._recording.working()
 
     async def __aenter__(self) -> Handles:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Waits for calls that the solver no longer waits for: they are paid for all the same."""
+        """Waits for calls that the solver has abandoned, since they are paid for all the same."""
         self._is_over = True
         self._recording.close()
         if kind is asyncio.CancelledError:  # the run is being cut off
@@ -176,7 +176,7 @@ class Handles:
         known_by: str = "",
         **sampling: Any,
     ) -> Reply:
-        """One reply of a model, paid for once. `sampling` overrides the run's temperature, max_tokens, …
+        """Asks a model for one reply, paid for once. `sampling` overrides the run's temperature, max_tokens, …
 
         Its `response_format` is a JSON schema, which servers that know of such hold the reply to.
 
@@ -199,7 +199,7 @@ class Handles:
         return verdict
 
     async def grade(self, item: str, score: float, **metrics: float | str) -> float:
-        """Records the score of one of many items, and returns it as it is on record. It is no iteration.
+        """Records the score of one of many items, and returns the recorded score. It doesn't count as an iteration.
 
         `metrics` are finite numbers, or words by which grades are told apart. An item may be graded several times.
         """
@@ -224,11 +224,11 @@ class Handles:
         return await self._noted(self._recorded_or_made(name, fn, self._key("once", name), rerun=rerun))
 
     async def note(self, name: str, value: Any) -> None:
-        """Puts on record what no replay asks for."""
+        """Records a value that no replay asks for."""
         await self._backend.record(records.Once(experiment_id=self.identity.experiment_id, name=name, value=value))
 
     def can_make(self, name: str) -> bool:
-        """Whether the next `once` of that name has a value to hand out; rescoring has only those on record."""
+        """Whether the next `once` of this name can return a value; in rescoring only recorded ones can."""
         return self._how.calls_allowed or f"once:{name}/{self._nth['once' + name] + 1}" in self._recording
 
     async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
@@ -254,7 +254,7 @@ class Handles:
         return await self._live(ask, key)
 
     async def _live(self, ask: Ask, key: str) -> records.Call:
-        """Goes on to its end also where whoever asks no longer waits: it is paid for."""
+        """Makes a call that runs to its end even if the solver abandons it, since it is paid for."""
         task = asyncio.create_task(self._call(ask, key))
         self._in_flight.add(task)
         task.add_done_callback(self._landed)
@@ -274,7 +274,7 @@ class Handles:
         known_by: str = "",
         **sampling: Any,
     ) -> Reply:
-        """One reply of the model in the role `judge`, about what has the key `judged`.
+        """Asks the model in the role `judge` for one reply, about the answer with the key `judged`.
 
         It is on record and paid for like any other, but no solver asks for it in a replay: it is used where that very
         thing is judged again, because the verdict is missing or to be made anew. `known_by`, if there is any, stands
@@ -351,7 +351,7 @@ class Handles:
         return value
 
     async def _made(self, fn: Callable[[], Any]) -> Any:
-        """What `fn` makes, as a replay would be handed it."""
+        """The value that `fn` returns, converted as a replay would return it."""
         value = fn()
         if isinstance(value, Awaitable):
             value = await value

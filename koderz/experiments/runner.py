@@ -1,4 +1,4 @@
-"""One experiment, from its solver's first line to its outcome: on this machine, or wherever a worker is."""
+"""Runs one experiment, from its solver's start to its outcome, on this machine or on a worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the experiments of a plan are performed with on one machine."""
+    """The objects on one machine with which the experiments of a plan are run."""
 
     plan: Plan
     models: Mapping[str, Model]
@@ -50,12 +50,12 @@ class Resources:
 
     @property
     def references(self) -> CheckedSuite | None:
-        """The suite, where it tries its references before it judges."""
+        """The suite, if it checks its references before it judges."""
         return self.plan.suite if isinstance(self.plan.suite, CheckedSuite) else None
 
 
 class ExperimentRunner:
-    """Performs experiments of one plan. It is the `Backend` that their handles reach."""
+    """Runs the experiments of one plan. It is the `Backend` of their handles."""
 
     def __init__(self, resources: Resources, caller: Caller, ledger: Ledger, how: Replaying) -> None:
         plan, exclusive = resources.plan, resources.exclusive
@@ -67,7 +67,7 @@ class ExperimentRunner:
         self._words = words_of(plan.suite)
 
     async def perform(self, work: PendingExperiment, leave: Callable[[], None] = lambda: None) -> ExperimentOutcome:
-        """How the experiment ended. Raises StorageError where what happens can't be written down.
+        """Runs an experiment and returns its end. Raises StorageError if its events can't be recorded.
 
         `leave` is called once no more calls will be made and only a program is being judged, where that is known.
         """
@@ -101,7 +101,7 @@ class ExperimentRunner:
             return None, handles.fault or error
 
     async def _pay(self, meter: Meter, handles: Handles) -> None:
-        """Records what the experiment's sandboxes cost."""
+        """Records the cost of the experiment's sandboxes."""
         line = records.Compute(
             experiment_id=handles.identity.experiment_id,
             engine=SANDBOX if meter.is_known else UNPRICED,
@@ -176,7 +176,7 @@ class ExperimentRunner:
 def experiment_of(
     handles: Handles, verdict: Verdict, seconds: float, *, baseline_cost: float | None = None
 ) -> records.Experiment:
-    """The outcome of an experiment that came to a verdict. `baseline_cost`: US dollars on the baseline model."""
+    """The record of an experiment with a verdict. `baseline_cost`: US dollars on the baseline model."""
     identity, totals = handles.identity, handles.totals
     return records.Experiment(
         **identity.of_line,
@@ -209,20 +209,20 @@ def experiment_of(
 
 
 def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> records.Fault:
-    """The outcome of an experiment that came to none, with the US dollars and calls that it took."""
+    """The record of an experiment without a verdict, with the US dollars and calls that it took."""
     cause = fault.__cause__ if isinstance(fault, UserCodeFault) else None
     frames = frames_of(cause) if cause else []
     return records.Fault(**identity.of_line, reason=str(fault), cost=cost, calls=calls, frames=frames)
 
 
 def _asks_once(identity: Identity) -> bool:
-    """Whether the experiment's first verdict is known to be its last, and to be had without a model."""
+    """Whether the experiment's first verdict is sure to be its last, and needs no model."""
     solver = identity.arm.solver
     return solver.asks_once and JUDGE not in identity.arm.models
 
 
 def _checked(verdict: object, words: Collection[str]) -> Verdict:
-    """What a solver returned, if it can be recorded. Raises Fault."""
+    """The verdict that a solver returned, checked that it can be recorded. Raises Fault."""
     if not isinstance(verdict, Verdict):
         raise Fault(f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it")
     try:

@@ -1,4 +1,4 @@
-"""What one model refuses to be told, found out once and left out of its later requests."""
+"""Adaptation to a model: parameters that it refuses are found once and left out of later requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_TOKENS = re.compile(r"> (\d+), which is the maximum|at most (\d+) completi
 
 
 class Change(NamedTuple):
-    """One parameter left out; or sent by another name; or lowered."""
+    """One change to a request: a parameter left out, renamed, or lowered."""
 
     parameter: str
     other_name: str = ""
@@ -36,7 +36,7 @@ class Change(NamedTuple):
         return f"{self.parameter} dropped" if self.most is None else f"{self.parameter} lowered to {self.most}"
 
     def made(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The request with this change."""
+        """Applies the change to a request."""
         changed = {name: value for name, value in request.items() if name != self.parameter}
         if self.other_name:
             changed[self.other_name] = request[self.parameter]
@@ -45,7 +45,7 @@ class Change(NamedTuple):
         return changed
 
     def concerns(self, request: Mapping[str, Any]) -> bool:
-        """Whether it would change the request."""
+        """Whether the change would affect the request."""
         value = request.get(self.parameter)
         return value is not None and (self.most is None or value > self.most)
 
@@ -58,7 +58,7 @@ class Adaptation:
         self._changes = [Change(name) for name in wire.lacking]
 
     def fit(self, request: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The request as this model takes it, and what was changed for that."""
+        """The request with all known changes, and a description of those that applied."""
         made: list[str] = []
         for change in self._changes:
             if change.concerns(request):
@@ -67,7 +67,7 @@ class Adaptation:
         return request, tuple(made)
 
     def learn(self, refused: Refused, sent: Mapping[str, Any]) -> str:
-        """The change that a refusal asks for; raises it where none would help.
+        """Learns the change that a refusal asks for and describes it; raises the refusal if no change would help.
 
         Several calls may be refused for the same reason at once: for all but the first the answer is empty.
         """
@@ -92,7 +92,7 @@ class Adaptation:
         return Change(parameter, other_name="" if renamed else self._wire.other_names.get(parameter, ""))
 
     def _culprit(self, refused: Refused, sent: Mapping[str, Any]) -> str:
-        """The parameter of the request that a refusal names; empty where it names none."""
+        """The parameter that a refusal names; empty if it names none."""
         sent_ones = [name for name in self._wire.parameters if name in sent]
         if refused.parameter in sent_ones:
             return refused.parameter
@@ -104,5 +104,5 @@ class Adaptation:
 
 
 def _named(parameter: str) -> re.Pattern[str]:
-    """A parameter as a message names it; one that is an English word too has to be quoted."""
+    """A pattern for a parameter's name in a message; one that is an English word has to be quoted."""
     return re.compile(r"""['"`]stop['"`]""" if parameter == "stop" else rf"\b{parameter}\b")

@@ -1,4 +1,4 @@
-"""Anthropic's messages."""
+"""Anthropic's messages API."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Reply(Body, kw_only=True):
 
 
 class AnthropicWire(Wire):
-    """Messages below a base URL without `/v1`."""
+    """The messages API below a base URL without `/v1`."""
 
     client = "messages"
     path = "/v1/messages"
@@ -120,5 +120,5 @@ def _chosen(choice: Any) -> dict[str, Any] | None:
 
 
 def open_model(name: ModelName, service: Service) -> RemoteModel:
-    """A model behind messages."""
+    """Opens a model that is reached by Anthropic's messages API."""
     return RemoteModel(name, AnthropicWire(service.endpoint.api_key), service)

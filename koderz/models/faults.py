@@ -1,4 +1,4 @@
-"""What goes wrong between here and a model's server, and whether asking again can help.
+"""Failures between here and a model's server, by whether another request can help.
 
 Retryable    asking again may help; ends as a Fault when patience does
 Refused      the request can't be served as it is; changing a parameter may help
@@ -33,7 +33,7 @@ _HOPELESS = re.compile(
 
 
 class Retryable(Exception):
-    """The server is away, busy or talks nonsense; `retry_after` is what it asked for, in seconds."""
+    """The server is away, busy or answers nonsense; `retry_after` is the wait that it asked for, in seconds."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Retryable(Exception):
 
 
 class Refused(Exception):
-    """The server refuses the request as it is; `parameter` where it names the culprit in a field."""
+    """The server refuses the request as it is; `parameter` is the culprit if a field names it."""
 
     def __init__(self, message: str, parameter: str = "") -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 class Response(NamedTuple):
-    """What came back over HTTP."""
+    """A response over HTTP."""
 
     status: int
     body: bytes
@@ -67,7 +67,7 @@ class Response(NamedTuple):
 
 
 def problem_of(response: Response) -> Exception:
-    """What a response that isn't a success means. Its text is the server's own words, cleaned."""
+    """The error that an unsuccessful response means, with the server's own words, cleaned."""
     words, parameter, code = _said(response.body)
     message = f"{response.status}: {words}" if words else f"{response.status}, and no word why"
     if 300 <= response.status < 400:
@@ -84,21 +84,21 @@ def problem_of(response: Response) -> Exception:
 
 
 def without(text: str, *secrets: str) -> str:
-    """A text with asterisks in place of secrets; an empty one is none."""
+    """A text with asterisks in place of secrets; empty secrets are ignored."""
     for secret in filter(None, secrets):
         text = text.replace(secret, "***")
     return text
 
 
 def clean(text: str, *secrets: str) -> str:
-    """Someone else's words on one line of bearable length: no control characters, no secrets."""
+    """Foreign text on one line of limited length, without control characters and secrets."""
     text = without(text, *secrets)
     line = " ".join("".join(char if char.isprintable() else " " for char in text[:4096]).split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
 def _said(body: bytes) -> tuple[str, str, str]:
-    """Message, culprit parameter and code, out of the shapes in which servers put an error."""
+    """Message, culprit parameter and code from the various shapes of a server's error."""
     import orjson
 
     try:

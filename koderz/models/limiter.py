@@ -1,4 +1,4 @@
-"""How many requests are in flight to one provider: as many as it bears.
+"""A limit for the requests in flight to one provider, which adapts to the load that it bears.
 
 Additive increase, multiplicative decrease, as TCP does it (Chiu and Jain 1989): a refusal for load cuts the
 limit for every call, each success raises it a little, up to what the user allows. Calls wait in line, first
@@ -32,7 +32,7 @@ _REGAINED = 1 / 16  # of the ceiling, for each limit's worth of successes
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """Where a limiter stands, for the progress line."""
+    """The state of a limiter, for the progress line."""
 
     provider: str
     limit: int  # requests in flight allowed now
@@ -42,7 +42,7 @@ class Throttle:
 
 
 class Limiter:
-    """Admits calls to one provider."""
+    """A limit for calls to one provider."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Limiter:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits for its turn, and learns from how the call inside fares."""
+        """Waits for a turn, then adapts the limit by the success or failure of the call inside."""
         await self._enter()
         cuts = self._cuts
         try:
@@ -77,7 +77,7 @@ class Limiter:
             self._room.set()
 
     def throttle(self, provider: str) -> Throttle:
-        """Where it stands."""
+        """The state of the limiter."""
         pause = max(0.0, self._paused_until - self._now())
         return Throttle(provider, int(self._limit), self._ceiling, self._in_flight, pause)
 
@@ -104,7 +104,7 @@ class Limiter:
 
 
 async def retrying(attempt: Callable[[], Awaitable[T]], service: Service, max_retries: int) -> tuple[T, int]:
-    """What `attempt` returns, and after how many retries; raises the last Retryable when they are used up.
+    """The result of `attempt`, and the number of retries; raises the last Retryable when they are used up.
 
     The first attempt is made outside of the machinery, which costs
     it a tenth of its CPU and is needed for few; its failure is then the machinery's first.

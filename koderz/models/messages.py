@@ -1,4 +1,4 @@
-"""Messages as each wire format has them.
+"""Messages translated to each wire format.
 
 A solver's messages are those of OpenAI's chat completions, which OpenAI's wire sends as they are. The other formats
 translate what they have a place for; what they have none for is a Fault that names it, and is never left out.
@@ -25,14 +25,14 @@ _OF_ANTHROPIC = frozenset(
 
 
 class Offer(NamedTuple):
-    """The tools that a request offers, and which of them may be called: None for any, or as chat completions say."""
+    """The tools that a request offers, and which of them may be called: None for any, or as in chat completions."""
 
     tools: list[dict[str, Any]]
     choice: Any = None
 
 
 def parted(messages: Sequence[Message]) -> tuple[Offer, list[Message]]:
-    """The tools that are offered, and the conversation."""
+    """The offered tools, and the conversation without them."""
     offers = [message for message in messages if message["role"] == "tools"]
     if not offers:
         return Offer([]), [*messages]
@@ -41,14 +41,14 @@ def parted(messages: Sequence[Message]) -> tuple[Offer, list[Message]]:
 
 
 def ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages as `/api/chat` has them: images apart from the text, arguments of tools as objects."""
+    """The messages for `/api/chat`: images apart from the text, arguments of tools as objects."""
     calls = [call for message in messages for call in message.get("tool_calls") or ()]
     tools = {call.get("id"): function["name"] for call, function in zip(calls, map(_function, calls), strict=True)}
     return [_ollama_message(message, tools) for message in messages]
 
 
 def _ollama_message(message: Message, tools: Mapping[Any, str]) -> dict[str, Any]:
-    """`tools`: the name of each tool that was called, by the call's id."""
+    """One message for `/api/chat`. `tools` are the names of called tools, by the call's id."""
     told: dict[str, Any] = {"role": message["role"], "content": message["content"]}
     for name, value in message.items():
         if name in _OF_OLLAMA:
@@ -83,7 +83,7 @@ def _ollama_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def anthropic_messages(messages: Sequence[Message]) -> tuple[str | list[dict[str, Any]], list[dict[str, Any]]]:
-    """The system prompt, and the turns of user and assistant; what one says in a row is joined.
+    """The system prompt, and the turns of user and assistant; consecutive messages of one role are joined.
 
     An empty turn, such as a reply without text, is left out, since the server refuses it.
     """
@@ -104,7 +104,7 @@ def anthropic_messages(messages: Sequence[Message]) -> tuple[str | list[dict[str
 
 
 def _anthropic_content(message: Message) -> str | list[dict[str, Any]]:
-    """A text where it is no more than that, else blocks."""
+    """A string if the content is all text, else blocks."""
     content, calls = message["content"], message.get("tool_calls") or ()
     # Reasoning without the signature that Anthropic gave it isn't taken back.
     known = {"role", "content", "tool_calls", "reasoning_content"} | (
@@ -168,7 +168,7 @@ def _function(call: Any) -> Mapping[str, Any]:
 
 
 def _arguments(function: Mapping[str, Any]) -> Any:
-    """The arguments of a call as an object; chat completions have them as JSON in a text."""
+    """The arguments of a call as an object; chat completions have them as JSON text."""
     arguments = function.get("arguments") or "{}"
     if not isinstance(arguments, str):
         return arguments

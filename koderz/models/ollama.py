@@ -1,4 +1,4 @@
-"""Ollama's `/api/chat`, and which models an Ollama has."""
+"""Ollama's `/api/chat`, and the list of models that an Ollama has."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Shown(msgspec.Struct):
 
 
 class OllamaWire(Wire):
-    """Chat with a model of an Ollama."""
+    """The chat API of an Ollama."""
 
     path = "/api/chat"
     # No `parameters`: Ollama takes all of them, for every model.
@@ -137,7 +137,7 @@ class OllamaWire(Wire):
         return {"digest": found.digest} if found.digest else {}
 
     async def chat_models(self, http: Http) -> list[str] | None:
-        """The names of those that can be talked to; None where no Ollama answers."""
+        """The names of the models that can chat; None if no Ollama answers."""
         tags = await fetched(http, "/api/tags", self.headers, _Tags)
         if tags is None:
             return None
@@ -146,7 +146,7 @@ class OllamaWire(Wire):
         return [name for name, chat in zip(names, chats, strict=True) if chat]
 
     async def _chats(self, http: Http, name: str) -> bool:
-        """Whether a model can be talked to, as far as its Ollama knows: older ones don't say."""
+        """Whether a model can chat; true if its Ollama is too old to say."""
         try:
             shown = decode((await http.post("/api/show", encode({"model": name}), self.headers)).body, _Shown)
         except (Retryable, Fault):
@@ -155,7 +155,7 @@ class OllamaWire(Wire):
 
 
 def open_model(name: ModelName, service: Service) -> RemoteModel:
-    """A model of an Ollama."""
+    """Opens a model of an Ollama."""
     return RemoteModel(name, OllamaWire(service.endpoint), service)
 
 
@@ -180,7 +180,7 @@ async def discover_ollama(environ: Mapping[str, str]) -> list[str] | None:
 
 
 async def _listens(base_url: str) -> bool:
-    """Whether anything takes a connection there; far cheaper than finding out by HTTP."""
+    """Whether anything accepts a connection at the address; far cheaper than a request by HTTP."""
     parts = urlsplit(base_url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, as OpenAI, vLLM, llama.cpp, LM Studio, OpenRouter and many others serve them."""
+"""OpenAI's chat completions, also served by vLLM, llama.cpp, LM Studio, OpenRouter and many others."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class _Response(Body, kw_only=True):
 
 
 class ResponsesWire(OpenAIWire):
-    """Responses, which only clients that speak them are answered by: what koderz asks itself goes to chat."""
+    """The responses API, only for requests of clients that speak it; koderz itself uses chat completions."""
 
     client = "responses"
     path = "/responses"
@@ -196,6 +196,6 @@ class ResponsesWire(OpenAIWire):
 
 
 def open_model(name: ModelName, service: Service) -> RemoteModel:
-    """A model behind chat completions."""
+    """Opens a model that is reached by chat completions."""
     key = service.endpoint.api_key
     return RemoteModel(name, OpenAIWire(key), service, ResponsesWire(key))

@@ -1,4 +1,4 @@
-"""The models of one run: opened by name, with what those of one provider and address share."""
+"""The models of one run: opened by name, sharing connections and limits of their provider and address."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULTS = Settings()
 
 @dataclass(eq=False)
 class Service:
-    """One provider at one address: connections, a limiter, and whom to tell what the user should hear."""
+    """One provider at one address: connections, a limiter, and a way to notify the user."""
 
     endpoint: Endpoint
     say: Callable[[str], None]
@@ -37,20 +37,20 @@ class Service:
 
     @cached_property
     def http(self) -> Http:
-        """Its connections."""
+        """The connections to the provider."""
         from koderz.models.transport import Http
 
         assert self.endpoint.base_url, "only a provider with a server of its own does without"
         return Http(self.endpoint.base_url, timeout=self.endpoint.timeout, secret=self.endpoint.api_key)
 
     async def aclose(self) -> None:
-        """Closes its connections, if there ever were any."""
+        """Closes the connections, if there are any."""
         if "http" in self.__dict__:
             await self.http.aclose()
 
 
 class ModelPool:
-    """Opens models; an asynchronous context that closes them.
+    """Opens models; an asynchronous context manager that closes them.
 
     `endpoint_of` says where a model is asked; `openers` come before the registry's, by provider; `settings` hold the
     options of those that have any.
@@ -82,7 +82,7 @@ class ModelPool:
         await self._open.aclose()
 
     def open(self, name: ModelName | str) -> Model:
-        """The model of that name, the same each time. Raises KoderzError or Unreachable."""
+        """The model with this name, the same object each time. Raises KoderzError or Unreachable."""
         if isinstance(name, str):
             name = parse_model_name(name)
         if name not in self._models:
@@ -93,13 +93,13 @@ class ModelPool:
         return self._models[name]
 
     def load(self) -> None:
-        """Begins to load the libraries by which servers are asked: 0.2 s in which other things can start."""
+        """Starts loading the HTTP libraries, which takes 0.2 s in which other things can start."""
         if any(service.endpoint.base_url for service in self._services.values()):
             Thread(target=import_module, args=("koderz.models.transport",), daemon=True).start()
 
     @property
     def throttle(self) -> tuple[Throttle, ...]:
-        """Where each provider's limiter stands."""
+        """The state of each provider's limiter."""
         return tuple(service.limiter.throttle(key[0]) for key, service in self._services.items())
 
     def _service(self, name: ModelName, options: type | None) -> Service:

@@ -1,4 +1,4 @@
-"""What tokens cost.
+"""Prices of tokens, and the cost of calls.
 
 Own prices win. Else an Ollama's models are free, and the published prices of `genai-prices` count, with their
 cached tokens and tiers, wherever the model is asked: proxies on this machine bill too. What is asked on this
@@ -42,7 +42,7 @@ _OPEN_WEIGHTS = re.compile(r"(?:.*/)?gpt-oss\b.*", re.IGNORECASE)
 
 
 class Usage(NamedTuple):
-    """Tokens of one call."""
+    """The token counts of one call."""
 
     tokens_in: int  # the cached ones included
     tokens_out: int  # reasoning included
@@ -51,7 +51,7 @@ class Usage(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """US dollars per million tokens, of all tokens of a call whose prompt is longer than so many tokens."""
+    """US dollars per million tokens, for all tokens of a call whose prompt is longer than a number of tokens."""
 
     above: int
     input: float
@@ -66,7 +66,7 @@ class Price(NamedTuple):
     tiers: tuple[Tier, ...] = ()  # the lowest first
 
     def cost(self, tokens_in: float, tokens_out: float) -> float:
-        """US dollars of one call."""
+        """The cost of one call in US dollars."""
         paid, charged = self.input, self.output
         for tier in self.tiers:
             if tokens_in > tier.above:
@@ -75,7 +75,7 @@ class Price(NamedTuple):
 
 
 class Tariff(NamedTuple):
-    """How a model's calls are charged. `str()` is how that is said: "free, since an Ollama runs it"."""
+    """The way in which a model's calls are charged. `str()` is the reason in words: "free, since an Ollama runs it"."""
 
     price: Price  # for estimates: of tokens that are in no cache, at this time of day
     origin: str  # how it is known, in words that follow the price
@@ -90,7 +90,7 @@ class Tariff(NamedTuple):
         return f"${price.input:g} in, ${price.output:g} out, a million tokens{dearer}, {self.origin}"
 
     def cost(self, usage: Usage) -> float:
-        """US dollars."""
+        """The cost of a call in US dollars."""
         if self.listed is None:
             return self.price.cost(usage.tokens_in, usage.tokens_out)
         from genai_prices import Usage as Counted
@@ -110,7 +110,7 @@ _FREE = Price(0.0, 0.0)
 
 
 def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -> Tariff | None:
-    """How calls of a model at an address are charged; None where nobody knows.
+    """The tariff of a model at an address; None if no price is known.
 
     `own` is by the name as shown (`openai/gpt-4o-mini`) or the provider's (`gpt-4o-mini`).
     """
@@ -128,13 +128,13 @@ def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -
 
 
 def price_of(name: ModelName, own: Mapping[str, Price], base_url: str | None = None) -> Price | None:
-    """The price of a model that need not be opened, such as one to compare with; None where unknown."""
+    """The price of a model that need not be opened, such as one to compare with; None if unknown."""
     tariff = tariff_of(name, base_url, own)
     return tariff.price if tariff else None
 
 
 def could_spend(models: Iterable[str], prices: Mapping[str, tuple[float, float]]) -> bool:
-    """Whether settings of somebody else's could spend the user's money.
+    """Whether settings from another person could spend the user's money.
 
     They could where a model is hosted, or a price (US dollars a million tokens: in, out) is below the published one.
     """
@@ -143,7 +143,7 @@ def could_spend(models: Iterable[str], prices: Mapping[str, tuple[float, float]]
 
 
 def _is_understated(name: str, price: tuple[float, float]) -> bool:
-    """Whether the user's cap would come to more than it says."""
+    """Whether a price is below the published one, so that the user's cap would allow more than it says."""
     names = [parse_model_name(each) for each in (name, *(f"{provider}/{name}" for provider in WIRE_FORMATS))]
     published = [found for found in (price_of(each, {}) for each in names) if found]
     return any(price[0] < each.input or price[1] < each.output for each in published)
@@ -157,7 +157,7 @@ def _published(name: ModelName, base_url: str | None) -> Tariff | None:
 
 @cache
 def _is_unlisted(name: ModelName, base_url: str) -> bool:
-    """Whether another process finds no published price, as is usual on this machine.
+    """Whether another process finds no published price, which is usual for models on this machine.
 
     The list would take 13 MB for as long as this one lives. Where the look fails, it has to look itself.
     """
@@ -191,7 +191,7 @@ def _listed_tariff(name: ModelName, base_url: str | None) -> Tariff | None:
 
 
 class _Listing(NamedTuple):
-    """Where a price may be published."""
+    """A place where a price may be published."""
 
     model: str
     provider: str | None = None
@@ -201,7 +201,7 @@ class _Listing(NamedTuple):
 
 
 def _listings(name: ModelName, base_url: str | None) -> Iterator[_Listing]:
-    """The nearest first."""
+    """The places where a price may be published, the most specific first."""
     if not base_url or base_url == own_address(name.provider):
         yield _Listing(name.name, name.provider)
         return
@@ -215,13 +215,13 @@ def _listings(name: ModelName, base_url: str | None) -> Iterator[_Listing]:
 
 
 def _tiers(*prices: object) -> tuple[Tier, ...]:
-    """The tiers of listed prices of input and output, each of which may have its own."""
+    """The tiers of listed prices for input and output, each of which may have its own."""
     starts = {tier.start for price in prices for tier in getattr(price, "tiers", ())}
     return tuple(Tier(start, *(_listed(price, start) for price in prices)) for start in sorted(starts))
 
 
 def _listed(price: object, start: int = 0) -> float:
-    """A listed price above so many tokens of context."""
+    """The listed price above a number of tokens of context."""
     found: Any = getattr(price, "base", price)
     for tier in getattr(price, "tiers", ()):  # the lowest first
         if tier.start <= start:

@@ -1,4 +1,4 @@
-"""Telling a model's reasoning from its reply, where the server sends both as one text."""
+"""Separates a model's reasoning from its reply if the server sends both as one text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CLOSING_ALONE = re.compile(r"^[ \t]*</think>[ \t]*$", re.MULTILINE)
 
 
 class Parted(NamedTuple):
-    """`text` is what the model says, `reasoning` what it thought; `cut` where the two came as one."""
+    """A reply's `text` and `reasoning`; `cut` if the two came as one text."""
 
     text: str
     reasoning: str = ""
@@ -20,7 +20,7 @@ class Parted(NamedTuple):
 
 
 def part(sent: str, *, complete: bool) -> Parted:
-    """Cuts a leading `<think>` block out of a reply.
+    """Separates a leading `<think>` block from the rest of a reply.
 
     A block that isn't closed is all there is where the reply was not `complete`; in a complete reply it is
     no block, and stays.

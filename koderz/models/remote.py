@@ -1,4 +1,4 @@
-"""A model behind a server: one call from messages to completion, whatever the wire format."""
+"""A model behind a server: one call from messages to completion, for any wire format."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LETTERS_A_TOKEN = 4  # of English and of code, about; only where a server doesn
 
 
 class _Answer(NamedTuple):
-    """What a request was answered with."""
+    """The answer to a request."""
 
     reply: WireReply
     body: bytes
@@ -39,7 +39,7 @@ class _Answer(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """How a request is sent."""
+    """A way to send a request: the wire format, headers, and whether it may offer tools."""
 
     wire: Wire
     headers: Mapping[str, str]
@@ -50,7 +50,7 @@ class RemoteModel:
     """One model of a service. Any number of calls may be in flight."""
 
     def __init__(self, name: ModelName, wire: Wire, service: Service, *others: Wire) -> None:
-        """`others`: wires on which only clients that speak them are answered, if the server does."""
+        """`others` are wire formats used only to pass on requests of clients that speak them, if the server does."""
         self.name = name
         self._wire = wire
         self._service = service
@@ -59,7 +59,7 @@ class RemoteModel:
         self.clients = {each.client: each for each in (*others, wire) if each.client}
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """As every Model. What a client asks or what offers tools is answered as `rejected` where it is refused."""
+        """One completion, see Model. A refused request of a client, or one with tools, is answered as `rejected`."""
         client = wire_of(messages)
         wire = self.clients[client] if client else self._wire
         request = (
@@ -102,7 +102,7 @@ class RemoteModel:
         )
 
     async def check(self) -> dict[str, str]:
-        """As every Model: what the wire format finds out."""
+        """The check before a run, see Model; returns what the wire format finds out."""
         service = self._service
         look = partial(self._wire.look, service.http, self.name.name, service.say)
         try:
@@ -114,11 +114,11 @@ class RemoteModel:
         return found
 
     def price(self) -> Price | None:
-        """What its tokens cost; None where nobody knows."""
+        """The price of tokens; None if unknown."""
         return self._tariff.price if self._tariff else None
 
     async def aclose(self) -> None:
-        """Nothing: connections are the service's."""
+        """Does nothing, since the connections belong to the service."""
 
     @cached_property
     def _tariff(self) -> Tariff | None:
@@ -131,7 +131,7 @@ class RemoteModel:
         return tariff
 
     async def _exchange(self, way: _Way, wanted: dict[str, Any]) -> tuple[_Answer, int, tuple[str, ...]]:
-        """The answer to a request in a form that the model takes, after how many retries, and what was adapted.
+        """The answer to a request adapted to the model, the number of retries, and the adaptations.
 
         Raises Refused where the model takes it in no form.
         """
@@ -162,7 +162,7 @@ class RemoteModel:
             return _Answer(reply, response.body, time.perf_counter() - sent)
 
     def _usage(self, reply: WireReply, messages: Sequence[Message]) -> tuple[Usage, tuple[str, ...]]:
-        """The tokens of a call, estimated where the server doesn't tell, and whether they were."""
+        """The tokens of a call, and a note if the server didn't report them and they were estimated."""
         tokens_in, tokens_out = reply.tokens_in, reply.tokens_out
         estimated = tokens_in is None or tokens_out is None
         if tokens_in is None:
@@ -175,7 +175,7 @@ class RemoteModel:
         return usage, ("tokens estimated",) if estimated else ()
 
     def _another(self, answered_by: str) -> tuple[str, ...]:
-        """What is to be noted of a call where the server says that another model has answered it."""
+        """The note on a call for which the server reports that another model answered."""
         if not is_another(self.name.name, answered_by):
             return ()
         self._service.say(f"{self.name} was asked, and the server says that {answered_by} answered")
@@ -187,6 +187,6 @@ class RemoteModel:
 
 
 def _estimate(text: str) -> int:
-    """About so many tokens. A character that UTF-8 has several bytes for is nearly one of its own."""
+    """An estimated number of tokens. A character of several bytes in UTF-8 counts as nearly one token."""
     more = 0 if text.isascii() else len(text.encode("utf-8", "surrogatepass")) - len(text)
     return -(-(len(text) + 3 * more // 2) // _LETTERS_A_TOKEN)

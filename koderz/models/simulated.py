@@ -1,4 +1,4 @@
-"""A simulated model, whose replies are made up."""
+"""A simulated model with invented replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class SimulatedReplies:
-    """Says what `simulate(messages, sampling)` makes up; a share of calls raises Fault.
+    """Replies with the result of `simulate(messages, sampling)`; a share of calls raises Fault.
 
     `latency` is how many seconds a reply takes. Faults are drawn afresh, since one that followed from the messages
     would meet every retry of the call as well.
@@ -49,18 +49,18 @@ class SimulatedReplies:
         )
 
     def delay(self, _messages: Sequence[Message], _sampling: Sampling) -> float:
-        """Seconds that the reply takes."""
+        """The seconds that the reply takes."""
         return self._latency
 
     async def check(self) -> dict[str, str]:
         return {}
 
     def price(self) -> Price:
-        """US dollars a million tokens: nothing."""
+        """The price of tokens, which is 0."""
         return Price(input=0.0, output=0.0)
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Does nothing, since there is nothing to close."""
 
 
 def _cut(reply: str, sampling: Sampling) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""HTTP to one provider: JSON out, bytes back, and every way to fail as one of ours.
+"""HTTP to one provider: sends JSON, returns bytes, and raises only our own errors.
 
 No redirect is followed, no cookie kept, nothing logged: a key goes where its owner sends it, and nowhere else.
 
@@ -57,19 +57,19 @@ class Http:
 
     @cached_property
     def address(self) -> str:
-        """The base URL as it may be shown and recorded: without what could be a secret in it."""
+        """The base URL as it may be shown and recorded, without possible secrets."""
         return shown_address(self.base_url)
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Response:
-        """Sends JSON. Raises Retryable, Fault or FatalFault where no response comes back whole."""
+        """Sends JSON. Raises Retryable, Fault or FatalFault if no whole response comes back."""
         return await self._send("POST", path, {**headers, "content-type": "application/json"}, body, self._timeout)
 
     async def get(self, path: str, headers: Mapping[str, str]) -> Response:
-        """As `post`, to look at something, which should be there soon."""
+        """Gets a small resource, with a short timeout. Raises as `post` does."""
         return await self._send("GET", path, headers, None, min(_LOOK_TIMEOUT, self._timeout))
 
     async def aclose(self) -> None:
-        """Closes the connections, those in use as well."""
+        """Closes all connections, even those in use."""
         if "_session" in self.__dict__:
             await self._session.close()
 
@@ -134,7 +134,7 @@ class Http:
 
 
 def retry_after(header: str, now: datetime) -> float | None:
-    """Seconds to wait by a `Retry-After` header in either of its forms (RFC 9110, 10.2.3); None where none."""
+    """Seconds to wait by a `Retry-After` header in either of its forms (RFC 9110, 10.2.3); None if it has none."""
     if not header:
         return None
     try:
@@ -149,7 +149,7 @@ def retry_after(header: str, now: datetime) -> float | None:
 
 
 def proxy_for(base_url: str) -> str | None:
-    """The proxy that the environment names for an address; it is for the way out of this machine only."""
+    """The proxy that the environment names for an address; addresses of this machine have none."""
     parts = urlsplit(base_url)
     if is_loopback(base_url) or proxy_bypass(parts.hostname or ""):
         return None
@@ -167,7 +167,7 @@ def _is_http(proxy: str) -> bool:
 
 
 def trusted_certificates() -> ssl.SSLContext | bool:
-    """The system's certificates, which aiohttp has read already; certifi's where the system has none."""
+    """The system's certificates, which aiohttp has loaded already; certifi's if the system has none."""
     system = ssl.get_default_verify_paths()
     if system.cafile or (system.capath and any(Path(system.capath).iterdir())):
         return True
@@ -177,7 +177,7 @@ def trusted_certificates() -> ssl.SSLContext | bool:
 
 
 def _reason(error: aiohttp.ClientError) -> str:
-    """Why alone; where it happened is said by whoever asked."""
+    """The reason of an error without the address, which the caller adds."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return str(error.certificate_error)
     if isinstance(error, aiohttp.ClientResponseError):

@@ -1,4 +1,4 @@
-"""How much a model can read at once."""
+"""The context windows of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from koderz.models.names import parse_model_name
 
 
 def published_window(models: Iterable[str]) -> int | None:
-    """Tokens: the smallest window that is published for one of the models; None where there is none."""
+    """The smallest context window, in tokens, that is published for any of the models; None if none is."""
     return min((window for name in models if (window := _published(name))), default=None)
 
 

@@ -1,4 +1,4 @@
-"""What a wire format is: how a call is written for a server, and how its answer is read."""
+"""Wire formats: how a call is encoded for a server, and how its answer is decoded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|
 
 
 class WireReply(NamedTuple):
-    """A reply as read off the wire. Token counts are None where the server tells none to be believed."""
+    """A reply decoded from a wire format. Token counts are None if the server reports no believable ones."""
 
     text: str
     reasoning: str = ""
@@ -99,11 +99,11 @@ class Wire(ABC):
 
     @abstractmethod
     def read(self, body: bytes) -> WireReply:
-        """The reply in the body of a successful response. Raises Retryable where there is none in it."""
+        """The reply in the body of a successful response. Raises Retryable if the body has none."""
 
     @abstractmethod
     async def look(self, http: Http, model: str, say: Callable[[str], None], /) -> dict[str, str]:
-        """What can be found out about the model for nothing; nothing where the server doesn't offer that.
+        """Facts about the model that can be found out for free; empty if the server offers none.
 
         Raises Retryable where nothing answers; FatalFault or Unreachable where no call can succeed.
         """
@@ -118,7 +118,7 @@ def encode(request: Mapping[str, Any]) -> bytes:
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """The JSON of a server as a type. Raises Retryable where it isn't that: often it is cut short."""
+    """A server's JSON as a type. Raises Retryable if it doesn't fit; often it is cut short."""
     try:
         return _decoded(body, kind)
     except msgspec.ValidationError as error:
@@ -131,7 +131,7 @@ def decode(body: bytes, kind: type[T]) -> T:
 
 
 def decode_reply(body: bytes, kind: type[B]) -> B:
-    """As `decode`; raises what the error means that stands in place of a reply."""
+    """Decodes a reply as `decode` does. If it holds an error instead, raises that error."""
     try:
         reply = decode(body, kind)
     except Retryable:
@@ -151,12 +151,12 @@ def inner_error(error: object) -> Exception:
 
 
 def no_answer(why: str) -> Retryable:
-    """The problem of an answer that is none: nothing a model has said can be judged by it."""
+    """The problem of an answer without a reply, by which no model can be judged."""
     return Retryable(f"the server's answer is none: {why}", most_retries=_MOST_REPAIRS)
 
 
 def told(content: str | list[Part] | None) -> tuple[str, str]:
-    """Text and reasoning of a message's content, which is a text or a list of parts."""
+    """The text and the reasoning of a message's content, which is a string or a list of parts."""
     if not isinstance(content, list):
         return content or "", ""
     text = "".join(part.text or "" for part in content if part.type != "thinking")
@@ -164,7 +164,7 @@ def told(content: str | list[Part] | None) -> tuple[str, str]:
 
 
 def finish(word: str | None, text: str, *, calls: object = None) -> str:
-    """Why a reply ended: "stop", "length", "refusal", or else the provider's own word.
+    """The reason for which a reply ended: "stop", "length", "refusal", or else the provider's own word.
 
     `calls` are the tools that it calls. A reply without text is one where it calls some, or the server says why it
     ended; otherwise there is no answer. LocalAI and KoboldCpp are known to give no reason with a text that is whole.
@@ -178,7 +178,7 @@ def finish(word: str | None, text: str, *, calls: object = None) -> str:
 
 
 def called(found: Sequence[Any], text: str) -> tuple[dict[str, Any], ...]:
-    """Tool calls as chat completions have them, of what should be some; what has no name is none.
+    """The tool calls of a reply, as in chat completions; entries without a name are dropped.
 
     Raises Retryable where that leaves a reply that has neither calls nor a text.
     """
@@ -197,7 +197,7 @@ def called(found: Sequence[Any], text: str) -> tuple[dict[str, Any], ...]:
 
 
 def count(usage: Any, *path: str) -> int | None:
-    """The token count at a path of an answer's usage; None where there is none, or what stands there can be none.
+    """The token count at a path of an answer's usage; None if there is none or it can't be one.
 
     A count bears on no text, so nothing of it makes an answer unreadable that is paid for.
     """
@@ -210,12 +210,12 @@ def count(usage: Any, *path: str) -> int | None:
 
 
 def words(value: Any) -> str:
-    """A text of an answer that it is whole without; nothing where it is no text."""
+    """An optional text of an answer; empty if it isn't text."""
     return value if isinstance(value, str) else ""
 
 
 def instead_of(model: str, offered: Sequence[str]) -> str:
-    """What a server offers in place of a model that it hasn't: the nearest, and some of all."""
+    """A hint at models that a server offers instead of one that it lacks: the nearest, and some of all."""
     from difflib import get_close_matches
 
     near = get_close_matches(model, offered, n=1)
@@ -226,7 +226,7 @@ def instead_of(model: str, offered: Sequence[str]) -> str:
 async def fetched(
     http: Http, path: str, headers: Mapping[str, str], kind: type[T], *, must_exist: bool = False
 ) -> T | None:
-    """What a server has at a path; None where it has nothing readable.
+    """The resource at a path of a server; None if there is nothing readable.
 
     Raises FatalFault where it refuses the key, or has nothing although it must exist.
     """
@@ -249,12 +249,12 @@ def _decoded(body: bytes, kind: type[T]) -> T:
 
 
 def _integer(digits: str) -> float:
-    """A number of any length, where what is too long for anything to count is infinite."""
+    """A number of any length; infinite if it is too long to be a count."""
     return int(digits) if len(digits) <= _LONGEST_NUMBER else math.inf
 
 
 def _repaired(body: bytes) -> str:
-    """JSON with a replacement character for what is no text: broken UTF-8 and halves of surrogate pairs.
+    """JSON with a replacement character in place of broken UTF-8 and halves of surrogate pairs.
 
     Servers that cut replies between two tokens of one character send these.
     """

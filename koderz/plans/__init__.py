@@ -1,1 +1,1 @@
-"""What a run will do, decided and written down before anything is spent."""
+"""Plans: everything that a run will do, decided and written down before anything is spent."""

@@ -1,4 +1,4 @@
-"""Arms: what is compared with each other. A solver, the models in its roles, and its parameters."""
+"""Arms: combinations of a solver, the models in its roles, and its parameters, to be compared."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "iterative": ("iterative",),
     "comparative": ("zero-shot", "iterative"),
 }
-"""The solvers that each mode compares, where a suite doesn't say otherwise."""
+"""The solvers that each mode compares, unless the suite has modes of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Arm:
 
     @property
     def model(self) -> str:
-        """The model that answers."""
+        """The model in the role `main`."""
         return self.models[MAIN]
 
     @property
     def record(self) -> records.Arm:
-        """The arm as a plan records it."""
+        """The arm in the form in which a plan records it."""
         return records.Arm(
             name=self.name,
             solver=self.solver.name,
@@ -58,7 +58,7 @@ class Arm:
 
 
 def solver_names(said: Mapping[str, Any], matrix: Matrix | None = None) -> tuple[str, ...]:
-    """The solvers of a matrix file, else those that are named, else those that the mode stands for.
+    """The solvers of a matrix file, else those that are named, else those of the mode.
 
     `said`: what is said of `suite`, `mode`, `solver` and `solvers`. KoderzError for a mode that the suite hasn't got.
     """
@@ -82,7 +82,7 @@ def solver_names(said: Mapping[str, Any], matrix: Matrix | None = None) -> tuple
 
 
 def with_solvers(settings: Settings, said: Container[str]) -> Settings:
-    """The settings with the solvers that the mode stands for where the suite has modes of its own.
+    """The settings with the solvers of the mode, for a suite that has modes of its own.
 
     `said`: the names of the settings that somebody has given.
     """
@@ -102,7 +102,7 @@ def make_arms(
     at_hand: Callable[[Solver], Mapping[str, Any]] = lambda _: {},
     judged_by_model: bool = False,
 ) -> tuple[Arm, ...]:
-    """The arms of a matrix file, else one for each solver that is named or that the mode stands for; for each model.
+    """The arms of a matrix file, else one for each named solver (or solver of the mode) and each model.
 
     `tables` are options that several solvers have but that hold for one alone, by its name; `at_hand` says what a
     solver may use besides its options; `judged_by_model`: the suite asks the model in the role `judge`, whatever the
@@ -146,7 +146,7 @@ def restore_arms(
     files: Path | None = None,
     versions: Mapping[str, int] | None = None,
 ) -> tuple[Arm, ...]:
-    """The arms of a recorded plan, solvers of the user's own from the folder `files` where there is one.
+    """The arms of a recorded plan; the user's own solvers come from the folder `files`, if given.
 
     A solver does what it did in the version that `versions` has for it, which is 1 where it has none.
     Raises KoderzError where a solver is no longer there.
@@ -163,21 +163,21 @@ def restore_arms(
 
 
 def asked_models(arms: Sequence[Arm]) -> list[str]:
-    """The models that the arms may ask, those that answer first, each once."""
+    """The distinct models that the arms may ask, those in the role `main` first."""
     answering = [arm.model for arm in arms if arm.solver.asks]
     helping = (name for arm in arms for role, name in arm.models.items() if role != MAIN)
     return list(dict.fromkeys([*answering, *helping]))
 
 
 def _offered(settings: Settings, at_hand: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What a solver's parameters may be, by name: an arm's own win."""
+    """The values that a solver's parameters may take, by name; an arm's own win."""
     return values_in(settings) | {"temperature": settings.sampling_temperature} | dict(at_hand) | dict(own)
 
 
 def _solver(
     settings: Settings, arm: MatrixArm, matrix: Matrix | None, arguments: Mapping[str, str], table: Mapping[str, Any]
 ) -> tuple[Solver, dict[str, Any]]:
-    """An arm's solver and what is this arm's alone. Parameters that are options, too, are checked as these are."""
+    """An arm's solver, and the arm's own parameters. Those that are options are checked as options."""
     where = f"{matrix.path if matrix else ''}, {arm.name}"
     given = dict(table) | _read(settings, arm.parameters, where)
     solver = load_solver(arm.solver, _offered(settings, {}, given), {} if matrix else arguments)
@@ -187,7 +187,7 @@ def _solver(
 
 
 def _read(settings: Settings, parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Parameters as they are meant: those that are options, too, are read as these are."""
+    """Parameters converted to their types; those that are options are read as options."""
     fields = fields_in(settings)
     return {
         name: fields[name].read(value, f"{where}, {name.replace('_', '-')}") if name in fields else value
@@ -203,7 +203,7 @@ def _found(arm: records.Arm, files: Path | None) -> str:
 
 
 def _roles(settings: Settings, arm: MatrixArm, solver: Solver, model: str, others: Collection[str]) -> dict[str, str]:
-    """The models that an arm asks, by role. KoderzError for a role that is neither its solver's nor among `others`."""
+    """The models of an arm, by role. Raises KoderzError for a role of neither its solver nor `others`."""
     given = {**settings.given_roles, **arm.roles}
     for role in given:
         if not solver.has_role(role) and role not in others:

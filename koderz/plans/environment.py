@@ -1,4 +1,4 @@
-"""What a run was made with, for the record."""
+"""The environment of a run, for the record: versions, platform and commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from koderz._version import __version__
 
 
 def describe_environment() -> dict[str, Any]:
-    """koderz' and Python's versions, the platform, and the commit of the folder where the command runs."""
+    """The versions of koderz and Python, the platform, and the commit of the working directory."""
     return {"koderz": __version__, "python": platform.python_version(), "platform": platform.platform(), **_git_state()}
 
 

@@ -1,4 +1,4 @@
-"""What a plan may cost, before anything is spent."""
+"""Estimates of a plan's calls, tokens and cost, before anything is spent."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CHARS_A_TOKEN = 4
 _VERDICT_TOKENS = 200  # of what a judge that is a model usually says
 
 Span = tuple[float, float]
-"""From: every first attempt passes. To: none ever does."""
+"""The least and the most: if every first attempt passes, and if none ever does."""
 
 _NONE: Span = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """What the calls of one depth may come to."""
+    """The calls of one recursion depth and their cost, from the least to the most."""
 
     depth: int
     calls: tuple[int, int]
@@ -34,7 +34,7 @@ class Depth:
 
 
 class Figure(NamedTuple):
-    """A likely figure, and within what it should be four times in five."""
+    """A likely figure, and the range that should hold it four times in five."""
 
     low: float
     likely: float
@@ -46,7 +46,7 @@ class Figure(NamedTuple):
 
 
 class Amount(NamedTuple):
-    """What the calls of one model are likely to come to."""
+    """The likely calls, tokens and cost of one model."""
 
     calls: Figure
     tokens_in: Figure
@@ -75,7 +75,7 @@ class Likely:
 
     @classmethod
     def of(cls, amount: Amount, *, priced: bool) -> Likely:
-        """The figures as they are told."""
+        """The figures of an amount, rounded for people."""
         cost = amount.cost if priced else None
         return cls(
             calls=_rounded(amount.calls.likely),
@@ -91,7 +91,7 @@ class Likely:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one model's part of a plan may come to, from the least to the most, and likely does."""
+    """One model's share of a plan, from the least to the most, with the likely figures."""
 
     model: str
     roles: tuple[str, ...]
@@ -104,7 +104,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The cells of one arm, as whoever says what is likely of them needs to know them."""
+    """The cells of one arm, as needed to predict their cost."""
 
     arm: Arm
     samples: Mapping[str, int]  # by task
@@ -113,19 +113,19 @@ class Cells:
 
 
 class Taken(NamedTuple):
-    """What the cells of an arm are likely to take, by model, and how that is known."""
+    """The predicted amounts for an arm's cells, by model, and what the prediction is based on."""
 
     amounts: Mapping[str, Amount]
     basis: str
 
 
 History = Callable[[Cells], Taken | None]
-"""Says what cells are likely to take by what others took; None where nothing is known."""
+"""Predicts the cost of cells from earlier runs; None if nothing is known of such cells."""
 
 
 @dataclass(slots=True)
 class _Sum:
-    """What the cells of one arm, or of all, may have one model do."""
+    """The sums for one model over the cells of one arm, or of all."""
 
     roles: dict[str, None] = field(default_factory=dict)
     calls: Span = (0.0, 0.0)
@@ -144,7 +144,7 @@ class _Sum:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a plan may come to, from the least to the most."""
+    """The estimate of a plan, from the least to the most."""
 
     experiments: int
     calls: tuple[int, int]
@@ -158,7 +158,7 @@ class Estimate:
 
 
 def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = lambda _: None) -> Estimate:
-    """What the plan may come to, by what its solvers expect, and likely does.
+    """Estimates a plan from the expectations of its solvers, and from earlier runs for the likely figures.
 
     `prices` are those of the models that it asks, by name; `history` knows what runs before it took.
     """
@@ -195,7 +195,7 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = 
 def _likely(
     plan: Plan, prices: Mapping[str, Price | None], sums: Mapping[str, Mapping[str, _Sum]], history: History
 ) -> tuple[dict[str, Amount] | None, dict[str, str]]:
-    """What is likely by model, None where of an arm nothing is known, and how it is, by arm."""
+    """The likely amounts by model (None if unknown for some arm), and their basis by arm."""
     priced = {model: price or Price(0, 0) for model, price in prices.items()}
     samples: dict[str, dict[str, int]] = defaultdict(dict)
     for task, arm, count in plan.cells():
@@ -224,7 +224,7 @@ def _likely(
 def _shares(
     sums: Mapping[str, Mapping[str, _Sum]], likely: Mapping[str, Amount] | None, *, priced: bool
 ) -> Iterator[Share]:
-    """The plan by model."""
+    """The shares of the plan's models."""
     for model in dict.fromkeys(model for models in sums.values() for model in models):
         mine = [models[model] for models in sums.values() if model in models]
         calls, asked, told, cost = (
@@ -243,7 +243,7 @@ def _shares(
 
 
 def _usual(expected: Expected, samples: int, price: Price) -> Amount | None:
-    """What a solver says that is likely, from half of it to double. None where it says nothing of what may vary."""
+    """A solver's own likely figures, from half to double of each. None if it gives none for what may vary."""
     spans = (expected.calls, expected.tokens_in, expected.tokens_out)
     if expected.usual is None and any(least < most for least, most in spans):
         return None
@@ -262,7 +262,7 @@ def _usual(expected: Expected, samples: int, price: Price) -> Amount | None:
 
 
 def _cost(price: Price, samples: int, expected: Expected) -> Span:
-    """US dollars. Each call is reckoned with its share of the tokens, since the length of one decides its price."""
+    """The cost of calls in US dollars. Each call counts with its share of tokens, since length decides the price."""
     spans = zip(expected.calls, expected.tokens_in, expected.tokens_out, strict=True)
     least, most = (
         samples * max(1.0, calls) * price.cost(asked / max(1.0, calls), told / max(1.0, calls))
@@ -272,7 +272,7 @@ def _cost(price: Price, samples: int, expected: Expected) -> Span:
 
 
 def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
-    """The calls of each cell that the solver of its arm expects, by role, and those of a judge that is a model."""
+    """The expected calls of each cell: its solver's, by role, and those of a judge that is a model."""
     asks = judge_asks(plan.suite)
     own: Callable[..., Sequence[Expected]] | None = getattr(plan.suite, "expected", None)
     for task, arm, samples in plan.cells():
@@ -284,7 +284,7 @@ def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
 
 
 def _judged(suite: object, task: Task, answers: Expected) -> Expected:
-    """The calls of a judge that is a model: one an answer, which it is shown, unless the suite says how many."""
+    """The calls of a judge that is a model: one for each answer, unless the suite declares another number."""
     a_verdict = getattr(suite, "judge_calls", 1)
     calls = _times(a_verdict, answers.calls)
     shown = _sum(_times(a_verdict, answers.tokens_out), (calls[0] * _tokens(task), calls[1] * _tokens(task)))
@@ -296,7 +296,7 @@ def _judged(suite: object, task: Task, answers: Expected) -> Expected:
 
 
 def _tokens(task: Task) -> float:
-    """Of its first messages, and of what they stand for."""
+    """The tokens of a task's first messages, including texts that they refer to."""
     return task.tokens + sum(len(text_of(message)) for message in task.messages) / _CHARS_A_TOKEN
 
 
@@ -313,5 +313,5 @@ def _whole(span: Span) -> tuple[int, int]:
 
 
 def _rounded(value: float) -> int:
-    """As `_whole`, but for what sums of means lack."""
+    """Rounds down as `_whole`, but tolerates the rounding errors of sums of means."""
     return int(value + 1e-6)

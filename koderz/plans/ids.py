@@ -23,7 +23,7 @@ def planned_ids(record: records.Plan) -> Iterator[tuple[str, str, str, int]]:
 
 
 class NumberOfSamples:
-    """The ids of one task's samples as numbers: what they have in common is hashed once, which resuming feels."""
+    """The ids of one task's samples as numbers. Their common part is hashed once, which speeds up resuming."""
 
     def __init__(self, *parts: object) -> None:
         self._begun = hashlib.blake2b(f"{repr(parts)[:-1]}, ".encode(), digest_size=8)
@@ -35,5 +35,5 @@ class NumberOfSamples:
 
 
 def digest_of(value: Any) -> str:
-    """32 hex digits that change with what JSON can hold."""
+    """A digest of a JSON value, 32 hex digits."""
     return hashlib.blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()

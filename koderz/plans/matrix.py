@@ -1,4 +1,4 @@
-"""A matrix file: arms and cells that no mode can state, in TOML.
+"""A matrix file in TOML: arms and cells that no mode can express.
 
 [[arms]]
 name = "three tries"
@@ -37,7 +37,7 @@ _OWN = ("name", "solver", "model", "roles", "baseline")
 
 @dataclass(frozen=True, slots=True)
 class MatrixArm:
-    """An arm as the file states it."""
+    """An arm of the file."""
 
     name: str
     solver: str
@@ -50,7 +50,7 @@ class MatrixArm:
 
 @dataclass(frozen=True, slots=True)
 class MatrixCells:
-    """Some cells as the file states them; None is all."""
+    """Some cells of the file; None stands for all."""
 
     arms: tuple[str, ...] | None = None
     problems: tuple[str, ...] | None = None
@@ -59,7 +59,7 @@ class MatrixCells:
 
 
 class Matrix(NamedTuple):
-    """What the file states."""
+    """The content of a matrix file."""
 
     path: Path
     arms: tuple[MatrixArm, ...]
@@ -68,7 +68,7 @@ class Matrix(NamedTuple):
     def cells_of(
         self, tasks: Sequence[str], samples: int, made: Mapping[str, Sequence[str]] = MappingProxyType({})
     ) -> list[Cell] | None:
-        """The cells of a run about these tasks; None where they are all tasks in all arms.
+        """The cells of a run about these tasks; None if they are all tasks in all arms.
 
         `made`: the names of the arms that were made of each, where these are others: one for each model.
         Raises KoderzError where a task is none of the run's.
@@ -90,7 +90,7 @@ class Matrix(NamedTuple):
 
 
 def read_matrix(path: Path) -> Matrix:
-    """Read once for as long as the file stays as it is, since some, such as pipes, can't be read again.
+    """Reads a matrix file, once while it is unchanged, since some files, such as pipes, can be read only once.
 
     Raises KoderzError naming what is wrong with the file.
     """

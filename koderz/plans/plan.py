@@ -1,4 +1,4 @@
-"""What a run will do: cells of task, arm and samples, decided and written down before anything is spent."""
+"""A run's plan: its cells of task, arm and samples, made, recorded and restored."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tracker.privacy import Privacy
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan with everything at hand that it takes to carry it out."""
+    """A plan with all objects that carrying it out takes."""
 
     record: records.Plan
     settings: Settings
@@ -52,12 +52,12 @@ class Plan:
 
     @property
     def judging(self) -> Judging:
-        """How answers are judged."""
+        """The limits under which answers are judged."""
         return limits_of(self.suite)
 
     @property
     def privacy(self) -> Privacy | None:
-        """What encrypts the texts of its tasks in the record, where the suite says that they are private."""
+        """The encryption of the tasks' texts in the record, if the suite declares them private."""
         key: bytes | None = getattr(self.suite, "privacy_key", None)
         return Privacy(key) if key else None
 
@@ -68,15 +68,15 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The run's id, or the id of the only experiment."""
+        """The run's id; for a single experiment, its id."""
         return self.record.run_id or next(self.experiments()).experiment_id
 
     def having(self, **changes: Any) -> Plan:
-        """The plan with these fields of its record in place of what they were."""
+        """The plan with these fields of its record changed."""
         return replace(self, record=structs.replace(self.record, **changes))
 
     def experiments(self, ended: Container[int] = ()) -> Iterator[Identity]:
-        """Those whose id, as a number, isn't in `ended`: a task's arms in turn, so that load hits all alike."""
+        """The experiments whose id, as a number, isn't in `ended`; arms alternate, so that load hits all alike."""
         digest = self.record.details["digest"]
         begun = [
             (NumberOfSamples(self.record.run_id, task.id, arm.name, digest), task, arm, samples)
@@ -88,11 +88,11 @@ class Plan:
                     yield Identity(f"exp_{number:016x}", task, arm, sample)
 
     def arm(self, name: str) -> Arm:
-        """The arm of that name."""
+        """The arm with this name."""
         return next(arm for arm in self.arms if arm.name == name)
 
     def cells(self) -> Iterator[tuple[Task, Arm, int]]:
-        """Each task, as each of its arms has it, with how many samples."""
+        """Each task in each of its arms, with its settings there and the number of samples."""
         if self.record.cells is None:
             every = ((task, arm, self.record.samples) for task in self.tasks for arm in self.arms)
         else:
@@ -103,7 +103,7 @@ class Plan:
 
 
 class Identity(NamedTuple):
-    """Which experiment of a plan it is."""
+    """The identity of an experiment: its id, task, arm and sample."""
 
     experiment_id: str
     task: Task
@@ -112,7 +112,7 @@ class Identity(NamedTuple):
 
     @property
     def of_line(self) -> dict[str, Any]:
-        """What a line of the journal says of it."""
+        """The identity as fields of a journal line."""
         return {
             "experiment_id": self.experiment_id,
             "problem_id": self.task.id,
@@ -123,7 +123,7 @@ class Identity(NamedTuple):
 
 
 def in_arm(suite: Suite, task: Task, arm: Arm) -> Task:
-    """The task with the settings that are this arm's alone. KoderzError where the suite has no such settings for it."""
+    """The task with this arm's own settings. Raises KoderzError if the suite has no such settings for it."""
     if arm.settings is None:
         return task
     found: Task = suite.set_up(task, arm.settings)  # type: ignore[attr-defined]
@@ -131,7 +131,7 @@ def in_arm(suite: Suite, task: Task, arm: Arm) -> Task:
 
 
 class Subject(NamedTuple):
-    """What a plan is about: a suite, the tasks chosen from it, and what models are told of them."""
+    """The subject of a plan: a suite, the tasks chosen from it, and the prompts."""
 
     suite: Suite
     tasks: tuple[Task, ...]
@@ -141,7 +141,7 @@ class Subject(NamedTuple):
 
 
 def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence[Task]]) -> Subject:
-    """Raises KoderzError for what in the settings doesn't fit the suite or the prompts."""
+    """Loads a plan's suite, tasks and prompts. Raises KoderzError for settings that don't fit them."""
     suite = load_suite(settings.suite, settings.dataset, settings)
     prompts = load_prompts(settings.prompt_dir)
     told: set[str] = set()
@@ -161,7 +161,7 @@ def make_plan(
     details: Mapping[str, Any] | None = None,
     single: bool = False,
 ) -> Plan:
-    """A new plan. `details` go into the record as they are; `single`: one experiment, which is no run."""
+    """Makes a new plan. `details` are recorded as they are; with `single`, it is one experiment and no run."""
     settings = settings.having(getattr(subject.suite, "options", None))
     config = as_config(settings) | {
         "mode": _mode(settings, subject.suite, arms),
@@ -208,13 +208,13 @@ def make_plan(
 
 
 def _is_simulated(arms: Sequence[Arm]) -> bool:
-    """Whether there is an arm that asks a model, and all of these ask the simulated one."""
+    """Whether some arm asks a model, and all such arms ask the simulated one."""
     asking = [arm.record.simulated for arm in arms if arm.solver.asks]
     return bool(asking) and all(asking)
 
 
 def _mode(settings: Settings, suite: Suite, arms: Sequence[Arm]) -> str:
-    """What the run is called: by its suite, or else by what its arms were stated by."""
+    """The run's mode: named by its suite, else by how its arms were chosen."""
     if own := getattr(suite, "mode", ""):
         return str(own)
     if settings.matrix:
@@ -225,20 +225,20 @@ def _mode(settings: Settings, suite: Suite, arms: Sequence[Arm]) -> str:
 
 
 def _groups(tasks: Sequence[Task]) -> dict[str, Sequence[str]]:
-    """By what the tasks can be told apart, a value for each; in the order in which they first say so."""
+    """The properties that group the tasks, each with its value for every task, in the order of appearance."""
     keys = dict.fromkeys(key for task in tasks for key in task.groups)
     return {key: [task.groups.get(key, "") for task in tasks] for key in keys}
 
 
 def _clusters(tasks: Sequence[Task]) -> Sequence[str]:
-    """What each task shares with others; nothing where no two tasks share anything."""
+    """The cluster of each task; empty if no two tasks share one."""
     found = [task.cluster for task in tasks]
     shared = [cluster for cluster in found if cluster]
     return found if len({*shared}) < len(shared) else ()
 
 
 def _generated(subject: Subject) -> str:
-    """What the tasks go by where they are made up. Raises KoderzError where only some are."""
+    """The name of generated data; empty for published tasks. Raises KoderzError if only some are generated."""
     made_up = [task.id for task in subject.tasks if task.generated]
     if not made_up:
         return ""
@@ -251,13 +251,13 @@ def _generated(subject: Subject) -> str:
 
 
 def _owned(what: str, suite: Suite, arms: Sequence[Arm]) -> tuple[str, ...]:
-    """The names of what a suite and its solvers declare as `parts` or `sinks`, each once."""
+    """The distinct names that a suite and its solvers declare as `parts` or `sinks`."""
     owners = (suite, *(arm.solver.function for arm in arms))
     return tuple(dict.fromkeys(name for owner in owners for name in getattr(owner, what, ())))
 
 
 def _checked_parts(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Raises KoderzError for a part of a summary that nobody has, or whose key the summary has already."""
+    """Raises KoderzError for an unknown part of a summary, or one whose key the summary has already."""
     for name in names:
         from tracker.summary import KEYS  # most runs have no such part
 
@@ -274,7 +274,7 @@ def _plan(record: records.Plan, settings: Settings, subject: Subject, arms: tupl
 
 
 def needs_of(plan: Plan) -> frozenset[str]:
-    """What the plan's tasks need, as far as their solvers ask for it by name.
+    """The needs of the plan's tasks, as far as their solvers ask for them by name.
 
     These are handles such as `judge` or `session`, and what an engine has to have, such as `gpu`.
     """
@@ -283,7 +283,7 @@ def needs_of(plan: Plan) -> frozenset[str]:
 
 
 def _require_handles(plan: Plan) -> None:
-    """KoderzError where a solver asks for a handle that a task of its doesn't provide, or nobody could open."""
+    """Raises KoderzError if a solver asks for a handle that one of its tasks doesn't provide or nobody can open."""
     required: frozenset[str] = getattr(plan.suite, "required", frozenset())
     for arm in plan.arms:
         for name in sorted(required - arm.solver.wants):
@@ -303,7 +303,7 @@ def _require_handles(plan: Plan) -> None:
 
 
 def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
-    """What would be right, by task, as far as the suite knows."""
+    """The reference answer of each task, if the suite has one."""
     if not hasattr(subject.suite, "reference"):
         return {}
     references = {task.id: judging_programs(subject.suite).reference(task) for task in subject.tasks}
@@ -311,7 +311,7 @@ def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
 
 
 def _used_prompts(subject: Subject, arms: Sequence[Arm], settings: Settings) -> Prompts:
-    """Those that models may be told: what the tasks' messages were made of, and what each arm's solver may add."""
+    """The prompts that models may see: those in the tasks' messages, and those that each arm's solver may add."""
     recalled = {"recall"} if settings.use_memory != "off" else set()
     added = (arm.solver.prompts(subject.prompts, {*arm.models, *recalled}) for arm in arms)
     names = subject.told.union(*added, getattr(subject.suite, "judge_prompts", ()) if _has_judge(arms) else ())
@@ -323,12 +323,12 @@ def _has_judge(arms: Sequence[Arm]) -> bool:
 
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What an experiment may depend on; where it is recorded is not of it."""
+    """The settings that an experiment may depend on, which excludes those of sinks."""
     return {name: value for name, value in config.items() if name not in OF_SINKS}
 
 
 def _decisive_of(arms: Sequence[records.Arm]) -> list[dict[str, Any]]:
-    """Arms without settings of their own are as they were before arms could have some: their runs go on."""
+    """The arms as digests cover them. Arms without settings keep their older form, so that old runs resume."""
     return [
         {name: value for name, value in to_builtins(arm).items() if (name, value) != ("settings", None)} for arm in arms
     ]
@@ -337,7 +337,7 @@ def _decisive_of(arms: Sequence[records.Arm]) -> list[dict[str, Any]]:
 def restore_plan(
     record: records.Plan, settings: Settings, *, accept_changes: bool, solver_files: Path | None = None
 ) -> Plan:
-    """The plan of a run that is picked up again, with its settings, of which few may differ from the recorded ones.
+    """The plan of a resumed run, with its settings, of which few may differ from the recorded ones.
 
     `solver_files`: the folder where the user's own solvers lie by now, if not where they were.
     Raises KoderzError where the suite, the prompts or a solver are no longer what they were.
@@ -370,7 +370,7 @@ def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:
 def _matches(
     subject: Subject, arms: Sequence[Arm], prompts: Prompts, cells: Sequence[records.Cell] | None
 ) -> dict[str, dict[str, str]]:
-    """What has to be the same when the run is picked up again, by kind and name."""
+    """The digests that have to be unchanged when the run is resumed, by kind and name."""
     settings = _settings_digests(subject, arms, cells or ())
     return {
         "suite": {"name": subject.suite.name} | ({"file": subject.file_digest} if subject.file_digest else {}),
@@ -382,7 +382,7 @@ def _matches(
 
 
 def _settings_digests(subject: Subject, arms: Sequence[Arm], cells: Sequence[records.Cell]) -> dict[str, str]:
-    """By arm with settings of its own, what its tasks are by them."""
+    """For each arm with settings of its own, the digest of its tasks under these."""
     tasks = {task.id: task for task in subject.tasks}
     mine = {arm.name: [cell.task for cell in cells if cell.arm == arm.name] for arm in arms if arm.settings is not None}
     return {

@@ -1,4 +1,4 @@
-"""Which tasks of a suite a run is about."""
+"""The choice of tasks from a suite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def select_tasks(settings: Settings, span: range | None, tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """The tasks in the half-open range that are also among `settings.problems`, as far as either is given.
+    """The tasks in the half-open range that are also among `settings.problems`; either may be missing.
 
     `shuffle` mixes them by `seed`, `limit` then takes the first of them. Raises KoderzError where a name or
     the range is beyond the suite, or nothing is left.
@@ -35,7 +35,7 @@ def select_tasks(settings: Settings, span: range | None, tasks: Sequence[Task]) 
 
 
 def find_id(name: str, ids: Sequence[str]) -> str | None:
-    """The id that is meant by all of it, by what follows its slash, or else by its index; None for none or several."""
+    """The id that is named in full, by the part after its slash, or by its index; None if none or several match."""
     if name in ids:
         return name
     found = [each for each in ids if each.rpartition("/")[2] == name]
@@ -45,7 +45,7 @@ def find_id(name: str, ids: Sequence[str]) -> str | None:
 
 
 def read_problems(path: Path) -> tuple[str, ...]:
-    """Problem ids from a file: one a line, or separated by commas; `#` begins a comment."""
+    """The problem ids in a file: one a line, or separated by commas; `#` begins a comment."""
     try:
         text = read_all(path, 16 * MB).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -54,7 +54,7 @@ def read_problems(path: Path) -> tuple[str, ...]:
 
 
 def split_problems(text: str) -> tuple[str, ...]:
-    """`HumanEval/3, HumanEval/7` as a tuple."""
+    """The ids in a text such as `HumanEval/3, HumanEval/7`."""
     return tuple(text.replace(",", " ").split())
 
 

@@ -1,4 +1,4 @@
-"""What models are told: one Markdown file a prompt, with `${name}` where a value goes.
+"""Prompts for models: one Markdown file each, with `${name}` for values.
 
 `--prompt-dir` overrides them file by file. Their digests stand in the plan, since a changed prompt is
 another experiment.
@@ -22,7 +22,7 @@ _OWN: Mapping[str, str] = {
 PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     name: frozenset(Template(text).get_identifiers()) for name, text in _OWN.items()
 }
-"""The prompts, and what each may use: what our own does."""
+"""The placeholders that each prompt may use: those in our own text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Prompts:
     note: Callable[[str], None] | None = None  # told the name of each that is rendered
 
     def render(self, name: str, **values: str) -> str:
-        """The prompt with its values in place; a paragraph whose only value is empty is left out."""
+        """Fills in a prompt's values. A paragraph whose only value is empty is left out."""
         text = self.texts[name]
         if self.note:
             self.note(name)
@@ -46,18 +46,18 @@ class Prompts:
     def first_messages(
         self, values: Mapping[str, str], *, cot: bool = True, specification: str = ""
     ) -> tuple[Message, ...]:
-        """What a model is told first of a task, with the task's own values in place."""
+        """The first messages of a task, with its values filled in."""
         told = self.render("specification", specification=specification) if specification else ""
         user = self.render("task", **values, reasoning=self.render("reasoning") if cot else "", specification=told)
         return {"role": "system", "content": self.render("system")}, {"role": "user", "content": user}
 
     def digests(self) -> dict[str, str]:
-        """Name → the first 16 hex digits of the text's SHA-256."""
+        """Maps each name to the first 16 hex digits of its text's SHA-256."""
         return {name: hashlib.sha256(text.encode()).hexdigest()[:16] for name, text in self.texts.items()}
 
 
 def load_prompts(override: Path | None = None) -> Prompts:
-    """The prompts, those in `override` before our own.
+    """Loads the prompts; files in `override` replace our own.
 
     Raises KoderzError for a file there that is no prompt, or that uses what its prompt hasn't got.
     """
@@ -65,7 +65,7 @@ def load_prompts(override: Path | None = None) -> Prompts:
 
 
 def trimmed(text: str, limit: int) -> str:
-    """The text with its middle left out where it is longer than `limit` characters."""
+    """The text, with its middle left out if it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     note = f"\n… {len(text) - limit} characters left out …\n"

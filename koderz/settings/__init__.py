@@ -1,1 +1,1 @@
-"""What the user wants: flags over environment over koderz.toml over defaults."""
+"""A user's settings: flags over environment over koderz.toml over defaults."""

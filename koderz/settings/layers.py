@@ -1,4 +1,4 @@
-"""Options in layers: flags over environment over koderz.toml over defaults, each validated where it is said.
+"""Options in layers: flags over environment over koderz.toml over defaults, each validated where it is given.
 
 Every option is a flag `--option-name`, a variable `KODERZ_OPTION_NAME` and a key `option-name` of koderz.toml,
 but for what only makes sense for one command.
@@ -22,13 +22,13 @@ _OTHER_VARIABLES = ("MODEL", "DEBUG", "MEMORY", "PROJECT", "SETUP", "MODAL_APP",
 
 
 KINDS = ("suite", "solver", "sandbox", "engine", "model")
-"""What may have options of its own."""
+"""The kinds of things that may have options of their own."""
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Schema:
-    """All options of a run: the settings, and the dataclass of each that takes part and has options of its own."""
+    """All options of a run: the settings, and the options of each suite, solver, … that takes part."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Schema:
         registries: Mapping[str, Registry] = _NONE,
         idle: Collection[str] = (),
     ) -> None:
-        """`structs` by owner: `solver.iterative`; `registries`: what there is, by kind; `idle`: owners without a part.
+        """`structs` by owner, such as `solver.iterative`; `registries` by kind; `idle`: owners that take no part.
 
         Raises KoderzError where two have an option of the same name, unless both are suites, of which a run has one.
         """
@@ -51,12 +51,12 @@ class Schema:
                     raise KoderzError(f"{owner} has an option {flag_of(name)}, but there is another one of that name")
 
     def owners(self, name: str) -> list[str]:
-        """Whose option it is, those that take part first; none where it is one of the settings."""
+        """The owners that have an option of this name, those that take part first; empty for a setting."""
         found = [owner for owner, struct in self.structs.items() if name in fields_of(struct)]
         return sorted(found, key=lambda owner: owner in self.idle)
 
     def field(self, name: str, where: str, owner: str | None = None) -> Field:
-        """An option, of that owner if one is named. KoderzError, with the nearest name there is, for an unknown one."""
+        """An option, of that owner if one is named. Raises KoderzError, which suggests the nearest name, if unknown."""
         fields = fields_of(self.structs[owner]) if owner else self.fields
         if name in fields:
             return fields[name]
@@ -65,11 +65,11 @@ class Schema:
         )
 
     def is_meant_by(self, name: str) -> bool:
-        """Whether it is the name of an option, or one edit away from one."""
+        """Whether the name is that of an option, or one edit away from one."""
         return name in self.fields or any(_one_edit(name, known) for known in self.fields)
 
     def require_known(self, owner: str, where: str) -> None:
-        """Raises KoderzError, with the nearest name there is, for a suite, solver, … that doesn't exist."""
+        """Raises KoderzError, which suggests the nearest name, for a suite, solver, … that doesn't exist."""
         kind, _, name = owner.partition(".")
         known = self.registries.get(kind)
         if known is not None and name not in known and name not in (others := known.of_others()):
@@ -77,7 +77,7 @@ class Schema:
             raise KoderzError(f"{where}: there is no {kind} {name!r}; {nearest}")
 
     def from_environment(self, environ: Mapping[str, str], without: Collection[str] = ()) -> dict[str, Any]:
-        """The options that `KODERZ_*` variables give, but for some. Unknown ones are ignored, wrong ones a KoderzError.
+        """The options given by `KODERZ_*` variables, except `without`. Unknown variables are ignored.
 
         An empty variable counts as not set, but for KODERZ_SINKS: that, like `none`, is no sink at all.
         """
@@ -94,7 +94,7 @@ class Schema:
         return found
 
     def from_flags(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that flags or arguments give; None is none. Raises KoderzError for what doesn't fit."""
+        """The options given by flags or arguments that are not None. Raises KoderzError for invalid values."""
         for name in given.keys() - self.fields.keys():
             raise KoderzError(f"there is no setting {name!r}; {_nearest(name, self.fields) or 'see koderz.Settings'}")
         return {
@@ -104,7 +104,7 @@ class Schema:
         }
 
     def layered(self, *layers: Mapping[str, Any]) -> Settings:
-        """One Settings from layers, the first of which wins."""
+        """Makes one Settings from layers, the first of which wins."""
         values: dict[str, Any] = {}
         for layer in reversed(layers):
             if "local_model" in layer:  # which is the only one, unless the same layer says otherwise
@@ -114,13 +114,13 @@ class Schema:
         return Settings(**_those_of_settings(values, own), own=own)
 
     def from_config(self, config: Mapping[str, Any]) -> Settings:
-        """Settings out of a recorded plan; fields that this version doesn't know are left out."""
+        """Settings from a recorded plan; fields that this version doesn't know are left out."""
         known = {name: self.fields[name].read(config[name], f"config.{name}") for name in self.fields if name in config}
         earlier = {name: field.about.unrecorded for name, field in self.fields.items() if name not in config}
         return self.layered({**{name: value for name, value in earlier.items() if value is not None}, **known})
 
     def misspelt(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The `KODERZ_*` variables that count for nothing but are one edit away from one that does, with that one."""
+        """Ignored `KODERZ_*` variables that are one edit away from a known one, each with the known one."""
         known = [f"KODERZ_{name.upper()}" for name in (*self.fields, *_OTHER_VARIABLES)]
         unknown = [name for name in environ if name.startswith("KODERZ") and name not in known]
         return {name: meant for name in unknown for meant in known if _one_edit(name, meant)}
@@ -128,7 +128,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Which options of a run have an effect in a command."""
+    """The options of a run that have an effect in a command."""
 
     only: Collection[str] = ()  # these alone: settings by name, and as `suite.serving` all of an owner
     without: Mapping[str, str] = dataclasses.field(default_factory=dict)  # not these, and what serves instead, if any
@@ -137,16 +137,16 @@ class Scope:
 
     @property
     def choice(self) -> Collection[str]:
-        """The settings that choose what takes part, where the command does so unless a flag does."""
+        """The settings that choose suites and solvers, in a command that chooses them itself by default."""
         return CHOICE if self.is_own else ()
 
     def parts_beside(self, given: Collection[str]) -> list[tuple[str, str]]:
-        """The parts in whose place the given settings name none."""
+        """The command's own suites and solvers, except those that the given settings replace."""
         names = {"suite": ("suite",), "solver": SOLVING}
         return [(kind, name) for kind, name in self.parts if not {*given} & {*names[kind]}]
 
     def idle(self, schema: Schema) -> set[str]:
-        """The options that have no effect."""
+        """The options that have no effect in the command."""
         idle = schema.idle if self.is_own else ()
 
         def has_part(name: str) -> bool:
@@ -158,31 +158,31 @@ class Scope:
         return {name for name in schema.fields if not has_part(name)}
 
     def unread(self, schema: Schema) -> set[str]:
-        """The options that neither variables nor koderz.toml give."""
+        """The options that are not read from variables or koderz.toml."""
         return self.idle(schema) | {*self.choice}
 
 
 SOLVING = ("mode", "solver", "solvers", "matrix")
-"""The settings that say which solvers take part."""
+"""The settings that choose the solvers."""
 
 CHOICE = ("suite", "problems", *SOLVING)
-"""The settings that say which tasks a run is about, and how they are solved."""
+"""The settings that choose a run's tasks and solvers."""
 
 EVERYTHING, OWN = Scope(), Scope(is_own=True)
 
 CORE = Schema()
-"""The settings alone, for commands that ask for nothing else."""
+"""The settings alone, for commands that need no other options."""
 
 
 def options_in(settings: Settings) -> Iterator[tuple[Field, Any]]:
-    """The options that settings hold, each with its value, those of what takes part included."""
+    """The options in settings with their values, those of suites, solvers, … included."""
     for each in (settings, *settings.own):
         kind: Any = type(each)
         yield from ((field, getattr(each, name)) for name, field in fields_of(kind).items())
 
 
 def secrets_in(settings: Settings) -> dict[str, str]:
-    """The options that are on no record, or not whole, by the variables that give them, too."""
+    """The values of options that are not recorded, or not whole; also by the variables that give them."""
     return {
         f"KODERZ_{field.name.upper()}": value
         for field, value in options_in(settings)
@@ -191,12 +191,12 @@ def secrets_in(settings: Settings) -> dict[str, str]:
 
 
 def fields_in(settings: Settings) -> dict[str, Field]:
-    """The options that settings hold, by name."""
+    """The options in settings, by name."""
     return {field.name: field for field, _ in options_in(settings)}
 
 
 def as_config(settings: Settings) -> dict[str, Any]:
-    """The settings as they are recorded: those of `values_in`, without what in an address could be a secret."""
+    """The settings in the recorded form: as `values_in`, without possible secrets in addresses."""
     recorded = values_in(settings)
     if addresses := [field.name for field, value in options_in(settings) if field.about.is_address and value]:
         from tracker.scrubber import shown_address
@@ -206,18 +206,18 @@ def as_config(settings: Settings) -> dict[str, Any]:
 
 
 def values_in(settings: Settings) -> dict[str, Any]:
-    """The settings as JSON has them, the options of what takes part beside the others; none that is secret."""
+    """The settings as JSON, with the options of suites, solvers, … beside them; secret options are left out."""
     return {field.name: plain(value) for field, value in options_in(settings) if not field.about.is_secret}
 
 
 def replaced(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """The settings with some other values, of the options of what takes part, too."""
+    """The settings with some values changed, which may be options of suites, solvers, …."""
     own = tuple(replace(each, **_those_of(type(each), values)) for each in settings.own)
     return replace(settings, **_those_of_settings(values, own), own=own)
 
 
 def roles_in(settings: Settings) -> dict[str, str]:
-    """The models that options name for a role, but for roles that another option does without."""
+    """The models that options name for a role, except roles that another option turns off."""
     given = [(field.about.role, value) for field, value in options_in(settings) if field.about.role]
     without = {role for role, value in given if value is False}
     return {role: value for role, value in given if isinstance(value, str) and role not in without}
@@ -228,13 +228,13 @@ def _are_suites(*owners: str) -> bool:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    """`did you mean max-cost?`; empty where nothing is near."""
+    """A hint such as `did you mean max-cost?`; empty if no known name is near."""
     near = difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0].replace('_', '-')}?" if near else ""
 
 
 def _those_of_settings(values: Mapping[str, Any], own: Iterable[Any]) -> dict[str, Any]:
-    """The values of settings whose place no option takes."""
+    """The values of settings whose name is not that of a suite's or solver's own option."""
     kinds: Iterable[Any] = map(type, own)
     taken = {name for kind in kinds for name, field in fields_of(kind).items() if field.about.instead}
     return {name: value for name, value in _those_of(Settings, values).items() if name not in taken}
@@ -245,7 +245,7 @@ def _those_of(struct: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_edit(a: str, b: str) -> bool:
-    """Whether one character more, less, other or exchanged with its neighbour makes one word of the other."""
+    """Whether the words differ by one character added, dropped, changed or swapped with its neighbour."""
     same = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     a, b = a[same:], b[same:]
     return a[1:] == b[1:] or a[1:] == b or a == b[1:] or (a[:2] == b[1::-1] and a[2:] == b[2:])

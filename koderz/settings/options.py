@@ -29,7 +29,7 @@ _KEY = "koderz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What is to be known of an option besides its name, type and default."""
+    """The description of an option beyond its name, type and default."""
 
     help: str = ""
     metavar: str | None = None
@@ -50,13 +50,13 @@ class Option:
 
 
 def option(default: Any, help: str, metavar: str | None = None, **more: Any) -> Any:  # noqa: A002 as typer has it
-    """A field that is an option. `more`: the other fields of `Option`."""
+    """Declares a field that is an option. `more` are the other fields of `Option`."""
     about = Option(help=help, metavar=metavar, **more)
     return dataclasses.field(default=default, metadata={_KEY: about})
 
 
 def one_of(known: Iterable[str]) -> Callable[[Iterable[str]], str]:
-    """A check of a list: whether all its words are known."""
+    """A check that all words of a list are among the known ones."""
     names = tuple(known)
 
     def wrong(words: Iterable[str]) -> str:
@@ -67,13 +67,13 @@ def one_of(known: Iterable[str]) -> Callable[[Iterable[str]], str]:
 
 
 def no_option(default: Any) -> Any:
-    """A field that no flag, variable or file sets."""
+    """Declares a field that no flag, variable or file can set."""
     return dataclasses.field(default=default, metadata={_KEY: None})
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """An option of a dataclass."""
+    """One option of a dataclass."""
 
     name: str
     type: Any
@@ -86,34 +86,34 @@ class Field:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What the command line calls it."""
+        """The option's names on the command line."""
         return self.about.flags or ((flag_of(f"no_{self.name}"),) if self.is_negated else (self.flag,))
 
     @property
     def plain_type(self) -> Any:
-        """Its type without None."""
+        """The option's type without None."""
         if typing.get_origin(self.type) is types.UnionType:
             return next(each for each in typing.get_args(self.type) if each is not type(None))
         return self.type
 
     @property
     def item_type(self) -> Any:
-        """What it is a list of; None where it is none."""
+        """The type of a list's items; None if the option is no list."""
         return typing.get_args(self.type)[0] if typing.get_origin(self.type) is tuple else None
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that it may be; empty where it isn't a choice."""
+        """The words that may be chosen; empty if the option is not a choice."""
         kind = self.plain_type
         return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
 
     @property
     def is_negated(self) -> bool:
-        """Whether it is on unless `--no-name` says otherwise."""
+        """Whether the option is on by default and turned off by `--no-name`."""
         return self.default is True
 
     def read(self, value: Any, where: str, *, lax: bool = False) -> Any:
-        """The value as its type, within its bounds. Raises KoderzError beginning with `where`.
+        """Converts a value to the option's type and checks its bounds. Raises KoderzError beginning with `where`.
 
         `lax` reads numbers and booleans from text, and lists from words.
         """
@@ -137,19 +137,19 @@ class Field:
         return converted
 
     def risk(self, value: Any) -> str:
-        """What this value could do that its user may not want; empty: nothing."""
+        """The harm that this value could do without the user's consent; empty if none."""
         if not value or value == self.default:
             return ""
         return self.about.risk(value) if callable(self.about.risk) else self.about.risk
 
     def models(self, value: Any) -> tuple[str, ...]:
-        """The models that this value names."""
+        """The models that the value names."""
         if not value or isinstance(value, bool) or not (self.about.names_models or self.about.role):
             return ()
         return tuple(word.rpartition("=")[2] for word in ((value,) if isinstance(value, str) else value))
 
     def files(self, value: Any) -> tuple[Path, ...]:
-        """The files and folders that this value names."""
+        """The files and folders that the value names."""
         if value and self.plain_type is Path:
             return (Path(value),)
         if not value or not self.about.names_files:
@@ -165,7 +165,7 @@ class Field:
 
 @cache
 def fields_of(struct: type) -> Mapping[str, Field]:
-    """The options of a dataclass, by name. Raises KoderzError for a class that can't hold any."""
+    """The options of a dataclass, by name. Raises KoderzError for a class with fields that can't be options."""
     if not dataclasses.is_dataclass(struct):
         raise KoderzError(f"the options {struct.__qualname__} are no dataclass")
     kinds = typing.get_type_hints(struct)
@@ -180,19 +180,19 @@ def fields_of(struct: type) -> Mapping[str, Field]:
 
 
 def flag_of(name: str) -> str:
-    """`max_cost` as `--max-cost`."""
+    """The flag of an option's name: `--max-cost` for `max_cost`."""
     return f"--{name.replace('_', '-')}"
 
 
 def plain(value: Any) -> Any:
-    """The value of an option as JSON has it."""
+    """The value of an option as JSON."""
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, Path) else value
 
 
 def as_words(struct: Any) -> str:
-    """The values of a dataclass of options, in the order of its fields."""
+    """The values of a dataclass of options as text, in the order of its fields."""
     kind: Any = type(struct)
     return " ".join(str(getattr(struct, name)) for name in fields_of(kind))
 

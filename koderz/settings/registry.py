@@ -1,4 +1,4 @@
-"""What is chosen by name: koderz' own, and what other packages add by their entry points."""
+"""Registries of things chosen by name: koderz' own, and those of other packages' entry points."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracker.registry import find
 
 @dataclass(frozen=True, slots=True)
 class Registry(Mapping[str, str]):
-    """Names of one kind and the `module:attribute` that each stands for."""
+    """The names of one kind, each with the `module:attribute` that it stands for."""
 
     kind: str  # "suite"
     group: str  # of the entry points by which other packages add theirs
@@ -35,21 +35,21 @@ class Registry(Mapping[str, str]):
         return len(self.known)
 
     def find(self, name: str) -> Any:
-        """What a name stands for. Raises KoderzError, naming what there is, where nobody knows it."""
+        """The object with this name. Raises KoderzError, which lists the known names, if there is none."""
         if prefix := self._prefix(name):
             return find(self.kind, prefix, self.makers, "")(name.removeprefix(prefix))
         return find(self.kind, name, self.known, self.group)
 
     def _prefix(self, name: str) -> str:
-        """How the name of what has to be made begins; empty for any other."""
+        """The prefix of a name whose object has to be made; empty for any other name."""
         return next((each for each in self.makers if name.startswith(each) and name not in self.known), "")
 
     def has(self, name: str) -> bool:
-        """Whether the name stands for something, of ours or of another package."""
+        """Whether the name is known here or to another package."""
         return name in self.known or name in self.of_others()
 
     def is_file(self, name: str) -> bool:
-        """Whether it names what the user's own file defines, see `find_in_file`."""
+        """Whether the name refers to an object in the user's own file, see `find_in_file`."""
         return ":" in name and name not in self.known and not self._prefix(name)
 
     def of_others(self) -> set[str]:
@@ -59,7 +59,7 @@ class Registry(Mapping[str, str]):
         return {entry.name for entry in entry_points(group=self.group)}
 
     def options_of(self, name: str) -> type | None:
-        """The dataclass of its options; of what another package adds, its attribute `options`."""
+        """The dataclass of an object's options; for another package's object, its attribute `options`."""
         if self.is_file(name):
             return None
         if name not in self.known:
@@ -68,13 +68,13 @@ class Registry(Mapping[str, str]):
         return find(f"{self.kind} with options", name, self.options, "") if name in self.options else None
 
     def options_in(self, name: str, settings: Settings | None) -> Any:
-        """Its options as settings have them, else their defaults; None where it has none."""
+        """The object's options in these settings, else their defaults; None if it has none."""
         struct = self.options_of(name)
         return struct and (settings.of(struct) if settings else struct())
 
 
 def find_in_file(flag: str, name: str) -> Any:
-    """What the user's own file defines, as `FILE:NAME`. Raises KoderzError beginning with the flag that names it."""
+    """The object that `FILE:NAME` refers to. Raises KoderzError beginning with the flag that names it."""
     file, _, attribute = name.rpartition(":")
     path = Path(file)
     if not path.is_file():
@@ -97,5 +97,5 @@ def find_in_file(flag: str, name: str) -> Any:
 
 
 def digest_of_file(name: str) -> str:
-    """16 hex digits of the file of a `FILE:NAME`."""
+    """The digest of the file of a `FILE:NAME`, 16 hex digits."""
     return hashlib.sha256(Path(name.rpartition(":")[0]).read_bytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The settings that every run has, whatever takes part in it.
+"""The settings of every run, whatever suite, solver or engine takes part.
 
 What one suite, solver, sandbox, engine or model alone needs to know is not here but in a dataclass of its own, see
 `koderz.settings.options`.
@@ -57,7 +57,7 @@ _sinks = partial(option, panel="Sinks", changeable=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that a run depends on. Times are seconds, costs US dollars."""
+    """All settings of a run. Times are seconds, costs US dollars."""
 
     suite: str = _tasks(
         "humaneval",
@@ -233,17 +233,17 @@ class Settings:
 
     @property
     def main_models(self) -> tuple[str, ...]:
-        """The models that answer, each in arms of its own."""
+        """The models in the role `main`, each of which gets arms of its own."""
         return self.models or ("simulated" if self.local_model is None else self.local_model,)
 
     @property
     def given_roles(self) -> dict[str, str]:
-        """The models that help, by role, as `--role` names them."""
+        """The models in other roles, as given by `--role`."""
         return dict(role.split("=", 1) for role in self.roles)
 
     @property
     def judge_count(self) -> int:
-        """One a core and a few more, since a program that doesn't end keeps its judge for as long as it may run."""
+        """The number of judges: one a core and a few more, since an endless program occupies one until its limit."""
         return self.judges or (os.cpu_count() or 1) + _SPARE_JUDGES
 
     def having(self, options: Any) -> Settings:
@@ -252,15 +252,15 @@ class Settings:
         return self if own == self.own else replace(self, own=own)
 
     def of(self, struct: type[T]) -> T:
-        """The options of that dataclass; its defaults where nothing that has them takes part."""
+        """The options of this dataclass; their defaults if nothing that takes part has them."""
         return next((each for each in self.own if type(each) is struct), None) or struct()
 
 
 OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail")
-"""The settings that say where a run is recorded; no experiment depends on them."""
+"""The settings that say where a run is recorded. No experiment depends on them."""
 
 OF_PROGRAMS = ("judges", "sandbox", "docker_image", "use_memory", "memory_live", "simulated_skill")
-"""The settings that have an effect where programs are judged, or an attempt is told of earlier ones."""
+"""The settings that matter only if programs are judged, or if attempts hear of earlier ones."""
 
 OF_JUDGING = ("suite", "dataset", "test_timeout", "test_memory", "judges", "sandbox", "docker_image")
-"""The settings that say how programs are judged which no run has asked for."""
+"""The settings for judging programs outside of a run."""

@@ -1,4 +1,4 @@
-"""koderz.toml: settings of a folder, which may have come with somebody else's repository.
+"""Reading koderz.toml, the settings of a folder, which may have come with another person's repository.
 
 So it may choose tasks, local models and numbers; what could run code, send data elsewhere, spend money or write
 outside of the folder needs to be trusted once, by the digest of the file. See `koderz.settings.trust`.
@@ -29,7 +29,7 @@ _Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a koderz.toml says."""
+    """The content of a koderz.toml."""
 
     path: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # what tables say of what takes part included
@@ -46,7 +46,7 @@ def load_config(
     schema: Schema = CORE,
     spends: Spends = costly,
 ) -> Config:
-    """The koderz.toml of a folder, or an empty Config where there is none; `names` are the settings to be used.
+    """The koderz.toml of a folder, or an empty Config if there is none; `names` are the settings to be used.
 
     `spends` says which models and prices could cost money; without it all of them could. Keys that nobody knows are
     refused by a schema of a run; where only the settings alone are asked for, those that are nearly one of these.
@@ -78,14 +78,14 @@ def load_config(
 
 
 def peek(folder: Path, names: Collection[str]) -> dict[str, Any]:
-    """What the koderz.toml of a folder says of some settings, neither checked nor trusted: what there is to choose."""
+    """Some settings in the koderz.toml of a folder, neither checked nor trusted, to offer as choices."""
     data = _read(folder / NAME)
     table = _parse(folder / NAME, data)[0] if data else {}
     return {name: value for key, value in table.items() if (name := _name(key)) in names}
 
 
 class Sources(NamedTuple):
-    """What is said of the settings, by where it is said; the first of them wins."""
+    """The settings given by each source; an earlier source wins over a later one."""
 
     flags: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -98,7 +98,7 @@ class Sources(NamedTuple):
 
     @property
     def is_ours(self) -> Mapping[str, Any]:
-        """What the user says on this machine, and no file that may have come from elsewhere."""
+        """The settings given on this machine, by environment or flags, and not by a file from elsewhere."""
         return {**self.environment, **self.flags}
 
 
@@ -112,7 +112,7 @@ def read_sources(
     trust_config: bool = False,
     spends: Spends = costly,
 ) -> Sources:
-    """What options, variables and this folder's koderz.toml say of the settings in `names`; without these, of all.
+    """The settings in `names` (by default all) from options, variables and this folder's koderz.toml.
 
     What has no effect in a command of that scope is left out of variables and the file. What the file says needs to be
     trusted only where no option or variable says otherwise. Raises KoderzError for what doesn't fit.
@@ -131,7 +131,7 @@ def read_sources(
 def results_folder(
     given: Path | None = None, environ: Mapping[str, str] = os.environ, *, trust_config: bool = False
 ) -> Path:
-    """Where runs land: `given`, else what environment or koderz.toml say."""
+    """The results folder: `given`, else the one in the environment or koderz.toml."""
     if given is not None:
         return given
     environment = CORE.from_environment(environ)
@@ -177,7 +177,7 @@ def _values(where: Callable[[str], str], table: Mapping[str, Any], schema: Schem
 
 
 def _gives_way(schema: Schema, key: str, value: Any) -> bool:
-    """Whether it is meant for the setting whose place an option of what takes part has, and is none for that."""
+    """Whether a key means the setting and not the option of the same name, whose type the value doesn't fit."""
     usual = CORE.fields.get(_name(key))
     if usual is None or schema.fields[usual.name] is usual:
         return False
@@ -193,7 +193,7 @@ def _name(key: str) -> str:
 
 
 def _tables(where: Callable[[str], str], owners: Mapping[str, Any], schema: Schema) -> dict[str, dict[str, Any]]:
-    """What `[solver.iterative]` and the like say, of those that take part."""
+    """The options in tables such as `[solver.iterative]`, for owners that take part."""
     found = {}
     for owner, options in owners.items():
         if not isinstance(options, dict):
@@ -207,7 +207,7 @@ def _tables(where: Callable[[str], str], owners: Mapping[str, Any], schema: Sche
 
 
 def _where(path: Path, data: bytes, name: str) -> str:
-    """`koderz.toml, line 3, concurrency`."""
+    """The place of a key, such as `koderz.toml, line 3, concurrency`."""
     key = re.escape(name).replace("_", "[-_]")
     if name == "local_model":
         key = f"(?:{key}|model)"
@@ -231,7 +231,7 @@ def _prices(where: str, table: Any) -> dict[str, tuple[float, float]]:
 
 
 def _named_by(values: Mapping[str, Any], folder: Path) -> bytes:
-    """The code that settings name, which is trusted with its name."""
+    """The code of files that settings name, so that trust covers the code along with the name."""
     foreign = filter(None, (values.get("suite"), values.get("solver"), *values.get("solvers", ())))
     named = [str(name).rpartition(":")[0] for name in foreign]
     if isinstance(dataset := values.get("dataset"), str | Path):

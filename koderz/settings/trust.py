@@ -1,4 +1,4 @@
-"""What settings of somebody else's could do to the user, and what the user has said they may.
+"""Trust in settings that may have come from another person: their risks, and the digests that the user trusts.
 
 A koderz.toml and a run's plan can both come with somebody else's repository. What is trusted is remembered by the
 digest of the bytes that ask for it.
@@ -23,16 +23,16 @@ RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend mon
 READS = "send a file from outside of this folder to a model"
 
 Spends = Callable[[Iterable[str], Mapping[str, tuple[float, float]]], bool]
-"""Whether asking these models, or counting by these prices, could cost money that nobody expects."""
+"""Whether asking these models, or counting by these prices, could cost money unexpectedly."""
 
 
 def costly(models: Iterable[str], prices: Mapping[str, tuple[float, float]]) -> bool:
-    """Takes whatever it is shown for something that could cost money."""
+    """The cautious answer: any models and prices could cost money."""
     return bool([*models, *prices])
 
 
 def risks_of(fields: Mapping[str, Field], settings: Mapping[str, Any], spends: Spends) -> dict[str, str]:
-    """What the settings could do that their user may not want; those that are harmless are left out."""
+    """The risks of settings, by name; harmless settings are left out."""
     given = {name: (field, settings[name]) for name, field in fields.items() if name in settings}
     found = {
         name: SPENDS if spends(field.models(value), {}) else _risk(field, value)
@@ -44,7 +44,7 @@ def risks_of(fields: Mapping[str, Field], settings: Mapping[str, Any], spends: S
 
 
 def _risk(field: Field, value: Any) -> str:
-    """The risk that an option declares; else that of files outside of the working directory, be it by a link."""
+    """The risk that an option declares; else the risk of a file outside the working directory, links included."""
     if field.about.risk:
         return field.risk(value)
     here = Path.cwd()
@@ -58,13 +58,13 @@ def _risk(field: Field, value: Any) -> str:
 
 
 def risks_of_plan(fields: Mapping[str, Field], config: Mapping[str, Any]) -> dict[str, str]:
-    """The same of a recorded plan. What it may cost is known to whoever goes on with the run."""
+    """The risks of a recorded plan's settings, except its cost, which the one who resumes the run knows."""
     found = risks_of(fields, {**config, "results": None}, lambda _, __: False)
     return {name: risk for name, risk in found.items() if risk != SPENDS}
 
 
 def require_trust(data: bytes, what: str, *, grant: bool, environ: Mapping[str, str] = os.environ) -> None:
-    """Passes if these bytes are trusted, or are so from now on. Otherwise a KoderzError that begins with `what`."""
+    """Returns if these bytes are or become trusted. Otherwise raises a KoderzError that begins with `what`."""
     if grant:
         remember(data, environ)
     elif not is_trusted(data, environ):
@@ -78,7 +78,7 @@ def is_trusted(data: bytes, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def remember(data: bytes, environ: Mapping[str, str] = os.environ) -> None:
-    """Trusts these bytes from now on. Raises KoderzError where that can't be written down.
+    """Trusts these bytes from now on. Raises KoderzError if that can't be recorded.
 
     Each digest has an empty file of its own, so that runs which begin at once don't overwrite each other's.
     """
@@ -100,7 +100,7 @@ def _store(environ: Mapping[str, str]) -> Path:
 
 
 def _earlier(environ: Mapping[str, str]) -> list[Any]:
-    """The digests in the one file that earlier versions kept."""
+    """The digests in the single file that earlier versions wrote."""
     try:
         found = orjson.loads((state_folder(environ) / "trusted.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):

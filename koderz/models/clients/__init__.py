@@ -1,4 +1,4 @@
-"""What clients ask on the three wires that agents speak, and what they are answered.
+"""Requests that agents send in three wire formats, and the answers to them.
 
 A request is packed into messages, so that it is a call like any other: recorded, with what is long in it once. A
 server of the same wire is sent it as it is but for model and stream; for any other it is translated into messages as
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from koderz.types import Message, Reply
 
 REQUEST = "request"
-"""The role of the message that a client's request begins with."""
+"""The role of the first message of a client's request."""
 
 ITEM = "item"
-"""The role of a message that stands for something of a conversation that isn't one, such as the call of a tool."""
+"""The role of a message that stands for another item of a conversation, such as the call of a tool."""
 
 PATHS: Mapping[str, str] = {
     "/v1/chat/completions": "chat",
     "/v1/responses": "responses",
     "/v1/messages": "messages",
 }
-"""Where each wire is asked."""
+"""The path of each wire format's endpoint."""
 
 _ALIAS = {"max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens", "stop_sequences": "stop"}
 _CONVERSATION = {"chat": "messages", "responses": "input", "messages": "messages"}
@@ -37,43 +37,43 @@ _PARTS = ("tools", "system", "instructions")
 
 
 class MalformedError(ValueError):
-    """A request isn't of its wire, or holds what can't be translated; the message names it."""
+    """A request doesn't fit its wire format, or holds something that can't be translated, which the message names."""
 
 
 class NotSpokenError(Exception):
-    """The server hasn't got the wire that a client's request is written for."""
+    """The server doesn't speak the wire format of a client's request."""
 
 
 class Translated(NamedTuple):
-    """A request as messages that every model may be sent."""
+    """A request as messages in a form that every model understands."""
 
     messages: list[Message]
     dropped: tuple[str, ...]  # what only the provider of that wire could have honoured
 
 
 class Client(Protocol):
-    """One wire, as the one who is asked on it."""
+    """One wire format from a server's side."""
 
     def translated(self, body: Mapping[str, Any]) -> Translated:
-        """Raises MalformedError for what has no place elsewhere."""
+        """The request as messages. Raises MalformedError for anything that can't be translated."""
 
     def answer(self, reply: Reply, body: Mapping[str, Any]) -> dict[str, Any]:
-        """What the request `body` is answered with, whole."""
+        """The whole answer to the request `body`."""
 
     def events(self, answer: Mapping[str, Any]) -> Iterator[bytes]:
-        """The same as a stream."""
+        """The answer as a stream of events."""
 
     def error(self, status: int, message: str) -> dict[str, Any]:
-        """The body of an error."""
+        """The body of an error response."""
 
 
 def client_of(wire: str) -> Client:
-    """The wire of that name."""
+    """The wire format with this name."""
     return cast("Client", import_module(f"koderz.models.clients.{wire}"))
 
 
 def packed(wire: str, body: Mapping[str, Any], headers: Mapping[str, str] = _NONE) -> list[Message]:
-    """A request as messages, with those of its headers that bear on it. MalformedError without a conversation."""
+    """A request as messages, with its relevant headers. Raises MalformedError if it has no conversation."""
     name = _CONVERSATION[wire]
     said = body.get(name)
     if isinstance(said, str) and wire == "responses":
@@ -93,19 +93,19 @@ def packed(wire: str, body: Mapping[str, Any], headers: Mapping[str, str] = _NON
 
 
 def wire_of(messages: Sequence[Message]) -> str:
-    """The wire that a client's request was made on; empty for messages that are none."""
+    """The wire format of a packed client's request; empty for other messages."""
     first = messages[0] if messages else {}
     return str(first["wire"]) if first.get("role") == REQUEST else ""
 
 
 def headers_of(messages: Sequence[Message]) -> Mapping[str, str]:
-    """The headers that a packed request is to be sent with."""
+    """The headers to send a packed request with."""
     headers: Mapping[str, str] = messages[0]["headers"] if wire_of(messages) else _NONE
     return headers
 
 
 def unpacked(messages: Sequence[Message]) -> dict[str, Any]:
-    """The request that was packed, without model and stream."""
+    """The client's request from packed messages, without model and stream."""
     first, *others = messages
     count = len(first["parts"])
     parts = {part: message["content"] for part, message in zip(first["parts"], others, strict=False)}
@@ -114,12 +114,12 @@ def unpacked(messages: Sequence[Message]) -> dict[str, Any]:
 
 
 def translated(messages: Sequence[Message]) -> Translated:
-    """A packed request for a model that doesn't speak its wire. Raises MalformedError."""
+    """A packed request for a model that doesn't speak its wire format. Raises MalformedError."""
     return client_of(wire_of(messages)).translated(unpacked(messages))
 
 
 def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request says of how its reply is drawn, with None for what it leaves to the server."""
+    """The sampling parameters of a request; None for those left to the server."""
     found: dict[str, Any] = dict.fromkeys(("temperature", "top_p", "seed", "max_tokens"), None) | {"stop": ()}
     for name, value in body.items():
         known = _ALIAS.get(name, name)
@@ -131,26 +131,26 @@ def sampling_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse(body: Mapping[str, Any], wire: str, impossible: Mapping[str, Callable[[Any], bool]]) -> None:
-    """Raises MalformedError, by its name, for a field that is asked for and has no place in any translation."""
+    """Raises MalformedError for a field that the request uses and that no translation has a place for."""
     for name, is_harmless in impossible.items():
         if body.get(name) is not None and not is_harmless(body[name]):
             raise MalformedError(f"{name}: the model doesn't speak the wire /{wire}, and this can't be translated")
 
 
 def no_place(what: object) -> MalformedError:
-    """The error of something that can't be translated."""
+    """The error for something that can't be translated."""
     return MalformedError(f"{what!r:.120}: this can't be translated for a model of another wire")
 
 
 def offer(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Message]:
-    """The message that offers tools; `choice` as chat completions have it, None for the usual one."""
+    """The message that offers tools. `choice` is as in chat completions; None for the default."""
     if not tools:
         return []
     return [{"role": "tools", "content": [*tools], **({} if choice in (None, "auto") else {"choice": choice})}]
 
 
 def event(data: Mapping[str, Any], *, name: bool = True) -> bytes:
-    """A server-sent event, named after its type."""
+    """A server-sent event, by default named after its type."""
     import orjson
 
     head = f"event: {data['type']}\n".encode() if name else b""

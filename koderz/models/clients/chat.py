@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, asked by a client of a model that may speak another wire."""
+"""OpenAI's chat completions from a server's side, for clients of models that may speak another format."""
 
 from __future__ import annotations
 

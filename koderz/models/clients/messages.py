@@ -1,4 +1,4 @@
-"""Anthropic's messages, asked by a client of a model that may speak another wire."""
+"""Anthropic's messages from a server's side, for clients of models that may speak another format."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _of_assistant(blocks: Sequence[Any]) -> Message:
 
 
 def _of_user(role: str, blocks: Sequence[Any]) -> list[Message]:
-    """Results of tools first; the pictures in them come after, since a tool's message has no place for them."""
+    """The messages of a user's turn: tool results, then the pictures in them, which a tool's message can't hold."""
     results: list[Message] = []
     others: list[Any] = []
     for block in blocks:
@@ -151,7 +151,7 @@ def _of_user(role: str, blocks: Sequence[Any]) -> list[Message]:
 
 
 def _plain(blocks: Sequence[Any]) -> str | list[dict[str, Any]]:
-    """A text where it is no more than that, else parts as chat completions have them."""
+    """A string if all blocks are text, else parts as in chat completions."""
     parts: list[dict[str, Any]] = []
     for block in blocks:
         kind = block.get("type") if isinstance(block, dict) else None
@@ -169,7 +169,7 @@ def _plain(blocks: Sequence[Any]) -> str | list[dict[str, Any]]:
 
 
 def _pieces(block: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The block as it begins, and what comes to it."""
+    """The events of a block: its beginning, and the deltas that complete it."""
     kind = block.get("type")
     if kind == "text":
         return {**block, "text": ""}, [{"type": "text_delta", "text": block["text"]}]

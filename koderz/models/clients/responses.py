@@ -1,4 +1,4 @@
-"""OpenAI's responses, asked by a client of a model that may speak another wire."""
+"""OpenAI's responses from a server's side, for clients of models that may speak another format."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _told_in_order(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _pieces(item: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The item as it begins, and what comes to it."""
+    """The events of an item: its beginning, and the deltas that complete it."""
     kind = item.get("type")
     if kind in _ARGUMENTS:
         field, name = _ARGUMENTS[kind]
@@ -167,7 +167,7 @@ def _call(call: Mapping[str, Any], of: int, number: int, free: set[Any]) -> dict
 
 
 class _Conversation:
-    """Items that follow each other made into messages: reasoning, text and calls of one turn are one message."""
+    """Joins items of a conversation into messages: reasoning, text and calls of one turn become one message."""
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
@@ -234,7 +234,7 @@ class _Conversation:
 
 
 def _content(content: Any) -> str | list[dict[str, Any]]:
-    """A text where it is no more than that, else parts as chat completions have them."""
+    """A string if the content is all text, else parts as in chat completions."""
     if isinstance(content, str) or content is None:
         return content or ""
     parts: list[dict[str, Any]] = []
