@@ -1,4 +1,4 @@
-"""koderz: how good a model is at real tasks, and whether letting it iterate is worth what it costs.
+"""koderz measures how good a model is at real tasks, and whether letting it iterate is worth the cost.
 
 import koderz
 
@@ -66,7 +66,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loads a public name when it is first used: the version alone costs next to nothing."""
+    """Imports a public name when it is first used, so that the version alone costs next to nothing."""
     import importlib
 
     for home, names in _HOMES.items():

@@ -1,4 +1,4 @@
-"""The command `koderz`. Asked for its version alone, it answers before anything else is loaded."""
+"""The command `koderz`. If only its version is asked for, it answers before anything else is loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import sys
 
 _OBJECTS = 50_000
-"""That are made before some of them are looked at for garbage; by default 700, which is a tenth of a run's own work."""
+"""The number of new objects before a garbage collection. The default of 700 takes a tenth of a run's own CPU."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The Python API: the same power as the command line."""
+"""The Python API, which can do everything that the command line can."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def resume(run: str = "latest", *, results: Path | None = None, **changes:
 
 
 async def retry(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:
-    """Retries the experiments of a run that ended in a fault; arguments and errors as for `resume`."""
+    """Retries the experiments of a run that ended in a fault. Arguments and errors are those of `resume`."""
     return await _resume(run, ResumeOptions("retry"), results, changes)
 
 

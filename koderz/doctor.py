@@ -1,4 +1,4 @@
-"""What works here, and what to do about what does not."""
+"""Checks of the installation: what works, and how to fix what does not."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tracker.sinks.process import at_work, wake
 from tracker.sinks.standing import standing_of
 
 CHECKS = Registry("check", "koderz.checks", {"rollouts": "koderz.systems.rollouts.agents.checks:check"})
-"""Async functions of the environment that give the Findings on what a single system needs."""
+"""Async functions of the environment that return the Findings for one system."""
 
 _FREE_GB = 1.0
 
 
 async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Looks at everything that a run may need. Asks no host but the model servers and the Modal that are configured."""
+    """Checks everything that a run may need. Contacts only the configured model servers and Modal."""
     return [
         Finding("koderz", "ok", f"{__version__} on Python {platform.python_version()}, {platform.system()}"),
         _config(environ),
@@ -85,7 +85,7 @@ def _results(results: Path | None, environ: Mapping[str, str]) -> Finding:
 
 
 async def _sandbox() -> Finding:
-    """Judges one right and one wrong program."""
+    """Checks the sandbox by judging one right and one wrong program."""
     test = "def check(candidate):\n    assert candidate() == 1\n"
     try:
         async with calibrated_sandbox("contained", judges=1) as sandbox:
@@ -102,7 +102,7 @@ async def _sandbox() -> Finding:
 
 
 async def _docker(environ: Mapping[str, str]) -> Finding:
-    """Whether `--sandbox docker` would work: nothing is started, nothing pulled."""
+    """Checks that `--sandbox docker` would work, without starting or pulling anything."""
     from koderz.sandbox.docker import server_version
 
     image = environ.get("KODERZ_DOCKER_IMAGE") or DockerOptions().docker_image
@@ -114,7 +114,7 @@ async def _docker(environ: Mapping[str, str]) -> Finding:
 
 
 async def _modal(environ: Mapping[str, str]) -> Finding:
-    """Whether `--engine modal` and `--sandbox modal` would work: nothing is made there, nothing started."""
+    """Checks that `--engine modal` and `--sandbox modal` would work, without creating or starting anything."""
     from koderz.modal.names import is_configured, names_of
 
     optional = "only --engine modal and --sandbox modal need it"
@@ -155,7 +155,7 @@ def _key(provider: str, variable: str, environ: Mapping[str, str]) -> Finding:
 
 
 def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Each chosen sink: whether it can be loaded and reached, and how many runs it lacks."""
+    """Checks that each chosen sink can be loaded and reached, and counts the runs that it lacks."""
     try:
         given = {"results": results} if results else {}
         settings = read_sources(given, environ, names=("results", *OF_SINKS)).settings
@@ -187,7 +187,7 @@ def _standing(states: Counter[str], runs: int) -> str:
 
 
 def _where_sink(name: str, results: Path, environ: Mapping[str, str]) -> str:
-    """What the sink says of its target, if it says anything. Raises KoderzError where it can't be reached."""
+    """The sink's description of its target, if it has one. Raises KoderzError if the target can't be reached."""
     if name == JSON:
         return ""
     check = getattr(find("sink", name, SINKS, GROUP), "check", None)

@@ -1,4 +1,4 @@
-"""Errors, as one tree.
+"""All errors of koderz, as one tree.
 
 KoderzError            wrong usage, configuration or input file (exit 2)
 ├─ JournalError        a run's journal can't be read, or isn't one
@@ -39,19 +39,19 @@ _LONGEST = 200  # characters of a line or a name
 
 
 class Unreachable(KoderzError):
-    """A server, key or program that the command can't do without is missing."""
+    """A server, key or program that the command needs is missing."""
 
     exit_code = 4
 
 
 class Fault(KoderzError):
-    """An unreachable server, a dead sandbox, a refused request: the experiment ends, the run goes on."""
+    """A failure that is not the model's: an unreachable server, a dead sandbox, a refused request. The run goes on."""
 
     exit_code = 3
 
 
 class UserCodeFault(Fault):
-    """An error that is no Fault, raised by a solver, suite, scorer or metric. It is the fault's `__cause__`."""
+    """An error raised by a solver, suite, scorer or metric that is not a Fault. It is the fault's `__cause__`."""
 
 
 class FatalFault(Fault):
@@ -82,7 +82,7 @@ def frames_of(error: BaseException) -> list[Frame]:
 
 
 def raised_at(error: BaseException) -> str:
-    """Where users' code raised an error, as ` (own.py, line 3)`; empty where none did."""
+    """The place where users' code raised an error, as ` (own.py, line 3)`; empty if none did."""
     frames = frames_of(error)
     return f" ({frames[-1].file}, line {frames[-1].line})" if frames else ""
 
@@ -101,5 +101,5 @@ def _frame(of: FrameSummary) -> Frame:
 
 
 def writable(text: str) -> str:
-    """The text without halves of characters, which no JSON can hold."""
+    """The text without halves of surrogate pairs, which no JSON can hold."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Ctrl-C where there is nothing to finish: one line, exit code 130, no traceback."""
+"""Ctrl-C when there is nothing to finish: one line, exit code 130, no traceback."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ EXIT_INTERRUPTED = 130
 
 
 def leave_at_once() -> None:
-    """From now on Ctrl-C ends the process, wherever it is: no import and no thread that waits can get in its way."""
+    """Lets Ctrl-C end the process at once from now on, even within an import or while threads wait."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as after nohup, or a host's
         signal.signal(signal.SIGINT, _leave)
 
 
 def raise_again() -> None:
-    """From now on Ctrl-C is a KeyboardInterrupt, as Python has it."""
+    """Restores Python's handling of Ctrl-C, which raises KeyboardInterrupt."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,4 +1,4 @@
-"""Where koderz keeps what it may find again, as the system has it: `$XDG_CACHE_HOME/koderz` and the like."""
+"""The folders in which koderz stores files, by the system's conventions, such as `$XDG_CACHE_HOME/koderz`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import platformdirs
 
 
 def cache_folder() -> Path:
-    """Where downloaded datasets and cached specifications lie."""
+    """The folder of downloaded datasets and cached specifications."""
     return platformdirs.user_cache_path("koderz", appauthor=False)
 
 
 def state_folder(environ: Mapping[str, str]) -> Path:
-    """Where is kept what the user has said once and for all."""
+    """The folder of lasting decisions of the user, such as trust."""
     base = environ.get("XDG_STATE_HOME")
     return Path(base) / "koderz" if base else platformdirs.user_state_path("koderz", appauthor=False)

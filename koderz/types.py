@@ -1,4 +1,4 @@
-"""What a solver, a suite, a model and a sandbox say to each other."""
+"""The values that solvers, suites, models and sandboxes exchange."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ else:
     P = TypeVar("P")
 
 Message = dict[str, Any]
-"""`{"role": "system" | "user" | "assistant" | "tool", "content": text}`, as OpenAI's chat completions have it.
+"""A message of chat completions: `{"role": "system" | "user" | "assistant" | "tool", "content": text}`.
 
 The content may also be a list of parts (`{"type": "text", "text": …}`, `{"type": "image_url", "image_url": {…}}`, or
 `{"type": "reference", "name": …, "digest": …}` for a long text, which is recorded so and made when it is sent), or
@@ -33,41 +33,41 @@ what a client wrote on a wire of its own (see `koderz.models.clients`).
 """
 
 REJECTED = "rejected"
-"""Why a reply ended where the server refuses a request that offers tools: its text is the server's words."""
+"""The `finish_reason` if the server refuses a request that offers tools; the text holds the server's words."""
 
 JUDGE = "judge"
-"""What a task needs whose answers are programs: somewhere to run them."""
+"""The need of a task whose answers are programs: a place to run them."""
 
 NEEDS_REVIEW = "needs review"
-"""How the note of a verdict begins that somebody should read into before it is believed."""
+"""The beginning of a verdict's note if somebody should examine it before it is believed."""
 
 EXCLUSIVE = "exclusive"
-"""What a task needs that is measured while nothing else is measured on the machine."""
+"""The need of a task that has to be measured while nothing else is measured on the machine."""
 
 PRIVACY = "privacy"
-"""What a task needs whose text is sent to models alone, and recorded only in a form that nobody can read."""
+"""The need of a task whose text may be sent to models only, and is recorded in encrypted form."""
 
 MAIN = "main"
-"""The role of the model that answers. A solver's other roles help it."""
+"""The role of the model that answers. The models in a solver's other roles help it."""
 
 SUB = "sub"
-"""The role of the model that answers parts of what the main model is asked, beside it at the same address."""
+"""The role of the model that answers parts of the question, by default at the main model's address."""
 
 SIMULATED = "simulated"
-"""The model that needs no server, and whose figures say nothing about any real one."""
+"""The model that needs no server. Its figures say nothing about any real model."""
 
 NOBODY = "none"
 """The model of an arm that asks none."""
 
 FeedbackKind = Literal["tests", "examples", "none"]
-"""What a solver is told of a failure: the failing test, the task's own examples, only that it failed."""
+"""The feedback that a solver gets on a failure: the failing test, the task's own examples, or just the failure."""
 
 VerdictWord = Literal["passed", "failed", "timeout", "error"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a reply is drawn. None leaves the choice to the server."""
+    """The sampling of a reply. None leaves the choice to the server."""
 
     temperature: float | None = None
     max_tokens: int | None = None
@@ -79,7 +79,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One paid answer of a model, as it came off the wire."""
+    """One paid answer of a model, as received."""
 
     text: str
     reasoning: str = ""  # kept apart: a field of the wire or a leading <think> block
@@ -99,7 +99,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What `ask` hands to a solver."""
+    """The reply of a model that `ask` returns to a solver."""
 
     call: int  # from 1 within the experiment
     text: str
@@ -119,7 +119,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the judge says of one attempt, and what `judge` hands to a solver."""
+    """The judge's verdict on one attempt, which `judge` returns to a solver."""
 
     verdict: str  # a VerdictWord, or one of the suite's own `words`
     cause: str = ""  # assertion, exception:TYPE, cpu, wall, memory, output, killed, syntax, no_code, …
@@ -140,14 +140,14 @@ class Verdict:
 
 
 class Lesson(NamedTuple):
-    """What an experiment taught, in words that hold neither a program nor a hidden test."""
+    """The lesson of an experiment, in words that hold neither a program nor a hidden test."""
 
     cause: str  # of the last failure before the attempt that passed
     text: str
 
 
 class Expected(NamedTuple):
-    """The calls that a solver expects to make of one role in one experiment, each figure from the least to the most."""
+    """The calls that a solver expects to make of one role in one experiment, as the least and the most."""
 
     role: str
     calls: tuple[float, float]
@@ -160,7 +160,7 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Task(Generic[P]):
-    """One thing asked. What its suite alone knows of it is its `payload`."""
+    """One thing asked of a model. `payload` holds what only its suite understands."""
 
     id: str
     prompt: str = ""
@@ -177,7 +177,7 @@ class Task(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """How answers are judged: the limits of one program with all its tests, and what is told of a failure."""
+    """The limits for judging one program with all its tests, and the kind of feedback on a failure."""
 
     timeout: float = 6.0  # CPU seconds
     memory_mb: int = 1024
@@ -188,7 +188,7 @@ class Judging:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `missing` is fine for whoever doesn't want it, `broken` is not."""
+    """The result of one check. `missing` is fine for users who don't need the thing, `broken` is not."""
 
     what: str
     state: Literal["ok", "missing", "broken"]

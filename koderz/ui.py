@@ -35,13 +35,13 @@ _LAST_RUNS = 50  # that are looked at for the page of the latest
 
 
 def remote_server(results: Path, environ: Mapping[str, str]) -> str | None:
-    """The address of the tracking server that the runs go to; None where no server is configured."""
+    """The address of the tracking server for runs; None if no server is configured."""
     uri = tracking_uri(results, environ)
     return without_password(uri).rstrip("/") if is_server(uri) else None
 
 
 def latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
-    """The path of the latest run's page within the UI, of those that are in MLflow."""
+    """The path within the UI of the page of the latest run that is in MLflow."""
     for folder in reversed(run_folders(results)[-_LAST_RUNS:]):
         if page := page_of(folder, target_of(results, read_plan(folder).suite, environ).name):
             return page
@@ -52,7 +52,7 @@ def latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
 def served(
     results: Path, host: str, port: int | None, environ: Mapping[str, str], *, waiting: Callable[[float], None]
 ) -> Iterator[str]:
-    """Serves the UI for as long as it is entered; gives its address once it answers.
+    """Serves the UI while the block runs; yields its address once it answers.
 
     `port` None: 5000, or a free one where that is taken. `waiting` is told at once and every 5 s for how long.
     Raises KoderzError where there is no store yet or the port is taken, Unreachable where MLflow doesn't start.
@@ -81,7 +81,7 @@ def _port(host: str, wanted: int | None) -> int:
 
 
 def _bound(host: str, port: int) -> int | None:
-    """The port, a free one in place of 0; None where it is taken."""
+    """The port, or a free one for 0; None if it is taken."""
     with socket.socket(_family(host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -100,7 +100,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _reachable(host: str) -> str:
-    """The host as a browser on this machine may name it."""
+    """The host name by which a browser on this machine can reach the server."""
     known = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}  # noqa: S104 it is what --host may say
     return known.get(host, f"[{host}]" if ":" in host else host)
 
@@ -163,7 +163,7 @@ def _stop(server: subprocess.Popen[str]) -> None:
 
 
 def _serve(host: str, port: str) -> None:
-    """Runs MLflow's server in this process: its own command would load all of MLflow, and start another that does.
+    """Runs MLflow's server in this process; its own command would load all of MLflow and start a second process.
 
     How that one hands on what to serve is MLflow's own business; a version that does it otherwise gets its command.
     """

@@ -1,4 +1,4 @@
-"""This machine: experiments side by side on one event loop."""
+"""The engine `local`: experiments side by side on one event loop of this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WAITING = 512  # experiments at most, besides those at work, whose calls are ov
 
 @asynccontextmanager
 async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[LocalEngine]:
-    """With the sandbox and the models that the plan names. Raises Unreachable where one isn't there."""
+    """Opens the engine with the plan's sandbox and models. Raises Unreachable if one is missing."""
     async with open_resources(plan, environ) as (resources, pool):
         yield LocalEngine(resources, pool)
 
@@ -36,7 +36,7 @@ open_local.traits = Traits(frozenset({JUDGE, PRIVACY, "memory", *NEEDED}))  # ty
 
 
 class _Place:
-    """The place of one experiment among those at work: its own from its start until it leaves."""
+    """The slot of one running experiment, from its start until it leaves the slot to another."""
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places: asyncio.Semaphore | None = places
@@ -49,7 +49,7 @@ class _Place:
 
 
 class LocalEngine:
-    """As many experiments at work at once as the plan's `concurrency`, drawn one by one, however many there are."""
+    """Runs experiments here, at most `concurrency` at once, drawn one by one."""
 
     name = "local"
     outlives = False
@@ -66,7 +66,7 @@ class LocalEngine:
 
     @property
     def waits(self) -> str:
-        """What its experiments wait for, to be said beside the figures of the progress; empty for nothing."""
+        """A text about what experiments wait for, shown beside the progress; empty for nothing."""
         exclusive = self._resources.exclusive
         return "waits for another koderz" if exclusive and exclusive.is_waiting else ""
 
@@ -77,7 +77,7 @@ class LocalEngine:
         return facts | {"sandbox": self.isolation, "cpu_scale": cpu_scale(self._resources.sandbox)}
 
     async def run(self, driver: Driver) -> None:
-        """What `driver` or a disk that refuses raises ends all."""
+        """Runs all work of the driver. An error of the driver, or of a disk that refuses, ends the run."""
         resources = self._resources
         caller = Caller(self._plan.settings, resources.models, spent=driver.spent, baseline=resources.baseline)
         runner = ExperimentRunner(resources, caller, driver, driver.how)
@@ -103,7 +103,7 @@ class LocalEngine:
 async def _drawn(
     works: Iterator[PendingExperiment], places: asyncio.Semaphore, begun: asyncio.Semaphore
 ) -> AsyncIterator[PendingExperiment]:
-    """Each experiment once there is a place for it, so that none is begun that can't be worked on at once."""
+    """Draws each experiment when a slot is free, so that none begins that can't be worked on at once."""
     while True:
         await begun.acquire()
         await places.acquire()

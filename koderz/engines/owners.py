@@ -1,4 +1,4 @@
-"""Whose options a run has: those of its suite, solvers, sandbox and engine beside the settings."""
+"""The options of a run: the settings, and the options of its suite, solvers, sandbox and engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODELS = Registry(
 REGISTRIES = {registry.kind: registry for registry in (SUITES, SOLVERS, SANDBOXES, ENGINES, MODELS)}
 
 CHOOSING = ("suite", "mode", "solver", "solvers", "matrix", "sandbox", "engine", "local_model", "models", "roles")
-"""The settings that say what takes part."""
+"""The settings that choose what takes part in a run."""
 
 _ALWAYS = (
     ("suite", "humaneval"),
@@ -39,12 +39,12 @@ _ALWAYS = (
     ("engine", "modal"),
     ("model", "simulated"),
 )
-"""Whose options may be given whatever takes part, so that a command need not change with its --mode or --engine."""
+"""The owners whose options are always accepted, so that a command need not change with its --mode or --engine."""
 
 
 @cache
 def schema_of(*chosen: tuple[str, str]) -> Schema:
-    """The options of a run in which these take part, by kind and name: `("solver", "iterative")`.
+    """The options of a run with these owners, given by kind and name: `("solver", "iterative")`.
 
     Raises KoderzError for a name that nobody knows, and where two have an option of the same name.
     """
@@ -59,7 +59,7 @@ def schema_of(*chosen: tuple[str, str]) -> Schema:
 def chosen_here(
     given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, scope: Scope = EVERYTHING
 ) -> Iterator[tuple[str, str]]:
-    """What takes part in a command, by kind and name, as flags, variables and this folder's koderz.toml say."""
+    """The owners that take part in a command, by flags, variables and this folder's koderz.toml."""
     read = [name for name in CHOOSING if name not in scope.choice]
     variables = {name: text for name in read if (text := environ.get(f"KODERZ_{name.upper()}"))}
     if model := environ.get("KODERZ_MODEL"):
@@ -75,7 +75,7 @@ def chosen_here(
 
 
 def schema_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ, scope: Scope = EVERYTHING) -> Schema:
-    """The options of what `chosen_here` names."""
+    """The options of the owners that `chosen_here` finds."""
     return schema_of(*chosen_here(given, environ, scope))
 
 
@@ -87,7 +87,7 @@ def restored_settings(record: records.Plan) -> Settings:
 
 
 def schema_of_plan(record: records.Plan) -> Schema:
-    """The options of what takes part in a recorded plan."""
+    """The options of the owners that take part in a recorded plan."""
     solvers = [arm.solver for arm in record.arms if not arm.source]
     models = [name for arm in record.arms for name in arm.models.values()]
     return schema_of(*_named({**record.config, "solvers": solvers, "answering": models}))
@@ -109,7 +109,7 @@ def _named(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _words(said: Mapping[str, Any], name: str) -> list[str]:
-    """The models that an option names, of which it may have one, several, or several by role."""
+    """The models that an option names: one, several, or several by role."""
     value = said.get(name) or ()
     words = value.replace(",", " ").split() if isinstance(value, str) else value
     return [word.rpartition("=")[2] for word in words if isinstance(word, str)]

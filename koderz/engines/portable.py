@@ -1,4 +1,4 @@
-"""A plan, its experiments and their records as bytes, for a worker that shares nothing with this machine."""
+"""A plan, its experiments and their records as bytes, for a worker on another machine."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tracker import records
 from tracker.records import Attempt, Call, Record, Text, decode, encode
 
 Files = Mapping[str, Mapping[str, str]]
-"""The contents of files in base64, by what names them, and by name."""
+"""The contents of files in base64, by the setting that names them, and by file name."""
 
 
 def pack_plan(plan: Plan, files: Files) -> bytes:
-    """The plan with its `files_of`: what `unpack_plan` makes a plan of elsewhere."""
+    """Packs a plan with its files; `unpack_plan` restores it elsewhere."""
     return orjson.dumps({"plan": encode(plan.record).decode(), "files": files})
 
 
 def files_of(plan: Plan) -> Files:
-    """What settings name by path, by setting. KoderzError where it can't be sent elsewhere."""
+    """The files that settings name, by setting. Raises KoderzError if they can't be sent elsewhere."""
     settings = plan.settings
     packed = getattr(plan.suite, "packed", None)
     found: dict[str, list[Path]] = {}
@@ -59,7 +59,7 @@ def files_of(plan: Plan) -> Files:
 
 
 def plan_record(data: bytes) -> records.Plan:
-    """The plan's first line out of `pack_plan`'s bytes. KoderzError for any others."""
+    """The plan's record in the bytes of `pack_plan`. Raises KoderzError for any other bytes."""
     try:
         record = decode(orjson.loads(data)["plan"].encode())
     except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError):
@@ -70,7 +70,7 @@ def plan_record(data: bytes) -> records.Plan:
 
 
 def changes_in(plan: Plan) -> dict[str, Any]:
-    """The settings that are others in this session than on the plan's record, as JSON has them; addresses whole."""
+    """The settings that differ in this session from the plan's record, as JSON; addresses are whole."""
     sent = [(field, value) for field, value in options_in(plan.settings) if not field.about.is_secret]
     return {
         field.name: plain(value)
@@ -80,7 +80,7 @@ def changes_in(plan: Plan) -> dict[str, Any]:
 
 
 def unpack_plan(data: bytes, folder: Path, changes: Mapping[str, Any]) -> Plan:
-    """The plan, its files laid out in `folder`. KoderzError where this koderz' suite or prompts are others.
+    """The plan, with its files written into `folder`. Raises KoderzError if the suite or prompts differ here.
 
     `changes`: see `changes_in`.
     """
@@ -104,7 +104,7 @@ def lay_out(data: bytes, folder: Path) -> None:
 
 
 def laid_out(settings: Settings, folder: Path) -> tuple[Settings, Path | None]:
-    """The settings with what `lay_out` has written, if anything, in the place of what they name.
+    """The settings with the paths of the files that `lay_out` has written, and the folder of the user's solvers.
 
     And where it has put the user's own solvers; None where the plan has none.
     """
@@ -118,7 +118,7 @@ def laid_out(settings: Settings, folder: Path) -> tuple[Settings, Path | None]:
 
 
 def pack_work(work: PendingExperiment, text: Callable[[Text], str]) -> dict[str, Any]:
-    """An experiment with what is on record for it, texts out of blobs put back."""
+    """Packs an experiment with its records, with texts read back from their blobs."""
     identity = work.identity
     return {
         "experiment_id": identity.experiment_id,
@@ -131,7 +131,7 @@ def pack_work(work: PendingExperiment, text: Callable[[Text], str]) -> dict[str,
 
 
 def unpack_work(data: dict[str, Any], plan: Plan) -> PendingExperiment:
-    """KoderzError where the plan has no such task."""
+    """Unpacks an experiment. Raises KoderzError if the plan has no such task."""
     task = next((task for task in plan.tasks if task.id == data["task"]), None)
     if task is None:
         raise KoderzError(f"{plan.record.run_id}: the plan has no task {data['task']!r}")
@@ -141,18 +141,18 @@ def unpack_work(data: dict[str, Any], plan: Plan) -> PendingExperiment:
 
 
 def read_lines(lines: Iterable[bytes]) -> Sequence[Record]:
-    """The records of journal lines; those of a kind that this version doesn't know are left out."""
+    """The records of journal lines, without those of unknown kinds."""
     return [record for line in lines if (record := decode(line)) is not None]
 
 
 def line_key(record: Record) -> tuple[str, str, str]:
-    """What tells a line of one experiment from all its others, wherever it was copied to."""
+    """A key that is the same for all copies of an experiment's line, and different for its other lines."""
     return record.kind, record.time, str(getattr(record, "key", ""))
 
 
 @cache
 def source_digest() -> str:
-    """16 hex digits over koderz' and the tracker's source: the same wherever the same code is."""
+    """A digest of koderz' and the tracker's source, 16 hex digits, equal wherever the code is."""
     digest = hashlib.sha256()
     for root in (Path(__file__).parents[1], Path(tracker.__file__).parent):
         for path in sorted(root.rglob("*")):

@@ -1,4 +1,4 @@
-"""What a plan needs to be carried out here: its models, each where it is asked and at what price, and its sandbox."""
+"""The resources that a plan needs on this machine: its models with their addresses and prices, and its sandbox."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_resources(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[Resources, ModelPool]]:
-    """What the plan's experiments are performed with here. Raises Unreachable where some of it isn't there."""
+    """Opens the resources of the plan's experiments. Raises Unreachable if one is missing."""
     from koderz.experiments.recall import open_lessons
     from koderz.experiments.runner import Resources
 
@@ -50,7 +50,7 @@ async def open_resources(plan: Plan, environ: Mapping[str, str]) -> AsyncIterato
 
 @asynccontextmanager
 async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[tuple[ModelPool, dict[str, Model]]]:
-    """The models that a plan names, by the names it uses. Raises Unreachable where a key is missing."""
+    """Opens the models of a plan, by the names it uses. Raises Unreachable if a key is missing."""
     from koderz.models.pool import ModelPool
 
     async with ModelPool(
@@ -62,19 +62,19 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
 
 
 async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
-    """What the servers say of the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
+    """Facts that servers report about the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
     _require_prices(plan, lambda name: models[name].price())
     checked = {name: await models[name].check() for name in asked_models(plan.arms)}
     return {"models": {name: facts for name, facts in checked.items() if facts}}
 
 
 def require_prices(plan: Plan, environ: Mapping[str, str]) -> None:
-    """KoderzError where a model that isn't opened here has no known price, so that no cap can hold."""
+    """Raises KoderzError if a model that isn't opened here has no known price, so that no cap can hold."""
     _require_prices(plan, lambda name: listed_tariff(plan, name, environ))
 
 
 def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
-    """The sandbox that the plan names, its seconds those of any machine; not yet entered.
+    """The plan's sandbox, not yet entered. Its seconds are those of the yardstick and so the same on any machine.
 
     Where nothing is judged by running a program, none is opened.
     """
@@ -92,7 +92,7 @@ def sandbox_of(plan: Plan) -> AbstractAsyncContextManager[Sandbox]:
 
 @asynccontextmanager
 async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any]:
-    """What the sessions and workspaces of a run share, as its suite opens it; None where it has nothing of the kind.
+    """Opens the resource that a run's sessions and workspaces share, if its suite has one; else None.
 
     Raises Unreachable where it can't be opened.
     """
@@ -114,7 +114,7 @@ async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any
 async def _exclusive_of(
     plan: Plan, environ: Mapping[str, str], notice: Callable[[str], None]
 ) -> AsyncIterator[Exclusive | None]:
-    """What tasks need that are measured alone, see `open_exclusive`; None where no task does."""
+    """Opens the lock for tasks that are measured alone, see `open_exclusive`; None if no task needs it."""
     if EXCLUSIVE not in needs_of(plan):
         yield None
         return
@@ -125,7 +125,7 @@ async def _exclusive_of(
 
 
 def _require_prices(plan: Plan, known: Callable[[str], object]) -> None:
-    """A cost cap takes known prices."""
+    """Raises KoderzError if there is a cost cap and the price of a model is unknown."""
     caps = [name for name in ("max_cost", "max_experiment_cost") if getattr(plan.settings, name) is not None]
     for name in asked_models(plan.arms) if caps else ():
         if known(name) is None:
@@ -136,18 +136,18 @@ def _require_prices(plan: Plan, known: Callable[[str], object]) -> None:
 
 
 def own_prices(plan: Plan) -> dict[str, Price]:
-    """The prices that the plan took from koderz.toml, by model."""
+    """The prices that the plan has from koderz.toml, by model."""
     return {name: Price(*pair) for name, pair in plan.record.details.get("prices", {}).items()}
 
 
 def baseline_price(plan: Plan) -> Price | None:
-    """What the baseline model's tokens cost; None where there is none, or nobody knows."""
+    """The price of the baseline model's tokens; None if there is no such model or its price is unknown."""
     name = plan.settings.baseline_model
     return price_of(parse_model_name(name), own_prices(plan)) if name else None
 
 
 def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff | None:
-    """How a model that isn't opened is charged at the address where it would be asked; None where unknown."""
+    """The tariff of a model at the address where it would be asked; None if unknown."""
     model = parse_model_name(name)
     try:
         address = _endpoints(plan, environ)(model).base_url
@@ -157,7 +157,7 @@ def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff |
 
 
 def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], Endpoint]:
-    """Where each model is asked: `base_url` is the local model's and its sub-model's, others have their own."""
+    """The endpoint of each model. `base_url` is for the local model and its sub-model; others have their own."""
     settings = plan.settings
     common = Endpoint(
         timeout=settings.request_timeout,
@@ -179,7 +179,7 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], 
 
 
 def _simulated(plan: Plan) -> dict[str, Opener]:
-    """The simulated model needs to know the tasks that it is going to be asked."""
+    """The opener of the simulated model, which has to know its tasks beforehand."""
 
     def opener(_name: ModelName, _service: Service) -> Model:
         from koderz.models.simulated import SimulatedReplies

@@ -1,1 +1,1 @@
-"""The Modal engine: its app, its containers, its sandbox, its workspaces, its administration."""
+"""The Modal engine: its app, containers, sandbox, workspaces and administration."""

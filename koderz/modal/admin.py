@@ -1,4 +1,4 @@
-"""Putting koderz on Modal, looking at it there, and taking it away."""
+"""Deploys koderz on Modal, inspects the deployment, and removes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEYS = "OPENAI_API_KEY=… ANTHROPIC_API_KEY=…"
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What is on Modal under koderz' names."""
+    """A deployment of koderz on Modal."""
 
     app: str
     volume: str
@@ -35,7 +35,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model that is served."""
+    """A served model."""
 
     model: str
     gpu: str
@@ -44,7 +44,7 @@ class Served:
 
 
 async def deploy() -> Deployment:
-    """Deploys the app, its volume and what is known of it. Raises Unreachable, KoderzError."""
+    """Deploys the app and its volume, with a description of them. Raises Unreachable and KoderzError."""
     names = names_of(os.environ)
     await require_access()
     await _require_secret(names.secret, _KEYS)
@@ -58,14 +58,14 @@ async def deploy() -> Deployment:
 
 
 async def describe() -> None:
-    """Says on the volume what is deployed: this koderz."""
+    """Writes a description of this koderz, which is being deployed, to the volume."""
     names = names_of(os.environ)
     about = {"app": names.app, "secret": names.secret, "koderz": __version__, "digest": source_digest()}
     await write_file(names.volume, ABOUT, orjson.dumps(about))
 
 
 async def status() -> Deployment:
-    """What is deployed. Raises Unreachable where nothing is."""
+    """The present deployment. Raises Unreachable if there is none."""
     cloud = Cloud(names_of(os.environ))
     await require_access()
     await cloud.look_up()
@@ -77,7 +77,7 @@ async def status() -> Deployment:
 
 
 async def serve(model: str, gpu: str, vllm: str, idle: int) -> Served:
-    """Deploys a server of `model`, which starts with the first request. `idle`: seconds until it ends without one."""
+    """Deploys a server of `model`, which starts with the first request and ends after `idle` seconds without one."""
     names = names_of(os.environ)
     rate = gpu_cost(gpu)
     await require_access()
@@ -93,7 +93,7 @@ async def serve(model: str, gpu: str, vllm: str, idle: int) -> Served:
 
 
 async def stop() -> list[str]:
-    """Takes the apps away; what is on the volume stays. Returns their names. KoderzError where there is none."""
+    """Stops the apps; files on the volume stay. Returns their names. Raises KoderzError if there is none."""
     names = names_of(os.environ)
     stopped: list[str] = []
     await require_access()

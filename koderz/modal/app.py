@@ -1,4 +1,4 @@
-"""What `koderz modal deploy` puts on Modal. Imported there and while deploying, and nowhere else.
+"""The Modal app that `koderz modal deploy` deploys. Imported only there and while deploying.
 
 The function holds keys, so no program runs in its container: they are judged in sandboxes of their own on Modal,
 without keys or network; see `koderz.modal.sandbox`.
@@ -33,7 +33,7 @@ _LOCKED = Path(__file__).resolve().parents[2] / "requirements" / "core.txt"
 
 
 def _image() -> modal.Image:
-    """The locked dependencies; koderz' own source comes last, so that an edit builds nothing anew."""
+    """The image with the locked dependencies; koderz' own source comes last, so that an edit rebuilds nothing else."""
     image = modal.Image.debian_slim(python_version="3.11")
     if _LOCKED.is_file():
         image = image.uv_pip_install(requirements=[str(_LOCKED)])
@@ -47,7 +47,7 @@ def _image() -> modal.Image:
 
 
 def _installed() -> list[str]:
-    """The dependencies of an installed koderz, at the versions that it runs with here."""
+    """The dependencies of an installed koderz, at the versions installed here."""
     from importlib.metadata import version
 
     found: dict[str, str] = {}
@@ -61,13 +61,13 @@ def _installed() -> list[str]:
 
 
 def _extra(name: str) -> list[str]:
-    """What an extra of koderz takes."""
+    """The dependencies of an extra of koderz."""
     always = _required("koderz")
     return [f"{each.name}{each.specifier}" for each in _required("koderz", name) if each not in always]
 
 
 def _required(name: str, extra: str = "") -> list[Requirement]:
-    """What a package here requires, that of an extra of it included."""
+    """The requirements of a package installed here, those of an extra included."""
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement
@@ -92,7 +92,7 @@ volume = modal.Volume.from_name(_NAMES.volume, create_if_missing=True)
 )
 @modal.concurrent(max_inputs=INPUTS)
 async def run_experiment(submission: dict[str, Any]) -> dict[str, Any]:
-    """Performs one experiment; `worker.read_result` reads what it returns. Never raises."""
+    """Runs one experiment; `worker.read_result` reads the returned value. Never raises."""
     container = _container()
     call_id = modal.current_function_call_id() or ""
     session = Session(submission["run"], orjson.dumps(submission["changes"]))
@@ -104,14 +104,14 @@ async def run_experiment(submission: dict[str, Any]) -> dict[str, Any]:
 
 
 class Session(NamedTuple):
-    """A run, and as JSON the settings that are others than on its record, see `changes_in`."""
+    """A run and the settings that differ from its record, as JSON, see `changes_in`."""
 
     run: str
     changes: bytes
 
 
 class Container:
-    """What one container keeps between its inputs: the state of each session."""
+    """The state that one container keeps between its inputs, by session."""
 
     def __init__(self) -> None:
         self._stores: dict[str, RunStore] = {}
@@ -120,7 +120,7 @@ class Container:
 
     @asynccontextmanager
     async def serving(self, session: Session) -> AsyncIterator[None]:
-        """While an experiment of the session is here. The sandboxes of those that have none are given back."""
+        """A block in which an experiment of the session runs here. Sessions without one give back their sandboxes."""
         self._served[session] += 1
         try:
             for idle in [one for one in self._states if not self._served[one]]:
@@ -133,7 +133,7 @@ class Container:
         return self._stores.setdefault(run, RunStore(_NAMES, run))
 
     async def state(self, session: Session) -> ContainerState:
-        """The container's state of a session, opened by whoever asks first."""
+        """The container's state of a session, opened on first use."""
         if session not in self._states:
             async with stored():
                 packed = await self.store(session.run).plan()

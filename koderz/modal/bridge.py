@@ -1,4 +1,4 @@
-"""A command whose stdin and stdout are those of an interpreter in a Modal sandbox made for it: APP MEMORY_MB.
+"""A command whose stdin and stdout are those of an interpreter in a new Modal sandbox: APP MEMORY_MB.
 
 Modal's token is in its environment, and stays out of the sandbox. When its stdin ends, also because the judge was
 killed, it terminates the sandbox; should it be killed itself, the sandbox ends when it has heard nothing of it for
@@ -33,7 +33,7 @@ _CLEAN = 'exec env -i "PATH=$PATH" "$@"'  # Modal's own variables are none of a 
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`arguments`: the app's name, and the sandbox' memory in MB."""
+    """Runs the bridge. `arguments`: the app's name, and the sandbox' memory in MB."""
     app, memory_mb = arguments
     if os.getpgrp() != os.getpid():
         os.setsid()  # the judge's process group is killed as one: the sandbox has to be terminated then
@@ -65,7 +65,7 @@ def _created(app: str, memory_mb: int) -> modal.Sandbox:
 
 
 def _keep_alive(sandbox: modal.Sandbox) -> None:
-    """Lets the sandbox hear, now and then, that it is still wanted; one that is gone is none that hears."""
+    """Tells the sandbox now and then that it is still in use; does nothing if it is gone."""
     from modal import exception
 
     with suppress(exception.Error):
@@ -75,7 +75,7 @@ def _keep_alive(sandbox: modal.Sandbox) -> None:
 
 
 def _carry(sandbox: modal.Sandbox) -> None:
-    """Returns when stdin ends."""
+    """Carries stdin to the sandbox until it ends."""
     variables = [f"{name}={value}" for name, value in ENVIRONMENT.items() if name != "PATH"]
     interpreter = ["python", "-s", "-P", "-B", "-S", "-X", "utf8", "-c", BOOT]
     process = sandbox.exec("sh", "-c", _CLEAN, "sh", *variables, *interpreter, text=False, workdir="/")
@@ -86,7 +86,7 @@ def _carry(sandbox: modal.Sandbox) -> None:
 
 
 def _bring_back(process: modal.container_process.ContainerProcess[bytes]) -> None:
-    """Hands the judge what comes; that nothing more does, it learns by the end of stdout."""
+    """Carries the sandbox' output to the judge, which learns of its end by the end of stdout."""
     from modal import exception
 
     began = False

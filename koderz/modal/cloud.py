@@ -1,4 +1,4 @@
-"""Modal's SDK as koderz uses it: what can go wrong is told in one line, with the command that mends it."""
+"""Modal's SDK as koderz uses it, with errors as one line that names the command to fix them."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ REACH_SECONDS = 10.0
 
 
 class MissingError(Unreachable):
-    """Modal has no such thing."""
+    """Modal has no object of this name."""
 
 
 class LostCallError(Exception):
-    """A submitted call won't have a result any more: its worker died, it was cancelled, or it is too old."""
+    """A submitted call will have no result: its worker died, it was cancelled, or it is too old."""
 
 
 class Cloud:
-    """The deployed app as the driver sees it. Methods raise KoderzError, Unreachable for what isn't there."""
+    """The deployed app as seen by the driver. Methods raise KoderzError, and Unreachable if something is missing."""
 
     def __init__(
         self, names: Names, *, gpu: str | None = None, max_containers: int | None = None, max_inputs: int | None = None
     ) -> None:
-        """`max_inputs`: experiments at once in one container, if not as many as was deployed."""
+        """`max_inputs`: experiments at once in one container, if not the number that was deployed."""
         self.names = names
         self._options = {"gpu": gpu, "max_containers": max_containers}
         self._max_inputs = max_inputs
         self._found: modal.Function[Any, Any, Any] | None = None
 
     async def about(self) -> dict[str, Any]:
-        """What was deployed: koderz' version, source digest, secret."""
+        """The description of the deployment: koderz' version, source digest, secret."""
         await require_access()
         with spoken(f"the volume {self.names.volume}"):
             data = await read_file(self.names.volume, ABOUT)
@@ -63,7 +63,7 @@ class Cloud:
         return dict(found)
 
     async def look_up(self) -> modal.Function[Any, Any, Any]:
-        """The function that performs experiments."""
+        """The function that runs experiments."""
         import modal
 
         if self._found is None:
@@ -76,14 +76,14 @@ class Cloud:
         return self._found
 
     async def spawn(self, submission: dict[str, Any]) -> tuple[str, str]:
-        """Submits one experiment; the call's id, and where people can look at it."""
+        """Submits one experiment; returns the call's id and the address of its page."""
         function = await self.look_up()
         with spoken(f"the app {self.names.app}"):
             call = await function.spawn.aio(submission)
         return call.object_id, page_of(call.object_id)
 
     async def result(self, call_id: str, timeout: float) -> dict[str, Any] | None:  # noqa: ASYNC109 the server waits
-        """What the call returned; None if it hasn't yet after so many seconds. Raises LostCallError."""
+        """The call's return value; None if there is none after so many seconds. Raises LostCallError."""
         import modal
         from modal import exception
 
@@ -101,7 +101,7 @@ class Cloud:
             raise LostCallError(f"{type(error).__name__}: {_line(error)}") from error
 
     async def load(self) -> tuple[int, int]:
-        """How many containers the function has, and how many calls wait for one, of whichever run."""
+        """The numbers of the function's containers and of calls that wait for one, over all runs."""
         function = await self.look_up()
         with spoken(f"the app {self.names.app}"):
             stats = await function.get_current_stats.aio()
@@ -115,12 +115,12 @@ class Cloud:
 
 
 def page_of(call_id: str) -> str:
-    """Where people can look at a call, its logs and its container."""
+    """The address of the page with a call's logs and container."""
     return f"https://modal.com/id/{call_id}"
 
 
 async def list_files(volume: str, folder: str) -> list[str]:
-    """The paths of a folder's files on a volume; none where there is no such folder."""
+    """The paths of a folder's files on a volume; empty if there is no such folder."""
     import modal
 
     try:
@@ -130,7 +130,7 @@ async def list_files(volume: str, folder: str) -> list[str]:
 
 
 async def require_access() -> None:
-    """Raises Unreachable without a token, and at once where the SDK would try for a minute to reach Modal."""
+    """Raises Unreachable without a token, and without a network at once, while the SDK would try for a minute."""
     import modal
     from modal.config import config
 
@@ -152,7 +152,7 @@ async def require_access() -> None:
 
 
 async def _failure(url: str) -> str:
-    """Why a server can't be reached; empty where it can."""
+    """The reason why a server can't be reached; empty if it can."""
     server = urlsplit(url)
     port = server.port or {"http": 80, "https": 443}.get(server.scheme)
     if port is None:
@@ -170,7 +170,7 @@ async def _failure(url: str) -> str:
 
 
 async def has_app(app: str) -> bool:
-    """Whether the app is deployed. Raises Unreachable without a network or a token that holds."""
+    """Whether the app is deployed. Raises Unreachable without a network or a valid token."""
     await require_access()
     try:
         await Cloud(Names(app)).look_up()
@@ -180,7 +180,7 @@ async def has_app(app: str) -> bool:
 
 
 async def read_file(volume: str, path: str) -> bytes | None:
-    """A file of a volume; None where there is none."""
+    """The content of a file on a volume; None if there is none."""
     import modal
 
     try:
@@ -190,7 +190,7 @@ async def read_file(volume: str, path: str) -> bytes | None:
 
 
 async def write_file(volume: str, path: str, data: bytes) -> None:
-    """Puts a file on a volume, in place of the one that is there."""
+    """Writes a file on a volume, replacing an existing one."""
     import io
 
     import modal
@@ -201,7 +201,7 @@ async def write_file(volume: str, path: str, data: bytes) -> None:
 
 @contextmanager
 def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted goes on there") -> Iterator[None]:
-    """Says what went wrong with `what` in one line. `lost`: what a call itself may end with passes through.
+    """Turns errors about `what` into one line. With `lost`, the errors of a call itself pass through.
 
     `offline` is what there is to say where Modal can't be reached.
     """
@@ -232,7 +232,7 @@ def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted 
 
 @asynccontextmanager
 async def stored() -> AsyncIterator[None]:
-    """In a container: what can't be stored is a fault of the experiment's."""
+    """In a container, turns a failure to store into a fault of the experiment."""
     try:
         with spoken("the run's store"):
             yield

@@ -1,4 +1,4 @@
-"""Modal: each experiment is a call of a deployed function, which goes on whatever becomes of this machine."""
+"""The engine `modal`: each experiment is a call of a deployed function, which goes on if this machine stops."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def open_modal(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[ModalEngine]:
-    """Raises KoderzError for a plan that can't run there."""
+    """Opens the engine. Raises KoderzError for a plan that can't run there."""
     yield ModalEngine(plan, environ)
 
 
 def _settled(settings: Settings, given: Container[str]) -> Settings:
-    """Judged in Modal's sandboxes unless the user says where. KoderzError for one that isn't apart."""
+    """The settings with Modal's sandbox, unless another is given. Raises KoderzError for one that is not separate."""
     if "sandbox" not in given:
         settings = replace(settings, sandbox="modal")
     require_apart(settings.sandbox)
@@ -54,13 +54,13 @@ open_modal.traits = Traits(_CAN, _settled, RemoteRun, _stored, _CARRIES)  # type
 
 
 def _limits(max_containers: int | None, concurrency: int) -> dict[str, Any]:
-    """Containers, and experiments in each, so that as many are worked on at once as may be."""
+    """The numbers of containers and of experiments in each, for the concurrency that is allowed."""
     containers = max_containers or math.ceil(concurrency / INPUTS)
     return {"max_containers": containers, "max_inputs": min(INPUTS, math.ceil(concurrency / containers))}
 
 
 class ModalEngine:
-    """Submits what is left of a run, and picks up what comes of it."""
+    """Submits the remaining experiments of a run, and collects their results."""
 
     name = "modal"
     isolation = "modal"  # what programs are judged in, see `require_apart`
@@ -81,7 +81,7 @@ class ModalEngine:
         self._rate = cost_per_second(own.gpu, sandboxes=sandboxes, sandbox_mb=plan.judging.memory_mb)
 
     async def check(self) -> dict[str, Any]:
-        """What was deployed, and at what price it runs. Unreachable where that isn't this koderz."""
+        """The deployed version and its price. Raises Unreachable if it isn't this koderz."""
         require_prices(self._plan, self._environ)
         about = await self._cloud.about()
         await self._cloud.look_up()
@@ -97,7 +97,7 @@ class ModalEngine:
         return {"modal": facts, "sandbox": self.isolation}
 
     async def run(self, driver: Driver) -> None:
-        """Submits all that is left, then waits for it, unless the driver is to be detached."""
+        """Submits all remaining experiments, then waits for them, unless the driver is to be detached."""
         known = await self._store.plan() is not None
         if not known:
             if self._files is None:
@@ -106,12 +106,12 @@ class ModalEngine:
         await Submission(driver, self._cloud, self._store, self._rate, known=known, notice=self.notice).run()
 
     def notice(self, text: str) -> None:
-        """Tells users something once."""
+        """Shows the user a text once."""
         if text not in self.notices:
             self.notices.append(text)
 
     def _compare(self, about: Mapping[str, Any], *, begun: bool) -> None:
-        """Raises Unreachable where other code is deployed; a run that has begun there is picked up all the same."""
+        """Raises Unreachable if other code is deployed, unless the run has begun with it."""
         if about.get("digest") == source_digest():
             return
         deployed = f"{about.get('koderz')} ({about.get('digest')})"

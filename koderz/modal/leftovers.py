@@ -1,4 +1,4 @@
-"""A process that outlives koderz, and ends the sandboxes that it has left: APP TAG VALUE.
+"""A process that outlives koderz and ends the sandboxes that it left behind: APP TAG VALUE.
 
 Its stdin ends with koderz. Where a byte comes before, there is nothing to be done.
 """
@@ -12,7 +12,7 @@ from contextlib import suppress
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`arguments`: the app's id, and the name and value of a tag that all of those sandboxes have."""
+    """Waits for koderz to end. `arguments`: the app's id, and the name and value of the sandboxes' tag."""
     app, name, value = arguments
     if not os.read(0, 1):
         from modal import exception
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> None:
 async def end_sandboxes(
     app: str, tags: Mapping[str, str], chosen: Callable[[Mapping[str, str]], bool] | None = None
 ) -> None:
-    """Ends the sandboxes of an app, by its id, that have these tags; `chosen` is asked with all tags of each."""
+    """Ends the sandboxes of an app, given by its id, that have these tags; `chosen` decides by all tags of each."""
     import modal
 
     async for sandbox in modal.Sandbox.list.aio(app_id=app, tags=dict(tags)):

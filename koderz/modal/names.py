@@ -1,4 +1,4 @@
-"""What koderz' things are called on Modal, what its machines are and what they cost."""
+"""The names of koderz' objects on Modal, the sizes of its machines, and their prices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GPUS: Mapping[str, float] = {  # US dollars a second, list prices of 2026
 
 @dataclass(frozen=True, slots=True)
 class ModalOptions:
-    """The options of the engine `modal`: what its containers are, and how many."""
+    """The options of the engine `modal`: the kind and number of its containers."""
 
     gpu: str | None = option(None, "Modal: GPU of each container, such as L4, H100 or H100:2.", "TYPE", risk=SPENDS)
     max_containers: int | None = option(
@@ -49,7 +49,7 @@ class ModalOptions:
 
 
 class Names(NamedTuple):
-    """Where things are on Modal. `KODERZ_MODAL_APP`, `_VOLUME` and `_SECRET` say otherwise."""
+    """The names of objects on Modal, changed by `KODERZ_MODAL_APP`, `_VOLUME` and `_SECRET`."""
 
     app: str = "koderz"
     volume: str = "koderz-results"
@@ -71,13 +71,13 @@ def names_of(environ: Mapping[str, str]) -> Names:
 
 
 def is_configured(environ: Mapping[str, str]) -> bool:
-    """Whether the user has anything to do with Modal."""
+    """Whether the user has set up Modal."""
     config = Path(environ.get("MODAL_CONFIG_PATH") or Path.home() / ".modal.toml")
     return bool(environ.get("MODAL_TOKEN_ID")) or config.is_file()
 
 
 def require_apart(sandbox: str) -> None:
-    """KoderzError for a sandbox that would have programs run in the function's own container, where keys are."""
+    """Raises KoderzError for a sandbox in which programs would run in the function's own container, beside the keys."""
     if sandbox in ("contained", "docker", "local", "uncontained"):
         raise KoderzError(
             f"--sandbox {sandbox}: Modal's functions hold keys, so no program runs in them; "
@@ -86,7 +86,7 @@ def require_apart(sandbox: str) -> None:
 
 
 def cost_per_second(gpu: str | None, *, sandboxes: int | None = None, sandbox_mb: int = 1024) -> float:
-    """US dollars a second of one container with its sandboxes, taken as all there from its start.
+    """The price of one container with its sandboxes in US dollars a second, all counted from its start.
 
     `gpu` is `TYPE` or `TYPE:COUNT`, `sandbox_mb` the memory of a candidate. KoderzError for an unknown GPU.
     """
@@ -95,7 +95,7 @@ def cost_per_second(gpu: str | None, *, sandboxes: int | None = None, sandbox_mb
 
 
 def sandbox_cost(memory_mb: int, cores: float = SANDBOX_CORES) -> float:
-    """US dollars a second of a sandbox."""
+    """The price of a sandbox in US dollars a second."""
     return _DEARER * _machine_cost(cores, memory_mb)
 
 
@@ -104,7 +104,7 @@ def _machine_cost(cores: float, memory_mb: int) -> float:
 
 
 def gpu_cost(gpu: str) -> float:
-    """US dollars a second of a GPU alone."""
+    """The price of a GPU alone in US dollars a second."""
     kind, _, count = gpu.partition(":")
     if kind.upper() not in _GPUS or (count and not (count.isdigit() and 1 <= int(count) <= 8)):
         raise KoderzError(f"--gpu {gpu}: Modal has no such GPU; it has {', '.join(_GPUS)}, each as TYPE or TYPE:COUNT")

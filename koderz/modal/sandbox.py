@@ -1,4 +1,4 @@
-"""The sandbox in Modal's cloud: one long-lived sandbox there for each judge, without network, secrets or volumes.
+"""The sandbox in Modal's cloud: a long-lived one for each judge, without network, secrets or volumes.
 
 The judge stays here with its tests; `koderz.modal.bridge` carries its orders to a warm interpreter in the sandbox. The
 variables that let the bridge talk to Modal reach neither the sandbox nor any candidate.
@@ -34,7 +34,7 @@ main(sys.argv[1:])
 
 
 class ModalSandbox(RemoteSandbox):
-    """Judges on warm sandboxes of the app that `KODERZ_MODAL_APP` names, which is made where it is missing.
+    """Judges in warm sandboxes of the app that `KODERZ_MODAL_APP` names, which is created if missing.
 
     Entering raises Unreachable without a token or the network, and where the SDK isn't installed.
     """
@@ -55,14 +55,14 @@ class ModalSandbox(RemoteSandbox):
 
 
 def process(module: str, *arguments: str) -> list[str]:
-    """The command that runs the function `main` of a module of koderz, which is handed the arguments."""
+    """The command that runs the function `main` of a module of koderz with these arguments."""
     path = list(dict.fromkeys(str(Path(folder).absolute()) for folder in sys.path))
     script = _PROCESS.format(path=path, module=module)
     return [sys.executable, "-P", "-B", "-X", "utf8", "-c", script, *arguments]
 
 
 async def make_ready(app: str) -> modal.App:
-    """The app, which is made where it isn't there yet, as is the image of sandboxes. Raises Unreachable."""
+    """The app, created if missing along with the image of its sandboxes. Raises Unreachable."""
     try:
         import modal
 

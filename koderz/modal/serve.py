@@ -1,4 +1,4 @@
-"""What `koderz modal serve` puts on Modal: a vLLM server of one model, which costs nothing while nobody asks."""
+"""The Modal app of `koderz modal serve`: a vLLM server of one model, which costs nothing while idle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STARTUP = 1800  # seconds: the first start downloads the weights
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What is served. It travels to the container in one of the image's variables."""
+    """The served model and its machine. It reaches the container in a variable of the image."""
 
     model: str = ""
     gpu: str = "H100"
@@ -26,7 +26,7 @@ class Serving:
     idle: int = 300  # seconds without a request after which the server ends
 
     def command(self) -> list[str]:
-        """vLLM reads the key that clients must have out of VLLM_API_KEY."""
+        """The command of vLLM, which reads the key that clients need from VLLM_API_KEY."""
         count = self.gpu.partition(":")[2] or "1"
         options = ["--host", "0.0.0.0", "--port", str(PORT), "--tensor-parallel-size", count]  # noqa: S104
         return ["vllm", "serve", self.model, "--served-model-name", self.model, *options]

@@ -1,4 +1,4 @@
-"""What outlives containers: a run's Dict, where each reply is at once, and the Volume, which keeps all for good.
+"""The storage of a run on Modal: a Dict, which has each reply at once, and a Volume, which keeps everything.
 
 Dict `<app>-<run>`: `"plan"`, `(experiment, n)` for its n-th line, `(experiment, "call")` for who performs it.
 Volume: `runs/<run>/plan.json` and `runs/<run>/<experiment>.jsonl`.
@@ -30,7 +30,7 @@ _AT_ONCE = 16  # experiments that are read
 
 
 class RunStore:
-    """The store of one run, as the driver and as a container see it."""
+    """The store of one run, as the driver and the containers use it."""
 
     def __init__(self, names: Names, run: str) -> None:
         self._names, self.run = names, run
@@ -42,7 +42,7 @@ class RunStore:
         return modal.Dict.from_name(self._names.store(self.run), create_if_missing=True)
 
     async def _get(self, key: object) -> Any:
-        """What the Dict has; None where it has nothing."""
+        """The value of a key in the Dict; None if there is none."""
         with spoken(_STORE):
             return await self._dict.get.aio(key)
 
@@ -59,25 +59,25 @@ class RunStore:
         return await self._get("plan") or await self._read("plan.json")
 
     async def lines(self, experiment_id: str) -> list[bytes]:
-        """All lines: out of the Dict, or out of the Volume, where the Dict has forgotten them."""
+        """All lines of an experiment, from the Dict, or from the Volume if the Dict has dropped them."""
         found = await self.new_lines(experiment_id, 0)
         return found or _whole_lines(await self._read(f"{experiment_id}.jsonl") or b"")
 
     async def new_lines(self, experiment_id: str, start: int) -> list[bytes]:
-        """The lines from the `start`-th on, of an experiment under way: the Dict alone has them, or nobody yet."""
+        """The lines from the `start`-th on of an experiment under way, which only the Dict can have."""
         found: list[bytes] = []
         while (line := await self._get((experiment_id, start + len(found)))) is not None:
             found.append(line)
         return found
 
     async def counts(self) -> Counter[str]:
-        """How many lines the Dict has, by experiment."""
+        """The number of lines in the Dict, by experiment."""
         with spoken(_STORE):
             keys = [key async for key in self._dict.keys.aio()]
         return Counter(key[0] for key in keys if isinstance(key, tuple) and key[1] != _HOLDER)
 
     async def experiments(self) -> set[str]:
-        """Those that the Dict or the Volume has lines of."""
+        """The experiments with lines in the Dict or on the Volume."""
         with spoken(_STORE):
             files = await list_files(self._names.volume, f"runs/{self.run}")
         kept = {path.stem for path in map(PurePosixPath, files) if path.suffix == ".jsonl"}
@@ -90,7 +90,7 @@ class RunStore:
         return n
 
     async def claim(self, experiment_id: str, call_id: str, after: str) -> str:
-        """Makes `call_id` the one that performs the experiment, unless another than `after` is; returns who is."""
+        """Claims an experiment for `call_id`, unless a call other than `after` has it; returns the holder."""
         key = (experiment_id, _HOLDER)
         if await self._dict.put.aio(key, call_id, skip_if_exists=True):
             return call_id
@@ -101,12 +101,12 @@ class RunStore:
         return call_id
 
     async def claimed(self, experiment_id: str) -> str:
-        """The call that performs the experiment; empty where none has begun."""
+        """The call that runs the experiment; empty if none has begun."""
         return await self._get((experiment_id, _HOLDER)) or ""
 
 
 class RemoteRun:
-    """A run as Modal has it, whoever submitted it: what is stored since the last look, and where it is to be seen."""
+    """A run on Modal, whoever submitted it: its new lines, and the pages of its calls."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]) -> None:
         """`config`: of the run's plan."""
@@ -121,7 +121,7 @@ class RemoteRun:
         self._known = {_key(record) for record in read_records(journal, spans)}
 
     async def new_lines(self) -> AsyncIterator[bytes]:
-        """Those that neither the journal had when this was made, nor an earlier look found. Raises Unreachable."""
+        """The lines that are neither in the journal, nor were found by an earlier call. Raises Unreachable."""
         counts = await self._store.counts()
         grown = [name for name, count in sorted(counts.items()) if count > self._seen[name]]
         for start in range(0, len(grown), _AT_ONCE):
@@ -134,7 +134,7 @@ class RemoteRun:
                         yield line
 
     async def page(self, experiment_id: str) -> str:
-        """Where the call that performs an experiment is to be seen; empty where none has begun."""
+        """The address of the page of an experiment's call; empty if none has begun."""
         call = await self._store.claimed(experiment_id)
         return page_of(call) if call else ""
 
@@ -144,7 +144,7 @@ class RemoteRun:
 
 
 class ContainerShelf:
-    """What outlives a container of one experiment: lines go to the Dict, then to the mounted volume.
+    """The storage of one experiment in a container: lines go to the Dict, then to the mounted volume.
 
     Whoever owns the volume commits it. What can't be stored is a Fault.
     """
@@ -155,7 +155,7 @@ class ContainerShelf:
         self._next = 0
 
     async def lines(self) -> list[bytes]:
-        """What the Dict has; after days without use, in which it forgets, what the mounted volume has.
+        """The lines in the Dict, or those on the volume if the Dict has dropped them after days without use.
 
         The volume as it is mounted here may lack what a container that died hadn't committed: it gets that now.
         """
@@ -168,13 +168,13 @@ class ContainerShelf:
         return found
 
     async def append(self, line: bytes) -> None:
-        """Returns once the line is durable."""
+        """Stores a line and returns once it is durable."""
         async with stored():
             self._next = 1 + await self._store.append(self._experiment_id, line, self._next)
             self._write(line, mode="ab")
 
     async def claim(self, call_id: str, after: str) -> str:
-        """The call that performs this experiment: `call_id`, unless another than `after` has it already."""
+        """Claims this experiment for `call_id`, unless a call other than `after` has it; returns the holder."""
         async with stored():
             return await self._store.claim(self._experiment_id, call_id, after)
 

@@ -1,4 +1,4 @@
-"""One session with Modal: what is left of a run is submitted, and what comes of it is picked up."""
+"""One session with Modal: submits the remaining experiments of a run, and collects their results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEATHS = 3  # of workers over one experiment, after which it is a fault
 
 
 class Submission:
-    """One session's submissions, from the first to the last that has come back."""
+    """The submissions of one session, from the first to the last that comes back."""
 
     def __init__(
         self, driver: Driver, cloud: Cloud, store: RunStore, rate: float, *, known: bool, notice: Callable[[str], None]
@@ -52,7 +52,7 @@ class Submission:
         self._under_way: dict[str, Flight] = {}  # by experiment
 
     async def run(self) -> None:
-        """Ends when all has come back, or all is submitted and the driver is to be detached."""
+        """Runs until all have come back, or until all are submitted and the driver is to be detached."""
         works = self._driver.work()
         try:
             async with asyncio.TaskGroup() as group:
@@ -89,7 +89,7 @@ class Submission:
             self._flights.put_nowait(flight)
 
     async def _found(self, flight: Flight) -> bool:
-        """Whether the experiment has ended, by what lies in the store for a journal that was elsewhere."""
+        """Whether the store shows that the experiment has ended, for a journal that was elsewhere."""
         if (ended := await self._stored(flight)) is not None:
             await self._driver.settle(ExperimentOutcome(ended))
             return True
@@ -97,20 +97,20 @@ class Submission:
         return False
 
     async def _stored(self, flight: Flight) -> records.Experiment | records.Fault | None:
-        """Copies what the store has of an experiment; returns how it ended, if it has by that."""
+        """Copies the stored lines of an experiment; returns its end if they have one."""
         stored = flight.new(read_lines(await self._store.lines(flight.experiment_id)))
         await self._copy(flight, stored)
         return outcome_among(stored)
 
     async def _safely(self, work: Coroutine[Any, Any, None]) -> None:
-        """Sees something through that must not be cut off in the middle."""
+        """Completes work that must not be interrupted."""
         task = asyncio.create_task(work)
         self._submitting.add(task)
         task.add_done_callback(self._submitting.discard)
         await asyncio.shield(task)
 
     async def _spawn(self, flight: Flight) -> None:
-        """Hands the experiment to Modal. The call's id is in the journal before it counts as submitted."""
+        """Submits the experiment to Modal. The call's id is in the journal before it counts as submitted."""
         flight.spent = 0.0
         task = flight.work.identity.task.id
         call_id, url = await self._cloud.spawn(self._submission(flight))
@@ -159,7 +159,7 @@ class Submission:
             await self._land(flight, result)
 
     async def _catch_up(self, flight: Flight) -> None:
-        """Copies what the worker has stored since the last look, now and then."""
+        """Copies the lines that the worker has stored since the last time; not at every call."""
         if time.monotonic() - flight.caught_up < CATCHING_UP:
             return
         flight.caught_up = time.monotonic()
@@ -168,7 +168,7 @@ class Submission:
         await self._copy(flight, read_lines(lines))
 
     async def _copy(self, flight: Flight, lines: Sequence[Record]) -> None:
-        """Records those lines that the journal doesn't have yet, each once; how it ended is for `settle` to record."""
+        """Records the lines that the journal lacks, each once; an experiment's end is left to `settle`."""
         if new := [line for line in flight.new(lines) if not is_outcome(line)]:
             await self._driver.record(*new)
             flight.note(new)
@@ -192,14 +192,14 @@ class Submission:
             await self._give_up()
 
     async def _give_up(self) -> None:
-        """Ends what can only end the same way."""
+        """Cancels the experiments that can only end the same way."""
         flights = list(self._under_way.values())
         self._under_way.clear()
         for flight in flights:
             await self._cloud.cancel(flight.call_id)
 
     async def _recover(self, flight: Flight, reason: str) -> None:
-        """The worker is gone: what it had stored is copied, and the experiment put back with that."""
+        """Handles the loss of a worker: copies its stored lines, and queues the experiment again with them."""
         if flight.experiment_id not in self._under_way:  # it was given up
             return
         ended = await self._stored(flight)
@@ -221,7 +221,7 @@ class Submission:
 
 
 class Allowances:
-    """Hands each experiment the most that it may spend of the run's cost cap, since they can't ask each other.
+    """Divides the run's cost cap into allowances for experiments, which can't ask each other.
 
     Amounts are US dollars. `window`: how many experiments the money that is left is shared by at a time.
     """
@@ -233,7 +233,7 @@ class Allowances:
         self._returned = asyncio.Condition()
 
     async def take(self, least: float = 0.0) -> float | None:
-        """An allowance of at least so much, if there is so much; None where the run has no cap."""
+        """An allowance of at least `least`, if so much is left; None if the run has no cap."""
         if self._cap is None:
             return None
         async with self._returned:
@@ -248,7 +248,7 @@ class Allowances:
             return share
 
     async def give_back(self, share: float | None, spent: float) -> None:
-        """Ends an allowance, of which so much was spent."""
+        """Ends an allowance, of which `spent` was used."""
         async with self._returned:
             self._spent += spent
             if share is not None:
@@ -257,7 +257,7 @@ class Allowances:
             self._returned.notify_all()
 
     def is_all(self, share: float | None) -> bool:
-        """Whether there was no more to be had than this allowance, so that asking again is of no use."""
+        """Whether this allowance was all that was left, so that another one would not help."""
         return share is None or self._cap is None or share >= (self._cap - self._spent) * 0.999
 
 
@@ -276,7 +276,7 @@ class Flight:
 
     @classmethod
     def of(cls, work: PendingExperiment) -> Flight:
-        """As it stands by the journal."""
+        """The state of the experiment by its journal."""
         calls = [record.call_id for record in work.recorded if isinstance(record, Submitted)]
         return cls(work, calls[-1] if calls else "", [*work.recorded])
 
@@ -286,27 +286,27 @@ class Flight:
 
     @property
     def is_over(self) -> bool:
-        """Whether the experiment had ended after it was submitted last, and is to be worked on again."""
+        """Whether the experiment ended after its last submission, and is to be worked on again."""
         last = [r for r in self.work.recorded if isinstance(r, Submitted) or is_outcome(r)][-1:]
         return bool(last) and is_outcome(last[0])
 
     def new(self, lines: Iterable[Record]) -> list[Record]:
-        """Those lines that the journal doesn't have yet."""
+        """The lines that the journal lacks."""
         known = {line_key(record) for record in self.recorded}
         return [line for line in lines if line_key(line) not in known]
 
     def note(self, lines: Sequence[Record]) -> None:
-        """Takes lines for recorded."""
+        """Marks lines as recorded."""
         self.recorded += lines
         self.spent += sum(line.cost for line in lines if isinstance(line, Call | Compute))
 
     def to_replay(self) -> PendingExperiment:
-        """The work with all that a worker has to know of it."""
+        """The experiment with all records that a worker needs."""
         recorded = [r for r in self.recorded if not isinstance(r, Submitted)]
         return self.work._replace(recorded=recorded)
 
     def lost(self, fault: Fault) -> records.Fault:
-        """Its end where it can't be performed."""
+        """The record of the experiment's end if it can't be run."""
         paid = [r for r in self.recorded if isinstance(r, Call | Compute)]
         calls = sum(isinstance(line, Call) for line in paid)
         return fault_of(self.work.identity, fault, cost=sum(line.cost for line in paid), calls=calls)

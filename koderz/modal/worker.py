@@ -1,4 +1,4 @@
-"""One experiment in a container: what it is told is read back first, what it does is stored before it counts.
+"""One experiment in a container: reads back its records first, and stores each new one before it counts.
 
 Besides, what a container keeps of one run between its experiments, what it costs, and what goes back from there as the
 result of a call.
@@ -36,7 +36,7 @@ _FAULTS: Mapping[str, type[Fault]] = {kind.__name__: kind for kind in _KINDS}
 
 
 class Meter:
-    """Shares a container's seconds out among the experiments that are in it at the same time."""
+    """Divides a container's seconds among the experiments that run in it at the same time."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -44,7 +44,7 @@ class Meter:
         self._since = time.monotonic()
 
     def seconds(self, joining: int = 0) -> float:
-        """Those of one experiment that had been here all along; what it has used since then is the difference.
+        """The seconds of an experiment that had been here all along; take the difference of two calls.
 
         `joining`: how many come in now; -1 where one leaves.
         """
@@ -56,12 +56,12 @@ class Meter:
 
 
 class ContainerState:
-    """One run in one container: its resources, opened when first needed and kept."""
+    """One run in one container, with resources that are opened on first use and kept."""
 
     resources: Resources
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
-        """KoderzError for a sandbox that isn't outside of the container."""
+        """Prepares the state. Raises KoderzError for a sandbox that isn't outside of the container."""
         require_apart(plan.settings.sandbox)
         settings = replace(plan.settings, judges=plan.settings.judges or SANDBOXES)
         self.meter = Meter()
@@ -70,7 +70,7 @@ class ContainerState:
         self._opening = asyncio.Lock()
 
     async def opened(self) -> None:
-        """Returns once everything is there. Raises Unreachable where a key or the sandbox isn't."""
+        """Opens all resources. Raises Unreachable if a key or the sandbox is missing."""
         async with self._opening:
             if not hasattr(self, "resources"):
                 self.resources, _ = await self._open.enter_async_context(open_resources(self._plan, self._environ))
@@ -80,7 +80,7 @@ class ContainerState:
 
 
 class MeteredCaller(Caller):
-    """Counts what the container has cost, too, before each call is held against the allowance."""
+    """Asks models, and counts the container's cost too against the allowance."""
 
     def __init__(self, state: ContainerState, allowance: float | None, rate: float) -> None:
         """`allowance`: US dollars that this experiment may spend; `rate`: of the container, a second."""
@@ -97,7 +97,7 @@ class MeteredCaller(Caller):
         return await super().complete(ask, identity)
 
     def seconds(self) -> float:
-        """What the experiment has used of the container in all. To be asked once, at its end."""
+        """The seconds of the container used by the experiment. Call it once, at the end."""
         return self._meter.seconds(joining=-1) - self._begun
 
 
@@ -121,7 +121,7 @@ class Notebook:
 async def perform_work(
     data: Mapping[str, Any], call_id: str, shelf: ContainerShelf, state_of: Callable[[], Awaitable[ContainerState]]
 ) -> dict[str, Any]:
-    """Performs what `modal.submission` describes; see `result_of` for what it returns. Never raises.
+    """Runs the experiment described by `modal.submission`; `result_of` makes the returned value. Never raises.
 
     What an earlier run of the same input has stored is replayed, not paid for again.
     """
@@ -148,7 +148,7 @@ async def perform_work(
 
 
 async def _with_stored(work: PendingExperiment, notebook: Notebook, shelf: ContainerShelf) -> PendingExperiment:
-    """The work with what was stored for it and hadn't reached the journal yet, which is handed back again."""
+    """The experiment with the stored lines that hadn't reached the journal yet; these are returned again."""
     known = {line_key(record) for record in work.recorded}
     recorded = list(work.recorded)
     for line in await shelf.lines():
@@ -166,7 +166,7 @@ async def _ended(
     notebook: Notebook,
     data: Mapping[str, Any],
 ) -> ExperimentOutcome:
-    """The outcome with what the container cost in it, stored."""
+    """The outcome with the container's cost in it, stored."""
     seconds, rate = caller.seconds(), data["rate"]
     compute = Compute(
         experiment_id=work.identity.experiment_id,
@@ -194,17 +194,17 @@ def _with_compute(record: Experiment | FaultRecord, spent: float) -> Experiment 
 
 
 def result_of(outcome: ExperimentOutcome, lines: Sequence[bytes]) -> dict[str, Any]:
-    """How an experiment ended, with the lines of its journal."""
+    """The end of an experiment, with the lines of its journal."""
     return {"koderz": __version__, "digest": source_digest(), "lines": [*lines], "outcome": _packed(outcome)}
 
 
 def performed_by(call_id: str) -> dict[str, Any]:
-    """The result of a call whose experiment another one performs."""
+    """The result of a call whose experiment another call runs."""
     return {"elsewhere": call_id}
 
 
 def read_result(outcome: Mapping[str, Any]) -> ExperimentOutcome:
-    """The outcome in what `result_of` made."""
+    """The outcome in a value made by `result_of`."""
     record = decode(outcome["record"]) if outcome["record"] else None
     assert record is None or isinstance(record, Experiment | FaultRecord)
     fault = _FAULTS[outcome["fault"]](outcome["message"]) if outcome["fault"] else None
@@ -212,7 +212,7 @@ def read_result(outcome: Mapping[str, Any]) -> ExperimentOutcome:
 
 
 def outcome_among(lines: Sequence[Record]) -> Experiment | FaultRecord | None:
-    """The end of an experiment, if its stored lines have one that is not followed by more."""
+    """The end of an experiment among its stored lines, unless more lines follow."""
     last = lines[-1] if lines else None
     return last if isinstance(last, Experiment | FaultRecord) else None
 

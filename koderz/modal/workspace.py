@@ -1,4 +1,4 @@
-"""Workspaces in Modal's cloud: a sandbox for each command, without network, secrets, volumes or any public address.
+"""Workspaces in Modal's cloud: a sandbox for each command, without network, secrets, volumes or public address.
 
 A command's folders are shipped there and back, through the stream by which the sandbox is fed, as is what passes
 between the command and its bridge. What lasts on this machine, such as an agent's own folder, Modal keeps by content.
@@ -82,7 +82,7 @@ class Modal:
         self._entered = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Raises Unreachable without a token or the network, and where the SDK isn't installed."""
+        """Connects to Modal. Raises Unreachable without a token, the network or the SDK."""
         self._app = await make_ready(self._name)
         async with _faults():
             from koderz.modal.leftovers import end_sandboxes
@@ -103,7 +103,7 @@ class Modal:
 
     @asynccontextmanager
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
-        """See `Timed`. What it says goes the way of a bridge."""
+        """See `Timed`. Its output is carried like that of a bridge."""
         loop = asyncio.get_running_loop()
         contact, output, talking = Contact(), Output(command.limits.output_bytes), loop.create_future()
         accepting: list[asyncio.Task[None]] = []
@@ -136,7 +136,7 @@ class Modal:
 
     @asynccontextmanager
     async def apart(self) -> AsyncIterator[None]:
-        """Has commands on the same image run in one sandbox, one after the other, so that they are on one machine."""
+        """Runs all commands on the same image in one sandbox, one after the other, and so on one machine."""
         async with AsyncExitStack() as stack:
             token = _PINNED.set((stack, {}))
             try:
@@ -169,7 +169,7 @@ class Modal:
         return Ended(told["status"], output.text(), told["cause"], took, told["cpu"])
 
     async def look_up(self, images: Sequence[Image | str | None], *, push: bool = False) -> None:  # noqa: ARG002
-        """See `Images`. Modal builds what it makes of each image now, and keeps that; nothing is pushed."""
+        """See `Images`. Modal builds and keeps what it makes of each image now; nothing is pushed."""
         for image in dict.fromkeys(images):
             try:
                 await self._image(image, ())
@@ -177,7 +177,7 @@ class Modal:
                 raise Unreachable(f"{fault}: the image {image}") from None
 
     async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
-        """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
+        """Copies a folder of the image into `target`; does nothing if the image lacks it. Raises Fault."""
         wanted = Command([], image=image)
         async with self._working(wanted, ()) as work:
             spec = {"argv": [], "back": [folder], "room": wanted.limits.disk_mb << 20}
@@ -185,7 +185,7 @@ class Modal:
 
     @asynccontextmanager
     async def _working(self, command: Command, mounts: Sequence[Mount]) -> AsyncIterator[Remote]:
-        """What runs commands in a sandbox, which ends when this is left, or `apart` is."""
+        """A sandbox for a command, which ends with this block or with `apart`."""
         limits = command.limits
         seconds = START_SECONDS + _SHIPPING_SECONDS + limits.seconds + limits.grace
         try:
@@ -237,7 +237,7 @@ class Modal:
         return base
 
     async def _image(self, image: Image | str | None, mounts: Sequence[Mount]) -> modal.Image:
-        """The image, built where it has to be, with what is shown there."""
+        """The image with the mounts in it, built if necessary."""
         name = (image.name or image.digest) if isinstance(image, Image) else image or ""
         key = (name, tuple((str(mount.source), mount.target) for mount in mounts))
         async with self._building.setdefault(key[0], asyncio.Lock()):
@@ -253,7 +253,7 @@ class Modal:
 
 
 def _shipped(command: Command, place: Path) -> list[Mount]:
-    """The folders that go there: the command's own, and those that don't last."""
+    """The folders that are shipped: the command's own, and the temporary ones."""
     checkout, home, tmp = (place / name for name in TREE)
     return [
         Mount(checkout.resolve(), command.checkout, not command.read_only),
@@ -268,7 +268,7 @@ def _shipped(command: Command, place: Path) -> list[Mount]:
 
 
 def _pay(meter: Meter | None, command: Command, began: float) -> None:
-    """Notes what a sandbox cost, by what was asked for; in Modal's own containers the engine does."""
+    """Adds the cost of a sandbox by its requested size; in Modal's own containers the engine does that."""
     import modal
 
     if meter is None or not modal.is_local():
@@ -293,7 +293,7 @@ def _volume(mount: Mount) -> modal.Volume:
 
 
 def _login(environ: Mapping[str, str]) -> modal.Secret | None:
-    """What Modal pulls images by that aren't public."""
+    """The credentials with which Modal pulls private images."""
     import modal
 
     if not (environ.get(USER) and environ.get(PASSWORD)):
@@ -303,7 +303,7 @@ def _login(environ: Mapping[str, str]) -> modal.Secret | None:
 
 @cache
 def _machine() -> str:
-    """This machine and the place of workspaces on it; a container of Modal's has no name of its own, but an id."""
+    """A name of this machine and its place for workspaces; in Modal's containers, the container's id."""
     machine = os.environ.get("MODAL_TASK_ID") or socket.gethostname()
     return hashlib.sha256(f"{machine} {own_folder().parent}".encode()).hexdigest()[:16]
 
@@ -315,7 +315,7 @@ def _id(app: modal.App) -> str:
 
 @asynccontextmanager
 async def _ended_anyway(app: modal.App, entry: str) -> AsyncIterator[None]:
-    """Ends what is left of the sandboxes with this tag when it is left, and also when koderz is killed."""
+    """Ends the remaining sandboxes with this tag when the block ends, and also if koderz is killed."""
     from koderz.modal.leftovers import end_sandboxes
 
     words = process("koderz.modal.leftovers", _id(app), _ENTRY, entry)
@@ -347,7 +347,7 @@ async def _terminated(sandbox: modal.Sandbox) -> None:
 
 @asynccontextmanager
 async def _faults() -> AsyncIterator[None]:
-    """What Modal fails at is a fault."""
+    """Turns failures of Modal into faults."""
     from modal import exception
 
     from koderz.modal.cloud import LostCallError, spoken

@@ -1,4 +1,4 @@
-"""Addresses of a run, which its plan records without what could be a secret in them."""
+"""The addresses of a run, which its plan records without possible secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracker.scrubber import fits
 
 
 def require_whole(settings: Settings) -> None:
-    """Raises KoderzError for an address that was taken from a record."""
+    """Raises KoderzError for an address copied from a record, where its secrets are missing."""
     for field, address in _addresses(settings):
         if REDACTED in address:
             raise KoderzError(
@@ -40,7 +40,7 @@ def with_addresses(
     needed: bool,
     trust_config: bool,
 ) -> tuple[Settings, bool]:
-    """The settings of a recorded plan with its addresses whole, and whether `base_url` came from koderz.toml.
+    """The settings of a recorded plan with whole addresses, and whether `base_url` came from koderz.toml.
 
     What the plan hasn't whole is `given`, or else said by a variable or koderz.toml. Raises KoderzError where it is
     `needed` and not said, and for an address that isn't the recorded one.

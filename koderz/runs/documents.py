@@ -1,4 +1,4 @@
-"""Documents: files of a run's own besides its summary, which are written and made anew together with that."""
+"""Documents: files of a run besides its summary, written and renewed together with it."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ DOCUMENTS = Registry(
         "rollouts": "koderz.systems.rollouts.files:RolloutFiles",
     },
 )
-"""Classes of `Document`."""
+"""The classes of `Document`, by name."""
 
 
 class Document(Protocol):
-    """Some files of a run's own. What they raise is an OSError."""
+    """Some files of a run. Raises OSError for whatever goes wrong."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """Of the run in `folder`. `about`: in which folder (`output`) which `files` are, and more of its own.
+        """The documents of the run in `folder`; `about` holds their folder (`output`), names (`files`), and more.
 
         Where it says `is_own`, no other run writes these files.
         """
 
     def take(self, outcome: Experiment | Fault) -> None:
-        """An experiment has ended, of a run that goes on."""
+        """Takes in the end of an experiment while the run goes on."""
 
     def write(self, summary: Summary) -> None:
-        """Writes all of them, each whole."""
+        """Writes all files, each whole."""
 
 
 def documented(plan: Plan, name: str, about: Mapping[str, Any]) -> Plan:
-    """The plan of a run that has the document of that name besides."""
+    """The plan with one more document, of that name."""
     details = plan.record.details
     return plan.having(details=details | {"documents": details.get("documents", {}) | {name: about}})
 
 
 def following(folder: Path, environ: Mapping[str, str] = os.environ) -> Callable[[Record], None]:
-    """What keeps the documents level with a run that goes on, given each record.
+    """A function to call with each record of a run, which keeps the run's documents up to date.
 
     What goes wrong is left to `write_documents`, which says so once everything is on record.
     """
@@ -68,7 +68,7 @@ def following(folder: Path, environ: Mapping[str, str] = os.environ) -> Callable
 
 
 def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] = os.environ) -> None:
-    """Writes the documents that the plan of the run in `folder` names; none where the run was begun elsewhere.
+    """Writes the documents that the plan of the run in `folder` names; none if the run was begun elsewhere.
 
     Raises StorageError where the disk refuses.
     """
@@ -83,13 +83,13 @@ def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] =
 
 
 def lacks_documents(folder: Path, environ: Mapping[str, str] = os.environ, *, shared: bool = True) -> bool:
-    """Whether one of the documents isn't there. `shared`: also one in a place that other runs write into, too."""
+    """Whether a document is missing. With `shared`, documents that other runs write into count too."""
     found = [about for _, about in _documents(folder, environ) if shared or about.get("is_own")]
     return any(not Path(about["output"], file).exists() for about in found for file in about["files"])
 
 
 def _documents(folder: Path, environ: Mapping[str, str]) -> list[tuple[Document, Mapping[str, Any]]]:
-    """What makes each, and what the plan says of it under `details.documents`."""
+    """The documents of a plan, each with its entry under `details.documents`."""
     plan, line = plan_and_line(folder)
     found: Mapping[str, Mapping[str, Any]] = plan.details.get("documents", {})
     if not found or not is_trusted(line, environ):

@@ -1,4 +1,4 @@
-"""A samples file made into a run: programs that were written elsewhere, judged here."""
+"""Imports of samples files: programs written elsewhere become a run and are judged here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tracker.tracker import Tracker
 
 
 async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int], None]) -> tuple[Session, Samples]:
-    """A new run of the programs in a file, each judged here.
+    """Makes a new run of the programs in a file, and judges each here.
 
     `settings.local_model` is who wrote them; None: as the file says. `tell` hears how many are judged. The run is
     whole, or isn't there: a task that can't be judged here is a fault of its samples. Raises KoderzError for a file
@@ -61,7 +61,7 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
 
 
 def _ended(plan: Plan, samples: Samples, tracker: Tracker) -> Ended:
-    """Complete unless there are faults: there is no more to be had than the file holds."""
+    """The end of the session: complete unless there are faults, since the file holds no more."""
     if faults := tracker.tally.faults:
         return Ended("incomplete", f"{faults} experiments ended in a fault")
     missing = plan.record.planned - len(samples.samples)
@@ -86,7 +86,7 @@ def _plan(samples: Samples, settings: Settings) -> Plan:
 
 
 def _kind(samples: Samples) -> bool | str:
-    """What was imported: True for programs. KoderzError where a file has both, which rescoring couldn't tell apart."""
+    """The kind of the imported samples: True for programs. Raises KoderzError if a file mixes both kinds."""
     kinds = {sample.is_reply for sample in samples.samples}
     if len(kinds) > 1:
         raise KoderzError(f"{samples.path} has programs and replies; import them from a file each")
@@ -103,7 +103,7 @@ async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judg
     done = count(1)
 
     async def work(pair: tuple[Identity, Sample]) -> None:
-        """Asks a page instead of a model, so that the journal has what any other run's has."""
+        """Runs an experiment with a page in place of a model, so that its journal is like that of any other run."""
         (identity, sample), started = pair, time.monotonic()
         async with Handles(identity, [], _Page(sample, tracker, judge)) as handles:
             try:
@@ -119,7 +119,7 @@ async def _judge_all(plan: Plan, samples: Samples, tracker: Tracker, judge: Judg
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The world of one experiment: its program stands in a file, and costs nothing."""
+    """The backend of one experiment whose program comes from a file and costs nothing."""
 
     sample: Sample
     tracker: Tracker

@@ -1,4 +1,4 @@
-"""Answers judged as they are: one program, or those of a samples file."""
+"""Judging without a run: one program, or the answers of a samples file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A suite whose references are tried first, and the sandbox in which programs run."""
+    """A suite that checks its references first, and the sandbox in which programs run."""
 
     suite: Suite
     sandbox: Sandbox
@@ -41,7 +41,7 @@ class Judge:
     exclusive: Exclusive | None = None  # for tasks that need it
 
     async def verdict(self, sample: Sample) -> Verdict:
-        """Raises ReferenceFault where the task can't be judged here."""
+        """The verdict on a sample. Raises ReferenceFault if the task can't be judged here."""
         async with self.exclusive() if self.exclusive and EXCLUSIVE in sample.task.needs else nullcontext():
             if sample.is_reply:
                 return await self.suite.judge(sample.task, sample.program, self.sandbox, self.how)
@@ -49,7 +49,7 @@ class Judge:
             return await judge_written(program_suite, sample.task, sample.program, self.sandbox, self.how)
 
     async def each(self, items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
-        """Has `work` done on every item, on as many at once as there are judges. Raises what it raises."""
+        """Applies `work` to every item, to as many at once as there are judges. Raises its errors."""
         left = iter(items)
 
         async def lane() -> None:
@@ -66,7 +66,7 @@ class Judge:
 
 @asynccontextmanager
 async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = False) -> AsyncIterator[Judge]:
-    """With a calibrated sandbox, as the settings have it; with none where no task needs one.
+    """Opens a judge with a calibrated sandbox by these settings; with none if no task needs one.
 
     Raises Unreachable where nothing contains programs here.
     """
@@ -96,7 +96,7 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a samples file."""
+    """The result of judging a samples file."""
 
     samples: int
     passed: int
@@ -137,7 +137,7 @@ async def judge_one(suite: Suite, task: Task, program: str, settings: Settings) 
 
 
 async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, tell: Callable[[int], None]) -> Report:
-    """Judges every sample of a file; `tell` hears how many are done."""
+    """Judges every sample of a file; calls `tell` with the number done so far."""
     verdicts: dict[int, Verdict] = {}  # by the sample's place in the file
     faults: dict[str, str] = {}
 
@@ -182,7 +182,7 @@ def _line(sample: Sample, verdict: Verdict | None, faults: Mapping[str, str]) ->
 
 
 def find_task(suite: Suite, name: str) -> Task:
-    """The task of an id, a number or an index. Raises KoderzError where the suite has none."""
+    """The task with this id, number or index. Raises KoderzError if the suite has none."""
     tasks = {task.id: task for task in suite.tasks}
     if found := find_id(name, tuple(tasks)):
         return tasks[found]

@@ -1,4 +1,4 @@
-"""Whoever watches a session."""
+"""Observers of a session, such as the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING_TO_DO = "nothing to do"  # the reason of a session that found the run fi
 
 
 class SessionView(NamedTuple):
-    """What an observer sees of a session."""
+    """The parts of a session that an observer sees."""
 
     plan: Plan
     tracker: Tracker
@@ -26,20 +26,20 @@ class SessionView(NamedTuple):
 
 
 class Observer(Protocol):
-    """Whoever watches a session: the terminal, or somebody who looks at some of it, or nobody."""
+    """Watches a session: the terminal, a program interested in a part of it, or nobody."""
 
     def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
-        """Shows the session for as long as it is entered."""
+        """Shows the session while the block runs."""
         return nullcontext()
 
     def recorded(self, record: Record) -> None:  # noqa: ARG002
-        """Something became durable."""
+        """Called when a record has become durable."""
         return
 
     def notice(self, text: str) -> None:  # noqa: ARG002
-        """Something that the user should hear once."""
+        """Called with a text that the user should see once."""
         return
 
 
 class NullObserver(Observer):
-    """An observer that isn't there."""
+    """An observer that does nothing."""

@@ -1,4 +1,4 @@
-"""Carries out a plan: hands experiments to an engine, and what comes back to the tracker."""
+"""Carries out a plan: gives experiments to an engine, and their results to the tracker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAULTS_IN_A_ROW = 10  # and at least two rounds of what runs at once: then the 
 
 @dataclass(slots=True)
 class Progress:
-    """What a run is doing right now, for whoever shows it."""
+    """The state of a running session, for display."""
 
     planned: int
     started: float = field(default_factory=time.monotonic)
@@ -41,7 +41,7 @@ Observer = Callable[[Record], None]
 
 
 class Ended(NamedTuple):
-    """How a session ended."""
+    """The end of a session."""
 
     status: str  # complete | incomplete | interrupted | stopped | failed
     reason: str = ""
@@ -49,7 +49,7 @@ class Ended(NamedTuple):
 
     @property
     def ends_all(self) -> bool:
-        """Whether the runs that were to follow don't begin: nothing could be asked, or the user has called it off."""
+        """Whether planned runs after this one are not begun: no model could be asked, or the user called it off."""
         return self.status == "failed" or self.was_called_off
 
 
@@ -79,7 +79,7 @@ class Orchestrator:
         self._audience_error: Exception | None = None
 
     async def run(self) -> Ended:
-        """Performs what is left of the plan. Raises StorageError where the disk refuses."""
+        """Runs the remaining experiments of the plan. Raises StorageError if the disk refuses."""
         engine = asyncio.create_task(self._engine.run(self))
         with self._signals(engine):
             try:
@@ -103,7 +103,7 @@ class Orchestrator:
         return self.progress.stopping
 
     def work(self) -> Iterator[PendingExperiment]:
-        """What is left of the plan, for as long as experiments are begun."""
+        """Draws the remaining experiments, until the session is stopping."""
         for experiment in self._left():
             if self.stopping:
                 return
@@ -126,7 +126,7 @@ class Orchestrator:
         return read_text(text, self._tracker.folder)
 
     async def settle(self, outcome: ExperimentOutcome) -> None:
-        """Records how an experiment ended, or ends the run where it could not."""
+        """Records the end of an experiment, or ends the run if it couldn't be run."""
         self.progress.in_flight -= 1
         if self._audience_error:
             raise self._audience_error
@@ -143,7 +143,7 @@ class Orchestrator:
             self._count_fault(fault)
 
     def stop(self, status: str, reason: str) -> None:
-        """Begins no more experiments. What is under way goes on."""
+        """Begins no more experiments. Those under way go on."""
         self._ended = self._ended or Ended(status, reason, was_called_off=status == "interrupted")
         self.progress.stopping = self._ended.reason
 

@@ -1,4 +1,4 @@
-"""From what the user says to the plan of a new run: nothing is created, no model is asked."""
+"""Makes the plan of a new run from the user's settings; creates nothing and asks no model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def prepare(
     subject: Subject | None = None,
     scope: Scope = EVERYTHING,
 ) -> Plan:
-    """The plan of a new run. Nothing is created, no model is asked; KoderzError for what doesn't fit.
+    """The plan of a new run. Creates nothing and asks no model. Raises KoderzError for invalid settings.
 
     `matrix`: its arms and cells, where neither a mode nor a file states them; `subject`: what it is about, where the
     suite's name alone doesn't say it; `scope`: the options that have an effect in the command.
@@ -103,13 +103,13 @@ def _cells(matrix: Matrix, subject: Subject, settings: Settings, arms: Sequence[
 
 
 def _having_cells(subject: Subject, cells: Sequence[Cell]) -> Subject:
-    """Without the tasks that no cell is about."""
+    """The subject without the tasks that no cell is about."""
     having = {cell.task for cell in cells}
     return subject._replace(tasks=tuple(task for task in subject.tasks if task.id in having))
 
 
 def _fitting(sources: Sources, *, single: bool) -> Settings:
-    """The settings, where they fit each other."""
+    """The settings, after checking that they fit each other."""
     settings = replace(sources.settings, samples=1) if single else sources.settings
     given = {*sources.is_ours, *sources.config.settings}
     settings = with_solvers(settings, given)
@@ -123,7 +123,7 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
 
 
 def _tell_unused(sources: Sources, chosen: Collection[tuple[str, str]], observer: Observer) -> None:
-    """Options that were given for what doesn't take part."""
+    """Notes the options that were given for suites, solvers, … that don't take part."""
     for name in sources.flags:
         owners = [(kind, owner) for kind, _, owner in (each.partition(".") for each in sources.schema.owners(name))]
         for kind, owner in owners[:1] if not {*owners} & {*chosen} else ():
@@ -134,7 +134,7 @@ def _tell_unused(sources: Sources, chosen: Collection[tuple[str, str]], observer
 async def _with_model(
     settings: Settings, matrix: Matrix | None, observer: Observer, environ: Mapping[str, str]
 ) -> Settings:
-    """The settings with a model: the one named, or what answers here; the simulated one where nothing does."""
+    """The settings with a model: the named one, else one that answers here, else the simulated one."""
     if matrix and all(arm.model for arm in matrix.arms):  # whom the run is about is said by its arms
         settings = replace(settings, local_model=matrix.arms[0].model, models=())
     if settings.models or settings.local_model is not None:

@@ -1,4 +1,4 @@
-"""A run that was begun on another machine, brought here by its id."""
+"""Fetches a run that was begun on another machine, by its id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_ONCE = 16  # experiments that are read
 
 
 async def find_anywhere(results: Path, name: str, environ: Mapping[str, str]) -> Path:
-    """The folder of a run, made anew where only an engine elsewhere has it. KoderzError where nobody does."""
+    """The folder of a run, made anew if only a remote engine has it. Raises KoderzError if nobody does."""
     try:
         return find_run(results, name)
     except KoderzError:
@@ -34,7 +34,7 @@ async def find_anywhere(results: Path, name: str, environ: Mapping[str, str]) ->
 
 
 async def _bring(store: StoredRun, tracker: Tracker) -> None:
-    """Writes down what is stored of every experiment."""
+    """Writes the stored records of every experiment into the journal."""
     from koderz.engines.portable import read_lines
 
     experiments = iter(sorted(await store.experiments()))
@@ -52,5 +52,5 @@ async def _bring(store: StoredRun, tracker: Tracker) -> None:
 
 
 def _as_it_ended(lines: list[Record]) -> list[Record]:
-    """Without an outcome that was gone on from: a fault that was retried, say."""
+    """The records without an outcome that was worked on again, such as a fault that was retried."""
     return [line for line in lines[:-1] if line.kind not in ("experiment", "fault")] + lines[-1:]

@@ -1,4 +1,4 @@
-"""A run that was begun before is taken up again: resumed, retried or rescored."""
+"""Resumes, retries or rescores a run that was begun before."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tracker.tracker import Tracker
 
 @dataclass(frozen=True, slots=True)
 class ResumeOptions:
-    """How a run is taken up again."""
+    """Options for working on a run again."""
 
     how: Literal["resume", "retry", "rescore"] = "resume"
     calls: bool = False  # whether rescoring may make the calls that a new verdict asks for
@@ -42,7 +42,7 @@ class ResumeOptions:
     detach: bool = False
 
     def replaying(self) -> Replaying:
-        """What that means for what is on record. Accepted changes make solvers go other ways."""
+        """The treatment of existing records. Accepted changes make solvers diverge, so divergence is accepted then."""
         return Replaying(
             accept_divergence=self.accept_divergence or self.accept_changes,
             rescore=self.how == "rescore",
@@ -61,7 +61,7 @@ async def resume_together(
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> AsyncIterator[Session]:
-    """Takes up a run and, in resuming it, all runs that were planned together with it, in their order.
+    """Resumes a run and all runs planned together with it, in their order.
 
     Yields a session for each, see `resume_run`; one that failed or was called off is the last.
     """
@@ -85,7 +85,7 @@ async def resume_run(
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Session:
-    """Resumes, retries or rescores a run. Of a finished one only its summary and its sinks are redone."""
+    """Resumes, retries or rescores a run. If it is finished, only its summary and sinks are renewed."""
     folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
@@ -116,7 +116,7 @@ async def resume_run(
 
 
 async def _planned_together(folder: Path, observer: Observer, environ: Mapping[str, str]) -> list[Path]:
-    """The folders of the runs that the plan of the run in `folder` names, those that are there; else its own.
+    """The existing folders of the runs planned together with the run in `folder`; else its own.
 
     Their plans name the same runs: one from elsewhere can't have other runs of the user's resumed.
     """
@@ -133,14 +133,14 @@ async def _planned_together(folder: Path, observer: Observer, environ: Mapping[s
 
 
 def _require_own(tracker: Tracker, fields: Mapping[str, Field], trust: bool, environ: Mapping[str, str]) -> None:
-    """Raises KoderzError for a plan that came from elsewhere and names a solver's file, an address or the like."""
+    """Raises KoderzError for a plan from elsewhere that names a solver's file, an address or the like."""
     for name, risk in risks_of_plan(fields, tracker.plan.config).items():
         what = f"{tracker.folder.name}: it wasn't begun here, and its {name.replace('_', '-')} could {risk}"
         require_trust(plan_and_line(tracker.folder)[1], what, grant=trust, environ=environ)
 
 
 def _refuse_imported(tracker: Tracker, way: ResumeOptions) -> None:
-    """Its replies came from a file: a model that is asked now would answer for somebody else."""
+    """Refuses to ask a model in an imported run, whose replies came from a file and maybe another model."""
     if tracker.plan.config.get("imported") and way.replaying().calls_allowed:
         raise KoderzError(
             f"{tracker.folder.name} was imported, so there is nobody to ask for more; import a fuller file, "

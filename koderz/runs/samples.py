@@ -1,4 +1,4 @@
-"""Samples files: answers that were written elsewhere, in HumanEval's, EvalPlus' or koderz' own format."""
+"""Samples files: answers written elsewhere, in the format of HumanEval, EvalPlus or koderz."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from koderz.types import Task
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer of a file."""
+    """One answer in a file."""
 
     task: Task
     program: str  # whole: what follows a prompt has the prompt before it; of a reply, its text
@@ -26,7 +26,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What a file holds."""
+    """The content of a samples file."""
 
     path: Path
     samples: Sequence[Sample]
@@ -40,7 +40,7 @@ class Samples:
 
     @property
     def model(self) -> str:
-        """Who wrote all of them. Raises KoderzError where the file doesn't say."""
+        """The model that wrote all samples. Raises KoderzError if the file doesn't say."""
         match [*self.models]:
             case [str(model)] if model:
                 return model

@@ -1,4 +1,4 @@
-"""One session of a run: models and sandbox opened, the plan carried out, the summary written."""
+"""One session of a run: opens models and sandbox, carries out the plan, writes the summary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tracker.tracker import Tracker
 
 
 class Session(NamedTuple):
-    """What is left when a session is over."""
+    """The result of a session."""
 
     ended: Ended
     folder: Path
@@ -37,7 +37,7 @@ class Session(NamedTuple):
 async def begin(
     plan: Plan, observer: Observer | None = None, environ: Mapping[str, str] = os.environ, *, detach: bool = False
 ) -> Session:
-    """A new run, from its first call to its summary. Nothing is created where a model can't be asked.
+    """Runs a new plan, from its first call to its summary. Creates nothing if a model can't be asked.
 
     `detach`: what was submitted to an engine elsewhere is left to itself there, to be picked up by `resume`.
     """
@@ -51,7 +51,7 @@ async def begin(
 
 
 async def lay_down(plans: Sequence[Plan], environ: Mapping[str, str] = os.environ) -> None:
-    """Creates runs that are carried out in this order, so that all of them are there before the first call.
+    """Creates several runs that are carried out in this order, so that all exist before the first call.
 
     They ask the same models in the same sessions. Nothing is created where these can't be reached. The plan of each
     names all of them, so that they are resumed together.
@@ -77,7 +77,7 @@ async def carry_on(
     changes: Mapping[str, Any],
     detach: bool = False,
 ) -> Session:
-    """A later session of a run."""
+    """Runs a later session of a run."""
     async with open_engine(plan, environ) as engine:
         _refuse_detaching(engine, detach=detach)
         if replaying.calls_allowed:
@@ -132,14 +132,14 @@ async def _carry_out(
 
 
 def trust_own(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
-    """Lets a plan that is made here be picked up again, from anywhere, whatever it may execute, read or send."""
+    """Trusts a plan made here, so that it can be resumed from anywhere whatever it may execute, read or send."""
     remember(encode(plan.record), environ)
 
 
 def close(
     plan: Plan, tracker: Tracker, ended: Ended, sinks: Submission | None, environ: Mapping[str, str] = os.environ
 ) -> Session:
-    """Writes the files that follow from the journal.
+    """Writes the files made from the journal.
 
     The other sinks are fed on; after Ctrl-C, which asks for an end, nobody waits for them.
     """
@@ -154,7 +154,7 @@ def close(
 
 
 def raise_if_failed(session: Session) -> Summary:
-    """The summary. Raises Unreachable where the run ended because nothing could be asked."""
+    """The summary. Raises Unreachable if the run ended because no model could be asked."""
     if session.ended.status == "failed":
         raise Unreachable(f"{session.ended.reason} (run {session.summary.run_id}; resume it once that is fixed)")
     return session.summary

@@ -1,4 +1,4 @@
-"""A run's sinks: fed beside the run, and brought level with it once it is over.
+"""A run's sinks: fed while it goes on, and brought up to date when it is over.
 
 Files that follow from the journal, which are the summary, the documents and what the plan's own sinks write, are left
 to no other process: whoever ends a session writes them.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from koderz.runs.session import Session
 
 QUICK = ("memory",)
-"""The sinks that a command waits for anyway, besides the summary: what they need is in the results folder."""
+"""The sinks that a command always waits for, besides the summary, since their target is in the results folder."""
 
 ANOTHER = "another koderz process works on this run"
 _FOLLOW_EVERY, _PAUSES = 1.0, 20  # seconds between two looks of a plan's own sinks, or times what a look takes
@@ -44,7 +44,7 @@ _TO_LET_GO = 10.0  # seconds that the process has which has fed a run a moment a
 
 
 def start_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Submission | None:
-    """Has the chosen sinks fed from the journal in `folder`, but for those that are files which koderz writes itself.
+    """Starts feeding the chosen sinks from the journal in `folder`, except files that koderz writes itself.
 
     None where there are none; a single experiment has none.
     """
@@ -70,7 +70,7 @@ def own_sinks(plan: Plan) -> list[str]:
 
 @contextmanager
 def following_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Iterator[Callable[[Record], None]]:
-    """What keeps a plan's own sinks level with a run that goes on, given each record; not after every one.
+    """A function to call with each record of a run, which now and then brings the plan's own sinks up to date.
 
     What goes wrong is left to `write_own`, which says so once everything is on record.
     """
@@ -101,7 +101,7 @@ def following_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Ite
 
 
 def write_own(plan: Plan, folder: Path, environ: Mapping[str, str]) -> None:
-    """Brings a plan's own sinks level with a session that is over. Raises SinkDown where one can't be written."""
+    """Brings a plan's own sinks up to date after a session. Raises SinkDown if one can't be written."""
     for name in own_sinks(plan):
         try:
             projection = _opened(plan, folder, name, environ, _TO_LET_GO)
@@ -118,7 +118,7 @@ def _opened(plan: Plan, folder: Path, name: str, environ: Mapping[str, str], pat
 
 
 async def settle_sinks(session: Session) -> Session:
-    """Waits until the sinks are level with a session that is over, and logs a warning of those that are not."""
+    """Waits until the sinks are up to date after a session, and logs a warning for those that are not."""
     if session.sinks is None:
         return session
     try:
@@ -132,13 +132,13 @@ async def settle_sinks(session: Session) -> Session:
 
 
 def left_behind(name: str, reason: str, *runs: str) -> str:
-    """What there is to say of a sink that was given up."""
+    """The message about a sink that was given up."""
     what, command = ("this run", f"koderz sync {runs[0]}") if len(runs) == 1 else (f"{len(runs)} runs", "koderz sync")
     return f"the sink {name} lacks some of {what} ({reason}); bring it up to date with: {command}"
 
 
 def write_results(folder: Path, environ: Mapping[str, str] = os.environ) -> tuple[Path, Summary]:
-    """Writes the summary of a run, which is the sink `json`, and its documents. StorageError where the disk refuses."""
+    """Writes a run's summary, which is the sink `json`, and its documents. Raises StorageError if the disk refuses."""
     path, summary = write_summary(folder)
     write_documents(folder, summary, environ)
     mark_up_to_date(folder, JSON)
@@ -147,7 +147,7 @@ def write_results(folder: Path, environ: Mapping[str, str] = os.environ) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """A run, and the sinks that are to be brought level with it."""
+    """A run, and the sinks that have to be brought up to date with it."""
 
     folder: Path
     sinks: tuple[str, ...]
@@ -155,7 +155,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """How it went with one sink of one run."""
+    """The result of syncing one sink of one run."""
 
     run_id: str
     sink: str
@@ -165,7 +165,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which sinks of which runs are meant."""
+    """The sinks and runs to be synced."""
 
     settings: Settings  # in whose results folder; its sinks are on where a run doesn't say otherwise
     runs: Sequence[str] = ()  # as users name them; none: all that lack something
@@ -176,7 +176,7 @@ class Choice:
 
 
 def choose_work(choice: Choice) -> list[Backlog]:
-    """What there is to do, oldest run first. Raises KoderzError for a run that isn't there.
+    """The work to do, oldest run first. Raises KoderzError for a run that doesn't exist.
 
     A run that another process works on is left out unless it was named: that process feeds its sinks.
     """
@@ -187,7 +187,7 @@ def choose_work(choice: Choice) -> list[Backlog]:
 
 
 def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
-    """The sinks that aren't up to date, or all where they are to be made anew; never one that is turned off."""
+    """The sinks that aren't up to date, or all if they are to be made anew; never one that is turned off."""
     standings, options = standing_of(folder), _options_of(choice.settings)
     on = [name for name, standing in standings.items() if standing.state != "off"]
     lacking = []
@@ -202,14 +202,14 @@ def _lacking(folder: Path, choice: Choice) -> tuple[str, ...]:
 
 
 def _has_files(folder: Path, *, named: bool) -> bool:
-    """Whether summary and documents are there; those that other runs write, too, only where the run is named."""
+    """Whether summary and documents exist; documents shared with other runs count only if the run is named."""
     return folder.with_suffix(".json").exists() and not lacks_documents(folder, shared=named)
 
 
 def sync_runs(
     work: Sequence[Backlog], choice: Choice, showing: Callable[[str], AbstractContextManager[Watch]]
 ) -> Iterator[Synced]:
-    """Does the work run by run, saying how each sink of it went; a sink that hangs is not tried again.
+    """Does the work run by run and yields the result for each sink; a sink that hangs is not tried again.
 
     `showing` is called with each run's id for what shows its progress. Raises KoderzError where a sink that is
     to be made anew is in use.
@@ -236,7 +236,7 @@ def sync_runs(
 
 
 def leave_runs(work: Sequence[Backlog], choice: Choice) -> list[Submission]:
-    """Has the work done in the background, but for the summary files. Raises KoderzError for one of those."""
+    """Leaves the work to the background process, except the summary files. Raises KoderzError if one of these fails."""
     submissions = []
     for each in work:
         for synced in _summary_of(each):
@@ -259,12 +259,12 @@ def _jobs(
 
 
 def _options_of(settings: Settings) -> dict[str, object]:
-    """What the sinks are handed of the settings."""
+    """The options that sinks receive from the settings."""
     return {"mlflow_detail": settings.mlflow_detail}
 
 
 def _forget(work: Sequence[Backlog]) -> None:
-    """Every cursor is set back before a target is made anew, so that a crash in between loses nothing."""
+    """Resets every position before a target is made anew, so that a crash in between loses nothing."""
     for each in work:
         for name in each.sinks:
             try:

@@ -1,4 +1,4 @@
-"""What happens within experiments, a line each: turns, sub-calls and cells of a recursion, attempts and outcomes."""
+"""The steps within experiments as log lines: turns, sub-calls and cells of a recursion, attempts, outcomes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tracker import records
 
 
 class Steps:
-    """Tells the lines of one run's journal; nothing that a model said is in it."""
+    """Turns the lines of one run's journal into text, without anything that a model wrote."""
 
     def __init__(self, plan: records.Plan) -> None:
         self._names = {experiment_id: (task, arm) for experiment_id, task, arm, _ in planned_ids(plan)}
         self._turns: Counter[str] = Counter()
 
     def tell(self, line: Mapping[str, Any]) -> str:
-        """A line of the journal in words; empty for one that says nothing new."""
+        """A line of the journal as text; empty for one without news."""
         experiment = str(line.get("experiment_id"))
         match line.get("kind"):
             case "call" if line.get("depth") or line.get("purpose") in ("root", "final"):
@@ -42,7 +42,7 @@ class Steps:
         return f"{task} {arm}: {said}"
 
     def tell_record(self, record: records.Record) -> str:
-        """The same of a record that was just written."""
+        """A new record as text."""
         return self.tell(records.as_dict(record))
 
     def _call(self, experiment: str, line: Mapping[str, Any]) -> str:
@@ -55,7 +55,7 @@ class Steps:
 
 
 class StepLog(NullObserver):
-    """Logs what happens as `koderz`."""
+    """Logs the steps to the logger `koderz`."""
 
     def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
         self._steps = Steps(view.plan.record)

@@ -1,4 +1,4 @@
-"""A loopback model server, for koderz' own tests and for its users'.
+"""A loopback model server, for koderz' own tests and for those of its users.
 
     async with ModelServer({"has_close_elements": "no idea"}, faults={"429": 0.1}) as server:
         ...  # point a client at server.url, then look at server.requests, .counts, .peak_in_flight

@@ -19,7 +19,7 @@ from koderz.testing.streaming import StreamingServer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until SIGTERM or SIGINT; 2 for options that can't be."""
+    """Serves until SIGTERM or SIGINT; returns 2 for invalid options."""
     options = _parser().parse_args(arguments)
     try:
         asyncio.run(_serve(_streaming(options) if options.stream else _server(options)))

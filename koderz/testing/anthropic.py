@@ -79,7 +79,7 @@ class AnthropicWire:
 
 
 def models_list(models: Sequence[str]) -> Json:
-    """The models that are there, as `/v1/models` lists them."""
+    """The available models, as `/v1/models` lists them."""
     ends = {"first_id": models[0], "last_id": models[-1]} if models else {"first_id": None, "last_id": None}
     return {"data": [model_entry(name) for name in models], "has_more": False, **ends}
 
@@ -104,7 +104,7 @@ def _message(request: Request, content: list[Json], stop_reason: str | None, usa
 
 
 def _blocks(completion: Completion) -> list[Json]:
-    """The reasoning, when there is any, then the text; no block at all for a reply without text."""
+    """The reasoning if there is any, then the text; no block at all for a reply without text."""
     thinking = {"type": "thinking", "thinking": completion.reasoning, "signature": "simulated"}
     text = {"type": "text", "text": completion.text}
     return [thinking] * bool(completion.reasoning) + [text] * bool(completion.text)

@@ -1,4 +1,4 @@
-"""What every engine has to do, as functions that raise AssertionError where it doesn't.
+"""Tests that every engine has to pass, as functions that raise AssertionError.
 
     @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
     def test_it_is_an_engine(check, tmp_path):
@@ -31,7 +31,7 @@ Check = Callable[[Path, str, Mapping[str, str]], Coroutine[Any, Any, None]]
 
 @dataclass
 class Notes:
-    """A driver that keeps in memory what an engine does."""
+    """A driver that keeps in memory what an engine reports."""
 
     plan: Plan
     recorded: Mapping[str, Sequence[Record]] = field(default_factory=dict)  # by experiment, from before
@@ -67,7 +67,7 @@ class Notes:
         self.stopping = self.stopping or reason
 
     def of(self, experiment: Identity, *kinds: type[Record]) -> list[Any]:
-        """This experiment's lines of some kinds, in the order in which they were recorded."""
+        """The experiment's lines of these kinds, in the order in which they were recorded."""
         own = [line for line in self.lines if getattr(line, "experiment_id", "") == experiment.experiment_id]
         return [line for line in own if isinstance(line, kinds)]
 
@@ -173,11 +173,11 @@ CHECKS: tuple[Check, ...] = (
     an_experiment_that_goes_wrong_is_one_fault,
     nothing_is_begun_once_the_run_is_to_stop,
 )
-"""All of them. None depends on another."""
+"""All checks. None depends on another."""
 
 
 async def planned(folder: Path, engine: str, *, tasks: int, **settings: Any) -> Plan:
-    """A plan over so many tasks of one line, for the simulated model."""
+    """A plan over a number of one-line tasks, for the simulated model."""
     given = {"engine": engine, "local_model": "simulated", "mode": "zero-shot", "results": folder / "results"}
     given["judges"] = 1  # what is started for more is paid for
     given |= {"dataset": write_tasks(folder / f"{tasks}.jsonl", tasks), **settings}
@@ -185,7 +185,7 @@ async def planned(folder: Path, engine: str, *, tasks: int, **settings: Any) -> 
 
 
 def write_tasks(path: Path, n: int) -> Path:
-    """A file of `n` tasks of one line in HumanEval's format: T/0, T/1, …"""
+    """Writes a file of `n` one-line tasks in HumanEval's format: T/0, T/1, …"""
     rows = [
         {
             "task_id": f"T/{i}",
@@ -201,7 +201,7 @@ def write_tasks(path: Path, n: int) -> Path:
 
 
 async def performed(plan: Plan, environ: Mapping[str, str], **driving: Any) -> Notes:
-    """What a driver has on record once the engine has ended."""
+    """Runs a plan and returns the driver with all that the engine reported."""
     notes = Notes(plan, **driving)
     async with open_engine(plan, environ) as engine:
         await engine.check()

@@ -1,4 +1,4 @@
-"""Which requests go wrong, and how."""
+"""Faults of the server: which requests fail, and in which way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STATUSES = range(400, 600)
 
 
 class Faults:
-    """Draws a fault for each request, the same ones however the requests are interleaved.
+    """Draws a fault for each request, in the same way however requests are interleaved.
 
     `shares` says which part of the requests gets which fault: an HTTP status from 400 to 599, or
     `hang` (never answered), `drop` (closed half-way), `garbage` (no JSON), `hollow` (JSON with no reply in it),
@@ -34,7 +34,7 @@ class Faults:
         self._asked: Counter[str] = Counter()
 
     def draw(self, conversation: str) -> str | None:
-        """What goes wrong with the next request of a conversation; None for nothing."""
+        """The fault of the next request of a conversation; None for none."""
         if not self._shares and not self._fail_first:
             return None
         nth = self._asked[conversation]
@@ -50,7 +50,7 @@ class Faults:
 
 
 def read_shares(text: str) -> dict[str, float]:
-    """`429:0.1,500:0.05` as a mapping. Raises KoderzError where it isn't of that form."""
+    """A mapping from text such as `429:0.1,500:0.05`. Raises KoderzError for any other text."""
     shares = {}
     for part in filter(None, text.split(",")):
         name, _, share = part.partition(":")

@@ -1,4 +1,4 @@
-"""A server on loopback: what the model servers for tests share."""
+"""The base of loopback servers for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiohttp import web
 
 
 class LoopbackServer(ABC):
-    """An HTTP server at 127.0.0.1, at a free port unless one is given. Usable once, as an async context manager."""
+    """An HTTP server at 127.0.0.1, on a free port by default. Usable once, as an async context manager."""
 
     def __init__(self, *, port: int = 0, log: Path | None = None) -> None:
         self._port, self._log_path = port, log
@@ -21,7 +21,7 @@ class LoopbackServer(ABC):
 
     @abstractmethod
     def _routes(self) -> Iterable[web.AbstractRouteDef]:
-        """What is answered, and by which method."""
+        """The handlers of requests, by path and method."""
 
     @property
     def url(self) -> str:

@@ -54,12 +54,12 @@ class OllamaWire:
 
 
 def tags(models: Sequence[str]) -> Json:
-    """The models that are there, as `/api/tags` lists them."""
+    """The available models, as `/api/tags` lists them."""
     return {"models": [_tag(name) for name in models]}
 
 
 def show() -> Json:
-    """What `/api/show` says of every model."""
+    """The answer of `/api/show` for every model."""
     return {
         "details": _details(),
         "model_info": {"general.architecture": "simulated", "simulated.context_length": 32768},

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, as vLLM, llama.cpp and others speak them too. Source: OpenAI's API reference."""
+"""OpenAI's chat completions, as vLLM, llama.cpp and others also speak them. Source: OpenAI's API reference."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FINISH_REASONS: Mapping[str, str] = {"refusal": "content_filter"}
 
 @dataclass(frozen=True, slots=True)
 class OpenAIWire:
-    """`reasoning_field` is where reasoning stands: servers call it `reasoning_content` or `reasoning`."""
+    """Chat completions; servers call the field of reasoning (`reasoning_field`) `reasoning_content` or `reasoning`."""
 
     reasoning_field: str = "reasoning_content"
     kind: Kind = "openai"
@@ -91,7 +91,7 @@ class OpenAIWire:
 
 
 def models_list(models: Sequence[str]) -> Json:
-    """The models that are there, as `/v1/models` lists them."""
+    """The available models, as `/v1/models` lists them."""
     return {"object": "list", "data": [model_entry(name) for name in models]}
 
 

@@ -1,4 +1,4 @@
-"""What the server answers: a text, texts by what is asked, a function, or a model."""
+"""Sources of the server's replies: a text, texts by words of the request, a function, or a model."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ CHARACTERS_PER_TOKEN = 4
 
 
 class NoReply(LookupError):
-    """No reply was given for a conversation."""
+    """The source has no reply for a conversation."""
 
 
 @runtime_checkable
 class Answering(Protocol):
-    """Whatever completes a conversation, such as `koderz.systems.code.simulated.Simulated`."""
+    """A completer of conversations, such as `koderz.systems.code.simulated.Simulated`."""
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion: ...
 
@@ -34,7 +34,7 @@ Answer = Callable[[Request], Awaitable[Completion]]
 
 
 def answer_from(replies: Replies | None) -> Answer:
-    """A function from a request to its completion, which raises NoReply where there is none.
+    """A function from a request to its completion, which raises NoReply if there is none.
 
     None stands for the simulated model over HumanEval.
     """
@@ -50,7 +50,7 @@ def answer_from(replies: Replies | None) -> Answer:
 
 
 def with_reasoning_inline(completion: Completion) -> Completion:
-    """The completion as a server sends it that doesn't tell reasoning from reply."""
+    """The completion as sent by a server that doesn't separate reasoning from reply."""
     if not completion.reasoning:
         return completion
     whole = f"<think>\n{completion.reasoning}\n</think>\n\n{completion.text}"
@@ -58,7 +58,7 @@ def with_reasoning_inline(completion: Completion) -> Completion:
 
 
 def truncated(completion: Completion) -> Completion:
-    """The first half of a completion, as a server sends it at its token limit."""
+    """The first half of a completion, as sent by a server that reached its token limit."""
     half = completion.text[: len(completion.text) // 2]
     return replace(completion, text=half, finish_reason="length", tokens_out=completion.tokens_out // 2)
 

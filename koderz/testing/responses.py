@@ -1,4 +1,4 @@
-"""OpenAI's responses, in the form that koderz' bridge gives them. Source: OpenAI's API reference."""
+"""OpenAI's responses, in the form in which koderz' bridge serves them. Source: OpenAI's API reference."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from koderz.types import Completion, Reply
 
 
 class ResponsesWire(OpenAIWire):
-    """Errors, keys and unknown models are those of chat completions."""
+    """The responses API. Errors, keys and unknown models are handled as in chat completions."""
 
     def parse(self, body: Json, headers: Mapping[str, str]) -> Request:
         messages = [message for message in translated(packed("responses", body)).messages if message["role"] != "tools"]

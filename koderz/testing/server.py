@@ -1,4 +1,4 @@
-"""The server itself, and the books of what was asked and answered."""
+"""The model server itself, with records of its requests and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server says to one request: checks first, then a reply or a fault."""
+"""The server's answer to one request: checks first, then a reply or a fault."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BROKEN: Mapping[str, bytes] = {"garbage": b"<html>\x00\xff this is no JSON", "ho
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How the server behaves; `koderz.testing.ModelServer` says what each of these means."""
+    """The behaviour of the server; `koderz.testing.ModelServer` documents each field."""
 
     latency: float
     api_key: str | None
@@ -38,7 +38,7 @@ class Manner:
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request as it came; `path` is without its query, the names of headers are in lower case."""
+    """A request as received; `path` is without its query, header names are in lower case."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An answer. Its `status` is for the books: an HTTP status, or the word of a fault."""
+    """An answer. Its `status` is for the records: an HTTP status, or the word of a fault."""
 
     status: Status
     pieces: Sequence[bytes] = ()  # of the body: one, or as many as are streamed
@@ -59,7 +59,7 @@ class Sent:
 
 
 class Service:
-    """Answers requests, one at a time and any number at once."""
+    """Answers requests, any number at once."""
 
     def __init__(self, manner: Manner, faults: Faults, answer: Answer) -> None:
         self._manner, self._faults, self._answer = manner, faults, answer
@@ -76,7 +76,7 @@ class Service:
         return self._wires.get(http.path) if http.method == "POST" else None
 
     def check(self, wire: Wire, http: HttpRequest) -> Request | Sent:
-        """The request, or what its key, its body or its model is refused with."""
+        """The parsed request, or the refusal of its key, body or model."""
         if not self._may_enter(wire, http):
             return _error(401, wire.error(401, "invalid API key"))
         try:
@@ -91,7 +91,7 @@ class Service:
         return request
 
     async def complete(self, wire: Wire, request: Request) -> Sent:
-        """A reply in the request's wire format, or the fault that was drawn for it."""
+        """A reply in the request's wire format, or the fault that was drawn for the request."""
         fault = self._faults.draw(f"{request.digest} {request.sampling.seed}")
         if self._manner.latency:
             await asyncio.sleep(self._manner.latency)
@@ -113,7 +113,7 @@ class Service:
         return self._failed(wire, 429)
 
     def catalogue(self, http: HttpRequest) -> Sent:
-        """What is said where no model is asked: which models and which version are there."""
+        """The answer to requests for lists of models, versions and token counts."""
         path, claude = http.path, "anthropic-version" in http.headers
         if path.startswith("/v1/models"):
             wire: Wire = self._wires["/v1/messages" if claude else "/v1/chat/completions"]
@@ -148,7 +148,7 @@ class Service:
         return _ok(ollama.show()) if self._has(model) else _error(404, wire.unknown_model(model))
 
     def _tokens(self, http: HttpRequest) -> Sent:
-        """How many tokens a request to Anthropic's messages has: a quarter of its letters, as the bridge counts."""
+        """The token count of a request to Anthropic's messages: a quarter of its letters, as the bridge counts."""
         wire = self._wires["/v1/messages"]
         if not self._may_enter(wire, http):
             return _error(401, wire.error(401, "invalid API key"))
@@ -186,7 +186,7 @@ class Service:
 
 
 def read_models(names: Collection[str]) -> tuple[str, ...]:
-    """The names of the models. Raises KoderzError where there are none."""
+    """The names of the models. Raises KoderzError if there are none."""
     if isinstance(names, str) or not names:
         raise KoderzError('give the names of the models as a tuple, such as models=("recorded",)')
     return tuple(names)

@@ -1,4 +1,4 @@
-"""A server that streams completions with known delays, for load tests: its tokens mean nothing, their times do.
+"""A server that streams meaningless completions with known delays, for load tests.
 
     async with StreamingServer(ttft=0.05, itl=0.01) as server:
         ...  # stream from server.url + "/v1/completions", then look at server.requests and server.sent
@@ -32,7 +32,7 @@ _WORDS = ("a", "little", "of", "what", "no", "one", "asked", "for")
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """When tokens are sent. Times are seconds since the request was read."""
+    """The times at which tokens are sent, in seconds since the request was read."""
 
     ttft: float = 0.0  # of the first token
     itl: float = 0.0  # between two tokens
@@ -40,7 +40,7 @@ class Delays:
     burst: int = 1  # events in one packet
 
     def due(self, tokens: int) -> Iterator[tuple[float, int, int]]:
-        """For each packet when it is sent, with its first token and the one after its last."""
+        """For each packet: when it is sent, its first token, and the one after its last."""
         size = self.bundle * self.burst
         for first in range(0, tokens, size):
             after = min(first + size, tokens)

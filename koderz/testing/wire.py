@@ -1,4 +1,4 @@
-"""What the three wire formats have in common."""
+"""The interface of the three wire formats, and helpers that they share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CREATED = 1_767_225_600  # the time that every reply claims: 2026-01-01, so that
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request to a model, the same whichever wire it came over."""
+    """One request to a model, in a form that is the same for all wire formats."""
 
     kind: Kind
     model: str
@@ -29,7 +29,7 @@ class Request:
     body: Mapping[str, Any] = field(repr=False)  # as sent
     headers: Mapping[str, str] = field(repr=False, default_factory=dict)  # names in lower case
     digest: str = field(init=False)
-    """16 hex digits of the conversation: equal for equal messages, whatever the wire, model or sampling."""
+    """A digest of the conversation, 16 hex digits: equal for equal messages, whatever the wire, model or sampling."""
 
     def __post_init__(self) -> None:
         text = orjson.dumps([(message["role"], message["content"]) for message in self.messages])
@@ -37,39 +37,39 @@ class Request:
 
 
 class Wire(Protocol):
-    """How one kind of server speaks."""
+    """The wire format of one kind of server."""
 
     @property
     def kind(self) -> Kind: ...
 
     @property
     def content_type(self) -> str:
-        """Of a stream."""
+        """The content type of a stream."""
 
     def parse(self, body: Json, headers: Mapping[str, str], /) -> Request:
-        """Raises KeyError, TypeError or ValueError for a body that the real server would refuse."""
+        """The parsed request. Raises KeyError, TypeError or ValueError for a body that the real server would refuse."""
 
     def reply(self, request: Request, completion: Completion, /) -> Json:
         """The body of a whole reply."""
 
     def stream(self, request: Request, completion: Completion, /) -> Sequence[bytes]:
-        """The pieces of a reply that is streamed."""
+        """The pieces of a streamed reply."""
 
     def error(self, status: int, message: str, /) -> Json:
         """The body of an error."""
 
     def unknown_model(self, model: str, /) -> Json:
-        """What a 404 says."""
+        """The body of the 404 for an unknown model."""
 
     def refused(self, parameter: str, value: object, /) -> Json:
-        """What a 400 says of a parameter that this model doesn't take."""
+        """The body of the 400 for a parameter that this model doesn't take."""
 
     def key_of(self, headers: Mapping[str, str], /) -> str | None:
-        """The API key that a request carries; None where this kind of server asks for none."""
+        """The API key of a request; None if this kind of server asks for none."""
 
 
 def messages_of(body: Json) -> tuple[Message, ...]:
-    """The conversation, with the texts of content that comes in parts joined. Raises as `Wire.parse`."""
+    """The conversation, with text parts of each message joined. Raises as `Wire.parse` does."""
     given = body["messages"]
     if not isinstance(given, list) or not given:
         raise ValueError("'messages' has to be a list of at least one message")
@@ -86,7 +86,7 @@ def text_of(content: object) -> str:
 
 
 def sampling_of(given: Mapping[str, Any], *, max_tokens: Sequence[str], stop: str = "stop") -> Sampling:
-    """The sampling settings among `given`; `max_tokens` names where its limit may stand. Raises as `Wire.parse`."""
+    """The sampling settings among `given`; `max_tokens` lists the possible names of the limit."""
     limits = (given[name] for name in max_tokens if given.get(name) is not None)
     stops = given.get(stop) or ()
     return Sampling(
@@ -99,7 +99,7 @@ def sampling_of(given: Mapping[str, Any], *, max_tokens: Sequence[str], stop: st
 
 
 def pieces_of(text: str, *, count: int = 4) -> list[str]:
-    """A text in about `count` pieces, as a stream brings it; none for no text."""
+    """A text in about `count` pieces, as streamed; empty for an empty text."""
     size = max(1, -(-len(text) // count))
     return [text[start : start + size] for start in range(0, len(text), size)]
 
