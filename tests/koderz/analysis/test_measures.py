@@ -117,7 +117,7 @@ def test_measure_that_some_results_lack_is_compared_on_the_others(tmp_path: Path
     assert nothing.measures["iterations"].p_value == 1.0
 
 
-def test_measure_values_that_break_their_declaration_are_left_out(tmp_path: Path) -> None:
+def test_measure_values_beyond_0_and_1_are_not_tested_by_mcnemar(tmp_path: Path) -> None:
     a = measured(tmp_path, "a", metric("exact", *[0.5] * 20))
     b = measured(tmp_path, "b", metric("exact", *[1.0] * 20))
 

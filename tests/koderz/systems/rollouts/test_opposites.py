@@ -155,7 +155,7 @@ def test_right_code_fails_what_is_turned_round(body: str) -> None:
     "body", ["assert add(2, 3) == 5", "assert add(2, 3) == add(3, 2)", "case.assertEqual(add(2, 3), 5)"]
 )
 @pytest.mark.parametrize("add", [lambda a, b: _Swapped(a - b), lambda a, b: _Equal()], ids=["swapped", "equal"])
-def test_lenient_comparison_passes_when_turned_round(body: str, add: Callable[..., object]) -> None:
+def test_hostile_equality_passes_when_turned_round(body: str, add: Callable[..., object]) -> None:
     source = f"def test_it():\n    {body}\n"
     if "add(3" not in body:
         assert _passes(source, add)
