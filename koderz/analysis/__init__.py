@@ -1,1 +1,1 @@
-"""What results mean: runs read back, statistics, comparison, difficulty, failures, stories, export and report."""
+"""Analysis of results: reading runs back, statistics, comparison, difficulty, failures, stories, export and report."""

@@ -1,4 +1,4 @@
-"""Headings, sentences and tables, once, for the terminal, and here as Markdown and HTML, with all they hold escaped."""
+"""Headings, sentences and tables, for terminals and here as Markdown and HTML with their content escaped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns whose cells look like numbers are aligned to the right."""
+    """A table. Columns of cells that look like numbers are aligned to the right."""
 
     header: Sequence[str]  # empty: no heads
     rows: Sequence[Sequence[str]]
@@ -34,7 +34,7 @@ class Table:
 
     @property
     def right(self) -> list[bool]:
-        """Which columns are aligned to the right."""
+        """Whether each column is aligned to the right."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self.header)
         return [bool(column) and all(map(_is_number, column)) for column in columns]
 
@@ -59,7 +59,7 @@ def as_markdown(blocks: Iterable[Block]) -> Iterator[str]:
 
 
 def as_html(blocks: Iterable[Block]) -> str:
-    """A fragment for a notebook."""
+    """An HTML fragment for a notebook."""
     return "\n".join(map(_html, blocks))
 
 
@@ -72,7 +72,7 @@ def _markdown_row(cells: Sequence[str], *, escaped: bool = False) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Nothing in it is taken for a link, HTML, emphasis or a cell's end."""
+    """The text escaped for Markdown, without links, HTML, emphasis or the end of a cell."""
     return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escape(" ".join(text.split()), quote=False))
 
 

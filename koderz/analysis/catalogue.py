@@ -1,4 +1,4 @@
-"""Every run of a results folder in a line: read off the summaries, and kept in an index that can be rebuilt.
+"""Every run of a results folder in a line, read from summaries and cached in an index that can be rebuilt.
 
 The index, `.runs.index` in the results folder, is a cache: a row is taken from it only where the file that
 it was read from still has the size and the time that it had then. A damaged one is made anew.
@@ -33,14 +33,14 @@ _VERSION = 12  # of how rows are read off; their fields are in `_form`
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The runs of a folder, newest first, and what is wrong with the files that could not be read."""
+    """The runs of a folder, newest first, and the errors of files that could not be read."""
 
     rows: list[RunRow]
     unreadable: list[str] = field(default_factory=list)
 
 
 def load_catalogue(results: Path) -> Catalogue:
-    """Every run in `results`, also those that go on or were cut off before they had a summary.
+    """Lists every run in `results`, also those without a summary, which still go on or were cut off.
 
     Nothing is raised for a damaged file: `unreadable` has a line for each.
     """
@@ -71,7 +71,7 @@ def _is_journal(stamp: Stamp) -> bool:
 
 
 class _Cached(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row, or why there is none, and the stamp of the files that it came from."""
+    """A row, or the reason for having none, with the stamp of the files that it was read from."""
 
     stamp: Stamp
     row: RunRow | None
@@ -79,11 +79,11 @@ class _Cached(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _Index = tuple[str, dict[str, _Cached]]
-"""Its form, and what it has of each run."""
+"""The format of the index, and its entry for each run."""
 
 
 def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
-    """Each run with what tells most of it: its summary, or its journal where that is newer.
+    """Each run with its most informative file: its summary, or its journal if that is newer.
 
     Paths are plain text here, and below: for each of 10,000 runs, a Path costs as much as the rest.
     """
@@ -101,7 +101,7 @@ def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
 
 
 def _newest(folder: str, summary: os.DirEntry[str] | None) -> tuple[str, Stamp] | None:
-    """None where both are gone meanwhile."""
+    """The newest file of a run and its stamp; None if both files are gone."""
     told = _stat(summary.path) if summary else None
     sinks = journal = None
     if folder:
@@ -137,7 +137,7 @@ def _content(path: str) -> bytes:
 
 
 def _as_it_goes(row: RunRow, folder: Path) -> RunRow:
-    """Only a run whose journal is newer than its summary can be going on, so only there the lock is looked at."""
+    """The row, marked as running if so. Only a run with a journal newer than its summary can be running."""
     working = (folder / "lock").exists() and is_locked(folder)
     return replace(row, status="running") if working else row
 
@@ -151,14 +151,14 @@ def _read_index(results: Path) -> dict[str, _Cached]:
 
 
 def _write_index(results: Path, entries: dict[str, _Cached]) -> None:
-    """A folder that can't be written is listed all the same, only more slowly the next time."""
+    """Writes the index. A folder that can't be written is still listed, only more slowly the next time."""
     with contextlib.suppress(OSError):
         write_whole(results / INDEX, [msgspec.msgpack.encode((_form(), entries))], durable=False)
 
 
 @cache
 def _form() -> str:
-    """What tells an index from one whose rows have other fields, or were read off otherwise."""
+    """The format of the index, which changes with the fields of its rows and the version of their reading."""
     return digest_of(f"{_VERSION} {type_info(_Cached)}")
 
 
@@ -184,9 +184,9 @@ def chosen(
 
 
 SORTS = {"started": "started", "rate": "rate", "cost": "cost", "time": "seconds", "model": "model"}
-"""What rows are put in order by: the newest, best, dearest or longest first; models by name."""
+"""The orders of rows: newest, best, dearest or longest first; models by name."""
 
 
 def ordered(rows: Sequence[RunRow], sort: str) -> list[RunRow]:
-    """By one of SORTS; `rows` are the newest first."""
+    """The rows in one of the orders SORTS; `rows` are the newest first."""
     return sorted(rows, key=attrgetter(SORTS[sort]), reverse=sort != "model")

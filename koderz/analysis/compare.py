@@ -1,4 +1,4 @@
-"""From the names that someone gives to what `compare` answers."""
+"""The command `compare` as a library: from names of runs to a comparison and the result of gates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from koderz.settings.registry import Registry
 COMPARISONS = Registry(
     "comparison", "koderz.comparisons", {"optimize": "koderz.systems.optimizers.analysis.comparison:compare_optimizers"}
 )
-"""By the mode of runs that are compared in a way of their own: functions of the folders of one run or two.
+"""Own comparisons, by the mode of runs: functions of the folders of one run or two.
 
 They take `arm` and `min_gain`, see `compare_runs` and `Gates`, and return what is `Compared`.
 """
@@ -33,7 +33,7 @@ They take `arm` and `min_gain`, see `compare_runs` and `Gates`, and return what 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What `compare` answers, such as a comparison of two sides or the standing of many; and what its gates say."""
+    """The answer of `compare`: a comparison of two sides or a leaderboard, with the result of its gates."""
 
     title: str
     told: Callable[[], Iterator[Block]]
@@ -44,18 +44,18 @@ class Compared:
     notes: Sequence[str] = ()  # on the gates
 
     def blocks(self) -> Iterator[Block]:
-        """What is to be read of it."""
+        """The answer as blocks to read."""
         yield from self.told()
         yield from map(Text, self.notes)
 
     def markdown(self) -> Iterator[str]:
-        """Lines for a CI job's summary page; what the gates say comes first."""
+        """The answer as Markdown for a CI job's summary page; the result of the gates comes first."""
         verdict = [Text(f"Gate failed: {why}") for why in self.shut]
         verdict += [Text(f"Warning: {self.caution}")] if self.caution else []
         return as_markdown([Heading(f"koderz: {self.title}"), *verdict, *self.blocks()])
 
     def document(self) -> Mapping[str, Any]:
-        """What JSON has."""
+        """The answer as JSON."""
         return {
             **self.found(),
             "gates_failed": list(self.shut),
@@ -75,7 +75,7 @@ def compare_runs(
     exact: bool = False,
     gates: Gates | None = None,
 ) -> Compared:
-    """Compares the runs named, or the last two that share tasks, by a measure: without one by their systems' own.
+    """Compares the named runs, or the last two that share tasks, by a measure (default: their systems' own).
 
     `exact` as in `koderz.compare`. Raises KoderzError for what can't be compared.
     """
@@ -122,7 +122,7 @@ def compare_runs(
 
 
 def _alone(side: Side, gates: Gates) -> Compared:
-    """What gates say of one arm that there is nothing to compare with. Raises KoderzError where none is asked."""
+    """The result of gates on a single arm. Raises KoderzError if no gate is asked for."""
     if not gates.are_asked:
         raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
     rows = partial(side_blocks, side)
@@ -130,7 +130,7 @@ def _alone(side: Side, gates: Gates) -> Compared:
 
 
 def own_answer(mode: str, folder: Path) -> Compared | None:
-    """What one run has come to, where runs of its mode are compared in a way of their own; None before it has."""
+    """The results of one run whose mode has a comparison of its own; None before it has results."""
     if COMPARISONS.has(mode):
         with suppress(KoderzError):
             own: Compared = COMPARISONS.find(mode)([folder])

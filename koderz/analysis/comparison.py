@@ -1,4 +1,4 @@
-"""Is B better than A, and where? One answer with its uncertainty, for the terminal, a file, a page and a gate."""
+"""The comparison of B with A: one answer with its uncertainty, for the terminal, a file, a page and a gate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Source = Summary | Path | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """What one side came to on the tasks that are compared: those in common, or all where there are none."""
+    """The figures of one side on the compared tasks: those in common, or all if there are none."""
 
     mean: float | None  # of the measure, over tasks, in its unit; None where nothing was judged
     success_rate: float | None  # per cent, the mean of the tasks' own rates; None where nothing was judged
@@ -56,7 +56,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A, the baseline, and B, the candidate, by one measure. Differences are B less A in its unit; of rates, points."""
+    """A, the baseline, and B, the candidate, by one measure. Differences are B less A in its unit; points for rates."""
 
     a: Side
     b: Side
@@ -95,13 +95,13 @@ class Comparison:
 
     @property
     def worse_by(self) -> float:
-        """How much worse B is, in the unit of the difference; below 0 where it is better."""
+        """The amount by which B is worse, in the unit of the difference; below 0 if it is better."""
         difference = self.difference or 0.0
         return -difference if self.measure.direction == "higher" else difference
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The verdict as one sentence."""
         if self.difference is None or self.p_holm is None:
             return "There is nothing to compare yet."
         corrected = f"{p_text(self.p_holm)}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
@@ -113,7 +113,7 @@ class Comparison:
 
     @property
     def scale(self) -> int:
-        """By which differences are multiplied: 100 of rates, which are told in points."""
+        """The factor of differences: 100 for rates, which are shown in points."""
         return 100 if self.measure.two_valued else 1
 
     def _repr_html_(self) -> str:
@@ -154,7 +154,7 @@ def of_sides(
 
 
 def corrected(each: Sequence[Comparison]) -> list[Comparison]:
-    """Comparisons that are made at once, with p-values and intervals corrected for how many they are.
+    """Comparisons made at once, with p-values and intervals corrected for their number.
 
     The p-values by Holm's procedure, the intervals by Bonferroni's, so that all hold together.
     """
@@ -180,7 +180,7 @@ def _corrected(one: Comparison, p_holm: float, count: int) -> Comparison:
 
 
 def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run]:
-    """The last two runs that share tasks, baseline first; a comparative run alone where no other shares its tasks.
+    """The last two runs that share tasks, baseline first; a comparative run alone if no other shares its tasks.
 
     Raises KoderzError where there are none.
     """
@@ -200,7 +200,7 @@ def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run
 
 
 def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, *, exact: bool = False) -> Comparison:
-    """Two arms, by task where they have tasks in common."""
+    """Compares two arms, paired by task if they have tasks in common."""
     matched = match(a, b, measure)
     scale = 100 if matched.measure.two_valued else 1
     paired = list(zip(matched.tasks, *matched.means(), strict=True)) if matched.paired else []

@@ -24,7 +24,7 @@ _MOST_CAUSES = 8
 
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
-    """Every arm compared, then what is said once: what differs between the runs."""
+    """The blocks of a comparison: every pair of arms, then the differences between the runs."""
     each = list(comparison.arms.values()) or [comparison]
     yield Text(f"A (baseline)  {_described(comparison.a)}")
     yield Text(f"B (candidate) {_described(comparison.b)}")
@@ -40,13 +40,13 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
 
 
 def side_blocks(side: Side) -> Iterator[Block]:
-    """One run alone."""
+    """The blocks of one run alone."""
     yield Text(_described(side))
     yield figures_table(side.run, side.arm)
 
 
 def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
-    """Standings, then the tests that tell some of them apart."""
+    """The blocks of a leaderboard: standings, then the tests that tell some of them apart."""
     success = board.measure.name == SUCCESS.name
     head = "Success rate" if success else named_average(board.measure)
     yield Table(
@@ -99,7 +99,7 @@ def _one(one: Comparison) -> Iterator[Block]:
 
 
 def _methods(one: Comparison) -> Iterator[Text]:
-    """What the intervals come from, and for how many at once they and the p-values are corrected."""
+    """The methods of intervals, and the numbers of tests for which they and the p-values are corrected."""
     if one.interval_holm_method:
         together = _together(one.alpha, one.at_once, "arms")
         yield Text(f"Interval of {_name(one.measure)}: {one.interval_holm_method}{together}.")
@@ -158,7 +158,7 @@ def _difference_cells(found: Difference, measure: Measure) -> list[str]:
 
 
 def _limits(interval: tuple[float, ...] | None, measure: Measure, *, signed: bool = False) -> str:
-    """Both ends; the word `points` stands once."""
+    """Both ends of an interval, with the word `points` once."""
     if interval is None:
         return ""
     low, high = (shown(limit, measure, signed=signed).removesuffix(" points") for limit in interval)

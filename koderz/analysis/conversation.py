@@ -1,4 +1,4 @@
-"""The texts of a conversation for people: what was said, what tools were called for, and what came of them.
+"""The texts of a conversation for people: messages, tool calls and their results.
 
 Messages are those of chat completions, or a client's request on any wire that the bridge speaks.
 """
@@ -17,7 +17,7 @@ from koderz.models.clients import ITEM, REQUEST
 from tracker.records import Call
 
 RESULT = "result"
-"""Who speaks where a tool's result stands."""
+"""The speaker of a tool's result."""
 
 _OUTPUT_CHARS = 4000  # of what a tool printed
 _FOLDED_CHARS = 200
@@ -33,14 +33,14 @@ _UNTOLD = {"role", "content", "type", "id", "status", "tool_calls", "tool_call_i
 
 
 class Said(NamedTuple):
-    """A text, and who says it: a role, or what kind of text it is."""
+    """A text and its speaker: a role, or the kind of text."""
 
     who: str
     text: str
 
 
 def told_asked(call: Call, messages: Iterable[Mapping[str, Any]]) -> Iterator[Said]:
-    """The texts of some messages of a call. Long outputs are cut, and what a client says of itself is a line."""
+    """The texts of messages of a call, with long outputs cut and a client's own system text in one line."""
     folds = is_of_client(call)
     for message in messages:
         for who, group in groupby(_texts(message), key=lambda said: said.who):
@@ -50,32 +50,32 @@ def told_asked(call: Call, messages: Iterable[Mapping[str, Any]]) -> Iterator[Sa
 
 
 def told_results(call: Call) -> list[str]:
-    """What a client's request says of the tools that the reply before it called for; of other calls nothing."""
+    """The tool results in a client's request that answer the previous reply; empty for other calls."""
     last = takewhile(lambda message: not is_own(message), reversed(call.messages if is_of_client(call) else ()))
     return [text for message in reversed([*last]) for who, text in _texts(message) if who == RESULT]
 
 
 def told_reply(call: Call, *, raw: bool = False) -> str:
-    """A model's reply: its text, `raw` with its reasoning, and the tools that it calls for with what they are given."""
+    """A model's reply: its text, with `raw` its reasoning, and its tool calls with their arguments."""
     said = str(call.reply if raw or call.text is None else call.text).strip()
     calls = (_called(each.get("function") or {}, "arguments") for each in call.tool_calls)
     return "\n\n".join(filter(None, [said, *calls])) or "(an empty reply)"
 
 
 def is_of_client(call: Call) -> bool:
-    """Whether it is another agent's request that the bridge has handed on."""
+    """Whether the call is another agent's request passed on by the bridge."""
     return bool(call.messages) and call.messages[0]["role"] == REQUEST
 
 
 def is_own(message: Mapping[str, Any]) -> bool:
-    """Whether a message is of the model that is asked."""
+    """Whether a message is the model's own."""
     if message["role"] == ITEM:
         return _kind(message["content"][0]) not in _RESULTS
     return bool(message["role"] == "assistant")
 
 
 def known_by(message: Mapping[str, Any]) -> int:
-    """The same for messages that say the same, wherever a client has its provider cache and whatever else it asks."""
+    """A key that is equal for messages of equal content, whatever a client adds for caching."""
     if message["role"] == REQUEST:
         return hash(REQUEST)
     content = message.get("content")
@@ -85,7 +85,7 @@ def known_by(message: Mapping[str, Any]) -> int:
 
 
 def shortened(text: str, most: int, where: str = _WHERE) -> str:
-    """The text without its middle where it has more characters; how many are left out, and where they are."""
+    """The text without its middle if longer than `most`, with a note on the omitted characters."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -99,7 +99,7 @@ def _folded(text: str) -> str:
 
 
 def _texts(message: Mapping[str, Any]) -> Iterator[Said]:
-    """What a message says, in its order."""
+    """The parts of a message, in order."""
     role, content = str(message["role"]), message.get("content")
     if role == REQUEST:
         return
@@ -131,7 +131,7 @@ def _kind(part: Any) -> str:
 
 
 def _flat(content: Any) -> str:
-    """The text of a part, or of many."""
+    """The text of a part, or of several."""
     if isinstance(content, list):
         return "\n".join(map(_flat, content))
     if not isinstance(content, Mapping):
@@ -140,14 +140,14 @@ def _flat(content: Any) -> str:
 
 
 def _tool(tool: Any) -> str:
-    """The name of a tool that is offered."""
+    """The name of an offered tool."""
     if not isinstance(tool, Mapping):
         return str(tool)
     return str((tool.get("function") or tool).get("name") or _kind(tool))
 
 
 def _called(call: Mapping[str, Any], field: str) -> str:
-    """A tool's name, and what it is given, a line each where that is short."""
+    """A tool's name and its arguments, a line each if short."""
     name, given = call.get("name"), call.get(field)
     if isinstance(given, str):
         with suppress(orjson.JSONDecodeError):  # of a free text

@@ -1,4 +1,4 @@
-"""How hard each task is across runs, how much luck is in it, and which models solve it."""
+"""The difficulty of tasks across runs, the disagreement of samples, and the models that solve each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Problem:
 
 
 def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Problem]:
-    """The tasks of these arms, hardest first: by the measure, then by what an experiment cost, then by name.
+    """The tasks of these arms, hardest first: by the measure, then by an experiment's cost, then by name.
 
     Tasks that have nothing of the measure come last. Raises KoderzError where there are no results at all.
     """
@@ -69,7 +69,7 @@ class Ranking:
 
 
 def rankings(sides: Sequence[Side], measure: str | None = None) -> list[Ranking]:
-    """The tasks of each suite for themselves: by the measure of that name, else by what the suite is summed up by.
+    """The rankings of suites, by the measure of that name, else by each suite's headline measure.
 
     Arms that have nothing of the latter, such as an unchanged baseline, are left out. Raises KoderzError where there
     are no results at all, or no measure of that name.
@@ -91,7 +91,7 @@ def rankings(sides: Sequence[Side], measure: str | None = None) -> list[Ranking]
 
 
 def ranking_blocks(found: Sequence[Ranking], limit: int) -> Iterator[Block]:
-    """A table for each suite, with its name where there are several."""
+    """A table for each suite, with its name if there are several."""
     for ranking in found:
         if len(found) > 1:
             yield Heading(ranking.suite)
@@ -99,7 +99,7 @@ def ranking_blocks(found: Sequence[Ranking], limit: int) -> Iterator[Block]:
 
 
 def flakiness(outcomes: Sequence[bool]) -> float:
-    """How far samples of one task disagree: the variance of one outcome, scaled so that a coin has 1."""
+    """The disagreement of samples of one task: the variance of one outcome, scaled to 1 for a coin."""
     share = sum(outcomes) / len(outcomes)
     return 4 * share * (1 - share)
 
@@ -107,7 +107,7 @@ def flakiness(outcomes: Sequence[bool]) -> float:
 def difficulty_blocks(
     problems: Sequence[Problem], limit: int | None = None, measure: Measure = SUCCESS, *, passed: bool = True
 ) -> Iterator[Block]:
-    """A table, and what of it is not shown. `passed`: whether experiments pass or fail."""
+    """A table, and a note on omitted rows. `passed`: whether experiments pass or fail."""
     listed = problems if limit is None else problems[:limit]
     rows = [_cells(problem, measure, passed=passed) for problem in listed]
     optional = [head for head in ("Runs", "Avg cost", "Avg iter.", "95% Wilson") if head in rows[0]]
@@ -145,7 +145,7 @@ def _problem(suite: str, task: str, judged: Sequence[tuple[Side, Result]], measu
 
 
 def _flakiness(judged: Sequence[tuple[Side, Result]]) -> float | None:
-    """The mean over arms that drew several samples; what differs between arms isn't luck."""
+    """The mean over arms with several samples; differences between arms don't count."""
     arms: dict[tuple[str, str], list[bool]] = defaultdict(list)
     for side, result in judged:
         arms[str(side.run.path), side.arm].append(result.success)
@@ -154,7 +154,7 @@ def _flakiness(judged: Sequence[tuple[Side, Result]]) -> float | None:
 
 
 def _cells(problem: Problem, measure: Measure, *, passed: bool) -> dict[str, str]:
-    """The cells of a problem's row by their heads."""
+    """The cells of a problem's row, by column head."""
     cells = {"Problem": problem.problem_id}
     if measure.name not in (SUCCESS.name, "iterations", "cost"):
         cells[named_average(measure)] = "" if problem.mean is None else shown(problem.mean, measure)

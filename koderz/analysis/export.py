@@ -37,7 +37,7 @@ _TYPES = {name: kind for kind, names in _KINDS.items() for name in names.split()
 
 
 def _columns(names: str) -> dict[str, type]:
-    """Columns with their types; what has no other is text."""
+    """Columns with their types; a column without a type is text."""
     return {name: _TYPES.get(name, str) for name in names.split()}
 
 
@@ -49,14 +49,14 @@ EXPERIMENT_COLUMNS = {
     **_columns("latency duration_seconds reason note program"),
     **_LIMITS,
 }
-"""A fault has the verdict "fault", a reason and no success. Costs are US dollars, times seconds."""
+"""The columns of experiments. A fault has the verdict "fault", a reason and no success."""
 ATTEMPT_COLUMNS = {
     **_IDENTITY,
     **_columns("attempt call passed verdict cause score metrics cost tokens_in tokens_out latency finish_reason"),
     **_columns("detail feedback program reply"),
     **_LIMITS,
 }
-"""Cost, tokens and latency are those of the judged reply's call alone."""
+"""The columns of attempts. Cost, tokens and latency are those of the judged reply's call alone."""
 _LONG = frozenset({"program", "reply", "detail", "feedback"})  # left out of Markdown
 _BATCH = 1000  # rows of a Parquet row group
 
@@ -100,7 +100,7 @@ def export(
 
 
 def arms_of(plan: Plan, arm: str | None) -> dict[str, str]:
-    """The arms that are wanted of a run: by name, each as an evaluator should know it."""
+    """The selected arms of a run, each with the name that an evaluator should see."""
     names = [each.name for each in plan.arms]
     if arm is not None:
         names = [arm_named(arm, names, plan.run_id or "the experiment")]
@@ -119,7 +119,7 @@ def _refuse_mixture(arms: Sequence[str]) -> None:
 def rows_of(
     folder: Path, arms: Container[str], *, attempts: bool = False, artifact: str | None = None
 ) -> Iterator[Row]:
-    """The rows of these arms of one run; values are exactly what was recorded."""
+    """The rows of these arms of one run, with values exactly as recorded."""
     experiments = Experiments(folder)
     plan = experiments.plan
     run = {
@@ -173,7 +173,7 @@ def _attempt(step: Step) -> dict[str, Any]:
 
 
 def _artifact(attempts: Sequence[Attempt], name: str | None, folder: Path) -> dict[str, str]:
-    """The artifact of the last of the attempts that has it, by its name; bytes that are no UTF-8 are in base64."""
+    """The artifact with this name from the last attempt that has it; bytes that are no UTF-8 are in base64."""
     having = [attempt.artifacts[name] for attempt in attempts if name in attempt.artifacts]
     if name is None or not having:
         return {}
@@ -205,7 +205,7 @@ def _csv(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
 
 
 def _cell(value: Any) -> Any:
-    """Text that a spreadsheet would run as a formula gets an apostrophe before it, as OWASP advises."""
+    """The cell. Text that a spreadsheet would run as a formula gets an apostrophe before it, as OWASP advises."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
@@ -240,7 +240,7 @@ def _parquet(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
 
 
 def _unicode(row: Row) -> dict[str, Any]:
-    """Without halves of characters, which UTF-8 has no bytes for."""
+    """The row without halves of surrogate pairs, which UTF-8 can't encode."""
     return {
         name: value.encode("utf-8", "backslashreplace").decode()
         if isinstance(value, str)
@@ -306,7 +306,7 @@ _WRITERS: Mapping[Format, Callable[[IO[bytes], Mapping[str, type]], AbstractCont
 
 
 def format_of(path: Path | None, given: str | None) -> Format:
-    """The format asked for, or that of the file's name. Raises KoderzError where neither says one."""
+    """The given format, or that of the file's name. Raises KoderzError if neither gives one."""
     name = given or (path.suffix.removeprefix(".") if path else "")
     for format_ in FORMATS:
         if name == format_:

@@ -1,4 +1,4 @@
-"""Why attempts failed, what iterating fixed, and what the solved tasks took."""
+"""Failures of attempts by cause, fixes by later attempts, and the use of tokens in solved tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracker.summary import Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """One cause of failed attempts, in the words of verdicts."""
+    """One cause of failed attempts, named as in verdicts."""
 
     cause: str
     attempts: int | None  # failed attempts of this cause; None where only outcomes are known
@@ -29,7 +29,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """One arm's failed attempts by cause, most frequent first, and what its solved tasks took."""
+    """One arm's failed attempts by cause, most frequent first, and the resources of its solved tasks."""
 
     causes: Sequence[Cause]
     from_attempts: bool  # false: there is no journal, so only how experiments ended is known
@@ -40,12 +40,12 @@ class Failures:
 
     @property
     def never_fixed(self) -> list[Cause]:
-        """The causes that no later attempt got over."""
+        """The causes that no later attempt fixed."""
         return [cause for cause in self.causes if cause.fixed == 0]
 
 
 def failures_of(side: Side) -> Failures:
-    """From the journal where it is there, else from how the experiments ended."""
+    """The failures of an arm, from its journal if it exists, else from the ends of experiments."""
     folder = side.run.folder
     results = side.results
     causes = _by_attempts(folder, side.arm, results) if folder else _by_outcome(results)
@@ -61,7 +61,7 @@ def failures_of(side: Side) -> Failures:
 
 
 def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Table:
-    """The causes of each named side, `most` of each at most; columns of which nothing is known are left out."""
+    """A table of causes for each named side, at most `most` of each; columns without data are left out."""
     rows = [
         [name, cause.cause]
         + ["" if n is None else str(n) for n in (cause.attempts, cause.experiments, cause.fixed, cause.ended)]
@@ -105,7 +105,7 @@ def _endings(results: Sequence[Result]) -> Counter[str]:
 
 
 def _failed_attempts(folder: Path, arm: str) -> Iterator[Attempt]:
-    """As last judged: a rescored attempt is in the journal twice."""
+    """The failed attempts as judged last; a rescored attempt is in the journal twice."""
     journal = folder / NAME
     spans = [entry.span for entry in load_index(journal) if entry.code == CODES["attempt"]]
     last: dict[tuple[str, int], tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""Export formats that suites, solvers and other packages own: a run in the form that another tool reads."""
+"""Export formats of suites, solvers and other packages: runs in the form that another tool reads."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ FORMATS = Registry(
 
 
 def own_format(name: str | None) -> Format | None:
-    """The format of that name; None for one of koderz' tables, which `koderz.analysis.export` writes."""
+    """The format with this name; None for one of koderz' tables, which `koderz.analysis.export` writes."""
     if name is None or name in TABLES or not FORMATS.has(name):
         return None
     return cast("Format", FORMATS.find(name))
 
 
 def takes_folder(format_: Format) -> bool:
-    """Whether it writes several files."""
+    """Whether the format writes several files."""
     return bool(getattr(format_, "is_folder", False))
 
 
 def write_own(format_: Format, folders: Sequence[Path], target: IO[bytes] | Path, *, arm: str | None = None) -> int:
-    """Writes these runs, or one arm of each, in a format of somebody's own. Returns how many experiments they have.
+    """Writes these runs, or one arm of each, in an own format. Returns the number of experiments.
 
     Raises KoderzError for an arm that a run doesn't have.
     """

@@ -1,4 +1,4 @@
-"""Gates for CI: what has to hold of B, the candidate, and the one line that says why it doesn't."""
+"""Gates for CI: requirements on B, the candidate, and the line that explains a failure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FEW_ALARMS = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gates:
-    """Those that are None or false are not asked for."""
+    """The gates to apply; None or false turns one off."""
 
     fail_on_regression: bool = False  # a drop that is significant
     max_drop: float | None = None  # points, or the unit of the measure that is compared
@@ -41,7 +41,7 @@ class Gates:
 
 
 def limits(given: Sequence[str]) -> dict[str, float]:
-    """Limits written as `MEASURE=VALUE`. Raises KoderzError for what isn't one."""
+    """Limits from texts `MEASURE=VALUE`. Raises KoderzError for anything else."""
     found = {}
     for text in given:
         name, _, value = text.partition("=")
@@ -53,7 +53,7 @@ def limits(given: Sequence[str]) -> dict[str, float]:
 
 
 def why_shut(gates: Gates, b: Side, comparison: Comparison | None) -> list[str]:
-    """Why B doesn't pass, a clause a gate; empty where it does.
+    """The reasons why B doesn't pass, a clause a gate; empty if it passes.
 
     `comparison` is against the baseline. Raises KoderzError where a gate can't be judged: B is still
     going or was cut short, has no results, shares no task with its baseline, or its price is unknown.
@@ -69,7 +69,7 @@ def why_shut(gates: Gates, b: Side, comparison: Comparison | None) -> list[str]:
 
 
 def caution_on(gates: Gates, b: Side) -> str:
-    """What is to be known of gates that judged less than was planned of B; empty where there is nothing."""
+    """A warning if gates judged fewer experiments of B than planned; empty otherwise."""
     run = b.run
     if not gates.are_asked or run.status == "complete" or not (_is_left(run) or run.faults):
         return ""
@@ -147,7 +147,7 @@ def _is_above(allowed: float, confidence: float | None, one: Comparison) -> bool
 
 
 def false_alarms(gates: Gates, comparison: Comparison | None) -> dict[str, float]:
-    """How often --max-drop shuts where A and B are equally good, by arm, on as many tasks with as many flips."""
+    """The probability that --max-drop fails although A and B are equally good, by arm, for as many tasks and flips."""
     if gates.max_drop is None or comparison is None:
         return {}
     found = {}
@@ -159,7 +159,7 @@ def false_alarms(gates: Gates, comparison: Comparison | None) -> dict[str, float
 
 
 def alarm_notes(gates: Gates, comparison: Comparison | None) -> Iterator[str]:
-    """What `false_alarms` says, a sentence an arm, and which gate has fewer."""
+    """A sentence for each arm on `false_alarms`, with a gate that has fewer."""
     alarms = false_alarms(gates, comparison)
     for arm, rate in alarms.items():
         of_arm = f" of {arm}" if len(alarms) > 1 else ""

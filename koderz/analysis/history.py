@@ -1,4 +1,4 @@
-"""What experiments of finished runs took: the likely figures of a plan like theirs."""
+"""The resources that experiments of finished runs took, as likely figures for a similar plan."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Result(msgspec.Struct):
     cost_by_tier: dict[str, float] | None = None
 
     def uses(self) -> Mapping[str, _Use]:
-        """Its calls and tokens by role; none where that isn't known."""
+        """Calls and tokens by role; empty if unknown."""
         if self.roles is not None:
             return self.roles
         if self.calls is None or (self.cost_by_tier or {}).keys() - {"local", "compute"}:
@@ -62,7 +62,7 @@ class _Arm(msgspec.Struct):
 
 
 class _Run(msgspec.Struct):
-    """What is needed of a summary; whatever else it holds is passed over unread."""
+    """The needed part of a summary; other fields are skipped unread."""
 
     config: dict[str, Any] = {}
     arms: dict[str, _Arm] = {}
@@ -80,7 +80,7 @@ class _Found(NamedTuple):
 
 
 def history_of(plan: Plan) -> History:
-    """What runs in the plan's results folder have taken that were of its suite, and of a model where it is."""
+    """The history of the plan: runs of its suite and models in its results folder."""
     runs: list[_Run] = []
     arms = {arm.solver.name for arm in plan.arms}
     seen = 0
@@ -103,7 +103,7 @@ def history_of(plan: Plan) -> History:
 
 
 def _is_alike(row: RunRow, plan: Plan, solvers: set[str]) -> bool:
-    """Whether a run may have arms like the plan's, as far as its line in the catalogue tells."""
+    """Whether a run may have arms like the plan's, judged by its line in the catalogue."""
     if row.suite != plan.record.suite or row.imported or row.run_id == plan.record.run_id:
         return False
     if row.mode in ("matrix", plan.record.mode):  # whose arms may go by names of their own
@@ -119,7 +119,7 @@ def _read(results: Path, run_id: str) -> _Run | None:
 
 
 def _found(run: _Run, plan: Plan, arm: Arm) -> _Found | None:
-    """The experiments of the arm's solver, of the simulated model only where it is asked now."""
+    """The experiments of the arm's solver; those of the simulated model only if it is asked now."""
     simulated = arm.record.simulated
     results = [
         result
@@ -150,7 +150,7 @@ def _equal(config: Mapping[str, Any], plan: Plan) -> bool:
 
 
 def _taken(results: Sequence[_Result], cells: Cells, runs: int, likeness: int) -> Taken:
-    """What the cells are likely to take by these experiments."""
+    """The prediction for the cells from these experiments."""
     values: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))  # by model and task
     for result in results:
         uses = _by_model(result, cells.arm)
@@ -167,7 +167,7 @@ def _taken(results: Sequence[_Result], cells: Cells, runs: int, likeness: int) -
 
 
 def _by_model(result: _Result, arm: Arm) -> dict[str, tuple[float, float, float]]:
-    """Calls and tokens in and out of an experiment, in the roles that the arm has."""
+    """Calls and tokens in and out of an experiment, by model, for the roles that the arm has."""
     found: dict[str, tuple[float, float, float]] = {}
     for role, use in result.uses().items():
         if model := arm.models.get(role):
@@ -177,7 +177,7 @@ def _by_model(result: _Result, arm: Arm) -> dict[str, tuple[float, float, float]
 
 
 def _amount(by_task: Mapping[str, list[list[float]]], model: str, cells: Cells, *, exact: bool) -> Amount:
-    """One model's. Where settings differ, prompts are as long as the plan's at least, and at most."""
+    """The prediction for one model. If settings differ, prompts are bounded by the plan's lengths."""
     price = cells.prices.get(model) or Price(0, 0)
     if not exact:
         count = sum(cells.samples.values())
@@ -196,7 +196,7 @@ def _amount(by_task: Mapping[str, list[list[float]]], model: str, cells: Cells, 
 
 
 def _figure(by_task: Mapping[str, Sequence[float]], cells: Cells) -> Figure:
-    """The sum over the cells: a task's own mean where it was there, else that of all; its range by Student's t."""
+    """The sum over the cells: a task's own mean if known, else the overall mean; its range by Student's t."""
     every = [value for values in by_task.values() for value in values]
     mean = fmean(every)
     means = {task: fmean(values) for task, values in by_task.items()}

@@ -1,4 +1,4 @@
-"""What a match of two sides lets one claim: a test, an interval and a power that fit the measure and the matching."""
+"""Inference on a match of two sides: the test, interval and power that fit the measure and the matching."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INTERVALS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """B less A of one measure, averaged over tasks, in its unit, with the interval that chance leaves it."""
+    """B less A in one measure, averaged over tasks, in its unit, with its interval."""
 
     a: float
     b: float
@@ -49,7 +49,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """B over A of a measure whose unit is times: geometric means over the tasks in common."""
+    """B over A in a measure whose unit is times: geometric means over the tasks in common."""
 
     a: float
     b: float
@@ -59,7 +59,7 @@ class Ratio:
 
 
 def method_of(matched: Matched, *, exact: bool = False) -> str:
-    """What the p-value comes from."""
+    """The name of the test behind the p-value."""
     if _is_mcnemars(matched):
         return _MCNEMAR if exact else _SCORE_TEST
     return _in_clusters(_METHODS[matched.kind], matched)
@@ -91,7 +91,7 @@ def mcnemar_of(matched: Matched) -> float | None:
 
 
 def means_of(matched: Matched) -> tuple[float, float] | None:
-    """A's mean and B's, over tasks, in the measure's unit; None where one has no results."""
+    """The means of A and B over tasks, in the measure's unit; None if one has no results."""
     if matched.kind == "nothing":
         return None
     before, after = matched.means()
@@ -99,24 +99,24 @@ def means_of(matched: Matched) -> tuple[float, float] | None:
 
 
 def is_shown(matched: Matched, p_value: float | None, alpha: float) -> bool:
-    """Whether a p-value is small enough, on enough tasks or clusters of them, to claim a difference."""
+    """Whether a p-value is small enough, on enough tasks or clusters, to claim a difference."""
     return p_value is not None and groups_of_smallest_side(matched) >= statistics.FEWEST_TASKS and p_value <= alpha
 
 
 def groups_of_smallest_side(matched: Matched) -> int:
-    """On how many tasks, or clusters of tasks, a claim rests."""
+    """The number of tasks, or clusters of tasks, on which a claim rests."""
     if matched.paired:
         return len(_groups(matched, matched.tasks))
     return min(len(_groups(matched, side)) for side in (matched.a, matched.b))
 
 
 def reason_for_none(matched: Matched) -> str | None:
-    """Why there is no interval of a difference, where that is known: all tasks are of one cluster."""
+    """The reason for having no interval of a difference, if known: all tasks are in one cluster."""
     return no_interval(matched.smallest_side, matched.cluster_count) or None
 
 
 def interval_of(matched: Matched, alpha: float, *, shown: bool) -> tuple[Interval, str] | None:
-    """Of the difference, in the measure's unit, with its method; None where there is too little to tell.
+    """The interval of the difference, in the measure's unit, and its method; None if there are too few tasks.
 
     It excludes 0 exactly where a difference is `shown`, see `is_shown`: an interval inverts a test of its own, which
     near alpha may say otherwise than the one that decides. Where that cuts or shortens it, its method says so.
@@ -151,7 +151,7 @@ def _in_clusters(method: str, matched: Matched) -> str:
 
 
 def score_interval(matched: Matched, confidence: float) -> Interval:
-    """Of the difference between two rates, as fractions, whatever a test says of it. Both sides have results."""
+    """The score interval of the difference between two rates, as fractions. Both sides need results."""
     z = statistics.normal_quantile((1 + confidence) / 2)
     if matched.paired:
         return intervals.tango(*_parted(matched, z), confidence)
@@ -168,7 +168,7 @@ def _bootstrapped(matched: Matched, confidence: float) -> Interval | None:
 
 
 def _parted(matched: Matched, z: float) -> tuple[float, float, float]:
-    """Tasks that only A and only B passed, and all. Of several samples or clusters: of the effective number of tasks.
+    """The numbers of tasks that only A and only B passed, and of all; effective numbers for samples or clusters.
 
     The chance that one sample of each parts is known from a task's rates, and how far the rates' differences lie
     apart says for how many single samples they count.
@@ -189,7 +189,7 @@ def _parted(matched: Matched, z: float) -> tuple[float, float, float]:
 
 
 def _passed(matched: Matched, by_task: Values, z: float) -> tuple[float, float]:
-    """Tasks that were passed, and all; of several samples or clusters: of the effective number of tasks."""
+    """The numbers of passed tasks and of all; effective numbers for several samples or clusters."""
     rates = [fmean(values) for values in by_task.values()]
     rate, groups = fmean(rates), _groups(matched, by_task)
     of_mean = statistics.standard_error(_of_groups(rates, groups)) ** 2
@@ -200,7 +200,7 @@ def _passed(matched: Matched, by_task: Values, z: float) -> tuple[float, float]:
 
 
 def probability_of(matched: Matched) -> float | None:
-    """That B's rate is the better one, as far as these tasks tell; None without results, and for other measures."""
+    """The probability that B's rate is the better one; None without results, and for other measures."""
     if matched.kind == "nothing" or not matched.measure.two_valued:
         return None
     z = statistics.normal_quantile(1 - statistics.ALPHA / 2)
@@ -213,7 +213,7 @@ def probability_of(matched: Matched) -> float | None:
 
 
 def smallest_of(matched: Matched, alpha: float, *, exact: bool = False) -> float | None:
-    """The smallest difference that so many tasks show, in the measure's unit; None where none can be told.
+    """The smallest difference that so many tasks can show, in the measure's unit; None if unknown.
 
     With one sample each it follows from the share of tasks that flipped, of which one more is taken to.
     """
@@ -233,12 +233,12 @@ def smallest_of(matched: Matched, alpha: float, *, exact: bool = False) -> float
 
 
 def discordance(flips: int, tasks: int) -> float:
-    """The share of tasks that flip, as so many flips in so many tasks let one expect; one more is taken to."""
+    """The expected share of tasks that flip, from the observed flips and one more."""
     return (flips + 1) / (tasks + 2)
 
 
 def error_of(matched: Matched) -> float:
-    """The standard error of the difference, by how far tasks, or clusters of them, lie apart."""
+    """The standard error of the difference, from how far tasks or clusters lie apart."""
     before, after = matched.means()
     if matched.paired:
         return statistics.standard_error(_of_groups(_less(after, before), _groups(matched, matched.tasks)))
@@ -247,7 +247,7 @@ def error_of(matched: Matched) -> float:
 
 
 def least_drop(matched: Matched, confidence: float) -> float | None:
-    """By how much B is worse at least, with a one-sided confidence, in the measure's unit; below 0: it may be better.
+    """The least by which B is worse, with one-sided confidence, in the measure's unit; below 0 it may be better.
 
     None on too few tasks to tell. Of rates it is the limit of `score_interval`, of other measures Student's.
     """
@@ -266,7 +266,7 @@ def least_drop(matched: Matched, confidence: float) -> float | None:
 
 
 def false_alarm(matched: Matched, allowed: float, confidence: float | None) -> float:
-    """How probable it is that B seems worse by more than `allowed` where it isn't at all, on tasks like these.
+    """The probability that B seems worse by more than `allowed` although it is equal, on tasks like these.
 
     With a confidence: that `least_drop` is more. Of rates with one sample a task all counts of flips are enumerated, of
     which as many are likely as here; else the difference is taken as normal, with the standard error that it has here.
@@ -289,7 +289,7 @@ def false_alarm(matched: Matched, allowed: float, confidence: float | None) -> f
 
 
 def differences_of(each: Sequence[Matched], alpha: float, *, exact: bool = False) -> dict[str, Difference]:
-    """By measure, those that both sides have: each tested, and all corrected together by Holm's procedure."""
+    """The differences in the measures that both sides have, each tested, and corrected together by Holm's procedure."""
     found = [(one, means, p) for one in each if (means := means_of(one)) and (p := p_of(one, exact=exact)) is not None]
     corrected = statistics.holm([p for _, _, p in found])
     differences = {}
@@ -303,7 +303,7 @@ def differences_of(each: Sequence[Matched], alpha: float, *, exact: bool = False
 
 
 def corrected_interval(matched: Matched, alpha: float, count: int, p_holm: float) -> tuple[Interval, str] | None:
-    """One of so many that hold all together with a confidence of 1 - alpha, with its method; None as for `interval_of`.
+    """One of `count` intervals that hold together with confidence 1 - alpha, and its method; None as `interval_of`.
 
     Each is of confidence 1 - alpha / count, and excludes 0 exactly where Holm's p shows a difference. Source: C. E.
     Bonferroni's inequality, which Holm's procedure refines; R. G. Miller, "Simultaneous statistical inference" (2nd
@@ -313,7 +313,7 @@ def corrected_interval(matched: Matched, alpha: float, count: int, p_holm: float
 
 
 def ratios_of(each: Sequence[Matched], alpha: float) -> dict[str, Ratio]:
-    """By measure, those of which both sides have tasks in common, and all values are above 0."""
+    """The ratios in the measures for which both sides have tasks in common and all values are above 0."""
     of_times = [one for one in each if one.measure.unit == TIMES and one.paired]
     return {
         one.measure.name: _ratio(one, alpha)
@@ -336,7 +336,7 @@ def _less(after: Sequence[float], before: Sequence[float]) -> list[float]:
 
 
 def _flips(before: Sequence[float], after: Sequence[float]) -> tuple[int, int]:
-    """Tasks that only A and only B passed."""
+    """The numbers of tasks that only A and only B passed."""
     pairs = [*zip(before, after, strict=True)]
     return sum(x > y for x, y in pairs), sum(x < y for x, y in pairs)
 
@@ -344,7 +344,7 @@ def _flips(before: Sequence[float], after: Sequence[float]) -> tuple[int, int]:
 # Values of tasks become one value a group of tasks that are drawn together: a cluster, or a task that has none.
 
 Groups = Sequence[Sequence[int]]
-"""Positions of tasks."""
+"""Groups of tasks, as their positions."""
 
 
 def _groups(matched: Matched, tasks: Iterable[str]) -> Groups:
@@ -363,12 +363,12 @@ def _of_groups(values: Sequence[float], groups: Groups) -> list[float]:
 
 
 def _totals(values: Sequence[float], groups: Groups) -> list[float]:
-    """The sum of each group, whose sign is as likely the other one where A and B are alike."""
+    """The sum of each group. If A and B are alike, each sign is equally likely."""
     return [math.fsum(values[task] for task in group) for group in groups]
 
 
 def _shuffled(matched: Matched) -> tuple[list[float], list[float]]:
-    """By how much each group of A's and of B's lies off the mean of all, which any side's may."""
+    """The deviations of A's and B's groups from the common mean, exchangeable between the sides."""
     before, after = matched.means()
     mean = fmean([*before, *after])
     of_a, of_b = (

@@ -24,7 +24,7 @@ _HALVINGS = 60  # of an interval of at most 2: down to what a float can tell
 
 
 def tango(a_only: float, b_only: float, tasks: float, confidence: float = 1 - ALPHA) -> Interval:
-    """Interval of the difference between the rates of A and B on the same tasks, as fractions.
+    """The interval of the difference between the rates of A and B on the same tasks, as fractions.
 
     From the tasks that only A and only B passed, of all; counts need not be whole. It is what Tango's score test
     doesn't reject, which at a difference of 0 is McNemar's without his correction. Source: T. Tango, "Equivalence
@@ -41,7 +41,7 @@ def tango(a_only: float, b_only: float, tasks: float, confidence: float = 1 - AL
 
 
 def newcombe(a: float, a_tasks: float, b: float, b_tasks: float, confidence: float = 1 - ALPHA) -> Interval:
-    """Interval of b/b_tasks - a/a_tasks for different tasks, as fractions; counts need not be whole.
+    """The interval of b/b_tasks - a/a_tasks for different tasks, as fractions; counts need not be whole.
 
     Source: R. G. Newcombe, "Interval estimation for the difference between independent proportions: comparison
     of eleven methods", Statist. Med. 17 (1998), 873-890, method 10.
@@ -55,7 +55,7 @@ def newcombe(a: float, a_tasks: float, b: float, b_tasks: float, confidence: flo
 
 
 def bootstrap_mean(values: Sequence[float], confidence: float = 1 - ALPHA) -> Interval | None:
-    """Interval of the mean of `values`, one a task; None below `FEWEST_TO_RESAMPLE`, and where all are the same.
+    """The interval of the mean of `values`, one a task; None below `FEWEST_TO_RESAMPLE`, or if all are equal.
 
     BCa. Sources: B. Efron, "Better bootstrap confidence intervals", JASA 82 (1987), 171-185; for several samples and
     clusters: A. C. Davison & D. V. Hinkley, "Bootstrap methods and their application" (1997), 5.3.2 and 3.8; with
@@ -66,7 +66,7 @@ def bootstrap_mean(values: Sequence[float], confidence: float = 1 - ALPHA) -> In
 
 
 def bootstrap_difference(a: Sequence[float], b: Sequence[float], confidence: float = 1 - ALPHA) -> Interval | None:
-    """Interval of mean(b) - mean(a) over different tasks, one value a task; None as for `bootstrap_mean`.
+    """The interval of mean(b) - mean(a) over different tasks, one value a task; None as for `bootstrap_mean`.
 
     Each side is resampled on its own (Davison & Hinkley, 3.2).
     """
@@ -74,7 +74,7 @@ def bootstrap_difference(a: Sequence[float], b: Sequence[float], confidence: flo
 
 
 def _falls_to(target: float, score: Callable[[float], float], low: float, high: float) -> float:
-    """Where a score that falls between low and high is `target`."""
+    """The point between low and high at which a falling score is `target`."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if score(middle) > target else (low, middle)
@@ -82,7 +82,7 @@ def _falls_to(target: float, score: Callable[[float], float], low: float, high: 
 
 
 def _bca(sides: Sequence[Sequence[float]], confidence: float) -> Interval | None:
-    """Of the sum of the sides' means."""
+    """The BCa interval of the sum of the sides' means."""
     import numpy as np
     from scipy.stats import norm, t
 
@@ -103,7 +103,7 @@ def _bca(sides: Sequence[Sequence[float]], confidence: float) -> Interval | None
 
 @lru_cache(maxsize=4)
 def _sums(sides: tuple[tuple[float, ...], ...]) -> NDArray[np.float64]:
-    """The sums of means of resamples; an interval alone and the one that is corrected for others need the same."""
+    """The sums of means of resamples, cached since a plain and a corrected interval need the same ones."""
     import numpy as np
 
     found: NDArray[np.float64] = np.sum(

@@ -1,4 +1,4 @@
-"""Many runs in one table: by success rate, with intervals, and which of the differences are more than chance."""
+"""Many runs in one table: success rates with intervals, and the differences that are more than chance."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ _FIGURES = (
 
 
 def row_of(side: Side) -> Mapping[str, Any]:
-    """What a side comes to, for JSON."""
+    """The figures of a side as JSON."""
     figures, run = side.figures, side.run
     return {
         "run_id": run.run_id,

@@ -1,4 +1,4 @@
-"""What results are compared by: success, a score, what they took, and every metric of a suite's own."""
+"""The measures of results: success, score, costs, and a suite's own metrics."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _OF_PROGRAMS = {name: Measure(name=name, direction="lower", unit="s") for name i
 
 
 def value_of(result: Result, measure: str) -> float | None:
-    """None where the result doesn't have it."""
+    """The result's value of a measure; None if it has none."""
     value = getattr(result, measure) if measure in _OF_EVERY_RUN else (result.metrics or {}).get(measure)
     return None if value is None else float(value)
 
 
 def declared(runs: Iterable[Summary]) -> dict[str, Measure]:
-    """What every run is measured by, and what the suites of these declare."""
+    """The measures of every run, and those that the suites of these runs declare."""
     own = {measure.name: measure for run in runs for measure in run.measures}
     return _OF_EVERY_RUN | {name: own[name] for name in own if name == "score" or name not in _OF_EVERY_RUN}
 
 
 def headline_measure(run: Summary) -> Measure:
-    """The measure that the arms of a run are summed up by."""
+    """The measure by which the arms of a run are summed up."""
     return declared([run]).get(run.headline.measure, SUCCESS)
 
 
 def usual_measure(runs: Iterable[Summary], *, ranked: bool = False) -> str:
-    """The measure by which runs are compared where none is named; success where their systems differ in it.
+    """The default measure for comparing runs; success if their systems differ in it.
 
     Two sides are set against each other by what passes, where experiments pass or fail; many are `ranked` by what
     their arms are summed up by.
@@ -52,14 +52,14 @@ def usual_measure(runs: Iterable[Summary], *, ranked: bool = False) -> str:
 
 
 def measures_of(runs: Sequence[Summary]) -> dict[str, Measure]:
-    """Those, and the metrics that no suite declares, of which higher is taken for better but for what programs take."""
+    """Declared measures, then undeclared metrics. Higher counts as better for the latter, except CPU and wall time."""
     metrics = {name for run in runs for result in run.results for name in result.metrics or {}}
     usual = {name: Measure(name=name, direction="higher") for name in sorted(metrics)}
     return usual | {name: _OF_PROGRAMS[name] for name in usual.keys() & _OF_PROGRAMS.keys()} | declared(runs)
 
 
 def measure_named(name: str, runs: Sequence[Summary]) -> Measure:
-    """The measure that is meant. Raises KoderzError where no result has one of that name."""
+    """The measure with this name. Raises KoderzError if no result has one."""
     known = measures_of(runs)
     if name not in known:
         raise KoderzError(f"no result has a measure {name!r}; choose from {', '.join(known)}")
@@ -67,18 +67,18 @@ def measure_named(name: str, runs: Sequence[Summary]) -> Measure:
 
 
 def named_average(measure: Measure) -> str:
-    """What a column of averages of it is called."""
+    """The heading of a column of averages of the measure."""
     how = {"geometric": "GM", "median": "Median"}.get(measure.averaged, "Avg")
     return f"{how} {measure.name}"
 
 
 def summed_up(value: float, measure: Measure) -> str:
-    """An average with its measure, for where several measures stand below each other: `speedup_base 2.05 times`."""
+    """An average with the name of its measure, for lists of several measures: `speedup_base 2.05 times`."""
     return f"{measure.name} {shown(value, measure)}".removesuffix(" share")
 
 
 def shown(value: float, measure: Measure, *, signed: bool = False) -> str:
-    """A mean of it, or a difference of means, as people read it: `71.3%`, `+4.2 points`, `$0.00120`, `1.25 s`."""
+    """A mean, or a difference of means, as text: `71.3%`, `+4.2 points`, `$0.00120`, `1.25 s`."""
     sign = ("-" if value < 0 else "+") if signed else "-" if value < 0 else ""
     size = abs(value)
     if measure.two_valued:

@@ -1,4 +1,4 @@
-"""What whoever reads a comparison has to know before believing it, and what differs between the runs."""
+"""Warnings for readers of a comparison, and the differences between the runs' settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})
 
 
 def notes_on(a: Side, b: Side, matched: Matched) -> list[str]:
-    """One sentence each."""
+    """The warnings about a comparison, one sentence each."""
     return [
         *_on_measure(a, b, matched),
         *_on_pairing(matched),
@@ -100,7 +100,7 @@ def _on_side(name: str, side: Side) -> Iterator[str]:
 
 
 def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Each name with its two values where they are not the same; None for one that is missing. Nested by dots."""
+    """The names with two different values; None for a missing value. Nested names are joined by dots."""
     flat_a, flat_b = _flat(a), _flat(b)
     return {
         name: (flat_a.get(name), flat_b.get(name))

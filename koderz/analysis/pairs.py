@@ -1,4 +1,4 @@
-"""Two sets of results side by side: by task where they have tasks in common, each on its own where not."""
+"""Two sets of results side by side: paired by task if they have tasks in common, else each on its own."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class Side:
 
     @property
     def label(self) -> str:
-        """Its run, and its arm where the run has several."""
+        """The run's name, with the arm if the run has several."""
         return f"{self.run.name} {self.arm}" if len(self.run.arms) > 1 else self.run.name
 
     @property
     def solver(self) -> str:
-        """The solver of this arm, which has its name unless something tells it from others."""
+        """The solver of this arm; the arm's name contains it, and more if needed to tell arms apart."""
         return next((result.solver for result in self.results if result.solver), self.arm)
 
     @property
     def model(self) -> str:
-        """The model that answers in this arm."""
+        """The model in the role `main` of this arm."""
         return next((result.model for result in self.results if result.model), self.run.model)
 
     @property
     def simulated(self) -> bool:
-        """Whether it asks the simulated model."""
+        """Whether the arm uses the simulated model."""
         return self.run.is_simulated(self.arm)
 
     @property
     def is_real(self) -> bool:
-        """Whether it asks a real model. Arms that ask none, such as a human's patch, are neither."""
+        """Whether the arm uses a real model. An arm without models, such as a human's patch, is neither."""
         return not self.simulated and self.model != NOBODY
 
     @property
@@ -66,22 +66,22 @@ class Side:
 
     @property
     def measure(self) -> Measure:
-        """What it is summed up by."""
+        """The measure by which the arm is summed up."""
         return headline_measure(self.run)
 
     @property
     def average(self) -> Mean | None:
-        """Of that measure where it isn't success; None where it has nothing of it."""
+        """The mean of that measure if it isn't success; None if the arm has no values."""
         return self.figures.measures.get(self.measure.name)
 
     @property
     def is_summed_up(self) -> bool:
-        """Whether it has what it is summed up by."""
+        """Whether the arm has values of the measure by which it is summed up."""
         return self.measure is SUCCESS or self.average is not None
 
     @property
     def faults(self) -> int:
-        """How many experiments of this arm could not be judged."""
+        """The number of this arm's experiments that could not be judged."""
         return self.run.faults_of(self.arm)
 
     def by_task(self) -> dict[str, list[Result]]:
@@ -92,7 +92,7 @@ class Side:
         return tasks
 
     def values(self, measure: Measure) -> dict[str, list[float]]:
-        """What the results of each task have of a measure; tasks that have nothing are left out."""
+        """The values of a measure, by task; tasks without a value are left out."""
         tasks: dict[str, list[float]] = {}
         for result in self.results:
             if (value := value_of(result, measure.name)) is not None:
@@ -100,13 +100,13 @@ class Side:
         return tasks
 
     def mean(self, measure: Measure) -> Mean | None:
-        """Over its results; None where none has the measure."""
+        """The mean of a measure over the results; None if none has it."""
         values = self.values(measure)
         return mean_of(values, measure, clusters_of(self.results)) if values else None
 
 
 Values = Mapping[str, Sequence[float]]
-"""Of one measure: by task, those of its samples."""
+"""Values of one measure: those of the samples, by task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Matched:
 
     @property
     def cluster_count(self) -> int | None:
-        """In how many clusters the tasks are that are compared; None where each stands alone."""
+        """The number of clusters among the compared tasks; None if each task stands alone."""
         return count_of(self.tasks if self.paired else {*self.a, *self.b}, self.clusters)
 
     @property
@@ -131,17 +131,17 @@ class Matched:
 
     @property
     def smallest_side(self) -> int:
-        """On how many tasks a claim rests."""
+        """The number of tasks on which a claim rests."""
         return len(self.tasks) if self.paired else min(len(self.a), len(self.b))
 
     def means(self) -> tuple[list[float], list[float]]:
-        """One value a task, the mean of its samples: of the tasks in common, or where there are none, of all."""
+        """One value a task, the mean of its samples: for the tasks in common, or if there are none, for all."""
         of_a, of_b = (self.tasks, self.tasks) if self.paired else (self.a, self.b)
         return [fmean(self.a[task]) for task in of_a], [fmean(self.b[task]) for task in of_b]
 
 
 def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
-    """The tasks that both have a value of."""
+    """The values of both sides, matched by task."""
     clusters = clusters_of(b.results) | clusters_of(a.results)  # an older run doesn't tell its own
     return matched(measure, a.values(measure), b.values(measure), clusters)
 
@@ -157,7 +157,7 @@ def matched(measure: Measure, a: Values, b: Values, clusters: Clusters = Mapping
 def pairs_to_compare(
     runs: Sequence[Run], arm: str | None = None, *, allow_simulated: bool = False
 ) -> list[tuple[Side, Side]]:
-    """The pairs of two runs, or of one run's own arms, which may be none.
+    """The pairs of arms of two runs, or of one run's own arms, which may be none.
 
     Without `arm`, simulated arms give way to real ones. Arms of one run that have nothing of what they are summed up
     by, such as unchanged code, are left out. Raises KoderzError for an arm that isn't there, and, unless
@@ -175,17 +175,17 @@ def pairs_to_compare(
 
 
 def _summed_up(sides: Sequence[Side]) -> list[Side]:
-    """The sides that have what they are summed up by, if any has."""
+    """The sides with values of their headline measure, if any has."""
     return [side for side in sides if side.is_summed_up] or list(sides)
 
 
 def believed(sides: Sequence[_Side]) -> list[_Side]:
-    """The sides without those that are simulated, if any of them is real."""
+    """The sides without simulated ones, if any is real."""
     return [side for side in sides if not side.simulated] if any(side.is_real for side in sides) else list(sides)
 
 
 def refuse_simulated(pairs: Iterable[tuple[Side, Side]]) -> None:
-    """Raises KoderzError where a simulated arm stands against a real one."""
+    """Raises KoderzError if a simulated arm is paired with a real one."""
     for a, b in pairs:
         for one, other in ((a, b), (b, a)):
             if one.simulated and other.is_real:
@@ -196,13 +196,13 @@ def refuse_simulated(pairs: Iterable[tuple[Side, Side]]) -> None:
 
 
 def _across(a: Sequence[Side], b: Sequence[Side]) -> list[tuple[Side, Side]]:
-    """Arm by arm where two runs share arms, else their last ones."""
+    """The pairs of arms that two runs share, else their last arms."""
     of_b = {side.arm: side for side in b}
     return [(side, of_b[side.arm]) for side in a if side.arm in of_b] or [(a[-1], b[-1])]
 
 
 def _within(run: Run, among: Sequence[str], wanted: Collection[str]) -> list[tuple[Side, Side]]:
-    """Each wanted arm beside its baseline: the arms that name one among these, else all but the first beside that."""
+    """Each selected arm with its baseline: arms that name one, else all but the first with the first."""
     first, *others = among
     named = {name: run.arms[name].baseline for name in among if run.arms[name].baseline in among}
     pairs = (named or dict.fromkeys(others, first)).items()
@@ -210,14 +210,14 @@ def _within(run: Run, among: Sequence[str], wanted: Collection[str]) -> list[tup
 
 
 def sides_of(run: Run, arm: str | None = None) -> list[Side]:
-    """Every arm of a run, or the one asked for."""
+    """Every arm of a run, or the named one."""
     return [Side(run, name) for name in ([_arm(run, arm)] if arm is not None else run.arms)]
 
 
 def chosen_sides(
     names: Sequence[str], results: Path, *, arm: str | None = None, allow_simulated: bool = False
 ) -> tuple[list[Side], list[str]]:
-    """The arms of the runs named, else of all; and what was left out of those or is still going, a sentence each.
+    """The arms of the named runs, else of all; and a sentence for each that was left out or still goes on.
 
     Without names, simulated runs give way to real ones and files that can't be read to those that can; with
     names, both are a KoderzError. So is an arm that no run has.
@@ -235,7 +235,7 @@ def chosen_sides(
 
 
 def arm_named(name: str, arms: Collection[str], run: str) -> str:
-    """The arm that is meant, however its dashes are written. Raises KoderzError where the run has none of that name."""
+    """The arm with this name, whichever dashes are written. Raises KoderzError if the run has none."""
     for solver in arms:
         if solver.replace("_", "-") == name.replace("_", "-"):
             return solver

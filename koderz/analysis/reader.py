@@ -1,4 +1,4 @@
-"""A summary file, checked as it is read: whatever is wrong with it is one sentence that says where and what to do."""
+"""Reads and checks a summary file; an error is one sentence that says where it is and what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOLERANCE = 0.06  # points: older files round their rates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Claims:
-    """What a file says that its results come to."""
+    """The figures that a file states for its results."""
 
     total_problems: int | None = None
     successes: int | None = None
@@ -43,14 +43,14 @@ class _Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """Which arms a comparative run is about; how they compare is worked out from their results."""
+    """The arms of a comparative run; their comparison is computed from their results."""
 
     arms: tuple[str, str] = USUAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """A summary file; what older ones lack has a default."""
+    """A summary file. Fields that older files lack have defaults."""
 
     run_id: str | None = None
     mode: str | None = None
@@ -80,7 +80,7 @@ class _File:
     arms: dict[str, _Arm] = field(default_factory=dict)
 
     def arms_of(self, path: Path) -> dict[str, Arm]:
-        """The arms by name. Raises KoderzError where an arm's figures contradict its results."""
+        """The arms by name. Raises KoderzError if an arm's figures contradict its results."""
         found = dict(self.arms)
         if self.zero_shot:
             found["zero-shot"] = self.zero_shot
@@ -102,7 +102,7 @@ _TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(S
 
 
 def read_summary(path: Path) -> Summary:
-    """The file as it stands. Raises KoderzError where it is unreadable, damaged, foreign or of a newer version."""
+    """The summary in a file. Raises KoderzError if it is unreadable, damaged, foreign or of a newer version."""
     try:
         data = read_all(path, 1024 * MB)
     except OSError as error:
@@ -146,7 +146,7 @@ def _foreign(path: Path) -> KoderzError:
 
 
 def _remedy(path: Path) -> str:
-    """What to do about a bad file: where its journal is, it can be written anew."""
+    """Advice on a bad file: if its journal exists, it can be written anew."""
     folder = path.with_suffix("")
     if (folder / NAME).exists():
         return f"write it again from its journal: koderz benchmark resume {folder.name}"
@@ -180,7 +180,7 @@ def _refuse_twins(path: Path, results: Sequence[Result]) -> None:
 
 
 def _results(arm: str, rows: Sequence[Result], model: str) -> Iterator[Result]:
-    """The rows with what older files leave out. Rows of one task that name no sample are its samples in order."""
+    """The rows, completed for older files. Rows of one task without samples are its samples in order."""
     seen: Counter[str] = Counter()
     for row in rows:
         usual = {

@@ -1,4 +1,4 @@
-"""A run in a line: read off its summary without whatever a line doesn't need, or off a journal that has none yet."""
+"""A run in a line, read from the needed fields of its summary, or from its journal if it has no summary yet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracker.records import PASSES, PASSING, Headline, Measure
 
 
 class Average(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an arm is summed up by where that isn't its success rate."""
+    """The average that stands for an arm whose headline isn't its success rate."""
 
     measure: Measure
     mean: float
@@ -20,7 +20,7 @@ class Average(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ArmRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What one arm came to."""
+    """The figures of one arm."""
 
     solver: str  # the arm's name
     judged: int
@@ -60,7 +60,7 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def rate(self) -> float:
-        """Per cent, of the last arm: that of a comparative run is the iterative one. -1 where there is none."""
+        """The success rate in per cent of the last arm, the iterative one of a comparative run; -1 if there is none."""
         if self.headline.measure != PASSES:
             return -1.0
         rate = self.arms[-1].rate if self.arms else None
@@ -102,7 +102,7 @@ class _Paid(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    """What a line needs of a summary; whatever else it holds is passed over unread."""
+    """The fields of a summary that a line needs; other fields are skipped unread."""
 
     run_id: str
     mode: str
@@ -128,12 +128,12 @@ _HEAD = msgspec.json.Decoder(_Head)
 
 
 def row_of_summary(data: bytes, sinks: Mapping[str, str]) -> RunRow:
-    """Raises msgspec.DecodeError where it is no summary, UnicodeDecodeError where it is no text."""
+    """The row of a summary file. Raises msgspec.DecodeError or UnicodeDecodeError for any other file."""
     return _row(_HEAD.decode(data), sinks)
 
 
 def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
-    """Of a run that goes on, or was cut off: as far as it came. Raises JournalError for a damaged one."""
+    """The row of an unfinished run, from its journal. Raises JournalError if that is damaged."""
     from tracker.summary import summarize
 
     return _row(msgspec.convert(summarize(journal.parent), _Head, from_attributes=True), sinks)
@@ -194,7 +194,7 @@ def _arm(solver: str, found: _Figures, simulated: bool, average: Average | None)
 
 
 def _average(head: _Head, found: _Figures) -> Average | None:
-    """Of the measure of the headline, where that isn't success."""
+    """The average of the headline measure, if that isn't success."""
     named = head.headline.measure
     mean = found.measures.get(named)
     measure = next((each for each in head.measures if each.name == named), None)

@@ -1,4 +1,4 @@
-"""A run as headings, sentences and tables: what a notebook shows, and its breakdown wherever that is shown."""
+"""A run as headings, sentences and tables, for notebooks, and its breakdown for all displays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTIONAL = ("Seconds", "95%", "Depth", "Cost $")
 
 
 def run_blocks(run: Run) -> Iterator[Block]:
-    """Its arms with their figures, and why experiments failed."""
+    """The blocks of a run: its arms with their figures, and the causes of failures."""
     yield Heading(run.name)
     yield from map(Text, run.cautions)
     for name, arm in run.arms.items():
@@ -34,7 +34,7 @@ def run_blocks(run: Run) -> Iterator[Block]:
 
 
 def figures_table(run: Run, arm: str) -> Table:
-    """What one arm came to: success, then what its suite measures besides, then what it took."""
+    """A table of one arm: success, the suite's measures, and costs."""
     figures = run.arms[arm].summary
     interval, method = figures.success_rate_interval, figures.success_rate_interval_method
     cells = {"Success rate": rate_of(figures)}
@@ -58,13 +58,13 @@ def figures_table(run: Run, arm: str) -> Table:
 
 
 def rate_of(figures: Figures) -> str:
-    """A success rate with what it is of."""
+    """A success rate with its counts."""
     judged = figures.total_problems
     return f"{figures.rate:.1f}% ({figures.successes}/{judged})" if judged else "no results"
 
 
 def breakdown_blocks(slices: Sequence[Slice]) -> Iterator[Block]:
-    """What each figure is, and a table of them."""
+    """A legend, and the table of slices."""
     yield Text("By arm and task; cost, calls, depth, tokens and seconds of a task: median / p95")
     if clusters := slices[0].clusters:
         yield Text(f"Tasks are in {clusters} cluster{'s' * (clusters > 1)}, which the intervals take into account.")
@@ -74,7 +74,7 @@ def breakdown_blocks(slices: Sequence[Slice]) -> Iterator[Block]:
 
 
 def breakdown_rows(slices: Sequence[Slice]) -> Iterator[Sequence[str]]:
-    """A row for each slice; the first of several arms says what they are about."""
+    """A row for each slice; the first of several arms has the slice's name."""
     for (by, value), same in groupby(slices, key=lambda one: (one.by, one.value)):
         for number, one in enumerate(same):
             yield (

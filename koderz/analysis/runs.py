@@ -1,4 +1,4 @@
-"""Runs read back for analysis: a summary file, of this koderz or an older one, or a journal that is still growing."""
+"""Runs read back for analysis: from a summary file, also an older one, or a journal that is still growing."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Run(Summary):
 
     @property
     def name(self) -> str:
-        """What to call it: its id, or what it was read from."""
+        """A name for the run: its id, or that of its file."""
         return self.run_id or self.path.stem
 
     @property
     def model(self) -> str:
-        """The models that answer, as they were asked for."""
+        """The models in the role `main`, as named by the user."""
         return ", ".join(self.config.get("models") or ()) or str(self.config.get("local_model") or "unknown")
 
     @property
@@ -43,35 +43,35 @@ class Run(Summary):
 
     @property
     def source(self) -> str:
-        """Where its tasks come from: the file or folder that was named for them, else the suite."""
+        """The source of its tasks: the name of the given file or folder, else the suite."""
         dataset = self.config.get("dataset")
         return Path(dataset).name if isinstance(dataset, str) and not self.generated else self.suite
 
     @property
     def is_going(self) -> bool:
-        """Whether there may be more results later."""
+        """Whether more results may come."""
         return self.status in (GOING, "unfinished")
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether it ended before all that was planned had, so that it can be resumed."""
+        """Whether it ended before all planned experiments, so that it can be resumed."""
         left = self.planned - len(self.results) - len(self.faults)
         return self.status in _CUT_SHORT or (self.status == "incomplete" and left > 0)
 
     @property
     def progress(self) -> str:
-        """Where it stands, to be said after its name: `is stopped: 3 of 10 experiments are judged`."""
+        """A phrase on its state, to follow its name: `is stopped: 3 of 10 experiments are judged`."""
         state = _STATES.get(self.status, f"is {self.status}")
         return f"{state}: {len(self.results)} of {self.planned} experiments are judged"
 
     @property
     def folder(self) -> Path | None:
-        """Where its journal lies, if that is there."""
+        """The folder of its journal, if that exists."""
         folder = self.path if self.path.is_dir() else self.path.with_suffix("")
         return folder if (folder / NAME).exists() else None
 
     def faults_of(self, arm: str) -> int:
-        """How many experiments of an arm could not be judged."""
+        """The number of an arm's experiments that could not be judged."""
         return len(self.faulted(arm))
 
     def faulted(self, arm: str) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ class Run(Summary):
 
 
 def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = False) -> list[Run]:
-    """The runs meant by ids, beginnings of ids, files, `latest` and `latest~1`.
+    """The runs named by ids, prefixes of ids, files, `latest` and `latest~1`.
 
     Raises KoderzError for a name that fits none or several, for what can't be read, where generated and published
     tasks are mixed, and where simulated and real runs are without `allow_simulated`.
@@ -96,7 +96,7 @@ def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = Fals
 
 
 def run_paths(results: Path) -> list[Path]:
-    """Every run, oldest first: its folder, or its summary where there is no journal."""
+    """Every run, oldest first: its folder, or its summary if there is no journal."""
     folders = run_folders(results)
     ids = {folder.name for folder in folders}
     names = os.listdir(results) if results.is_dir() else ()  # noqa: PTH208 of 10,000 runs, Paths take the longest
@@ -106,7 +106,7 @@ def run_paths(results: Path) -> list[Path]:
 
 
 def find(results: Path, name: str) -> Path:
-    """The run's folder, or the summary file that `name` is. Raises KoderzError where that is none or several."""
+    """The run's folder, or the summary file `name`. Raises KoderzError if it names none or several."""
     given, exact = Path(name), results / name
     if given.suffix == ".json":
         folder = given.with_suffix("")
@@ -118,7 +118,7 @@ def find(results: Path, name: str) -> Path:
 
 
 def load_run(path: Path) -> Run:
-    """The run in a folder, or in a summary file. A summary that is older than the journal doesn't count."""
+    """The run in a folder, or in a summary file. A summary older than its journal is ignored."""
     if not path.is_dir():
         return load_summary(path)
     summary, journal = path.with_suffix(".json"), path / NAME
@@ -128,7 +128,7 @@ def load_run(path: Path) -> Run:
 
 
 def load_summary(path: Path | str) -> Run:
-    """Reads the run in a summary file, of this version or an older one; its journal needn't be there.
+    """Reads the run in a summary file, of this version or an older one; its journal isn't needed.
 
     Raises KoderzError where the file is truncated, foreign, of a newer version or inconsistent.
     """
@@ -137,7 +137,7 @@ def load_summary(path: Path | str) -> Run:
 
 
 def of_summary(summary: Summary, path: Path | None = None) -> Run:
-    """A summary that koderz holds already, as a run for analysis."""
+    """A summary in memory as a run for analysis."""
     if isinstance(summary, Run):
         return summary
     given = {item.name: getattr(summary, item.name) for item in fields(summary)}
@@ -145,7 +145,7 @@ def of_summary(summary: Summary, path: Path | None = None) -> Run:
 
 
 def refuse_generated(runs: Sequence[Run]) -> None:
-    """Raises KoderzError where some runs are of generated tasks and others of published ones."""
+    """Raises KoderzError if some runs have generated tasks and others published ones."""
     generated, published = _parted(runs, "generated")
     if generated and published:
         raise KoderzError(
@@ -155,7 +155,7 @@ def refuse_generated(runs: Sequence[Run]) -> None:
 
 
 def refuse_simulated_runs(runs: Sequence[Run]) -> None:
-    """Raises KoderzError where some runs are of the simulated model alone and others aren't."""
+    """Raises KoderzError if some runs use the simulated model alone and others don't."""
     simulated, real = _parted(runs, "simulated")
     if simulated and real:
         raise KoderzError(
@@ -165,7 +165,7 @@ def refuse_simulated_runs(runs: Sequence[Run]) -> None:
 
 
 def _parted(runs: Sequence[Run], trait: str) -> tuple[list[Run], list[Run]]:
-    """Those that have the trait, and those that don't."""
+    """The runs with the trait, and those without it."""
     return [run for run in runs if getattr(run, trait)], [run for run in runs if not getattr(run, trait)]
 
 

@@ -1,4 +1,4 @@
-"""What chance alone could have made of results: tests, probabilities and power.
+"""Statistics of results: tests, probabilities and power.
 
 Intervals are in `koderz.analysis.intervals`; rates, their intervals and pass@k in `tracker.rates`. Everything here
 is seeded: the same results give the same figures. Functions that take one value a task are clustered by task, since
@@ -24,7 +24,7 @@ _QUANTILES = 2000  # at which a distribution is looked at
 
 
 def mcnemar(a_only: int, b_only: int) -> float:
-    """Two-sided exact p-value of McNemar's test, from the pairs that only A and only B passed; 1 where none did.
+    """The two-sided exact p-value of McNemar's test, from the pairs that only A and only B passed; 1 if none did.
 
     Given how many flipped; that makes it timid, see `score_test`. Sources: Q. McNemar, "Note on the sampling error of
     the difference between correlated proportions or percentages", Psychometrika 12 (1947), 153-157; its exact form:
@@ -37,7 +37,7 @@ def mcnemar(a_only: int, b_only: int) -> float:
 
 
 def score_test(a_only: int, b_only: int, tasks: int) -> float:
-    """Two-sided p-value of McNemar's score statistic, exact whatever share of tasks flips: the largest over all shares.
+    """The two-sided p-value of McNemar's score statistic: the largest over all shares of tasks that flip.
 
     Of the tests of two rates on the same tasks it is the one that never rejects equal rates more often than alpha, and
     shows more than the exact one that is given the flips. Source: S. Suissa & J. J. Shuster, "The 2 x 2 matched-pairs
@@ -49,7 +49,7 @@ def score_test(a_only: int, b_only: int, tasks: int) -> float:
 
 @lru_cache(maxsize=4)
 def rejected_flips(tasks: int, alpha: float, *, exact: bool = False) -> tuple[int, ...]:
-    """By how many tasks flipped, from 0 to all: down to which lesser side a test rejects; -1 where it never does.
+    """The lesser side at which a test still rejects, for each number of flipped tasks; -1 if it never does.
 
     The test is `score_test`, or `mcnemar` where it is to be `exact`.
     """
@@ -86,7 +86,7 @@ def paired_power(
 
 
 def sign_flip(differences: Sequence[float]) -> float:
-    """Two-sided p-value that differences, one a task, have mean 0: each task's sign is as likely the other one.
+    """The two-sided p-value that differences, one a task, have mean 0, by random signs.
 
     1 for fewer than two tasks; exact for up to 13, from random flips beyond. Source: R. A. Fisher, "The design
     of experiments" (1935), section 21.
@@ -97,7 +97,7 @@ def sign_flip(differences: Sequence[float]) -> float:
 
 
 def shuffle_labels(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided p-value that two sets of tasks, one value a task, have the same mean: a permutation test.
+    """The two-sided p-value that two sets of tasks, one value a task, have equal means, by permutation.
 
     Source: E. J. G. Pitman, "Significance tests which may be applied to samples from any populations",
     J. R. Stat. Soc. Suppl. 4 (1937), 119-130.
@@ -108,7 +108,7 @@ def shuffle_labels(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def probability_better(a_only: float, b_only: float) -> float:
-    """Probability that B passes more tasks than A, given the tasks that only one of them passed.
+    """The probability that B passes more tasks than A, given the tasks that only one of them passed.
 
     The Bayesian sign test with a uniform prior, so 0.5 where nothing flipped. Source: A. Benavoli, G. Corani,
     J. Demsar, M. Zaffalon, "Time for a change: a tutorial for comparing multiple classifiers through Bayesian
@@ -120,7 +120,7 @@ def probability_better(a_only: float, b_only: float) -> float:
 
 
 def probability_higher(a: float, a_tasks: float, b: float, b_tasks: float) -> float:
-    """Probability that B's rate is above A's, given so many passes of so many different tasks; 0.5 for none.
+    """The probability that B's rate is above A's, given the passes on so many different tasks; 0.5 for none.
 
     Both rates have uniform priors, so each has a beta distribution. Source: as any textbook of Bayesian statistics
     has it, e.g. A. Gelman et al., "Bayesian data analysis" (3rd ed., 2013), section 2.4.
@@ -166,7 +166,7 @@ def smallest_paired_difference(
 
 
 def drop_alarm(tasks: int, discordant: float, allowed: float, confidence: float | None = None) -> float:
-    """The probability that of two equal rates the second is seen lower by more than `allowed`, as fractions.
+    """The probability that the second of two equal rates seems lower by more than `allowed`, as fractions.
 
     With a confidence: lower with that one-sided confidence, by Tango's score. On so many tasks of which a share flips.
     """
@@ -179,7 +179,7 @@ def drop_alarm(tasks: int, discordant: float, allowed: float, confidence: float 
 
 
 def _most_gained(tasks: int, flips: int, allowed: float, confidence: float | None) -> int:
-    """The most of so many flips that B may have gained where it still seems too much lower; -1 where none may be."""
+    """The most of the flips that B may have gained while it still seems too much lower; -1 if none."""
     z = None if confidence is None else normal_quantile(confidence)
 
     def is_lower(gained: int) -> bool:
@@ -191,7 +191,7 @@ def _most_gained(tasks: int, flips: int, allowed: float, confidence: float | Non
 
 
 def tango_score(a_only: float, b_only: float, tasks: float, difference: float) -> float:
-    """By how many standard errors B is better than a hypothetical difference would have it; see `tango`."""
+    """The number of standard errors by which B exceeds a hypothetical difference, see `tango`."""
     linear = (2 * tasks - b_only + a_only) * difference - a_only - b_only
     constant = -a_only * difference * (1 - difference)
     of_a = (math.sqrt(max(0.0, linear * linear - 8 * tasks * constant)) - linear) / (4 * tasks)
@@ -236,7 +236,7 @@ def smallest_flipped_difference(
 
 @lru_cache(maxsize=32)
 def _smallest_flipped(groups: int, steps: int, power: float) -> float:
-    """In standard errors: where so many of all patterns of signs are as extreme as what is seen, or more."""
+    """The smallest mean in standard errors at which so many patterns of signs are as extreme as the observed one."""
     import numpy as np
 
     noise = np.random.default_rng(SEED).standard_normal((4000, groups))
@@ -261,26 +261,26 @@ def p_figure(p: float) -> str:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean of `values`, one a task; 0 for fewer than two."""
+    """The standard error of the mean of `values`, one a task; 0 for fewer than two."""
     import numpy as np
 
     return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def draws_of(size: int) -> int:
-    """How often so many values are drawn for one figure: ten thousand tasks take a second."""
+    """The number of random draws for one figure: for ten thousand tasks they take a second."""
     return max(999, min(9999, 10_000_000 // size))
 
 
 def normal_quantile(p: float) -> float:
-    """Of the standard normal distribution."""
+    """The quantile of the standard normal distribution."""
     from statistics import NormalDist
 
     return NormalDist().inv_cdf(p)
 
 
 def _largest(tasks: int, statistic: float) -> float:
-    """Over all shares of tasks that flip, how probable a score statistic of at least that much is at the most."""
+    """The largest probability, over all shares of tasks that flip, of a score statistic at least this large."""
     import numpy as np
     from scipy.stats import binom
 
@@ -290,7 +290,7 @@ def _largest(tasks: int, statistic: float) -> float:
 
 
 def _lesser(flips: Any, statistic: float) -> Any:
-    """The largest count of the lesser side that has at least that score statistic, by how many flipped."""
+    """The largest count of the lesser side with at least this score statistic, for each number of flips."""
     import numpy as np
 
     return np.floor((flips - np.sqrt(statistic * flips)) / 2 + 1e-9)
@@ -298,7 +298,7 @@ def _lesser(flips: Any, statistic: float) -> Any:
 
 @lru_cache(maxsize=2)
 def _flip_counts(tasks: int) -> list[tuple[int, Any]]:
-    """Distributions of how many tasks flip, each from the first count that is likely at all; and that count.
+    """Distributions of the number of flipped tasks, each from the first likely count on; and that count.
 
     Their shares lie so densely that each is at most an eighth of a standard deviation from the next.
     """

@@ -1,4 +1,4 @@
-"""One experiment's whole story: what was asked, what came back, what became of it."""
+"""One experiment's whole story: prompts, replies, verdicts and their results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Every text in it is whole, and a model's: nothing in it may reach a terminal or a page as it is."""
+    """The story of an experiment. Its texts are whole and a model's, so they have to be made safe before display."""
 
     experiment_id: str
     problem_id: str
@@ -55,17 +55,17 @@ class Story:
 
     @property
     def program(self) -> str | None:
-        """Of the last attempt at the problem that had one; None where none had."""
+        """The program of the last attempt at the problem that has one; None if none has."""
         own = [attempt for attempt in self.attempts if not attempt.task_id]
         programs = [attempt.program for attempt in own if isinstance(attempt.program, str)]
         return programs[-1] if programs else None
 
 
 class Experiments:
-    """The experiments of one run, in the order of its plan and without secrets; each is read when it is asked for."""
+    """The experiments of one run, in the order of its plan and without secrets; each is read on demand."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises JournalError where the journal has no plan."""
+        """Opens a run. Raises JournalError if its journal has no plan."""
         self.folder = folder
         self._stories = Stories(folder)
         self.plan = self._stories.plan
@@ -74,7 +74,7 @@ class Experiments:
         self.outcomes = tuple(self._ordered(map(self._stories.scrubber.record, _outcomes(folder))))
 
     def story(self, outcome: Outcome) -> Story:
-        """What led to an outcome. Where attempts were judged anew, the last verdict on each counts."""
+        """The story of an outcome. If attempts were judged anew, the last verdict on each counts."""
         records = self._stories.of(outcome.experiment_id)
         return Story(
             outcome.experiment_id,
@@ -90,7 +90,7 @@ class Experiments:
         )
 
     def sample_name(self, outcome: Outcome) -> str:
-        """What the user calls the sample, such as a patch of a file; empty where it has no name."""
+        """The user's name for the sample, such as a patch of a file; empty if it has none."""
         names = self._names.get((outcome.problem_id, outcome.arm), ())
         return names[outcome.sample] if outcome.sample < len(names) else ""
 
@@ -107,7 +107,7 @@ class Experiments:
 
 
 def journal_folder(path: Path) -> Path:
-    """The folder with the journal of the run at `path`, which may be its summary. KoderzError where there is none."""
+    """The folder with the journal of the run at `path`, or beside that summary. Raises KoderzError if there is none."""
     folder = path if path.is_dir() else path.with_suffix("")
     if not (folder / NAME).exists():
         raise KoderzError(f"{path}: its journal {folder / NAME} isn't there, and only that holds programs and replies")
@@ -115,7 +115,7 @@ def journal_folder(path: Path) -> Path:
 
 
 def told_frames(frames: Sequence[Frame]) -> str:
-    """The frames as Python's tracebacks have them, without a newline at the end."""
+    """The frames in the form of Python's tracebacks, without a newline at the end."""
     lines = [f"  File {frame.file}, line {frame.line}, in {frame.function}\n    {frame.source}" for frame in frames]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -137,7 +137,7 @@ def told_grade(grade: Grade) -> str:
 
 
 def problem_named(name: str, tasks: Sequence[str]) -> str:
-    """The task meant by its id or by what comes after its slash. Raises KoderzError where there is none."""
+    """The task with this id, or the part after its slash. Raises KoderzError if there is none."""
     if name in tasks:
         return name
     found = [task for task in tasks if task.rpartition("/")[2] == name]
@@ -154,7 +154,7 @@ def diff(before: str, after: str) -> Iterator[str]:
 
 
 def _outcomes(folder: Path) -> Iterator[Outcome]:
-    """How each experiment ended last."""
+    """The last outcome of each experiment."""
     journal = folder / NAME
     for record in read_records(journal, load_index(journal).ends()):
         if isinstance(record, Experiment | Fault):
@@ -180,7 +180,7 @@ def _steps(records: Sequence[Record]) -> Iterator[Step]:
 def _paired(
     calls: Iterable[Call], attempts: dict[int | None, list[Attempt]]
 ) -> Iterator[tuple[Call | None, Attempt | None]]:
-    """Each call with what its reply became, which may be nothing or several; then attempts that had no call."""
+    """Each call with its attempts, of which there may be none or several; then attempts without a call."""
     for call in calls:
         judged = attempts.pop(call.call, [])
         yield call, judged[0] if judged else None
@@ -189,13 +189,13 @@ def _paired(
 
 
 class _Asked:
-    """What calls have asked so far. A client may have several conversations, told apart by their first user's words."""
+    """The messages of calls so far, by conversation; a client's conversations differ in their first user message."""
 
     def __init__(self) -> None:
         self._before: dict[int, Counter[int]] = {}
 
     def new(self, call: Call) -> list[Mapping[str, Any]]:
-        """What a call said beyond the one before it. Replies of the model itself are shown where they were made."""
+        """The messages of a call that the one before it lacked, except the model's own, which are shown earlier."""
         keys = [known_by(message) for message in call.messages]
         users = (key for key, message in zip(keys, call.messages, strict=True) if message["role"] == "user")
         conversation = next(users, 0) if is_of_client(call) else 0

@@ -1,4 +1,4 @@
-"""Who worked in an arm, in the forms that other tools' files have: agent and model, and the agent's version."""
+"""The worker of an arm in other tools' files: agent and model, and the agent's version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_MODEL = ("agent:oracle", "agent:nop", "patch:base", "patch:human")
 
 
 def worker_of(plan: Plan, arm: str) -> str:
-    """What predictions call an arm: its model, before it the agent, such as `codex+openai/gpt-4o-mini`.
+    """The name of an arm in predictions: its agent and model, such as `codex+openai/gpt-4o-mini`.
 
     Where several arms of the run have both in common, what else their names say stands behind it.
     """
@@ -25,7 +25,7 @@ def worker_of(plan: Plan, arm: str) -> str:
 
 
 def agent_version(plan: Plan, story: Story) -> str:
-    """The version that the agent's command line said it has; koderz' for its own agents. `unknown` if not on record."""
+    """The agent's version as its command line states it; koderz' for own agents; `unknown` if not on record."""
     if story.solver.removeprefix(_AGENT) in _KODERZ_OWN or not story.solver.startswith(_AGENT):
         return str(plan.environment.get("koderz") or "unknown")
     worked: Any = story.made.get("agent")
@@ -43,7 +43,7 @@ def _base(plan: Plan, arm: Arm) -> str:
 
 @lru_cache(maxsize=64)
 def _workers(bases: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """By arm its base, with what tells it from others of that base."""
+    """The names of arms, made unique by more words of the arm's name."""
     every = [base for _, base in bases]
     found: dict[str, str] = {}
     for arm, base in bases:
@@ -57,5 +57,5 @@ def _workers(bases: tuple[tuple[str, str], ...]) -> dict[str, str]:
 
 
 def _word(text: str) -> str:
-    """A part of a name as it can stand in the name of a folder."""
+    """A part of a name in a form that fits the name of a folder."""
     return re.sub(r"[^\w.=,:-]+", "-", text).strip("-")

@@ -1,4 +1,4 @@
-"""Sandboxes whose seconds mean the same on every machine.
+"""Sandboxes whose CPU limits mean the same on every machine.
 
 A limit of CPU seconds is meant for some machine. Programs that cost the same work everywhere, and
 whose cost on that machine is known, say how far to stretch the limit on this one.
@@ -25,8 +25,10 @@ from koderz.settings.schema import Settings
 from tracker.files import write_whole
 
 LONGEST = 10.0
-"""Beyond this it isn't the machine that was measured. Below 1 no limit is shrunk: nobody expects to have less
-time than was stated because of a fast machine."""
+"""The largest factor; above it, something other than the machine was measured.
+
+The least is 1: a fast machine shrinks no limit, since nobody expects less time than was stated.
+"""
 
 ROUNDS = 2  # the faster counts: whatever else a machine does only ever adds
 
@@ -101,7 +103,7 @@ def check(candidate):
         "get_max_triples",
     ),
 )
-"""The reference solutions of HumanEval/32, 36 and 147, which compute for a while, and not for long."""
+"""The reference solutions of HumanEval/32, 36 and 147, which compute for a short while."""
 
 NOMINAL = 0.07
 """CPU seconds that they take together where limits are meant for: Python 3.11 on one core of a server of 2023,
@@ -112,7 +114,7 @@ _EDITION = 1  # of the two above: what was measured by others doesn't count
 
 @runtime_checkable
 class Scaled(Protocol):
-    """A sandbox whose limits of CPU are `speed` times what a job states, and that measures each time it is asked."""
+    """A sandbox that multiplies CPU limits of jobs by `speed`, and measures anew each time it is asked."""
 
     speed: float
 
@@ -123,7 +125,7 @@ class Scaled(Protocol):
 async def calibrated_sandbox(
     name: str, *, judges: int, own_programs: bool = False, memory_mb: int = 1024, settings: Settings | None = None
 ) -> AsyncIterator[Sandbox]:
-    """A sandbox by its name, entered; see `open_sandbox`. The first on a machine takes half a second more."""
+    """Opens a sandbox by name, calibrated, see `open_sandbox`. The first on a machine takes half a second more."""
     async with open_sandbox(
         name, judges=judges, own_programs=own_programs, memory_mb=memory_mb, settings=settings
     ) as sandbox:
@@ -134,7 +136,7 @@ async def calibrated_sandbox(
 
 
 def cpu_scale(sandbox: Sandbox) -> float:
-    """The factor that limits of CPU are multiplied by."""
+    """The factor by which CPU limits are multiplied."""
     return sandbox.speed if isinstance(sandbox, Scaled) else 1.0
 
 
@@ -151,7 +153,7 @@ async def _speed(sandbox: Scaled, kind: str) -> float:
 
 
 async def calibrate(sandbox: Scaled, jobs: Collection[Job], *, nominal: float) -> float | None:
-    """By how much limits are to be stretched, from 1 to `LONGEST`; None where `jobs` don't pass.
+    """The factor by which limits are stretched, from 1 to `LONGEST`; None if `jobs` don't pass.
 
     `nominal` is the CPU, in seconds, that all of `jobs` takes on the machine that limits are meant for.
     """
@@ -166,7 +168,7 @@ async def calibrate(sandbox: Scaled, jobs: Collection[Job], *, nominal: float) -
 
 
 class MachineCache:
-    """What was found out on this machine, and holds as long as it, its Python and `about` stay the same.
+    """A fact about this machine, cached for as long as the machine, its Python and `about` stay the same.
 
     It is a cache: what can't be read or written is found out again.
     """
@@ -178,7 +180,7 @@ class MachineCache:
         self.file = folder / f"{name}-{digest.hexdigest()}.json"
 
     def read(self) -> Any:
-        """What was written, or None."""
+        """The cached value, or None."""
         try:
             return json.loads(self.file.read_bytes())
         except (OSError, ValueError):
@@ -191,7 +193,7 @@ class MachineCache:
 
 
 def _processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, if the system tells it."""
     try:
         with Path("/proc/cpuinfo").open(errors="replace") as lines:
             return next((line for line in lines if line.startswith("model name")), "")

@@ -1,4 +1,4 @@
-"""The sandbox of choice on Linux: verdicts that no candidate can forge, contained without root or Docker.
+"""The default sandbox on Linux: verdicts that no candidate can forge, contained without root or Docker.
 
 A judge process holds the tests; candidates are forked from a warm interpreter that has never seen
 them, and are asked for results, which come back as plain data. `passed` means that the tests returned
@@ -29,7 +29,7 @@ def opened(wanted: Opening) -> ContainedSandbox:
 
 
 class ContainedSandbox:
-    """Judges on `judges` warm workers.
+    """Judges with `judges` warm workers.
 
     `packages` names what candidates may import beyond the standard library. `speed` scales every
     limit of CPU, for a machine slower than the one they were meant for; see `calibration`. `uncontained` lets programs
@@ -72,7 +72,7 @@ class ContainedSandbox:
         await self._pool.__aexit__()
 
     def _held_by(self, layers: Collection[str]) -> str:
-        """The isolation level. Raises Unreachable where it doesn't contain a program."""
+        """The isolation level. Raises Unreachable if it doesn't contain a program."""
         if not (self._uncontained or isolation.contained(layers)):
             raise Unreachable(
                 "this machine has no Landlock and seccomp to contain other people's programs. Run them in containers "
@@ -82,12 +82,12 @@ class ContainedSandbox:
         return isolation.label(layers)
 
     async def judge(self, job: Job) -> JobResult:
-        """The same job is judged once, however often it is asked for. Fault: see `Sandbox`."""
+        """Judges a job, an equal one only once. Raises Fault, see `Sandbox`."""
         digest = hashlib.blake2b(repr(job).encode(errors="backslashreplace"), digest_size=16).digest()
         return await self._once(digest, lambda: self.judge_anew(job))
 
     async def judge_anew(self, job: Job) -> JobResult:
-        """Judges whether or not the same job was judged before."""
+        """Judges a job even if an equal one was judged before."""
         limit = job.timeout * self.speed
         found = await self._pool.run(self._limited(job, limit * (1 + NEAR)))
         if _is_near(found, limit):
@@ -104,7 +104,7 @@ class ContainedSandbox:
 
 
 class RemoteSandbox(ContainedSandbox):
-    """Judges here, candidates in containers or machines of their own: the isolation level says where."""
+    """Judges here, with candidates in remote containers or machines, which the isolation level names."""
 
     places: ClassVar[str]  # as users are told of them
 
@@ -115,7 +115,7 @@ class RemoteSandbox(ContainedSandbox):
 
 
 def _is_near(found: JobResult, limit: float) -> bool:
-    """One that ran out even of the longer time is beyond doubt; one that was only kept waiting is not."""
+    """Whether a verdict may be due to a slow machine: a candidate that also exceeded the longer limit is certain."""
     if found.cause == "cpu":
         return False
     return found.cpu >= limit * (1 - NEAR) or (found.cause == "wall" and found.cpu >= limit * NEAR)

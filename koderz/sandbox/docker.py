@@ -1,4 +1,4 @@
-"""The sandbox where the kernel has no Landlock, or isn't Linux: one long-lived container a judge.
+"""The sandbox `docker`, for kernels without Landlock and other systems: one long-lived container a judge.
 
 The judge stays outside with its tests; in the container candidates are forked, one after the other,
 from a warm interpreter of the image. Nothing of this machine is mounted there, and its code comes in
@@ -52,7 +52,7 @@ class DockerSandbox(RemoteSandbox):
 
 
 def container(image: str, memory_mb: int) -> list[str]:
-    """The command that starts one; `judge.remote` is at the other end of its stdin and stdout."""
+    """The command that starts a container; `judge.remote` uses its stdin and stdout."""
     if not image or image.startswith("-"):
         raise KoderzError(f"--docker-image: {image!r} is no name of an image")
     limits = ["--memory", f"{memory_mb}m", "--memory-swap", f"{memory_mb}m", "--pids-limit", "256"]
@@ -68,7 +68,7 @@ def container(image: str, memory_mb: int) -> list[str]:
 
 
 async def daemon_version() -> str:
-    """The daemon's version. Raises Unreachable, saying what is missing."""
+    """The daemon's version. Raises Unreachable, which says what is missing."""
     if shutil.which("docker") is None:
         raise Unreachable("--sandbox docker: there is no docker command here; is Docker installed?")
     version = await _asked("version", "--format", "{{.Server.Version}}")
@@ -79,7 +79,7 @@ async def daemon_version() -> str:
 
 
 async def server_version(image: str) -> str:
-    """The daemon's version, if `image` is there too. Raises Unreachable, saying what is missing."""
+    """The daemon's version, if it has `image`. Raises Unreachable, which says what is missing."""
     version = await daemon_version()
     if (await _asked("image", "inspect", "--format", "{{.Id}}", "--", image)).returncode:
         raise Unreachable(f"--sandbox docker: the image {image} isn't here; get it with: docker pull {image}")

@@ -1,4 +1,4 @@
-"""Measuring while nothing else is measured on this machine, on a core that koderz keeps off."""
+"""Measuring while nothing else is measured on this machine, on a core that koderz leaves free."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLL = 0.05  # seconds between two looks whether it is its turn
 
 
 class Exclusive:
-    """The right to measure, which one coroutine of one koderz on the machine has at a time, in the order of asking.
+    """The right to measure, held by one coroutine at a time on the whole machine, in the order of asking.
 
     It lies in the lock of a file, and the places in the queue of processes in the locks of others, which the system
     takes back however a process ends.
@@ -30,7 +30,7 @@ class Exclusive:
     def __init__(
         self, core: int | None, notice: Callable[[str], None], environ: Mapping[str, str] = os.environ
     ) -> None:
-        """`core`: the one that is kept free, if any; `notice` is told once where another koderz is waited for."""
+        """`core` is the free core, if any; `notice` is called once if another koderz has to be waited for."""
         self.core = core
         self.is_waiting = False  # for another koderz
         self._notice, self._folder = notice, state_folder(environ)
@@ -39,7 +39,7 @@ class Exclusive:
 
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[int | None]:
-        """Waits for its turn, and yields the core to measure on; None where the machine has but one."""
+        """Waits for its turn, and yields the core to measure on; None if the machine has only one."""
         from filelock import FileLock
 
         async with self._turn:
@@ -66,7 +66,7 @@ class Exclusive:
 
 @contextmanager
 def open_exclusive(notice: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> Iterator[Exclusive]:
-    """Keeps this process, and all that it starts, off one core, for what is measured; off none where there is but one.
+    """Keeps this process and its children off one core, which is left for measurements; off none if there is only one.
 
     To be opened before a sandbox, whose processes then keep off that core, too. A process is put onto it by
     `os.sched_setaffinity(pid, {core})`.
@@ -100,7 +100,7 @@ def _is_acquired(lock: BaseFileLock) -> bool:
 
 @contextmanager
 def _place_in(queue: Path) -> Iterator[Path]:
-    """The last place of the queue: a file with the next number, locked until it is removed."""
+    """Takes the last place in the queue: a file with the next number, locked until it is removed."""
     descriptor = None
     while descriptor is None:
         last = max((int(place.name) for place in queue.glob("[0-9]*")), default=0)
@@ -114,7 +114,7 @@ def _place_in(queue: Path) -> Iterator[Path]:
 
 
 def _locked(place: Path) -> int | None:
-    """The descriptor of a new file, which holds its lock; None where another process was faster."""
+    """The descriptor of a new locked file; None if another process was faster."""
     try:
         descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -127,13 +127,13 @@ def _locked(place: Path) -> int | None:
 
 
 def _is_first(place: Path) -> bool:
-    """Whether nobody is waiting before it."""
+    """Whether nobody waits before this place."""
     before = sorted(other for other in place.parent.glob("[0-9]*") if other.name < place.name)
     return all(map(_is_abandoned, before))
 
 
 def _is_abandoned(place: Path) -> bool:
-    """Whether its process is no more; then it is removed."""
+    """Whether the place's process is gone; if so, the place is removed."""
     try:
         descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The gate of an HTTP server whose clients are not trusted: it bounds connections, time and bytes held at once."""
+"""The gate of an HTTP server for untrusted clients: it limits connections, time and bytes held at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SWEEPS = 12  # in that time
 
 
 class Gate:
-    """Bounds what clients of one aiohttp application can hold open; nothing that a client sends raises them.
+    """Limits what clients of one aiohttp application can hold open.
 
     Connections beyond `connections` are closed at once. One on which no request is being answered is closed after
     `seconds`, also where half of a header was sent.
     """
 
     def __init__(self, *, held: int, connections: int = CONNECTIONS, seconds: float = SECONDS) -> None:
-        """`held`: bytes that the bodies of all requests that aren't answered yet may have together."""
+        """`held`: the total bytes of the bodies of all requests that aren't answered yet."""
         self._connections, self._seconds, self._most = connections, seconds, held
         self._held = 0
         self._bodies: dict[int, int] = {}  # bytes held, by the id of the request
@@ -32,17 +32,17 @@ class Gate:
         self._server: web.Server | None = None
 
     def guard(self, app: web.Application) -> None:
-        """Puts the gate before everything that the application does."""
+        """Puts the gate before all handlers of the application."""
         app.middlewares.insert(0, self._counted)
         app.cleanup_ctx.append(self._sweeping)
 
     async def listen(self, runner: web.AppRunner, **where: Any) -> None:
-        """Opens the gate: `where` is what `loop.create_server` takes, such as `host` and `port`, or `sock`."""
+        """Opens the gate on an address, given as for `loop.create_server`: `host` and `port`, or `sock`."""
         self._server = runner.server
         await _Site(runner, self._connection, where).start()
 
     async def read(self, request: web.Request, most: int) -> bytearray:
-        """The whole body. Raises HTTPRequestEntityTooLarge, or HTTPRequestTimeout where it isn't whole in time."""
+        """The whole body. Raises HTTPRequestEntityTooLarge, or HTTPRequestTimeout if it isn't complete in time."""
         body = bytearray()
         try:
             async with asyncio.timeout(self._seconds):
@@ -97,19 +97,19 @@ class Gate:
 
 
 def is_same(shown: str, secret: str) -> bool:
-    """Whether a header, which may hold any bytes, is the secret; in a time that doesn't tell how much of it is."""
+    """Whether a header (any bytes) equals the secret, compared in constant time."""
     return hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), secret.encode())
 
 
 class _Closed(asyncio.Protocol):
-    """A connection too many."""
+    """The connection exceeds the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
 class _Site(web.BaseSite):
-    """An address of an aiohttp server each of whose connections is made by a function."""
+    """An address of an aiohttp server whose connections are made by a given function."""
 
     def __init__(self, runner: web.AppRunner, connection: Callable[[], asyncio.BaseProtocol], where: Any) -> None:
         super().__init__(runner)

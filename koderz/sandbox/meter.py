@@ -1,4 +1,4 @@
-"""What sandboxes elsewhere cost that an experiment has: noted by who rents them, and read by who records it."""
+"""The cost of an experiment's remote sandboxes: noted where they are rented, read where it is recorded."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Meter:
-    """The time of an experiment's sandboxes, and its price."""
+    """The time of an experiment's sandboxes, and their cost."""
 
     seconds: float = 0.0
     cost: float = 0.0  # US dollars, at least
     is_known: bool = True  # whether all prices are
 
     def add(self, seconds: float, price: float, *, is_known: bool = True) -> None:
-        """So many seconds at US dollars a second."""
+        """Adds seconds at a price in US dollars a second."""
         self.seconds += seconds
         self.cost += seconds * price
         self.is_known = self.is_known and is_known
@@ -28,7 +28,7 @@ _CURRENT: ContextVar[Meter | None] = ContextVar("meter", default=None)
 
 @contextmanager
 def metered() -> Iterator[Meter]:
-    """Notes what is rented within, also in tasks that begin there."""
+    """Notes all sandboxes rented in the block, also by tasks that begin there."""
     meter = Meter()
     token = _CURRENT.set(meter)
     try:
@@ -38,5 +38,5 @@ def metered() -> Iterator[Meter]:
 
 
 def current() -> Meter | None:
-    """Whose time it is; None where nobody records it."""
+    """The meter of the running experiment; None if nobody records the cost."""
     return _CURRENT.get()

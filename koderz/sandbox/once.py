@@ -1,4 +1,4 @@
-"""The same thing asked for many times is done once."""
+"""Deduplication: work that is requested several times is done once."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ REMEMBERED = 4096  # results; the same program comes up again among the samples 
 
 
 class Once(Generic[T]):
-    """Results by key: one that is being made is waited for, one of the latest is remembered. Failures aren't."""
+    """Results by key: a running computation is shared, a recent result remembered. Failures are not."""
 
     def __init__(self) -> None:
         self._tasks: dict[bytes, asyncio.Task[T]] = {}
 
     async def __call__(self, key: bytes, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """A waiter that is cancelled doesn't take the result from the others."""
+        """The result for a key. A waiter that is cancelled doesn't cancel the work for others."""
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.create_task(make())
@@ -26,7 +26,7 @@ class Once(Generic[T]):
         return await asyncio.shield(task)
 
     async def cancel(self) -> None:
-        """Calls off whatever is still being made."""
+        """Cancels all running work."""
         unfinished = [task for task in self._tasks.values() if not task.done()]
         for task in unfinished:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Runs as one self-contained web page: no network, everything from a model escaped, readable without a mouse."""
+"""The report: runs as one self-contained web page, without network, with all text of models escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracker.files import write_whole
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is in the page."""
+    """The contents of a written page."""
 
     path: Path
     bytes: int

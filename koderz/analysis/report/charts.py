@@ -1,4 +1,4 @@
-"""Charts as values that the page draws: every place is a share of the plot, so that one drawing fits any width."""
+"""Charts as values that the page draws; positions are shares of the plot, so that a drawing fits any width."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MOST_SPREADS = 40
 
 
 Place = tuple[float, float]
-"""Per cent of the plot, from its left and its bottom."""
+"""A position in per cent of the plot, from its left and its bottom."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One value, at a place."""
+    """One value at a position."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """What is told where the pointer or the focus is between two places."""
+    """A region of the plot, and the text shown while the pointer or focus is in it."""
 
     left: float
     right: float
@@ -45,14 +45,14 @@ class Band:
 
     @property
     def side(self) -> str:
-        """Which way its text reaches, so that it stays within the plot."""
+        """The direction in which its text extends, so that it stays within the plot."""
         middle = (self.left + self.right) / 2
         return "start" if middle < 33 else "end" if middle > 67 else "middle"
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Success rates or another measure, upwards, against something."""
+    """A plot of success rates or another measure against a quantity."""
 
     x_label: str
     y_label: str
@@ -68,7 +68,7 @@ _PER_CENT = [(float(y), str(y)) for y in (0, 25, 50, 75, 100)]
 
 
 def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) -> Plot:
-    """What a task costs, or takes in tokens where nothing costs anything, against a measure that all of these have."""
+    """A plot of a measure that all arms have against a task's cost, or its tokens if nothing costs money."""
     values = [value_of(entry, priced=priced) for entry in entries]
     scale = Scale(values)
     y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
@@ -96,12 +96,12 @@ def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) ->
 
 
 def _rates(entries: Sequence[Entry]) -> tuple[str, list[tuple[float, str]], list[Mark]]:
-    """What the height means, its ticks, and the success rates at the left."""
+    """The axis label, its ticks, and marks at the left, for success rates."""
     return "passed, per cent", _PER_CENT, [_rate(entry, 0.0, _told(entry)) for entry in entries]
 
 
 def _averages(entries: Sequence[Entry], measure: Measure) -> tuple[str, list[tuple[float, str]], list[Mark]]:
-    """The same of the averages of a measure."""
+    """The axis label, its ticks, and marks at the left, for averages of a measure."""
     means = [entry.figures.measures[measure.name] for entry in entries]
     scale = Scale([limit for mean in means for limit in (mean.mean, *(mean.interval or ()))], linear=True)
     marks = [
@@ -120,7 +120,7 @@ def _averages(entries: Sequence[Entry], measure: Measure) -> tuple[str, list[tup
 
 
 def by_iteration(entries: Sequence[Entry]) -> Plot:
-    """Passed within so many attempts."""
+    """A plot of the experiments passed within a number of attempts."""
     most = max(entry.attempts for entry in entries)
     width = 100 / most
     places = [(number, width * (number - 0.5)) for number in range(1, most + 1)]
@@ -146,7 +146,7 @@ def by_iteration(entries: Sequence[Entry]) -> Plot:
 
 
 def trend(entries: Sequence[Entry], measure: Measure = SUCCESS) -> Plot:
-    """A measure with its intervals in the order of time; a line joins the values of one arm on the same tasks."""
+    """A plot of a measure with intervals over time; a line joins the values of one arm on the same tasks."""
     moments = [_moment(entry) for entry in entries]
     scale = Scale([moment.timestamp() for moment in moments], linear=True)
     y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
@@ -171,7 +171,7 @@ def trend(entries: Sequence[Entry], measure: Measure = SUCCESS) -> Plot:
 
 
 def steps(drawn: Curves) -> Plot:
-    """Curves whose values hold until the next one, in one colour for each name."""
+    """A plot of curves whose values hold until the next one, in one colour for each name."""
     points = [point for curve in drawn.curves for point in curve.points]
     across, up = (Scale([point[axis] for point in points], linear=True) for axis in (0, 1))
     names = {name: 1 + i % COLOURS for i, name in enumerate(dict.fromkeys(curve.name for curve in drawn.curves))}
@@ -196,12 +196,12 @@ def steps(drawn: Curves) -> Plot:
 
 
 def _stairs(marks: Sequence[Mark]) -> list[Place]:
-    """From each to the place of the next, level first."""
+    """The positions of a staircase through the marks, level first."""
     return [(marks[0].x, marks[0].y), *((b.x, y) for a, b in pairwise(marks) for y in (a.y, b.y))]
 
 
 def spreads(drawn: Spreads) -> Plot:
-    """Values with their intervals above each other's names, upwards; hollow, what they were estimated from."""
+    """A plot of values with their intervals, one row a name; hollow marks are the values they were estimated from."""
     shown = drawn.spreads[:_MOST_SPREADS]
     scale = scale_of(drawn)
     order = dict.fromkeys((*drawn.names, *(each.name for each in shown)))
@@ -234,7 +234,7 @@ def spread_told(spread: Spread) -> str:
 
 
 def scale_of(drawn: Spreads) -> Scale:
-    """That of all that is drawn."""
+    """The scale of all drawn values."""
     of_spreads = (value for each in drawn.spreads for value in (each.value, *each.points, *(each.interval or ())))
     return Scale([*of_spreads, *drawn.limits])
 
@@ -248,13 +248,13 @@ def _ticks(scale: Scale) -> list[tuple[float, str]]:
 
 
 def value_of(entry: Entry, *, priced: bool) -> float:
-    """What a task cost, in US dollars, or took in tokens."""
+    """The mean cost of a task in US dollars, or its mean tokens."""
     figures = entry.figures
     return figures.avg_cost if priced else (figures.tokens_in + figures.tokens_out) / figures.total_problems
 
 
 def amount(value: float, *, priced: bool) -> str:
-    """As the page writes it: `$0.0012`, `1,280`."""
+    """An amount as text: `$0.0012` or `1,280`."""
     return f"${value:,.3g}" if priced and value >= 0.0001 else f"${value:.2g}" if priced else f"{value:,.0f}"
 
 
@@ -285,7 +285,7 @@ def _rate(entry: Entry, x: float, told: str) -> Mark:
 
 
 def _bands(marks: Sequence[Mark]) -> list[Band]:
-    """The width shared out among groups of marks that lie near together, each from half way to half way."""
+    """The width divided among groups of nearby marks, at half the distance between them."""
     groups: list[list[Mark]] = []
     for mark in sorted(marks, key=lambda mark: mark.x):
         if groups and mark.x - groups[-1][0].x < _NEAR:
@@ -301,7 +301,7 @@ def _bands(marks: Sequence[Mark]) -> list[Band]:
 
 
 def _frontier(points: Sequence[Place], *, lower: bool) -> list[Place]:
-    """Steps along those that no point at most as dear surpasses, the cheapest first."""
+    """The steps along the points that no cheaper or equally cheap point surpasses, the cheapest first."""
     up = -1 if lower else 1
     best: list[Place] = []
     for x, y in sorted(points, key=lambda point: (point[0], -up * point[1])):

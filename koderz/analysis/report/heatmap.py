@@ -35,7 +35,7 @@ class HeatMap:
 
 
 def heat_maps(entries: Sequence[Entry]) -> list[HeatMap]:
-    """One a suite."""
+    """One heat map for each suite."""
     suites: dict[str, list[Entry]] = {}
     for entry in entries:
         suites.setdefault(entry.run.suite, []).append(entry)
@@ -74,6 +74,6 @@ def _shade(rate: float) -> int:
 
 
 def _natural(task: str) -> tuple[str, int]:
-    """`HumanEval/9` before `HumanEval/10`."""
+    """A sort key that puts `HumanEval/9` before `HumanEval/10`."""
     name, _, number = task.rpartition("/")
     return name, int(number) if number.isdigit() else 0

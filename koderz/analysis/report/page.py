@@ -1,4 +1,4 @@
-"""The page itself: values and drawings put into the template, and a policy that lets only our own script run."""
+"""The page itself: values and drawings in a template, with a policy that lets only our own script run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _SHAPES = (  # beside the colour, which not everybody tells apart
 )
 _TEXTS = ("task", "label", "verdict")
 _WHOLE = re.compile(r"(\d{4}-\d\d-\d\d(?: \d\d:\d\d)?|\b(?:bench|exp)_\w+)")
-"""Dates and ids, which no line ends within."""
+"""Dates and ids, which are not broken over lines."""
 
 
 class Pages:
@@ -63,13 +63,13 @@ class Pages:
 
     @property
     def flipped(self) -> set[tuple[int, str]]:
-        """Numbers of entries with the tasks of theirs that are shown side by side with another's."""
+        """The entries' numbers with those of their tasks that are shown side by side with another's."""
         numbers = {entry: number for number, entry in enumerate(self._view.entries)}
         flips = [(one, task) for one in self._comparisons.shown for task in (*one.gained, *one.lost)]
         return {(numbers[entry], task) for one, task in flips for entry in (one.a, one.b)}
 
     def render(self, chunks: Sequence[str]) -> bytes:
-        """The page in UTF-8, with the stories that are packed in these chunks."""
+        """The page in UTF-8, with the stories packed in these chunks."""
         from jinja2 import Environment, FileSystemLoader
 
         environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, trim_blocks=False)
@@ -124,7 +124,7 @@ class Pages:
 
 
 def _ours(text: str) -> Any:
-    """Marks as safe what holds nothing of anybody else's, or only what is escaped or in base64."""
+    """Marks text as safe that contains no foreign text, or only escaped or encoded one."""
     from markupsafe import Markup
 
     return Markup(text)  # noqa: S704
@@ -188,13 +188,13 @@ def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, li
 
 
 def _cards(view: View) -> list[Entry]:
-    """The entries of the headline that have what they are summed up by, the best of each measure first."""
+    """The headline entries with values of their own measure, the best of each measure first."""
     chosen = headline(view.judged)
     return sorted([e for e in chosen if e.is_summed_up] or chosen, key=lambda e: e.rank)[:_MOST_CARDS]
 
 
 def _head_of_passes(entries: Sequence[Entry]) -> str:
-    """What stands above how many experiments passed; empty where none pass or fail."""
+    """The heading above the numbers of passed experiments; empty if none pass or fail."""
     words = {entry.passed for entry in entries} - {""}
     return words.pop().capitalize() if len(words) == 1 else "Passed" if words else ""
 
@@ -233,7 +233,7 @@ def _data(view: View, maps: Sequence[HeatMap], found: Found) -> Mapping[str, Any
 
 
 def _whole(text: str) -> Any:
-    """The text, escaped, with dates and ids that stay on one line."""
+    """The text, escaped, with dates and ids that are not broken over lines."""
     from markupsafe import escape
 
     parts = _WHOLE.split(text)

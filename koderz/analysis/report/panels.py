@@ -1,4 +1,4 @@
-"""The charts of the page, each with its figures as a table; and why experiments failed, and what the others took."""
+"""The charts of the page, each with its figures as a table, and tables of failures and of resources used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST = 6  # arms whose failures are told, and measures that have charts
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing, and the same as a table."""
+    """A drawing, and its figures as a table."""
 
     id: str
     title: str
@@ -29,7 +29,7 @@ class Chart:
 
 
 def panels(entries: Sequence[Entry]) -> Iterator[Chart]:
-    """Those charts that say something on these arms."""
+    """The charts that have something to show for these arms."""
     chosen = shown_in("cost", headline(entries))
     passing = [entry for entry in chosen if entry.measure is SUCCESS]
     if len(passing) > 1:
@@ -99,14 +99,14 @@ def _trend(name: str, entries: Sequence[Entry], measure: Measure) -> Chart:
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """Causes down, arms across: how many experiments ended so, and what later attempts fixed."""
+    """Causes down, arms across: the number of experiments with each cause, and the fixes by later attempts."""
 
     told: Sequence[tuple[Entry, Failures]]
     rows: Sequence[tuple[str, Sequence[Cause | None]]]
 
 
 def causes_of(entries: Sequence[Entry]) -> Causes:
-    """Of each model's run in the headline."""
+    """The causes in each model's headline run."""
     failing = [entry for entry in shown_in("causes", headline(entries)) if entry.passed]
     told = [(entry, failures_of(entry)) for entry in failing[-_MOST:]]
     by_name = [{cause.cause: cause for cause in failures.causes} for _, failures in told]

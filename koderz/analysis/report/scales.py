@@ -1,4 +1,4 @@
-"""Scales of charts: from values to places, by their logarithms where that can be, and the ticks on them."""
+"""Scales of charts, which map values to positions, logarithmically if possible, and their ticks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_TICKS = 5
 
 
 class Scale:
-    """From values to per cent of a width. Logarithmic where all values are above zero, unless it is to be linear."""
+    """A map from values to per cent of a width; logarithmic if all values are above zero, by default."""
 
     def __init__(self, values: Sequence[float], *, linear: bool = False) -> None:
         self.logarithmic = not linear and min(values) > 0
@@ -22,11 +22,11 @@ class Scale:
         self._low, self._high = low - beyond, high + beyond
 
     def place(self, value: float) -> float:
-        """Per cent of the width."""
+        """The position of a value in per cent of the width."""
         return 100 * (self._on(value) - self._low) / (self._high - self._low)
 
     def ticks(self) -> list[float]:
-        """A few round values in its reach, none below zero unless one of its values is."""
+        """A few round values in its range, none below zero unless a value is."""
         if not self.logarithmic:
             step = _round_step((self._high - self._low) / _MOST_TICKS)
             first = math.ceil(max(self._low, self._least) / step)
@@ -50,7 +50,7 @@ def _round_step(least: float) -> float:
 
 
 def dates(scale: Scale, first: datetime, last: datetime) -> list[tuple[float, str]]:
-    """Ticks at the first moment, at the last, and between them: days, or times where it is less than two."""
+    """Ticks at the first moment, at the last, and between them: days, or times for a range below two days."""
     form = "%Y-%m-%d" if (last - first).days > 1 else "%m-%d %H:%M"
     middle = first + (last - first) / 2
     ticks = {f"{moment:{form}}": scale.place(moment.timestamp()) for moment in (last, middle, first)}

@@ -1,4 +1,4 @@
-"""Sections that a suite or a solver adds to the page, beside a part of the summary: plain values, which are escaped."""
+"""Sections that a suite or a solver adds to the page, as plain values, which the page escapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracker.runs import read_plan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Values that hold until the next one, against something that grows."""
+    """Values that hold until the next one, against a growing quantity."""
 
     name: str  # curves of one name have one colour
     label: str  # what tells it from the others
@@ -33,7 +33,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
-    """A value with its interval, and what it was estimated from; all above 0."""
+    """A value with its interval, and the values that it was estimated from; all above 0."""
 
     name: str  # spreads of one name have one colour
     label: str
@@ -56,7 +56,7 @@ class Spreads:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Long texts beside each other, folded away until they are asked for."""
+    """Long texts beside each other, folded away until they are opened."""
 
     title: str
     texts: Mapping[str, str]  # by their headings
@@ -67,7 +67,7 @@ Content = Heading | Text | Table | Curves | Spreads | SideBySide
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What is told under one title."""
+    """A titled section."""
 
     title: str
     contents: Sequence[Content]
@@ -81,14 +81,14 @@ SECTIONS = Registry(
         "perf": "koderz.systems.patches.report:section_of",
     },
 )
-"""By the names of the parts (`tracker.parts`) of the runs that have them: functions of the plan and the run's folder.
+"""The sections, by the names of parts (`tracker.parts`): functions of the plan and the run's folder.
 
 They return a Section, or None where there is nothing to tell yet.
 """
 
 
 def sections_of(runs: Sequence[Run]) -> Iterator[tuple[str, Section]]:
-    """What suites and solvers add to the page on these runs, each with an id; titled by run where there are several.
+    """The sections of these runs, each with an id; titles name the run if there are several.
 
     Nothing of runs whose journal isn't there. One that fails says so in its own place.
     """

@@ -1,4 +1,4 @@
-"""Stories packed into the page: compressed in chunks that the page opens when somebody asks for one."""
+"""Stories packed into the page: compressed in chunks that the page opens on demand."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MARKUP = 80  # bytes of the element around a chunk, and of two more numbers in 
 _TEXT_CHARS = 6000  # of one text; what is beyond is cut out of its middle
 
 Block = tuple[str, str, str]
-"""What the page makes of it (said, code, diff, verdict-…), its heading, its text."""
+"""The kind of a block (said, code, diff, verdict-…), its heading and its text."""
 
 
 def budget_of(experiments: int) -> int:
-    """How many bytes the page may have."""
+    """The number of bytes that the page may have."""
     share = min(max((experiments - 328) / (10_000 - 328), 0.0), 1.0)
     return int(_SMALL + share * (_LARGE - _SMALL))
 
 
 def pack_stories(view: View, budget: int, flipped: Collection[tuple[int, str]] = ()) -> list[str]:
-    """Chunks in base64, at most `budget` characters; each row that has a story in one is told where.
+    """Packs stories into chunks in base64, at most `budget` characters, and notes the place of each in its row.
 
     `flipped`, numbers of entries with tasks, go first, then what was not passed, and tasks stay together. A run
     without a journal has no stories.
@@ -58,12 +58,12 @@ def _urgency(row: Row, flipped: Collection[tuple[int, str]]) -> tuple[bool, bool
 
 
 def packed_json(value: object) -> str:
-    """Any value for the page's script: deflated JSON in base64, in which no character means anything to HTML."""
+    """A value for the page's script: deflated JSON in base64, in which no character has a meaning in HTML."""
     return base64.b64encode(zlib.compress(orjson.dumps(value), 9)).decode()
 
 
 def _readers(view: View) -> dict[int, _Reader]:
-    """One a run, by the number of its entries."""
+    """One reader for each run, by the numbers of its entries."""
     by_run: dict[str, _Reader] = {}
     found = {}
     for number, entry in enumerate(view.entries):

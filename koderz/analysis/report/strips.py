@@ -1,4 +1,4 @@
-"""Spreads as lines of text, for a terminal."""
+"""Distributions as lines of text, for a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WIDTH = 40  # columns
 
 
 def strips(drawn: Spreads, experiment_id: str = "") -> Iterator[Text]:
-    """A line a spread, or that of one experiment, below the scale; nothing where there is none.
+    """The lines of a drawing below their scale, or that of one experiment; empty if there are none.
 
     `·` is what the value `●` was estimated from, `├─┤` its interval, `┊` a limit.
     """

@@ -1,4 +1,4 @@
-"""What the page says of one arm against another."""
+"""The page's comparisons of one arm with another."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Versus:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """All arms of one suite against each other: above the diagonal a cell each pair, how B (its column) compares to A.
+    """All arms of one suite against each other; each cell above the diagonal compares B (its column) with A.
 
     A cell is a comparison, with its number among those that are told in full, if it is.
     """
@@ -53,7 +53,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The comparisons of a page: those told in full, tables of all pairs, and what holds for all of them."""
+    """The comparisons of a page: those shown in full, tables of all pairs, and notes on all of them."""
 
     shown: Sequence[Versus]
     matrices: Sequence[Matrix]
@@ -61,7 +61,7 @@ class Found:
 
 
 def comparisons(entries: Sequence[Entry]) -> Found:
-    """Each pair of arms of one suite in the headline, once, and each series against its run before.
+    """The comparisons of each pair of headline arms of a suite, and of each series with its previous run.
 
     p-values are corrected for all of them. Where there are more than two arms of a suite a table has each pair.
     """
@@ -91,7 +91,7 @@ def _note(entries: Sequence[Entry], told: Sequence[Versus]) -> str:
 
 
 def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """Earlier first, the most telling first: arms of one run, a run and the one before it, all others of a suite.
+    """The pairs, most informative first: arms of one run, a run and the one before it, all others of a suite.
 
     At the end come arms of runs that aren't in the headline, as far as they can be told in full.
     """
@@ -107,13 +107,13 @@ def _pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
 
 
 def _is_mixed(a: Entry, b: Entry) -> bool:
-    """Whether a simulated arm would stand against a real one, and nobody has asked for a simulated run beside it."""
+    """Whether a simulated arm would be compared with a real one unasked."""
     is_one = (a.simulated and b.is_real) or (b.simulated and a.is_real)
     return is_one and not (a.run.simulated or b.run.simulated)
 
 
 def _by_suite(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """The entries of the headline, those of each suite."""
+    """The headline entries, grouped by suite."""
     found: dict[str, list[Entry]] = {}
     for entry in headline(entries) if len(entries) > 2 else entries:
         found.setdefault(entry.run.suite, []).append(entry)

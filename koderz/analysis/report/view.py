@@ -1,4 +1,4 @@
-"""What the page shows of the runs, as plain values: arms side by side, and a row an experiment."""
+"""The content of the page as plain values: arms side by side, and a row an experiment."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ from tracker.summary import Result
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry(Side):
-    """One arm of one run, with what tells it from all others."""
+    """One arm of one run, with a title that tells it from all others."""
 
     title: str
     colour: int  # 1 to 8, one an arm as far as that goes
 
     def solved_by(self, attempt: int) -> float:
-        """Per cent of the experiments that were passed within so many attempts."""
+        """The per cent of the experiments passed within so many attempts."""
         solved = sum(result.success and result.iterations <= attempt for result in self.results)
         return 100 * solved / len(self.results)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every experiment of its run was judged."""
+        """Whether every experiment of the run was judged."""
         return self.run.status == "complete"
 
     @property
     def mark(self) -> str:
-        """What tells everywhere that its run is not complete; empty where it is."""
+        """A note that the run is not complete; empty if it is."""
         run = self.run
         return "" if self.is_complete else f"{run.status}, {len(run.results)} of {run.planned} judged"
 
     @property
     def name(self) -> str:
-        """Its model and arm."""
+        """The entry's model and arm."""
         return _name(self)
 
     @property
     def heading(self) -> str:
-        """Who answers: its model, or the arm where that asks none."""
+        """The entry's model, or its arm if that asks none."""
         return self.arm if self.model == NOBODY else self.model
 
     @property
     def begun(self) -> str:
-        """Its day and minute."""
+        """The day and minute at which the run began."""
         return self.run.start_time[:16].replace("T", " ")
 
     @property
     def interval(self) -> str:
-        """95 %, per cent; in how many clusters, or why there is none."""
+        """The 95 % interval in per cent, with the number of clusters, or the reason for having none."""
         found, clusters = self.figures.success_rate_interval, self.figures.clusters
         if found is None:
             return self.figures.success_rate_interval_method or "–"
@@ -67,12 +67,12 @@ class Entry(Side):
 
     @property
     def passed(self) -> str:
-        """What is said of its experiments that pass; empty where they neither pass nor fail."""
+        """The word for experiments that pass; empty if they neither pass nor fail."""
         return self.run.headline.passed if self.is_summed_up else ""
 
     @property
     def value(self) -> tuple[str, str]:
-        """The figure that stands for it, and its unit."""
+        """The figure that stands for the entry, and its unit."""
         if self.measure is SUCCESS:
             return f"{self.figures.rate:.1f}", "%"
         found = self.average
@@ -81,7 +81,7 @@ class Entry(Side):
 
     @property
     def about_value(self) -> str:
-        """What that figure is, and its interval."""
+        """A description of that figure, with its interval."""
         if self.measure is SUCCESS:
             return self.figures.interval_text
         how = {"arithmetic": "mean", "geometric": "geometric mean"}.get(self.measure.averaged, self.measure.averaged)
@@ -90,7 +90,7 @@ class Entry(Side):
 
     @property
     def limits(self) -> str:
-        """The 95 % interval of that figure, without its unit; of success per cent."""
+        """The 95 % interval of that figure, without its unit; for success in per cent."""
         if self.measure is SUCCESS:
             return self.interval
         bare = replace(self.measure, unit="")
@@ -98,7 +98,7 @@ class Entry(Side):
 
     @property
     def rank(self) -> tuple[str, float]:
-        """By which it is put in order: arms of one measure together, the best first, those without it last."""
+        """A sort key: arms of one measure together, the best first, those without a value last."""
         if self.measure is SUCCESS:
             return "", -self.figures.rate
         sign = -1 if self.measure.direction == "higher" else 1
@@ -111,7 +111,7 @@ class Entry(Side):
 
     @property
     def attempts(self) -> int:
-        """The most that an experiment took."""
+        """The largest number of attempts in an experiment."""
         return max((result.iterations for result in self.results), default=0)
 
 
@@ -127,7 +127,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Everything that the page is made of, but for the stories."""
+    """The content of the page except for the stories."""
 
     runs: Sequence[Run]
     entries: Sequence[Entry]
@@ -135,7 +135,7 @@ class View:
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> View:
-        """Arms in which nothing was judged are left out of the charts, not out of the table."""
+        """The view of these runs. Arms without judged experiments are left out of the charts, not of the table."""
         entries = _entries(sorted(runs, key=lambda run: run.start_time))
         rows = [row for number, entry in enumerate(entries) for row in _rows(number, entry)]
         return cls(runs, entries, rows)
@@ -146,7 +146,7 @@ class View:
 
     @property
     def priced(self) -> bool:
-        """Whether anything in it cost money."""
+        """Whether anything in the view cost money."""
         return any(row.result.cost for row in self.rows)
 
     @property
@@ -155,19 +155,19 @@ class View:
 
 
 def headline(entries: Sequence[Entry]) -> list[Entry]:
-    """The newest complete entry of each model, arm and suite; where none is complete, the newest."""
+    """The newest complete entry of each model, arm and suite; if none is complete, the newest."""
     found = by_series(sorted(entries, key=lambda entry: entry.is_complete))
     newest = {series[-1] for series in found}
     return [entry for entry in entries if entry in newest]
 
 
 def series_of(entry: Entry) -> tuple[str, str, str]:
-    """What is one and the same from run to run: model, arm and suite."""
+    """The key of a series: model, arm and suite."""
     return entry.model, entry.arm, entry.run.suite
 
 
 def shown_in(panel: str, entries: Iterable[Entry]) -> list[Entry]:
-    """The entries to whose system a panel of the page applies."""
+    """The entries whose system shows a panel of the page."""
     every = ((entry, entry.run.headline.panels) for entry in entries)
     return [entry for entry, panels in every if panels is None or panel in panels]
 
@@ -181,7 +181,7 @@ def by_series(entries: Iterable[Entry]) -> list[list[Entry]]:
 
 
 def by_tasks(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """The entries that were judged on the same tasks of one version of a dataset: only their figures may be joined."""
+    """The entries judged on the same tasks of one version of a dataset; only their figures may be joined."""
     found: dict[tuple[object, ...], list[Entry]] = {}
     for entry in entries:
         digest = entry.run.environment.get("dataset_digest")
@@ -190,13 +190,13 @@ def by_tasks(entries: Iterable[Entry]) -> list[list[Entry]]:
 
 
 def average(found: Mean, measure: Measure) -> str:
-    """A mean as the page writes it, with its interval."""
+    """A mean as text on the page, with its interval."""
     limits = [shown(limit, measure) for limit in found.interval or ()]
     return shown(found.mean, measure) + (f" ({' to '.join(limits)})" if limits else "")
 
 
 def measured(entries: Sequence[Entry]) -> dict[str, Measure]:
-    """The measures besides success that these arms have averages of."""
+    """The measures besides success of which these arms have averages."""
     known = declared([entry.run for entry in entries])
     return {name: known[name] for name in known if any(name in entry.figures.measures for entry in entries)}
 
@@ -214,7 +214,7 @@ def _entries(runs: Sequence[Run]) -> list[Entry]:
 
 
 def _titles(sides: Sequence[Side]) -> list[str]:
-    """The shortest of several names that tells each from the others: model and arm, day, minute, id."""
+    """For each side the shortest name that is unique: model and arm, then day, minute, id."""
     stages = [
         [_name(side) for side in sides],
         [f"{_name(side)} · {side.run.start_time[:10]}" for side in sides],
@@ -229,13 +229,13 @@ def _titles(sides: Sequence[Side]) -> list[str]:
 
 
 def _name(side: Side) -> str:
-    """Also says of a run that isn't complete how it stands."""
+    """The side's name, with its status if its run isn't complete."""
     status = side.run.status
     return f"{named(side)}{'' if status == 'complete' else f' ({status})'}"
 
 
 def named(side: Side) -> str:
-    """Its model and its arm, unless that names its model already, or asks none."""
+    """The model and the arm; the arm alone if it names its model or asks none."""
     return side.arm if side.model == NOBODY or side.model in side.arm else f"{side.model} · {side.arm}"
 
 

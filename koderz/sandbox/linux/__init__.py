@@ -1,1 +1,1 @@
-"""What the Linux kernel offers to contain a process."""
+"""The means of the Linux kernel to contain a process."""

@@ -1,4 +1,4 @@
-"""Process 1 of a workspace's sandbox: makes the bounds, starts the command, watches it, and ends all with it.
+"""Process 1 of a workspace's sandbox: sets up the bounds, starts the command, watches it, and ends everything with it.
 
 Its descriptor 0 is a socket to koderz: a `Setup` comes in, and dicts go out, each a line of Python. A byte asks
 for the end within the grace; the end of the socket is the end of everything, at once. A descriptor that comes in with
@@ -38,7 +38,7 @@ _SIZE = 4  # bytes of the length of a setup
 
 
 class Setup:
-    """What koderz says first."""
+    """The first message from koderz."""
 
     argv: list[str]
     environment: dict[str, str]
@@ -59,7 +59,7 @@ class Setup:
         self.__dict__ = values
 
     def told(self) -> bytes:
-        """As process 1 is told it."""
+        """The message as bytes for process 1."""
         data = marshal.dumps(self.__dict__)
         return len(data).to_bytes(_SIZE, "little") + data
 
@@ -75,7 +75,7 @@ def main(_arguments: Sequence[str]) -> NoReturn:
 
 
 def process_1(control: _socket.socket) -> Setup:
-    """Goes on as process 1 until all has ended, and ends. Returns in the process that is to be the command."""
+    """Runs process 1 until all has ended, and exits. Returns only in the process that becomes the command."""
     kernel.die_with_parent()
     setup, channel = _told(control)
     try:
@@ -115,7 +115,7 @@ def _told(control: _socket.socket) -> tuple[Setup, int | None]:
 
 
 def _contain(setup: Setup) -> list[str]:
-    """The names of the layers that hold. OSError where one is refused that has to."""
+    """Sets up the layers and returns the names of those that hold. Raises OSError if a required one is refused."""
     if setup.entries:
         entries = [tree.Entry(*entry) for entry in setup.entries]
         namespaces.enter(lambda: _furnish(entries, setup.processes))
@@ -146,7 +146,7 @@ def _furnish(entries: Sequence[tree.Entry], processes: int) -> None:
 
 
 def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
-    """The command's process; 0 in that itself, which is held to all by then."""
+    """Starts the command; returns its process, or 0 within that process, which is bound by all layers by then."""
     child = os.fork()
     if child:
         return child
@@ -180,7 +180,7 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
 
 
 def _watch(child: int, control: _socket.socket, asked: _socket.socket | None, setup: Setup) -> tuple[int, str]:
-    """How the command ended, and the limit that it was ended for. All its processes have ended then."""
+    """The status of the command and the limit that ended it, after all its processes have ended."""
     heard = select.poll()
     heard.register(control.fileno(), select.POLLIN)
     heard.register(os.pidfd_open(child), select.POLLIN)
@@ -207,7 +207,7 @@ def _watch(child: int, control: _socket.socket, asked: _socket.socket | None, se
 
 
 def _reaped(child: int) -> int | None:
-    """The status of the command, once it has ended. Its orphans are reaped besides."""
+    """The status of the command once it has ended. Also reaps its orphans."""
     try:
         while True:
             process, status = os.waitpid(-1, os.WNOHANG)
@@ -227,7 +227,7 @@ def _ask_to_end() -> None:
 
 
 def _excess(setup: Setup) -> str:
-    """Which limit is exceeded by all processes together."""
+    """The limit that all processes together exceed, if any."""
     memory, tasks = 0, 0
     for process in os.listdir("/proc"):
         if process.isdigit() and process != "1":
@@ -237,7 +237,7 @@ def _excess(setup: Setup) -> str:
 
 
 def _used(process: str) -> tuple[int, int]:
-    """Bytes of memory that are no file's, and threads, of one process."""
+    """The anonymous memory in bytes, and the threads, of one process."""
     memory, threads = 0, 1
     try:
         with open(f"/proc/{process}/status", "rb") as lines:
@@ -252,7 +252,7 @@ def _used(process: str) -> tuple[int, int]:
 
 
 def _counter() -> int:
-    """See `kernel.count_cpu`; negative where the kernel refuses."""
+    """A counter of CPU, see `kernel.count_cpu`; negative if the kernel refuses."""
     try:
         return kernel.count_cpu()
     except OSError:
@@ -271,7 +271,7 @@ def _detached(socket: _socket.socket | None) -> int:
 
 
 def _handed_socket(asked: _socket.socket) -> bool:
-    """Answers who asks for a socket; false where nobody will any more."""
+    """Answers a request for a socket; false if there can be no more requests."""
     try:
         if not asked.recv(1):
             return False
@@ -282,7 +282,7 @@ def _handed_socket(asked: _socket.socket) -> bool:
 
 
 def _hand(to: _socket.socket, line: bytes, descriptors: Iterable[int]) -> None:
-    """Writes a line, and with it hands on descriptors, which are closed here."""
+    """Sends a line with descriptors, which are closed here."""
     descriptors = [*descriptors]
     packed = b"".join(each.to_bytes(4, sys.byteorder) for each in descriptors)
     to.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else [])

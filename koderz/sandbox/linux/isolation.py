@@ -1,4 +1,4 @@
-"""The layers that contain a candidate, by name, and what they come to."""
+"""The layers that contain a candidate, by name, and the isolation level that they add up to."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 NAMESPACES, LANDLOCK, SECCOMP = "namespaces", "landlock", "seccomp"
 LAYERS = (NAMESPACES, LANDLOCK, SECCOMP)
-"""From the outermost in. The last two are the base, without which nothing counts as contained."""
+"""The layers from the outermost in. Without the last two, nothing counts as contained."""
 
 MOUNTS = "mounts"
-"""A part of the namespaces that some systems refuse though they allow the rest: only readable files are there."""
+"""A part of the namespaces that some systems refuse alone: a file tree with readable files only."""
 
 UNCONTAINED = "uncontained"
 

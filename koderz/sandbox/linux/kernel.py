@@ -1,4 +1,4 @@
-"""The Linux calls that the standard library doesn't offer.
+"""Linux system calls that the standard library doesn't offer.
 
 Imported inside the workers, so this module and its siblings there use the standard library only.
 """
@@ -35,23 +35,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, argument: int) -> None:
-    """OSError when the kernel refuses."""
+    """Calls prctl. Raises OSError if the kernel refuses."""
     _checked(prepared_prctl(option, argument)(), "prctl")
 
 
 def prepared_prctl(option: int, argument: int, pointer: ctypes.c_void_p | None = None) -> Callable[[], int]:
-    """The same call laid out beforehand, for where each page of memory touched is a cost. 0 when it went well."""
+    """A prctl call prepared in advance, for code in which each touched page of memory costs. Returns 0 on success."""
     words = option, ctypes.c_long(argument), pointer, None, None
     return lambda: int(_libc.prctl(*words))
 
 
 def syscall(number: int, *arguments: int | ctypes.c_void_p | None) -> int:
-    """A system call by its number; pointers as `c_void_p`. OSError when the kernel refuses."""
+    """Makes a system call by its number; pointers are `c_void_p`. Raises OSError if the kernel refuses."""
     return prepared_syscall(number, *arguments)()
 
 
 def prepared_syscall(number: int, *arguments: int | ctypes.c_void_p | None) -> Callable[[], int]:
-    """The same call laid out beforehand, to be made often. What its pointers point to may change in between."""
+    """A system call prepared in advance, to be made often. The data behind its pointers may change in between."""
     words = ctypes.c_long(number), *map(_word, arguments)
     return lambda: _checked(_libc.syscall(*words), f"system call {number}")
 
@@ -61,13 +61,13 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str | None, target: str, flags: int = 0, *, kind: str | None = None, data: str | None = None) -> None:
-    """mount(2). OSError when the kernel refuses."""
+    """Calls mount(2). Raises OSError if the kernel refuses."""
     *words, options = [word and os.fsencode(word) for word in (source, target, kind, data)]
     _checked(_libc.mount(*words, ctypes.c_ulong(flags), options), f"mount {target}")
 
 
 def change_root(folder: str) -> None:
-    """Makes a mount point the root of this mount namespace, and lets go of the root that was."""
+    """Makes a mount point the root of this mount namespace, and detaches the old root."""
     os.chdir(folder)
     _checked(_libc.pivot_root(b".", b"."), "pivot_root")
     _checked(_libc.umount2(b".", _MNT_DETACH), "umount")
@@ -88,7 +88,7 @@ def pointer_into(data: bytearray) -> ctypes.c_void_p:
 
 
 def count_cpu() -> int:
-    """A descriptor that reads the CPU of all that the caller will have started, in nanoseconds, as 8 bytes.
+    """A descriptor that reads the CPU of all processes that the caller starts from now on: nanoseconds, as 8 bytes.
 
     A process counts from its first exec on, and all below it, also after they have ended and whether or not anybody
     waited for them. The caller itself doesn't. OSError when the kernel refuses, as some let root alone do this.
@@ -107,18 +107,18 @@ def die_with_parent() -> None:
 
 
 def hide_memory() -> None:
-    """No other process of this user may read this one's memory, environment or descriptors."""
+    """Prevents other processes of this user from reading this one's memory, environment or descriptors."""
     if LINUX:
         prctl(PR_SET_DUMPABLE, 0)
 
 
 def show_memory() -> None:
-    """Lets them again, as they may of any program that was started."""
+    """Lets other processes of this user read this one again, as they may read any program."""
     prctl(PR_SET_DUMPABLE, 1)
 
 
 class HiddenMemory:
-    """The same for as long as it is entered; what was before holds again after it."""
+    """Hides this process's memory while the block runs; the earlier state is restored after it."""
 
     def __enter__(self) -> None:
         self._before = _libc.prctl(PR_GET_DUMPABLE) if LINUX else 0
@@ -130,13 +130,13 @@ class HiddenMemory:
 
 
 def take_signals(*numbers: int) -> None:
-    """Has signals end this process, as they do unless somebody has said otherwise."""
+    """Restores the default action of signals, which ends this process."""
     for number in numbers:
         _libc.signal(number, None)
 
 
 def forgo_privileges() -> None:
-    """No program started from here gains rights, which Landlock and seccomp ask for."""
+    """Prevents programs started from here from gaining rights, as Landlock and seccomp require."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 

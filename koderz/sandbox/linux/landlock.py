@@ -1,4 +1,4 @@
-"""What a candidate may read, and nothing else: the kernel's Landlock (https://docs.kernel.org/userspace-api/landlock.html).
+"""Landlock: limits a candidate to files that it may read (https://docs.kernel.org/userspace-api/landlock.html).
 
 The same system call numbers and bits on every architecture.
 """
@@ -30,7 +30,7 @@ _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # from version 6
 
 
 def restrict(readable: Iterable[str], *, executable: Iterable[str] = (), writable: Iterable[str] | None = None) -> None:
-    """Leaves this process, and all it will start, the reading of `readable`. OSError where the kernel has none of it.
+    """Allows this process and its children only to read `readable`. Raises OSError if the kernel lacks Landlock.
 
     What is `executable` may be read and run, what is `writable` used in any way; with it, TCP is left alone.
     """

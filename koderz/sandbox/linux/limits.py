@@ -1,4 +1,4 @@
-"""How much of the machine one candidate may use, set before its first line runs."""
+"""Limits for one candidate's use of the machine, set before its first line runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROCESSES = 256  # threads count too; only where a user namespace keeps the coun
 
 
 def share(*, own_user: bool) -> None:
-    """The limits that are every candidate's alike, set on the zygote, from which they are inherited."""
+    """Sets the limits that all candidates share, on the zygote, from which they are inherited."""
     cap(resource.RLIMIT_FSIZE, 0)
     cap(resource.RLIMIT_CORE, 0)
     cap(resource.RLIMIT_NOFILE, OPEN_FILES)
@@ -26,7 +26,7 @@ def share(*, own_user: bool) -> None:
 
 
 def bequeath_addresses(size: int) -> None:
-    """Bytes of address space that candidates forked from now on may map, or as many as this process was given.
+    """Limits the address space in bytes of candidates forked from now on, at most to that of this process.
 
     They can't raise it: seccomp.
     """
@@ -38,7 +38,7 @@ def bequeath_addresses(size: int) -> None:
 
 
 def bind(cpu: float, addresses: int) -> None:
-    """Binds the calling process for good, where no seccomp keeps it from raising a limit."""
+    """Limits the calling process permanently, if no seccomp keeps it from raising a limit."""
     seconds = math.ceil(cpu) + 1  # the zygote watches more finely; this is what holds if it can't
     cap(resource.RLIMIT_CPU, seconds, seconds + 1)
     if kernel.LINUX:
@@ -46,7 +46,7 @@ def bind(cpu: float, addresses: int) -> None:
 
 
 def address_space() -> int:
-    """Bytes of addresses this process has mapped; 0 where that can't be told."""
+    """The bytes of addresses that this process has mapped; 0 if unknown."""
     if not kernel.LINUX:
         return 0
     file = os.open("/proc/self/statm", os.O_RDONLY)
@@ -56,14 +56,14 @@ def address_space() -> int:
 
 
 def cpu_seconds(process: int) -> float:
-    """CPU that another process has used, all its threads together. 0 where the system can't tell."""
+    """The CPU seconds of another process with all its threads; 0 if unknown."""
     if not kernel.LINUX:
         return 0.0
     return time.clock_gettime((~process << 3) | 2)  # the kernel's name for a process's CPU clock
 
 
 def cap(kind: int, soft: int, hard: int | None = None) -> None:
-    """Lowers a limit; never asks for more than the process was given."""
+    """Lowers a limit, never above the one that the process already has."""
     ceiling = resource.getrlimit(kind)[1]
     wanted = soft if hard is None else hard
     top = wanted if ceiling == resource.RLIM_INFINITY else min(wanted, ceiling)

@@ -1,4 +1,4 @@
-"""The file tree that candidates see: what they may read, and nothing else by any name.
+"""The file tree of candidates: the files that they may read, and nothing else under any name.
 
 Landlock refuses to open other files, but tells whether they exist, how large they are and where links
 lead; and to look at a file of an automounter or of FUSE is a message to whoever serves it.
@@ -25,7 +25,7 @@ _READ_ONLY_WITHOUT_SETUID = struct.pack("=4Q", 0x1 | 0x2, 0, 0, 0)
 
 
 def confine(readable: Readable) -> None:
-    """Makes a read-only tree of `readable` the root of this mount namespace. OSError where the kernel refuses."""
+    """Makes a read-only tree of `readable` the root of this mount namespace. Raises OSError if the kernel refuses."""
     stage()
     os.mkdir(_COVER)
     paths = {*readable.paths}
@@ -41,20 +41,20 @@ def confine(readable: Readable) -> None:
 
 
 def stage() -> None:
-    """An empty folder at `STAGE`, from which a file tree is made that nothing outside of this namespace sees."""
+    """Mounts an empty folder at `STAGE` for building a file tree, invisible outside this namespace."""
     kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
     kernel.mount("none", STAGE, kind="tmpfs", data="mode=755")
 
 
 def make_read_only(mounted: str, *, recursive: bool = True) -> None:
-    """Nothing is written to what is mounted there, and no program of it gains rights."""
+    """Makes a mount read-only and prevents its programs from gaining rights."""
     attributes, size = kernel.pointer_to(_READ_ONLY_WITHOUT_SETUID), len(_READ_ONLY_WITHOUT_SETUID)
     path = kernel.pointer_to(os.fsencode(mounted) + b"\0")
     kernel.syscall(_MOUNT_SETATTR, _CURRENT_FOLDER, path, _RECURSIVE if recursive else 0, attributes, size)
 
 
 def _gathered(paths: Iterable[str]) -> Iterator[str]:
-    """The same, with the folder in place of its entries where there are many of them."""
+    """The paths, with a folder in place of its entries if there are many of them."""
     folders: dict[str, list[str]] = {}
     for path in paths:
         folders.setdefault(os.path.dirname(path), []).append(path)
@@ -63,7 +63,7 @@ def _gathered(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _show(path: str, wanted: Collection[str]) -> None:
-    """Mounts a file or folder where it lies, unless one that it lies in is there already.
+    """Mounts a file or folder at its own path, unless a folder above it is mounted already.
 
     Folders in it that aren't `wanted` are covered by an empty one.
     """

@@ -1,4 +1,4 @@
-"""A world of its own for a zygote: no network, no processes but its children, no shared memory, no files but some."""
+"""Namespaces for a zygote: no network, no foreign processes, no shared memory, and few files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DESCRIPTORS = 1024  # far more than a process has that has just begun
 
 
 def enter(furnish: Callable[[], object] | None) -> None:
-    """Goes on as process 1 of new namespaces, as nobody and without capabilities.
+    """Continues as process 1 of new namespaces, as nobody and without capabilities.
 
     `furnish` runs there while it still has them, to make the file tree that is seen (see `mounts`). None leaves it all
     files, for systems that refuse mounts. The process that called stays behind as an empty stub, which ends with the
@@ -40,7 +40,7 @@ def enter(furnish: Callable[[], object] | None) -> None:
 
 
 def sweep() -> None:
-    """Ends and reaps every process of this namespace but the first, from which it must be called."""
+    """Ends and reaps all other processes of this namespace; to be called from its first process."""
     try:
         while True:
             os.kill(-1, _KILL)

@@ -1,4 +1,4 @@
-"""What a candidate may read: the standard library, the shared libraries, and declared packages.
+"""The files that a candidate may read: the standard library, shared libraries, and declared packages.
 
 Made by each zygote as it starts, of about a thousand files: pathlib alone would take longer than the rest.
 """
@@ -17,14 +17,14 @@ _MOST_LINKS = 40  # in one path, as the kernel has it
 
 
 class Readable(NamedTuple):
-    """What is left of the file tree."""
+    """The visible part of the file tree."""
 
     paths: list[str]  # files and folders, whole, by names without links in them; some may not be there
     links: dict[str, str]  # what leads to them by other names: each link's target, as it stands in the link
 
 
 def readable(packages: Iterable[str] = ()) -> Readable:
-    """What a candidate may read with these folders of packages."""
+    """The files that a candidate may read, with these folders of packages."""
     tree = _Tree()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     library = os.path.dirname(os.__file__), os.path.join(sys.base_exec_prefix, sys.platlibdir, version)
@@ -37,7 +37,7 @@ def readable(packages: Iterable[str] = ()) -> Readable:
 
 
 class _Tree:
-    """Paths, and the links on the way to them."""
+    """Paths, and the links that lead to them."""
 
     def __init__(self) -> None:
         self.paths: set[str] = set()
@@ -47,7 +47,7 @@ class _Tree:
         self.paths.add(self._followed(path, at))
 
     def add_entries(self, folders: Iterable[str], wanted: Callable[[str], bool]) -> None:
-        """The entries of folders, those that are there, whose names are wanted."""
+        """Adds the entries of the existing folders whose names are wanted."""
         for folder in {self._followed(folder) for folder in folders}:
             for entry in os.scandir(folder) if os.path.isdir(folder) else ():
                 if wanted(entry.name):
@@ -57,7 +57,7 @@ class _Tree:
                         self.paths.add(entry.path)
 
     def _followed(self, path: str, at: str = "") -> str:
-        """The path, which begins in the folder `at`, without links in it; one that goes in circles is not there."""
+        """The path, beginning in the folder `at`, with links resolved; a circular one counts as missing."""
         left, followed = path.split("/")[::-1], 0
         while left:
             name = left.pop()
@@ -86,7 +86,7 @@ def _target(path: str) -> str | None:
 
 
 def _architecture_folders() -> list[str]:
-    """`/usr/lib/x86_64-linux-gnu` and its like, and wherever this process's own libraries lie."""
+    """Folders such as `/usr/lib/x86_64-linux-gnu`, and those of this process's own libraries."""
     with open("/proc/self/maps") as maps:
         mapped = {line.split()[-1] for line in maps if ".so" in line}
     multiarch = getattr(sys.implementation, "_multiarch", "")

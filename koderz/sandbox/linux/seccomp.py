@@ -55,7 +55,7 @@ _OPENS_TO_CHANGE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o2000000
 
 
 class Filter:
-    """A program laid out in memory beforehand, so that binding a process to it costs one call."""
+    """A BPF program prepared in memory, so that binding a process to it takes one call."""
 
     def __init__(self, steps: Iterable[Instruction]) -> None:
         code = b"".join(struct.pack("=HBBI", *step) for step in steps)
@@ -64,13 +64,13 @@ class Filter:
         self._bind = kernel.prepared_prctl(kernel.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
 
     def install(self) -> None:
-        """Binds this thread, and all it will start. OSError when the kernel refuses."""
+        """Binds this thread and its children to the filter. Raises OSError if the kernel refuses."""
         if self._bind():
             raise OSError(errno.EPERM, "the kernel refuses the filter")
 
 
 def workspaces_steps(machine: str = _MACHINE, *, forks: bool = True, keeps_core: bool = False) -> list[Instruction]:
-    """What binds a command in a workspace, which may use all of a system but what could undo its bounds.
+    """The filter of a command in a workspace, which refuses only calls that could undo its bounds.
 
     A list of refusals; whatever isn't listed is allowed. Without `forks` it can't start processes either. With
     `keeps_core` a request for other cores succeeds and changes nothing, as libraries make it that don't depend on it.
@@ -97,12 +97,12 @@ def _workspaces_rules(*, forks: bool, keeps_core: bool) -> Iterator[Rule]:
 
 
 def _answer_to(value: int, refusal: int) -> list[Instruction]:
-    """Refuses where the accumulator has that value, else goes on with what follows."""
+    """Refuses if the accumulator has this value, else continues with the next step."""
     return [(_EQUAL, 0, 1, value), _answer(refusal)]
 
 
 def shared_steps(machine: str = _MACHINE) -> list[Instruction]:
-    """What binds a zygote, and so its candidates: the list, with what it needs to keep them. OSError as above."""
+    """The filter of a zygote and its candidates: the list, and the calls to keep candidates. Raises OSError."""
     steps = _only_this_architecture(machine)
     numbers = NUMBERS[machine]
     free = sorted(numbers[name] for name in FREE | KEEPING if name in numbers)
@@ -110,7 +110,7 @@ def shared_steps(machine: str = _MACHINE) -> list[Instruction]:
 
 
 def candidates_steps(machine: str = _MACHINE) -> list[Instruction]:
-    """What binds a candidate in addition: none of what keeps it. Short, as it is paid for each of them."""
+    """The additional filter of a candidate, which refuses the zygote's calls. Short, as each candidate pays for it."""
     return [(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(_candidates_rules(), NUMBERS[machine]), _answer(0)]
 
 
@@ -128,7 +128,7 @@ def _only_this_architecture(machine: str) -> list[Instruction]:
 
 
 def _shared_rules() -> Iterator[Rule]:
-    """Calls that depend on their arguments. Each rule begins with the accumulator free and returns."""
+    """Rules for calls that depend on their arguments. Each begins with a free accumulator and returns."""
     yield "open", _without_bits(1, _OPENS_TO_CHANGE, errno.EACCES)
     yield "openat", _without_bits(2, _OPENS_TO_CHANGE, errno.EACCES)
     yield "clone3", [_answer(errno.ENOSYS)]  # its flags are in memory; libc falls back to clone
@@ -168,7 +168,7 @@ def _with_bits(argument: int, bits: int, refusal: int) -> list[Instruction]:
 
 
 def _read_only_limits() -> list[Instruction]:
-    """`new_limit`, a pointer, has to be null in both halves."""
+    """Requires `new_limit`, a pointer, to be null in both halves."""
     return [
         _low(2),
         (_EQUAL, 0, 2, 0),
@@ -197,7 +197,7 @@ def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _low(argument: int) -> Instruction:
-    """The lower half of an argument; both architectures are little-endian."""
+    """Loads the lower half of an argument; both architectures are little-endian."""
     return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * argument)
 
 

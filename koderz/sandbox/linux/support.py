@@ -1,4 +1,4 @@
-"""Which layers this machine allows, found by trying.
+"""The layers that this machine allows, found by trying them.
 
 A kernel's version or a file under /proc says little: container profiles and security modules refuse
 what the kernel could do. So each layer is put on a throw-away child, which then has to be refused
@@ -17,7 +17,7 @@ from koderz.sandbox.linux.readable import Readable
 
 
 def available(wanted: Collection[str] = LAYERS) -> frozenset[str]:
-    """Those of `wanted` that hold here, and MOUNTS if it does. To be asked in a process without threads."""
+    """The layers among `wanted` that hold here, with MOUNTS if it does. Call it in a process without threads."""
     if not kernel.LINUX:
         return frozenset()
     held: set[str] = set()

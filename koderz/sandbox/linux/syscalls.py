@@ -92,10 +92,10 @@ REFUSED: Mapping[str, Mapping[str, int]] = {
     "x86_64": _table(_NOT_IN_WORKSPACES + _NOT_IN_WORKSPACES_X86_64),
     "aarch64": _table(_NOT_IN_WORKSPACES + _NOT_IN_WORKSPACES_AARCH64),
 }
-"""What a command in a workspace is refused: tracing, mounts, namespaces, keys, modules. `socket` by its family."""
+"""The calls refused to a command in a workspace: tracing, mounts, namespaces, keys, modules; `socket` by family."""
 
 KEEPING = frozenset({"clone", "fork", "kill", "prctl", "prlimit64", "wait4"})
-"""What a zygote needs beyond that to keep candidates, and a candidate loses or has left in part."""
+"""The additional calls of a zygote to keep candidates. A candidate loses them in whole or in part."""
 
 FREE = frozenset(_FREE.split())
-"""Allowed whatever their arguments: what an interpreter needs to compute, to wait, and to read."""
+"""The calls allowed with any arguments, which an interpreter needs to compute, to wait, and to read."""

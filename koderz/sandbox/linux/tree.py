@@ -1,4 +1,4 @@
-"""The file tree of a command: made as the root of its mount namespace, or told to bubblewrap."""
+"""The file tree of a command, built as the root of its mount namespace or described to bubblewrap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
 
 
 class Entry:
-    """Something in the tree."""
+    """An entry of the tree."""
 
     def __init__(self, kind: str, source: str, target: str) -> None:
         self.kind = kind  # "read", "write": the host's `source`; "link": a symbolic link to `source`
@@ -25,7 +25,7 @@ class Entry:
 
 
 def furnish(entries: Iterable[Entry], processes: int) -> None:
-    """Makes the tree the root of this mount namespace. OSError where the kernel refuses."""
+    """Makes the tree the root of this mount namespace. Raises OSError if the kernel refuses."""
     mounts.stage()
     for entry in entries:
         _place(entry, mounts.STAGE + entry.target)
@@ -36,7 +36,7 @@ def furnish(entries: Iterable[Entry], processes: int) -> None:
 
 
 def bubblewrap(program: str, entries: Iterable[Entry]) -> list[str]:
-    """The same as the beginning of a command line; what comes after it is process 1."""
+    """The tree as the beginning of a bubblewrap command line; process 1 follows it."""
     return [
         *(program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
         *("--uid", "65534", "--gid", "65534", "--as-pid-1", "--die-with-parent", "--clearenv"),
@@ -79,7 +79,7 @@ def _make_devices(folder: str) -> None:
 
 
 def _make_processes(folder: str, processes: int) -> None:
-    """A view of this namespace's processes, of which there can't be many more than wanted where the kernel counts."""
+    """Mounts a view of this namespace's processes. If the kernel counts, their number is limited."""
     os.mkdir(folder)
     kernel.mount("proc", folder, kind="proc")
     _limit(folder, processes)

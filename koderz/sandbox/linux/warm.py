@@ -1,4 +1,4 @@
-"""An interpreter that has loaded what a script needs, and of which each sandbox that runs the script is a fork.
+"""An interpreter that has loaded a script's modules, from which each sandbox that runs the script is forked.
 
 It is the host's python3, which may be older than koderz asks for: then it ends at once. It never holds a task, a key or
 a test: what a fork is to do reaches that fork alone, which goes into namespaces and a file tree of its own first.
@@ -22,7 +22,7 @@ _DESCRIPTORS = 1024  # far more than are open
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`arguments`: the script, which has `load()` and `main(arguments)`.
+    """Loads the script and forks on request. `arguments`: the script, which has `load()` and `main(arguments)`.
 
     Descriptor 0 is a socket to koderz. A byte goes out when all is loaded; each that comes in brings a fork its two
     descriptors: the socket of process 1, and where it prints.
@@ -63,7 +63,7 @@ def _loaded(path: str) -> Any:
 
 
 def _fork(orders: socket.socket) -> list[int]:
-    """Returns in each fork, with its descriptors. It is made before anything of it is read, so that all are alike."""
+    """Returns in each fork, with its descriptors. The fork is made before they are read, so that all are alike."""
     while True:
         byte, descriptors, *_ = socket.recv_fds(orders, 1, 2)
         if not byte:

@@ -1,4 +1,4 @@
-"""What requests to the WASM manager say, and what it answers."""
+"""The bodies of requests to the WASM manager and of its answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class NewSession(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request for a session."""
+    """The body of a request for a new session."""
 
     session_id: str | None = None
     seed: int = 0
@@ -29,7 +29,7 @@ class NewSession(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewCell(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of a request for a cell."""
+    """The body of a request to run a cell."""
 
     code: str
     context: dict[str, msgspec.Raw] | None = None  # variables to be set first
@@ -37,7 +37,7 @@ class NewCell(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Refused(web.HTTPException):
-    """An answer that says in `detail` what is wrong."""
+    """An error answer, whose `detail` says what is wrong."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status_code = status
@@ -53,26 +53,26 @@ def detail(status: int, message: str) -> web.Response:
 
 
 def host_of(header: str) -> str:
-    """The name in a `Host` header, without its port."""
+    """The host name in a `Host` header, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.rpartition(":")[0] if ":" in header else header
 
 
 def variable_of(request: web.Request) -> str:
-    """The variable that a path names. Raises Refused for what can't be one."""
+    """The variable that a path names. Raises Refused for an invalid name."""
     return require_name(request.match_info["name"])
 
 
 def require_name(name: str) -> str:
-    """The name of a variable. Raises Refused for what can't be one."""
+    """The name, if it is valid for a variable. Raises Refused otherwise."""
     if not name.isidentifier() or len(name) > _LONGEST_NAME:
         raise problem(422, f"{name!r:.120} is no name of a variable")
     return name
 
 
 def read_body(data: bytearray, kind: type[T], absent: T | None) -> T:
-    """The body as what it should be; `absent` where there is none. Raises Refused."""
+    """The body as an object of this type; `absent` if there is none. Raises Refused."""
     if not data and absent is not None:
         return absent
     try:
@@ -83,7 +83,7 @@ def read_body(data: bytearray, kind: type[T], absent: T | None) -> T:
 
 
 async def stored(request: web.Request, file: Path, most: int) -> int:
-    """Writes the body, which has to be UTF-8 of at most so many bytes, into a file; its size. Raises Refused."""
+    """Writes the body, UTF-8 of at most `most` bytes, into a file; returns its size. Raises Refused."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     size = 0
     with file.open("wb") as target:
@@ -102,7 +102,7 @@ async def stored(request: web.Request, file: Path, most: int) -> int:
 
 
 def require_json(file: Path) -> None:
-    """Raises Refused for a file that holds something else. The value isn't made, which could take far more room."""
+    """Raises Refused if a file is not JSON. The value itself isn't built, which could take far more memory."""
     try:
         msgspec.json.decode(file.read_bytes(), type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError) as error:

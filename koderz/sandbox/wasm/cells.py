@@ -1,4 +1,4 @@
-"""What a session is told and tells: cells, what came of them, and what they ask of models."""
+"""Cells of a session: their results, and their calls of models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTPUT_LIMIT = 1 << 20  # bytes that a cell may print
 
 
 class SubCall(NamedTuple):
-    """What a cell asks of a model."""
+    """A call of a model by a cell."""
 
     name: str  # llm_query or rlm_query
     prompts: tuple[str, ...]
@@ -26,11 +26,11 @@ class SubCall(NamedTuple):
 
 
 Answering = Callable[[SubCall], Awaitable[Sequence[str]]]
-"""Answers a sub-call, a text a prompt. What it raises stops the cell."""
+"""Answers a sub-call with a text for each prompt. An error that it raises stops the cell."""
 
 
 async def answers_to(call: SubCall, answer: Answering | None, executing: asyncio.Semaphore) -> list[str]:
-    """A text for each prompt of a sub-call, whose cell gives its place among those `executing` back meanwhile.
+    """A text for each prompt of a sub-call; meanwhile the cell's slot among those `executing` is free.
 
     An error as text where no model can be asked.
     """
@@ -45,7 +45,7 @@ async def answers_to(call: SubCall, answer: Answering | None, executing: asyncio
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """What came of one cell."""
+    """The result of one cell."""
 
     stdout: str = ""
     stderr: str = ""  # what it wrote there, and the traceback of what it raised
@@ -63,7 +63,7 @@ class SessionBusyError(Fault):
 
 
 class SessionFullError(Fault):
-    """There is no room for what a session is to hold, or for another one."""
+    """A session or manager has no room for a value or another session."""
 
 
 class SessionLostError(Fault):

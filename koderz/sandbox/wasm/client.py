@@ -1,4 +1,4 @@
-"""Sessions of a WASM manager somewhere else, over its REST API."""
+"""Sessions of a remote WASM manager, over its REST API."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _LATE = 30.0  # seconds that an answer may take beyond what its cell may
 
 
 class GarbledError(Exception):
-    """An answer that no manager gives."""
+    """An answer that no manager would give."""
 
 
 class RemotePool:
-    """Sessions at `url`. Entering raises Unreachable where no manager answers, or not to this token.
+    """Sessions at `url`. Entering raises Unreachable if no manager answers, or the token is wrong.
 
     `at_once` cells execute at once, any number where it is None; those that wait for models don't count.
     """
@@ -86,11 +86,11 @@ class RemotePool:
         await self._http.close()
 
     def open(self, *, memory_mb: int = MEMORY_MB, seed: int = 0) -> RemoteSession:
-        """A new session. It is made there when it is first used."""
+        """A new session, which is created there on first use."""
         return RemoteSession(self, memory_mb=memory_mb, seed=seed)
 
     async def get(self, path: str) -> dict[str, Any]:
-        """An answer as JSON. aiohttp.ClientError, TimeoutError or GarbledError where there is none."""
+        """An answer as JSON. Raises aiohttp.ClientError, TimeoutError or GarbledError if there is none."""
         async with self._http.get(self.url + path, timeout=aiohttp.ClientTimeout(total=10)) as response:
             response.raise_for_status()
             return _object(await response.read())
@@ -99,7 +99,7 @@ class RemotePool:
     async def request(
         self, method: str, path: str, seconds: float, *, streamed: Put | None = None, **body: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A response, once the manager has room to give one. Raises Fault past all patience.
+        """A response, once the manager has room for the request. Raises Fault when patience runs out.
 
         `streamed` is sent as the body, part by part.
         """
@@ -120,7 +120,7 @@ class RemotePool:
 
 
 class RemoteSession:
-    """A session there, as `session.Session` is one here: made anew, and its cells run again, where it is lost."""
+    """A remote session with the methods of `session.Session`; if lost, it is made anew and its cells run again."""
 
     def __init__(self, pool: RemotePool, *, memory_mb: int, seed: int) -> None:
         self._pool = pool
@@ -130,11 +130,11 @@ class RemoteSession:
         self._log: list[Put | Ran] = []
 
     async def start(self) -> None:
-        """Makes it there. Raises Fault."""
+        """Creates the session at the manager. Raises Fault."""
         await self._alive()
 
     async def put(self, name: str, source: str | Path, kind: str = "text") -> int:
-        """Sets a variable; its size. Raises SessionFullError where it doesn't fit, or Fault."""
+        """Sets a variable; returns its size. Raises SessionFullError if it doesn't fit, or Fault."""
         put, most = Put(name, source, kind), self._wanted["memory_mb"] << 19
         if size_of(source) > most:
             raise SessionFullError(f"{name} takes more than {most:,} bytes, half of what the session may")
@@ -143,7 +143,7 @@ class RemoteSession:
         return size
 
     async def get(self, name: str) -> str | None:
-        """The text of a variable; None where there is none."""
+        """The text of a variable; None if there is none."""
 
         async def read() -> str | None:
             async with self._request("GET", f"/variables/{name}", allowed=(200, 404)) as response:
@@ -190,7 +190,7 @@ class RemoteSession:
                 return  # it is dropped there when its time is up
 
     async def _over_again(self, doing: Callable[[], Awaitable[T]]) -> T:
-        """Does it, twice more where the session or the connection is lost meanwhile."""
+        """Does something, up to three times if the session or the connection is lost meanwhile."""
         for left in (2, 1, 0):
             try:
                 await self._alive()
@@ -233,7 +233,7 @@ class RemoteSession:
     async def _run(
         self, code: str, answer: Answering | None, limit: float, only_calls: int | None, answers: list[list[str]]
     ) -> CellResult:
-        """`answers`: those to its first sub-calls, from an earlier try; more are added."""
+        """Runs a cell. `answers` has those to its first sub-calls from an earlier try; new ones are added."""
         given, calls, waited, began = iter([*answers]), 0, 0.0, time.monotonic()
         body: dict[str, Any] = {"json": {"code": code, "timeout": limit}}
         body["headers"] = {"Accept": "application/x-ndjson"}
@@ -273,7 +273,7 @@ class RemoteSession:
 
 
 class _Gone(Exception):
-    """The manager doesn't know the session: it was started anew, or the session's time was up."""
+    """The manager doesn't know the session: the manager was restarted, or the session expired."""
 
 
 async def _stream(put: Put) -> AsyncIterator[bytes]:
@@ -282,7 +282,7 @@ async def _stream(put: Put) -> AsyncIterator[bytes]:
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The lines of a stream, however long; empty ones only keep it open."""
+    """The lines of a stream, however long; empty lines, which only keep it open, are dropped."""
     rest = b""
     async for chunk in response.content.iter_any():
         *whole, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else [rest + chunk]

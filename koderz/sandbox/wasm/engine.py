@@ -1,4 +1,4 @@
-"""Python in WASM: one engine a process, and an instance for each session."""
+"""Python in WASM: one engine a process, and one instance a session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PUT_SECONDS = 60.0
 
 
 class Ticker:
-    """Counts epochs for as long as any guest computes, and costs nothing while none does."""
+    """Counts epochs while any guest computes, and costs nothing otherwise."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -46,7 +46,7 @@ class Ticker:
 
 
 class WasmEngine:
-    """What all instances of a process share."""
+    """The objects that all instances of a process share."""
 
     def __init__(self, compiled: Path) -> None:
         """`compiled`: native code, which is loaded without checks; see `image`."""
@@ -60,7 +60,7 @@ class WasmEngine:
 
 
 class WasmInstance:
-    """One session's interpreter. StoppedError from any method is its end."""
+    """One session's interpreter. A StoppedError from any method is its end."""
 
     def __init__(self, shared: WasmEngine, memory: int, seed: int) -> None:
         self._ticker = shared.ticker
@@ -90,7 +90,7 @@ class WasmInstance:
         return str(self._computed("get", name))
 
     def run(self, code: str, timeout: float, call: Call) -> str:
-        """What the guest says of a cell. `call` is what it reaches; time in it isn't the cell's own, but for prints."""
+        """The guest's answer to a cell. `call` handles its requests; their time doesn't count, except prints."""
         self._call = call
         try:
             return str(self._computed("run", code, timeout=timeout))
@@ -98,7 +98,7 @@ class WasmInstance:
             self._call = None
 
     def close(self) -> None:
-        """The garbage collector does it."""
+        """Does nothing, since the garbage collector frees the instance."""
 
     def _computed(self, function: str, *arguments: str, timeout: float = _PUT_SECONDS) -> Any:
         self._until = time.monotonic() + timeout
@@ -117,7 +117,7 @@ class WasmInstance:
         self._store.set_epoch_deadline(max(1, round((self._until - time.monotonic()) / TICK)))
 
     def _reached(self, _store: Any, name: str, payload: str) -> str:
-        """The guest's `call`: of what is a deadline in epochs, the time that a model takes is given back."""
+        """Handles the guest's `call`, and extends its deadline by the time that a model takes."""
         if self._call is None:
             raise StoppedError("crash", "it called out of turn")
         if name in ("out", "err"):
@@ -132,7 +132,7 @@ class WasmInstance:
             self._arm()
 
     def _linker(self, engine: Engine, entropy: random.Random) -> component.Linker:
-        """What an instance is linked with: the host's clock and randomness are replaced by ones that repeat."""
+        """The linker of an instance, which replaces the host's clock and randomness by repeatable ones."""
         linker = component.Linker(engine)
         linker.allow_shadowing = True
         linker.add_wasip2()
@@ -162,14 +162,14 @@ def new_engine() -> Engine:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Compiles one file into another, in a process of its own: it takes some 400 MB. `arguments`: both paths."""
+    """Compiles one file into another, in a process of its own, as it takes 400 MB. `arguments`: both paths."""
     source, target = arguments
     Path(target).write_bytes(component.Component.from_file(new_engine(), source).serialize())
     sys.exit()
 
 
 def _stopped(text: str) -> StoppedError:
-    """Why wasmtime says that an instance came to its end."""
+    """The reason for which wasmtime ended an instance."""
     if "wasm trap: interrupt" in text:
         return StoppedError("deadline", "Request timed out")
     if "call stack exhausted" in text:

@@ -1,4 +1,4 @@
-"""What koderz and a worker say to each other: frames of a JSON head and bytes, over a socket."""
+"""The protocol between koderz and a worker: frames of a JSON head and bytes, over a socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def packed(head: Mapping[str, Any], data: bytes = b"") -> bytes:
 
 
 def frames(stream: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Each that comes, until the other side is gone."""
+    """The incoming frames, until the other side closes."""
     while len(sizes := stream.read(HEADER.size)) == HEADER.size:
         head, data = HEADER.unpack(sizes)
         written = stream.read(head)
@@ -25,6 +25,6 @@ def frames(stream: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
 
 
 def parts(text: str, size: int = CHUNK) -> Iterator[bytes]:
-    """The text in pieces that are UTF-8 each."""
+    """The text in pieces of valid UTF-8."""
     for start in range(0, len(text), size) or (0,):
         yield text[start : start + size].encode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""The image that sessions in WASM are made from: Python for WASI with the guest in it, built once and kept.
+"""The image of WASM sessions: Python for WASI with the guest in it, built once and cached.
 
 Two files in one folder of the user's own, named by digests of what they are made from: the portable image, and the
 native code that this machine runs, which wasmtime loads without checks and which therefore comes from nowhere else.
@@ -37,26 +37,26 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What is ready to be run."""
+    """An image that is ready to run."""
 
     compiled: Path  # native code for this machine
     digest: str  # 16 hex digits of the portable image
 
 
 def missing_packages() -> str:
-    """What the extra would bring, or empty where it is here."""
+    """The missing packages of the extra; empty if all are installed."""
     absent = [name for name in _PACKAGES if importlib.util.find_spec(name.replace("-", "_")) is None]
     return ", ".join(absent)
 
 
 def require_packages() -> None:
-    """Raises Unreachable, naming the extra, where it isn't installed."""
+    """Raises Unreachable, which names the extra, if its packages are missing."""
     if absent := missing_packages():
         raise Unreachable(f"sessions in WASM need {absent}; run: {extra_command('wasm')}")
 
 
 def ready_image(say: Say = lambda _: None) -> Image:
-    """The image, built where it isn't there yet: some 50 s of one core. `say` is told of that.
+    """The image, built if it doesn't exist, which takes 50 s of one core; `say` is called before that.
 
     Raises Unreachable without the extra, KoderzError where it can't be built or kept.
     """
@@ -83,7 +83,7 @@ def ready_image(say: Say = lambda _: None) -> Image:
 
 
 def _folder(folder: Path) -> Path:
-    """A folder that is there. KoderzError for one that others may write to."""
+    """The folder, created if missing. Raises KoderzError if others may write to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
@@ -95,14 +95,14 @@ def _folder(folder: Path) -> Path:
 
 
 def _digest() -> str:
-    """16 hex digits of all that the portable image is made from."""
+    """A digest of everything that the portable image is made from, 16 hex digits."""
     parts = [(_GUEST / name).read_bytes() for name in _PARTS]
     parts.append(importlib.metadata.version("componentize-py").encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def _machine() -> str:
-    """16 hex digits of what native code depends on besides: processor, wasmtime and its settings."""
+    """A digest of what native code also depends on, 16 hex digits: processor, wasmtime and its settings."""
     from koderz.sandbox.wasm.engine import SETTINGS
 
     processor = platform.processor()
@@ -121,7 +121,7 @@ def _file_digest(path: Path) -> str:
 
 
 def _made(target: Path, make: Callable[[Path], None]) -> None:
-    """A file that is there whole, or not at all."""
+    """Makes a file that appears whole or not at all."""
     with TemporaryDirectory(prefix="building-", dir=target.parent) as folder:
         draft = Path(folder) / target.name
         make(draft)

@@ -1,4 +1,4 @@
-"""One worker process as asyncio sees it."""
+"""One worker process, used from asyncio."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Event = tuple[dict[str, Any], bytes]
 
 
 class WorkerLostError(Exception):
-    """The worker has died, and everything in it."""
+    """The worker has died with all its sessions."""
 
 
 class Link:
-    """A worker, and requests to it."""
+    """A worker process, and requests to it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.is_lost = False
@@ -41,7 +41,7 @@ class Link:
 
     @classmethod
     async def start(cls, arguments: Sequence[str]) -> Link:
-        """Raises Fault where it doesn't come up. `arguments`: of `worker.main`."""
+        """Starts a worker. Raises Fault if that fails. `arguments`: those of `worker.main`."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = _begun(arguments, theirs)
@@ -65,7 +65,7 @@ class Link:
         return self._process.pid
 
     async def ask(self, operation: str, session: str, data: bytes = b"", **head: Any) -> Event:
-        """The answer to a request that has no events."""
+        """The answer to a request without events."""
         async with self.asking(operation, session, data, **head) as events:
             return await next_of(events)
 
@@ -73,7 +73,7 @@ class Link:
     async def asking(
         self, operation: str, session: str, data: bytes = b"", **head: Any
     ) -> AsyncIterator[asyncio.Queue[Event | None]]:
-        """The events of a request, then its answer; None when the worker is lost."""
+        """The events of a request, then its answer; None if the worker is lost."""
         number = next(self._numbers)
         events = self._waiting[number] = asyncio.Queue()
         try:
@@ -93,7 +93,7 @@ class Link:
             raise WorkerLostError from error
 
     async def kill(self) -> None:
-        """Ends the worker, and all that it started."""
+        """Ends the worker and all its children."""
         self._lose()
         self._writer.close()
         if self._process.poll() is None:
@@ -123,7 +123,7 @@ class Link:
 
 
 async def next_of(events: asyncio.Queue[Event | None]) -> Event:
-    """What comes next. Raises WorkerLostError."""
+    """The next event. Raises WorkerLostError."""
     event = await events.get()
     if event is None:
         raise WorkerLostError
@@ -131,7 +131,7 @@ async def next_of(events: asyncio.Queue[Event | None]) -> Event:
 
 
 def _begun(arguments: Sequence[str], connection: socket.socket) -> subprocess.Popen[bytes]:
-    """Not by asyncio, which waits for ever when called off while a process starts (CPython issue 119710)."""
+    """Starts the process without asyncio, which hangs if cancelled during a start (CPython issue 119710)."""
     return subprocess.Popen(
         command("wasm.worker", arguments, packages=("wasmtime",)),
         stdin=connection.fileno(),

@@ -47,7 +47,7 @@ _LEAST_ROOM_MB = 64  # for a new session
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a manager gives away."""
+    """The limits of a manager."""
 
     sessions: int = 32
     ttl: float = 3600.0  # seconds without a request, after which a session is dropped
@@ -57,7 +57,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Lease:
-    """A session with what only the manager knows of it."""
+    """A session with the manager's notes on it."""
 
     session: Session
     ttl: float
@@ -68,10 +68,10 @@ class Lease:
 
 
 class Manager:
-    """The application, and the sessions that it has given away."""
+    """The application, with the sessions that clients hold."""
 
     def __init__(self, pool: Pool, limits: Limits, *, token: str = "", hosts: Iterable[str] = ()) -> None:
-        """`hosts`: names besides those of this machine that requests may come to."""
+        """`hosts`: further host names that requests may be sent to, besides those of this machine."""
         self._pool, self._limits, self._token = pool, limits, token
         self._hosts = frozenset([*LOCAL, *hosts])
         self._leases: dict[str, Lease] = {}
@@ -222,7 +222,7 @@ class Manager:
         return web.json_response(result_of(found), status=504 if found.stopped == "deadline" else 200)
 
     async def _streamed(self, request: web.Request, lease: Lease, code: str, limit: float) -> web.StreamResponse:
-        """The cell's sub-calls as lines, each answered by a request of its own, and its result as the last one."""
+        """The cell's sub-calls as lines, each answered by a request of its own, then its result as the last line."""
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         sending = asyncio.Lock()
@@ -274,7 +274,7 @@ class Manager:
         return StoredCopy(Path(self._folder.name) / str(next(self._files)))
 
     async def _copied(self, lease: Lease, value: bytes) -> StoredCopy:
-        """A value of a context as a file; the same one for a value that is there already."""
+        """A value of a context as a file; an existing file if the value is stored already."""
         digest = hashlib.sha256(value).digest()
         copy = lease.copies.get(digest)
         if copy is None:
@@ -299,7 +299,7 @@ class Manager:
             await lease.session.close()
 
     async def _sweeping(self, _: web.Application) -> AsyncIterator[None]:
-        """Drops sessions that nobody has asked anything of for their time to live."""
+        """Drops sessions without a request during their time to live."""
 
         async def sweep() -> None:
             while True:
@@ -318,7 +318,7 @@ class Manager:
 
 
 def _created(lease: Lease) -> dict[str, str]:
-    """The answer to whoever has a session made."""
+    """The answer to the creator of a session."""
     return {"session_id": lease.session.id} | ({"secret": lease.secret} if lease.secret else {})
 
 
@@ -338,6 +338,6 @@ def _about(lease: Lease) -> dict[str, Any]:
 
 
 def _one_each(call: SubCall, texts: list[str]) -> Sequence[str]:
-    """As many answers as were asked for: what is missing is said to be."""
+    """Exactly one answer for each prompt; missing ones are replaced by an error text."""
     lacking = ["Error: there was no answer"] * (len(call.prompts) - len(texts))
     return [*texts[: len(call.prompts)], *lacking]

@@ -1,4 +1,4 @@
-"""Sessions where there is no WASM: a process each, as contained as a candidate of the judge."""
+"""Sessions without WASM: a process each, contained like a candidate of the judge."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PUT_SECONDS = 60.0
 
 
 class NativeEngine:
-    """Makes processes. Ends this one, saying why, where the system doesn't contain them."""
+    """Creates session processes. Exits with a message if the system can't contain them."""
 
     def __init__(self) -> None:
         layers = support.available()
@@ -34,12 +34,12 @@ class NativeEngine:
         self._guest = "\n".join(path.read_text(encoding="utf-8") for path in GUEST)
 
     def create(self, memory: int, seed: int) -> NativeInstance:
-        """A new process. `memory` in bytes of addresses."""
+        """A new process. `memory`: the bytes of its address space."""
         return NativeInstance(_started_zygote(self._guest), memory, seed)
 
 
 def _started_zygote(guest: str) -> Zygote:
-    """A zygote in an interpreter of its own, whose candidates are `guest`."""
+    """A zygote in an interpreter of its own, whose candidates run `guest`."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
@@ -54,7 +54,7 @@ def _started_zygote(guest: str) -> Zygote:
 
 
 class NativeInstance:
-    """One session's process. StoppedError from any method is its end."""
+    """One session's process. A StoppedError from any method is its end."""
 
     def __init__(self, zygote: Zygote, memory: int, seed: int) -> None:
         self._zygote = zygote
@@ -74,11 +74,11 @@ class NativeInstance:
         return self._asked("get", name)
 
     def run(self, code: str, timeout: float, call: Call) -> str:
-        """What the guest says of a cell. `call` is what it reaches; time in it isn't the cell's own, but for prints."""
+        """The guest's answer to a cell. `call` handles its requests; their time doesn't count, except prints."""
         return self._asked("run", code, timeout, call)
 
     def close(self) -> None:
-        """Ends the process, and the one that it was forked from."""
+        """Ends the process and its zygote."""
         self._connection.close()
         with self._zygote:
             pass

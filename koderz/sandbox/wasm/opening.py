@@ -1,4 +1,4 @@
-"""Sessions for the experiments of one run: in WASM, at a manager somewhere else, or contained natively."""
+"""Sessions for the experiments of one run: in WASM, at a remote manager, or contained natively."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from koderz.settings.schema import Settings
 from tracker.scrubber import shown_address
 
 AnySession = Session | RemoteSession
-"""A session, here or at a manager."""
+"""A session on this machine or at a manager."""
 
 AHEAD = 32
-"""Sessions at most that are kept ready: as many as a manager gives away, unless it is told otherwise."""
+"""The largest number of sessions prepared in advance: a manager's default limit."""
 
 PATIENCE = 5.0  # seconds
 
 
 class Sessions:
-    """What solvers are handed as `session`: as many as they need. All experiments of a run share them."""
+    """The handle `session`: makes sessions for solvers. All experiments of a run share it."""
 
     def __init__(self, pool: Pool | RemotePool, notices: Sequence[str] = (), *, ahead: int = 0) -> None:
-        """`notices`: what the user is to be told; `ahead`: sessions that are kept ready, each replaced when taken."""
+        """`notices`: texts for the user; `ahead`: sessions prepared in advance, each replaced when taken."""
         self.pool, self.notices = pool, notices
         self._ahead = {asyncio.create_task(_started(pool)) for _ in range(ahead)}
 
     @property
     def container(self) -> str:
-        """Where code runs: wasm or native."""
+        """The kind of interpreter: wasm or native."""
         return self.pool.kind
 
     @property
     def image(self) -> str:
-        """Digest of what they are made from; empty where that isn't known."""
+        """The digest of the sessions' image; empty if unknown."""
         return self.pool.image
 
     async def open(self) -> AnySession:
-        """A new session with nothing in it: the next one that is ready, where some are made ahead."""
+        """A new empty session; one prepared in advance if there is any."""
         while self._ahead:
             await asyncio.wait(self._ahead, return_when=asyncio.FIRST_COMPLETED)
             made = next((one for one in self._ahead if one.done()), None)
@@ -58,7 +58,7 @@ class Sessions:
         return self.pool.open()
 
     async def close(self) -> None:
-        """Ends those that nobody has taken. One that is being made is waited for, as nobody else would end it."""
+        """Closes the prepared sessions. One that is still being made is waited for, as nobody else would close it."""
         if self._ahead:
             await asyncio.wait(self._ahead, timeout=PATIENCE)
         for made in self._ahead:
@@ -78,7 +78,7 @@ async def _started(pool: Pool | RemotePool) -> AnySession:
 async def open_sessions(
     settings: Settings, environ: Mapping[str, str], say: Say = lambda _: None
 ) -> AsyncIterator[Sessions]:
-    """The sessions that settings ask for. Raises Unreachable where they can't be had."""
+    """Opens the sessions that settings ask for. Raises Unreachable if that fails."""
     own = next((one for one in settings.own if isinstance(one, SessionOptions)), SessionOptions())
     pool, notices = _pool(own, environ, say)
     async with pool:
@@ -90,7 +90,7 @@ async def open_sessions(
 
 
 def _pool(own: SessionOptions, environ: Mapping[str, str], say: Say) -> tuple[Pool | RemotePool, Sequence[str]]:
-    """Where sessions are made, and what the user is to be told of it."""
+    """The source of sessions, and notices about it for the user."""
     if own.wasm_url:
         if own.session == "native":
             raise KoderzError("--session native and --wasm-url: choose one of them")

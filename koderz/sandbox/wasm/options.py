@@ -1,4 +1,4 @@
-"""The options of sessions, which every solver that has some inherits."""
+"""The options of sessions, which solvers with sessions inherit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKEN_VARIABLE = "KODERZ_WASM_TOKEN"  # noqa: S105 its name
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """Where the code of a solver's sessions runs. A solver that has them inherits from this."""
+    """The options for the place where a solver's code runs. A solver's own options inherit from this class."""
 
     session: Literal["wasm", "native"] | None = option(
         None, "Where code runs: wasm, or native: contained processes. Default: wasm, else native.", "KIND"

@@ -1,4 +1,4 @@
-"""The workers of one run or manager, and the sessions in them."""
+"""The workers of one run or manager, and their sessions."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ class Pool:
 
     @property
     def processes(self) -> list[int]:
-        """The ids of the workers that are there."""
+        """The process ids of the workers."""
         return [link.process_id for link in self._links if link and not link.is_lost]
 
     @property
     def memory(self) -> int:
-        """Bytes that the workers take, as far as the system tells."""
+        """The bytes of memory that the workers use, as far as known."""
         return sum(_resident(process) for process in self.processes)
 
     async def link(self) -> Link:
-        """The worker with the fewest sessions. Raises Fault where none can be started."""
+        """The worker with the fewest sessions. Raises Fault if none can be started."""
         counts = [link.sessions if link and not link.is_lost else 0 for link in self._links]
         place = counts.index(min(counts))
         async with self._doors[place]:

@@ -1,4 +1,4 @@
-"""Serving the WASM manager on an address until it is told to stop."""
+"""Serves the WASM manager on an address until it is stopped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHUTDOWN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a manager is offered, and to whom."""
+    """The address of a manager, and who may use it."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -37,7 +37,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A manager as `koderz wasm serve` was asked for it."""
+    """A manager with the options of `koderz wasm serve`."""
 
     address: Address = field(default_factory=Address)
     workers: int = 0  # 0: one a core
@@ -45,7 +45,7 @@ class Offer:
 
 
 def serve(offer: Offer, *, environ: Mapping[str, str], tell: Callable[[str], None], warn: Say) -> None:
-    """Serves until SIGTERM or Ctrl-C. `tell` gets the address once it answers, `warn` what else there is to say.
+    """Serves until SIGTERM or Ctrl-C. Calls `tell` with the address once it answers, and `warn` with notices.
 
     Raises KoderzError for an address that anybody could use, Unreachable for one that can't be had, or without the
     extra.
@@ -90,7 +90,7 @@ async def _served(offer: Offer, environ: Mapping[str, str], tell: Callable[[str]
 
 
 def stop(environ: Mapping[str, str]) -> str:
-    """Ends the manager that this user serves; its address. Raises Unreachable where there is none."""
+    """Stops the manager that this user serves; returns its address. Raises Unreachable if there is none."""
     note = _note(environ)
     try:
         found = json.loads(note.read_text())
@@ -106,7 +106,7 @@ def stop(environ: Mapping[str, str]) -> str:
 
 
 def _noted(environ: Mapping[str, str], url: str) -> Path:
-    """Where is written who serves, for `stop`."""
+    """Records the serving process and its address for `stop`; returns the file."""
     note = _note(environ)
     with suppress(OSError):  # it serves all the same
         note.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One session: what is done in it, and the log by which it is rebuilt where its interpreter has died."""
+"""One session: its cells and variables, and the log from which it is rebuilt if its interpreter dies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LATE = 0.5  # seconds beyond that, for what isn't the cell's doing
 
 
 class StoredCopy:
-    """A file that is removed once no session needs it any more."""
+    """A file that is removed when no session needs it any more."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +46,7 @@ class StoredCopy:
 
 
 class Put(NamedTuple):
-    """A variable that was set from outside. A path is that of a UTF-8 file, which stays where it is."""
+    """A variable set from outside. A path is that of a UTF-8 file, which stays where it is."""
 
     name: str
     source: str | Path
@@ -55,7 +55,7 @@ class Put(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """A cell that came to its end."""
+    """A cell that ran to its end."""
 
     code: str
     timeout: float
@@ -64,7 +64,7 @@ class Ran(NamedTuple):
 
 @dataclass(slots=True)
 class Running:
-    """What is known of a cell under way."""
+    """The state of a cell under way."""
 
     code: str
     timeout: float
@@ -75,7 +75,7 @@ class Running:
     waited: float = 0.0  # seconds, for models
 
     def begin(self) -> None:
-        """Forgets what an earlier try printed."""
+        """Forgets the prints of an earlier try."""
         self.printed, self.truncated = {"out": [], "err": []}, False
 
     def text(self, stream: str) -> str:
@@ -83,7 +83,7 @@ class Running:
 
 
 class Session:
-    """A persistent namespace. One thing at a time is done in it: SessionBusyError for a second one."""
+    """A persistent namespace. It does one thing at a time; a second one raises SessionBusyError."""
 
     def __init__(self, name: str, pool: Pool, *, memory: int, seed: int) -> None:
         self.id = name
@@ -100,7 +100,7 @@ class Session:
 
     @property
     def _instance(self) -> str:
-        """The name of its instance: one that was abandoned may yet be ending."""
+        """The name of the present instance; an abandoned instance may still be ending."""
         return f"{self.id}/{self._lives}"
 
     @property
@@ -109,16 +109,16 @@ class Session:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes at least: an interpreter, and what was put into it."""
+        """The least bytes that the session takes: an interpreter, and the values put into it."""
         return BARE + sum(size_of(done.source) for done in self._log if isinstance(done, Put))
 
     async def start(self) -> None:
-        """Makes its instance, which otherwise its first use does. Raises SessionLostError, or Fault."""
+        """Creates the instance, which otherwise happens on first use. Raises SessionLostError, or Fault."""
         async with self._alone():
             await self._alive()
 
     async def put(self, name: str, source: str | Path | StoredCopy, kind: str = "text") -> int:
-        """Sets a variable; its size in bytes. `kind` `json` for a value that is no text.
+        """Sets a variable; returns its size in bytes. Use `kind` `json` for a value that is no text.
 
         Raises SessionFullError for more than half of what the session may take, SessionLostError, or Fault.
         """
@@ -136,7 +136,7 @@ class Session:
         return size
 
     def _note(self, done: Put | Ran) -> None:
-        """Adds to the log, and drops values that no cell has seen. Too many earlier ones, and the log is given up."""
+        """Adds to the log, and drops values that no cell has seen. With too many of these, the log is given up."""
         if isinstance(done, Put):
             unseen = len(self._log)
             while unseen and isinstance(self._log[unseen - 1], Put):
@@ -148,7 +148,7 @@ class Session:
             self._is_lasting, self._log = False, []
 
     async def get(self, name: str) -> str | None:
-        """The text of a variable; None where there is none. Raises SessionFullError for one beyond 64 MB."""
+        """The text of a variable; None if there is none. Raises SessionFullError above 64 MB."""
         async with self._alone():
             await self._alive()
             head, data = await self._asked("get", name.encode())
@@ -168,7 +168,7 @@ class Session:
         timeout: float = TIMEOUT,  # noqa: ASYNC109 the cell's, and counted otherwise
         only_calls: int | None = None,
     ) -> CellResult:
-        """Runs a cell. `timeout`: seconds of its own, in which waiting for models doesn't count.
+        """Runs a cell. `timeout`: seconds of its own, not counting those spent waiting for models.
 
         Without `answer` models are out of reach. `only_calls`: it is stopped where it would make one call more, as
         one is that was stopped before. Raises what `answer` raises, SessionBusyError, SessionLostError or Fault.
@@ -198,7 +198,7 @@ class Session:
         )
 
     def fork(self, name: str = "") -> Session:
-        """Another session that has had the same done to it."""
+        """Another session with the same history."""
         if self._is_busy:
             raise SessionBusyError(f"session {self.id} is running a cell")
         if not self._is_lasting:
@@ -208,7 +208,7 @@ class Session:
         return other
 
     async def close(self) -> None:
-        """Forgets it, also while a cell runs, which then stops."""
+        """Closes the session, even while a cell runs, which is then stopped."""
         self._pool.sessions.pop(self.id, None)
         self._log = []
         await self._abandon()
@@ -231,7 +231,7 @@ class Session:
             self.used = time.time()
 
     async def _tried(self, running: Running, answer: Answering | None, only_calls: int | None) -> dict[str, Any]:
-        """What the worker says at last. A cell whose worker died of something else is run again."""
+        """The worker's final answer. A cell runs again if its worker died for another reason."""
         for _ in range(TRIES):
             try:
                 await self._alive()
@@ -271,7 +271,7 @@ class Session:
                     return head
 
     async def _within(self, events: asyncio.Queue[Event | None], seconds: float) -> Event:
-        """What comes next. A worker that says nothing is killed: it is held by a call that no deadline can end."""
+        """The next event. A silent worker is killed, since it hangs in a call that no deadline can end."""
         assert self._link
         try:
             async with asyncio.timeout(seconds):
@@ -294,7 +294,7 @@ class Session:
         await self._link.send({"op": "reply", "session": self._instance}, json.dumps(texts).encode())
 
     async def _alive(self) -> None:
-        """Makes its instance, and has all done to it that was done before. Raises SessionLostError."""
+        """Creates the instance, and repeats the session's history in it. Raises SessionLostError."""
         if self._link and not self._link.is_lost:
             return
         self._leave()
@@ -313,13 +313,13 @@ class Session:
                 raise SessionLostError(f"session {self.id} can't be rebuilt: {stopped}")
 
     async def _ran_again(self, done: Ran) -> str:
-        """Why a cell that came to its end before doesn't do so again; empty where it does."""
+        """The reason why a completed cell fails when repeated; empty if it succeeds."""
         again = Running(done.code, done.timeout * OVERTIME, [*done.answers])
         head = await self._performed(again, None, None, output=0)
         return str(head["error"]) if "stopped" in head else ""
 
     async def _put(self, put: Put) -> str:
-        """Why it failed, or empty."""
+        """The error of setting a variable, or empty."""
         for operation, data in _steps(put):
             head, _ = await self._asked(operation, data)
             if "stopped" in head:
@@ -332,13 +332,13 @@ class Session:
         return await self._link.ask(operation, self._instance, data, **head)
 
     async def _abandon(self) -> None:
-        """Has its instance end, also where a cell runs in it."""
+        """Ends the instance, even if a cell runs in it."""
         if link := self._leave():
             with suppress(WorkerLostError):
                 await asyncio.shield(link.send({"op": "delete", "id": 0, "session": self._instance}))
 
     def _leave(self) -> Link | None:
-        """Lets go of its instance; the worker that it was in."""
+        """Detaches from the instance; returns its worker."""
         link, self._link = self._link, None
         if link:
             link.sessions -= 1
@@ -346,7 +346,7 @@ class Session:
 
 
 def _superseded(log: Sequence[Put | Ran]) -> int:
-    """Bytes of stored copies whose variables were set again later."""
+    """The bytes of stored copies whose variables were set again later."""
     copies = [put for put in log if isinstance(put, Put) and put.copy]
     last = {put.name: put.copy for put in copies}
     earlier = {put.copy.path for put in copies if put.copy and put.copy is not last[put.name]}
@@ -354,12 +354,12 @@ def _superseded(log: Sequence[Put | Ran]) -> int:
 
 
 def size_of(source: str | Path) -> int:
-    """Bytes, or for a text characters, which are as many at least."""
+    """The size in bytes; for a text, its number of characters, a lower bound."""
     return source.stat().st_size if isinstance(source, Path) else len(source)
 
 
 def pieces(put: Put) -> Iterator[bytes]:
-    """What a variable is set to, in parts that are UTF-8 each."""
+    """The value of a variable in parts of valid UTF-8."""
     if isinstance(put.source, str):
         yield from parts(put.source)
         return
@@ -369,7 +369,7 @@ def pieces(put: Put) -> Iterator[bytes]:
 
 
 def _steps(put: Put) -> Iterator[tuple[str, bytes]]:
-    """The requests by which a variable is set."""
+    """The requests that set a variable."""
     yield "begin", put.name.encode()
     yield from (("chunk", part) for part in pieces(put))
     yield "commit", put.kind.encode()

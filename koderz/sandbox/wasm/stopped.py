@@ -1,15 +1,15 @@
-"""How a cell ends that doesn't come to its end."""
+"""The end of a cell that was stopped from outside."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Call = Callable[[str, str], str]
-"""What a guest reaches: a name and a text, for a text."""
+"""A function of the host that a guest calls with a name and a text, and that returns a text."""
 
 
 class StoppedError(Exception):
-    """The cell was ended from outside, and its instance with it."""
+    """The cell was stopped from outside, and its instance has ended."""
 
     def __init__(self, why: str, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The process in which sessions live: one thread a cell that runs, nothing of koderz' keys or data.
+"""The process in which sessions live: one thread a running cell, without koderz' keys or data.
 
 Requests come as frames over the socket that is its stdin, each with an id; answers go back with the same id, and before
 them, for a cell, what it prints and what it asks. When the socket closes, the process ends.
@@ -28,7 +28,7 @@ _ASKING = ("llm_query", "rlm_query")
 
 
 class Instance(Protocol):
-    """An interpreter of one session. StoppedError from any method is its end."""
+    """The interpreter of one session. A StoppedError from any method is its end."""
 
     def begin(self, name: str) -> None: ...
 
@@ -44,13 +44,13 @@ class Instance(Protocol):
 
 
 class Engine(Protocol):
-    """What instances are made by."""
+    """Creates instances."""
 
     def create(self, memory: int, seed: int) -> Instance: ...
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`arguments`: the kind of sessions; for `wasm` also the compiled image."""
+    """Runs the worker. `arguments`: the kind of sessions; for `wasm` also the compiled image."""
     parent = socket.socket(fileno=os.dup(0))
     kernel.die_with_parent()
     kernel.hide_memory()
@@ -68,7 +68,7 @@ def _engine(kind: str, compiled: str) -> Engine:
 
 
 class Worker:
-    """Answers requests, each in a thread of its own. The other side asks one thing of a session at a time."""
+    """Answers requests, each in a thread of its own. At most one request of a session runs at a time."""
 
     def __init__(self, parent: socket.socket, engine: Engine) -> None:
         self._parent, self._engine = parent, engine
@@ -151,7 +151,7 @@ class Worker:
 
 
 class Cell:
-    """What a running cell reaches. Raises StoppedError where it is to stop."""
+    """The functions that a running cell can call. They raise StoppedError if it has to stop."""
 
     def __init__(self, worker: Worker, request: int, limit: int) -> None:
         self.replies: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -160,7 +160,7 @@ class Cell:
         self._left = limit  # bytes that it may yet print; negative once there were more
 
     def call_off(self) -> None:
-        """Has the cell stop where it next asks for something."""
+        """Makes the cell stop at its next call."""
         self.is_called_off = True
         self.replies.put(None)
 
@@ -189,7 +189,7 @@ class Cell:
 
 
 def _asked(payload: str) -> dict[str, Any]:
-    """The prompts and model that a cell names. Its JSON may be anything."""
+    """The prompts and the model in a cell's request, whose JSON may be anything."""
     try:
         asked = json.loads(payload)
         prompts, model = asked["prompts"], asked["model"]
@@ -202,7 +202,7 @@ def _asked(payload: str) -> dict[str, Any]:
 
 
 def _checked(said: str) -> dict[str, Any]:
-    """What the guest says of a cell, if it has the right form."""
+    """The guest's answer on a cell, checked for its form."""
     try:
         found = json.loads(said)
         error, variables, final = found["error"], found["locals"], found["final_answer"]

@@ -21,7 +21,7 @@ _ticks = 0.0
 
 
 def _clock():
-    """Seconds that grow by a microsecond a look: the same in every replay."""
+    """Seconds that grow by a microsecond a call, the same in every replay."""
     global _ticks
     _ticks += 1e-6
     return _ticks
@@ -38,7 +38,7 @@ def _sleep(seconds):
 
 
 def _select(readers, writers, others, timeout=None):
-    """Nothing is ever ready, as there is nothing to wait for."""
+    """Reports that nothing is ready, since there is nothing to wait for."""
     _sleep(1e9 if timeout is None else timeout)
     return [], [], []
 

@@ -1,4 +1,4 @@
-"""The guest in a contained process: what `app` is in WASM. It is run in one namespace with `repl`.
+"""The guest in a contained process, as `app` is in WASM. It runs in one namespace with `repl`.
 
 Clock and randomness are replaced as far as Python lets them be; a cell that reaches the real ones is noticed where it
 is replayed and asks otherwise.
@@ -16,7 +16,7 @@ EPOCH = 1_700_000_000
 
 
 def serve(descriptor):
-    """Answers until whoever asks hangs up."""
+    """Answers requests until the other side hangs up."""
     channel = Channel(descriptor)
     repl = Repl(channel.call)
     while True:
@@ -30,7 +30,7 @@ def serve(descriptor):
 
 
 class Channel:
-    """Whole frames in, whole frames out; ends the process when the other side is gone."""
+    """Receives and sends whole frames; ends the process when the other side is gone."""
 
     def __init__(self, descriptor):
         self._descriptor = descriptor
@@ -60,7 +60,7 @@ class Channel:
 
 
 def make_repeatable(seed):
-    """The same clock and randomness in every session with this seed."""
+    """Makes clock and randomness the same in every session with this seed."""
     entropy, ticks = random.Random(seed), iter(range(1, 1 << 62))
 
     def clock():

@@ -1,4 +1,4 @@
-"""The namespace that the cells of a session run in, with what they may call. The same in WASM and natively.
+"""The namespace in which the cells of a session run, with the functions they may call; for WASM and native guests.
 
 Nothing here is believed by whoever runs it: a cell may rewrite all of it.
 """
@@ -23,7 +23,7 @@ _now = time.monotonic  # the real one, whatever cells get to see
 
 
 class Writer(io.TextIOBase):
-    """Where prints go: to whoever runs the cell, line by line, so that a cell that is stopped has them kept."""
+    """Sends prints to the host line by line, so that those of a stopped cell are kept."""
 
     def __init__(self, call, stream):
         self._call, self._stream = call, stream
@@ -55,7 +55,7 @@ class Writer(io.TextIOBase):
 
 
 class Repl:
-    """One persistent namespace. `call(name, payload)` reaches whoever runs it, and returns a text."""
+    """One persistent namespace. `call(name, payload)` reaches the host and returns a text."""
 
     def __init__(self, call):
         self._call = call
@@ -97,7 +97,7 @@ class Repl:
         return _writable(str(self.namespace[name]))
 
     def run(self, code):
-        """What came of a cell, as JSON. What it printed has been handed on before."""
+        """The result of a cell as JSON. Its prints have been sent before."""
         out, err = self._out, self._err = Writer(self._call, "out"), Writer(self._call, "err")
         sys.stdout, sys.stderr = out, err
         linecache.cache[FILE] = (len(code), None, code.splitlines(True), FILE)
@@ -148,12 +148,12 @@ def _traced(raised):
 
 
 def _writable(text):
-    """The text without halves of characters."""
+    """The text without halves of surrogate pairs."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _brief(value):
-    """The value where little JSON can say it, else its type and size."""
+    """The value if it is short as JSON, else its type and size."""
     try:
         if _room(value, BRIEF) >= 0 and len(json.dumps(value, allow_nan=False)) <= BRIEF:
             return value
@@ -166,7 +166,7 @@ def _brief(value):
 
 
 def _room(value, left):
-    """What is left of so many characters after a value, roughly; it is looked at no further than they reach."""
+    """The number of characters left of `left` after a value, roughly; reading stops when there are none."""
     if isinstance(value, str):
         return left - len(value) - 2
     if isinstance(value, dict):
