@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from tracker.causes import CAUSES, OTHER
 from tracker.errors import JournalError, KoderzError, StorageError
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
 if TYPE_CHECKING:
     from traceback import FrameSummary
 
+    from tracker.causes import Cause
     from tracker.records import Frame
 
 _MOST_FRAMES = 20
@@ -48,16 +50,27 @@ class Fault(KoderzError):
     """A failure that is not the model's: an unreachable server, a dead sandbox, a refused request. The run goes on."""
 
     exit_code = 3
+    cause: Cause = OTHER
+
+    def __init__(self, message: str, *, cause: Cause | None = None) -> None:
+        """`cause`: a word of `tracker.causes`; None: that of the class."""
+        super().__init__(message)
+        if cause and cause not in CAUSES:
+            raise ValueError(f"a fault has no cause {cause!r:.80}; it is one of {', '.join(CAUSES)}")
+        self.cause = cause or self.cause
 
 
 class UserCodeFault(Fault):
     """An error raised by a solver, suite, scorer or metric that is not a Fault. It is the fault's `__cause__`."""
+
+    cause = "user_code"
 
 
 class FatalFault(Fault):
     """A bad key or an unknown model: no further call can succeed, so the run ends."""
 
     exit_code = 4
+    cause = "rejected"
 
 
 def frames_of(error: BaseException) -> list[Frame]:

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 import orjson
 from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
+from tracker.causes import cause_of
 from tracker.errors import JournalError
 
 SCHEMA_VERSION = 1
@@ -309,6 +310,7 @@ class Fault(OfTask, frozen=True, kw_only=True):
     kind: ClassVar[Literal["fault"]] = "fault"
     sample: int
     reason: str
+    cause: str = ""  # a word of `tracker.causes`; older lines have none, and are read with one
     cost: float = 0.0  # US dollars already paid
     calls: int = 0
     frames: list[Frame] = []  # in the user's own files, where their code raised an error, the raising line last
@@ -386,7 +388,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
     Experiment: ("grades", "depth", "roles", "lesson", "lesson_cause", "facts", "answered_by"),
-    Fault: ("frames",),
+    Fault: ("cause", "frames"),
     Grade: ("metrics", "labels"),
 }
 """Fields that are written only if they differ from their default."""
@@ -426,4 +428,4 @@ def decode(line: bytes) -> Record | None:
         record: Record = decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise JournalError(f"not a journal line: {error}") from None
-    return record
+    return replace(record, cause=cause_of(record.reason)) if isinstance(record, Fault) and not record.cause else record

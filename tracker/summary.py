@@ -326,7 +326,7 @@ def _arm(arm: ArmRecord, results: Iterable[Result], costs: Sequence[float], plan
     return Arm(mine, own, arm.baseline, dict(more), None if simulated == plan.simulated else simulated)
 
 
-_OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cost")
+_OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cause", "cost")
 _TAKEN = tuple(name for name in Result.__struct_fields__ if name in Experiment.__struct_fields__)
 _WORDS = ("problem_id", "solver", "arm", "model", "verdict", "cause")  # the same few a hundred thousand times
 

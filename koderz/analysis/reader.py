@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
 from tracker.breakdown import Slice
+from tracker.causes import cause_of
 from tracker.files import MB, read_all
 from tracker.journal import NAME
 from tracker.records import PASSING, SCHEMA_VERSION, Headline, Measure
@@ -122,6 +123,9 @@ def read_summary(path: Path) -> Summary:
     judged = sum(len(arm.results) for arm in arms.values())
     given["mode"] = file.mode or ("comparative" if len(arms) > 1 else next(iter(arms)))
     given["planned"] = judged + len(file.faults) if file.planned is None else file.planned
+    given["faults"] = [
+        {**fault, "cause": fault.get("cause") or cause_of(str(fault.get("reason")))} for fault in file.faults
+    ]
     if file.simulated is None:
         given["simulated"] = file.config.get("local_model") == SIMULATED
     return Summary(**given, arms=arms, comparison=compare_modes(arms, file.comparison.arms))

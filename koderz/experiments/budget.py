@@ -14,9 +14,13 @@ from koderz.experiments.costs import Estimate
 class CapReached(Fault):
     """The next call could cost more than is left of the run's cap. The run stops, and resumes with a higher cap."""
 
+    cause = "cost_cap"
+
 
 class ExperimentCapReached(Fault):
     """The next call of an experiment could cost more than is left of the experiment's cap. The run goes on."""
+
+    cause = "cost_cap"
 
 
 class Budget:

@@ -92,7 +92,9 @@ class Caller:
         unknown = set(ask.sampling) - set(Sampling.__slots__)
         if unknown:
             known = ", ".join(Sampling.__slots__)
-            raise Fault(f"ask has no sampling parameter {', '.join(sorted(unknown))}; it has {known}")
+            raise Fault(
+                f"ask has no sampling parameter {', '.join(sorted(unknown))}; it has {known}", cause="user_code"
+            )
         own: dict[str, Any] = {"seed": (self._sampling.seed or 0) + sample, **ask.sampling}
         return replace(self._sampling, **own)
 
@@ -159,4 +161,4 @@ def _role(ask: Ask, arm: Arm) -> tuple[str, str]:
         if asked in (role, name):
             return role, name
     known = ", ".join(f"{role} ({name})" for role, name in arm.models.items())
-    raise Fault(f"the solver asks {asked}, which its arm hasn't got; it has {known}")
+    raise Fault(f"the solver asks {asked}, which its arm hasn't got; it has {known}", cause="user_code")

@@ -32,10 +32,15 @@ def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
     found = []
     for number, message in enumerate(messages, 1):
         if not (isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message):
-            raise Fault(f"ask: message {number} has to be a dict with role and content, not {message!r:.80}")
+            raise Fault(
+                f"ask: message {number} has to be a dict with role and content, not {message!r:.80}", cause="user_code"
+            )
         if not isinstance(message["content"], str | list | None):
             kind = type(message["content"]).__name__
-            raise Fault(f"ask: the content of message {number} has to be text, a list of parts or None, not {kind}")
+            raise Fault(
+                f"ask: the content of message {number} has to be text, a list of parts or None, not {kind}",
+                cause="user_code",
+            )
         found.append({"role": message["role"], "content": message["content"], **message})
     return tuple(found)
 
@@ -78,11 +83,13 @@ def call_of(handles: Handles, ask: Ask, key: str, answer: Answer) -> records.Cal
 def numbers_of(item: object, score: object, metrics: Mapping[str, Any]) -> dict[str, float]:
     """The metrics that are numbers. Raises Fault for a grade that can't be recorded."""
     if not isinstance(item, str):
-        raise Fault(f"grade: an item is named by a text, not {item!r:.80}")
+        raise Fault(f"grade: an item is named by a text, not {item!r:.80}", cause="user_code")
     numbers = {name: value for name, value in metrics.items() if not isinstance(value, str)}
     for name, value in {"score": score, **numbers}.items():
         if not isinstance(value, int | float) or not math.isfinite(value):
-            raise Fault(f"grade: the {name} of {item:.80} has to be a finite number, not {value!r:.80}")
+            raise Fault(
+                f"grade: the {name} of {item:.80} has to be a finite number, not {value!r:.80}", cause="user_code"
+            )
     return {name: float(value) for name, value in numbers.items()}
 
 
@@ -123,5 +130,8 @@ def kept(name: object, artifact: object) -> Text:
     if isinstance(name, str) and isinstance(artifact, str):
         return artifact
     if not (isinstance(name, str) and isinstance(artifact, bytes)):
-        raise Fault(f"judge: the artifact {name!r:.80} has to be text or bytes, not {type(artifact).__name__}")
+        raise Fault(
+            f"judge: the artifact {name!r:.80} has to be text or bytes, not {type(artifact).__name__}",
+            cause="user_code",
+        )
     return Blob(hashlib.sha256(artifact).hexdigest(), len(artifact), True, base64.b64encode(artifact).decode())

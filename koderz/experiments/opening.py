@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from koderz.errors import Fault, StorageError
+from koderz.errors import Fault, KoderzError, StorageError, UserCodeFault
 from koderz.sandbox.workspace.folders import scratch
 from koderz.solvers import NEEDED, OPENED
 from koderz.types import EXCLUSIVE
@@ -36,8 +36,10 @@ async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[s
             except (Fault, StorageError):
                 raise
             except Exception as error:  # a suite may be anybody's code
-                what = f"the {name} of {identity.task.id} can't be opened"
-                raise Fault(f"{what}: {type(error).__name__}: {error}") from error
+                what = f"the {name} of {identity.task.id} can't be opened: {type(error).__name__}: {error}"
+                if isinstance(error, KoderzError):
+                    raise Fault(what, cause="unprepared") from error
+                raise UserCodeFault(what) from error
         yield found
 
 

@@ -84,6 +84,6 @@ async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[
                     task, cause, same_task=same_task, simulated=plan.record.is_simulated(arm), until=until
                 )
             except StoreDown as error:
-                raise Fault(str(error)) from error
+                raise Fault(str(error), cause="unreachable") from error
 
         yield lessons

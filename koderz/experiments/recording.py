@@ -49,6 +49,8 @@ class Waiting(NamedTuple):
 class Divergence(Fault):
     """The solver took another path than when its calls were recorded."""
 
+    cause = "diverged"
+
 
 class Recording:
     """The records of one experiment, returned in recorded order.

@@ -35,6 +35,8 @@ T = TypeVar("T")
 class NeedsCallError(Fault):
     """In rescoring, the solver asks for something new, which isn't allowed."""
 
+    cause = "needs_call"
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -53,7 +55,7 @@ class Ask:
         try:
             return lines.digest_of([self.known_by or self.messages, self.model, self.purpose, self.sampling])
         except TypeError as error:
-            raise Fault(f"ask: what is asked can't be recorded as JSON: {error}") from None
+            raise Fault(f"ask: what is asked can't be recorded as JSON: {error}", cause="user_code") from None
 
 
 class Answer(NamedTuple):
@@ -250,7 +252,7 @@ class Handles:
             self.reused += 1
             return found
         if self._is_over:  # whoever asks isn't the solver, which has come to its end
-            raise Fault("ask: the experiment is over")
+            raise Fault("ask: the experiment is over", cause="user_code")
         return await self._live(ask, key)
 
     async def _live(self, ask: Ask, key: str) -> records.Call:

@@ -145,7 +145,7 @@ class ExperimentRunner:
             except asyncio.CancelledError:
                 if (task := asyncio.current_task()) and task.cancelling():  # the run is being cut off
                     raise
-                raise Fault("the solver cancelled itself") from None
+                raise Fault("the solver cancelled itself", cause="user_code") from None
             except Exception as error:  # a solver may be anybody's code
                 raise UserCodeFault(writable(f"the solver raised {type(error).__name__}: {error}")) from error
         verdict = _checked(verdict, self._words)
@@ -212,7 +212,9 @@ def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> re
     """The record of an experiment without a verdict, with the US dollars and calls that it took."""
     cause = fault.__cause__ if isinstance(fault, UserCodeFault) else None
     frames = frames_of(cause) if cause else []
-    return records.Fault(**identity.of_line, reason=str(fault), cost=cost, calls=calls, frames=frames)
+    return records.Fault(
+        **identity.of_line, reason=str(fault), cause=fault.cause, cost=cost, calls=calls, frames=frames
+    )
 
 
 def _asks_once(identity: Identity) -> bool:
@@ -224,7 +226,9 @@ def _asks_once(identity: Identity) -> bool:
 def _checked(verdict: object, words: Collection[str]) -> Verdict:
     """The verdict that a solver returned, checked that it can be recorded. Raises Fault."""
     if not isinstance(verdict, Verdict):
-        raise Fault(f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it")
+        raise Fault(
+            f"the solver returned {type(verdict).__name__}, not the Verdict that judge gave it", cause="user_code"
+        )
     try:
         bare = replace(verdict, artifacts={})  # which attempts hold
         msgspec.convert(msgspec.to_builtins(bare), Verdict)
@@ -232,7 +236,10 @@ def _checked(verdict: object, words: Collection[str]) -> Verdict:
         if not all(map(math.isfinite, [verdict.score or 0.0, *verdict.metrics.values()])):
             raise ValueError("its score and metrics have to be finite numbers")
     except (msgspec.ValidationError, TypeError, ValueError) as error:
-        raise Fault(f"the solver returned a Verdict that can't be recorded: {error}") from None
+        raise Fault(f"the solver returned a Verdict that can't be recorded: {error}", cause="user_code") from None
     if verdict.verdict not in words:
-        raise Fault(f"the solver returned the verdict {verdict.verdict!r:.80}; it is one of {', '.join(words)}")
+        raise Fault(
+            f"the solver returned the verdict {verdict.verdict!r:.80}; it is one of {', '.join(words)}",
+            cause="user_code",
+        )
     return verdict

@@ -237,7 +237,7 @@ async def stored() -> AsyncIterator[None]:
         with spoken("the run's store"):
             yield
     except KoderzError as error:
-        raise Fault(str(error)) from error
+        raise Fault(str(error), cause="unreachable") from error
 
 
 def _line(error: BaseException) -> str:

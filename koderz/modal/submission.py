@@ -208,7 +208,7 @@ class Submission:
         if ended is not None:
             await self._settle(flight, ExperimentOutcome(ended))
         elif flight.deaths > DEATHS:
-            fault = Fault(f"its worker on Modal was lost {flight.deaths} times, at last: {reason}")
+            fault = Fault(f"its worker on Modal was lost {flight.deaths} times, at last: {reason}", cause="worker_lost")
             await self._settle(flight, ExperimentOutcome(flight.lost(fault), fault))
         else:
             await self._again(flight, least=flight.allowance or 0.0)

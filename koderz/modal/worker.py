@@ -19,19 +19,18 @@ from koderz._version import __version__
 from koderz.engines.portable import line_key, read_lines, source_digest, unpack_work
 from koderz.engines.resources import open_resources
 from koderz.errors import FatalFault, Fault
-from koderz.experiments.budget import CapReached, ExperimentCapReached
+from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
-from koderz.experiments.replay import Answer, Ask, NeedsCallError, Replaying
+from koderz.experiments.replay import Answer, Ask, Replaying
 from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.modal.names import SANDBOXES, require_apart
 from koderz.modal.store import ContainerShelf
 from koderz.plans.plan import Identity, Plan
-from koderz.suites.references import ReferenceFault
 from tracker.records import Compute, Experiment, Record, Text, decode, encode
 from tracker.records import Fault as FaultRecord
 
-_KINDS: tuple[type[Fault], ...] = (CapReached, ExperimentCapReached, FatalFault, NeedsCallError, ReferenceFault, Fault)
+_KINDS: tuple[type[Fault], ...] = (CapReached, FatalFault, Fault)
 _FAULTS: Mapping[str, type[Fault]] = {kind.__name__: kind for kind in _KINDS}
 
 
@@ -207,7 +206,8 @@ def read_result(outcome: Mapping[str, Any]) -> ExperimentOutcome:
     """The outcome in a value made by `result_of`."""
     record = decode(outcome["record"]) if outcome["record"] else None
     assert record is None or isinstance(record, Experiment | FaultRecord)
-    fault = _FAULTS[outcome["fault"]](outcome["message"]) if outcome["fault"] else None
+    kind = _FAULTS[outcome["fault"]] if outcome["fault"] else None
+    fault = kind(outcome["message"], cause=outcome["cause"]) if kind else None
     return ExperimentOutcome(record, fault)
 
 
@@ -220,4 +220,5 @@ def outcome_among(lines: Sequence[Record]) -> Experiment | FaultRecord | None:
 def _packed(outcome: ExperimentOutcome) -> dict[str, Any]:
     fault = outcome.fault
     kind = next((name for name, kind in _FAULTS.items() if isinstance(fault, kind)), "")
-    return {"record": encode(outcome.record) if outcome.record else b"", "fault": kind, "message": str(fault or "")}
+    told = {"fault": kind, "message": str(fault or ""), "cause": fault.cause if fault else None}
+    return {"record": encode(outcome.record) if outcome.record else b"", **told}

@@ -124,7 +124,10 @@ class Modal:
         try:
             await asyncio.wait([talking, ended], return_when=asyncio.FIRST_COMPLETED)
             if not talking.done():
-                raise Fault(f"--sandbox modal: the command ended before it began: {(await ended).output[-300:]}")
+                raise Fault(
+                    f"--sandbox modal: the command ended before it began: {(await ended).output[-300:]}",
+                    cause="sandbox",
+                )
             with talking.result() as channel:
                 beside = contact.beside if command.reachable else None
                 yield Running(channel, ended, contact.cpu, output=output.text, beside=beside)
@@ -199,7 +202,7 @@ class Modal:
                     kept.push_async_callback(_terminated, made[key])
                 yield Remote(await made[key].exec.aio(*interpreter(), text=False), "--sandbox modal")
         except TimeoutError:
-            raise Fault(f"--sandbox modal: a sandbox takes longer than {seconds:.0f} s") from None
+            raise Fault(f"--sandbox modal: a sandbox takes longer than {seconds:.0f} s", cause="sandbox") from None
 
     async def _created(self, command: Command, mounts: Sequence[Mount], seconds: float) -> modal.Sandbox:
         import modal
@@ -358,4 +361,6 @@ async def _faults() -> AsyncIterator[None]:
     except Fault:
         raise
     except (KoderzError, LostCallError, exception.Error) as error:
-        raise Fault(f"--sandbox modal: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+        raise Fault(
+            f"--sandbox modal: {(str(error).splitlines() or [type(error).__name__])[0]}", cause="sandbox"
+        ) from error

@@ -80,7 +80,7 @@ def problem_of(response: Response) -> Exception:
     if response.status in _RETRIED or response.status >= 500:
         throttled = response.status in _THROTTLED or response.retry_after is not None
         return Retryable(message, retry_after=response.retry_after, throttled=throttled)
-    return Refused(message, parameter) if response.status in _AS_SENT else Fault(message)
+    return Refused(message, parameter) if response.status in _AS_SENT else Fault(message, cause="rejected")
 
 
 def without(text: str, *secrets: str) -> str:

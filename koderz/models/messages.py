@@ -163,7 +163,7 @@ def _image_url(part: Mapping[str, Any]) -> str:
 def _function(call: Any) -> Mapping[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or "name" not in function:
-        raise Fault(f"ask: a tool call has to be a function with a name, not {call!r:.80}")
+        raise Fault(f"ask: a tool call has to be a function with a name, not {call!r:.80}", cause="user_code")
     return function
 
 
@@ -175,8 +175,13 @@ def _arguments(function: Mapping[str, Any]) -> Any:
     try:
         return orjson.loads(arguments)
     except orjson.JSONDecodeError:
-        raise Fault(f"ask: the arguments of the tool call {function['name']} are no JSON: {arguments:.80}") from None
+        raise Fault(
+            f"ask: the arguments of the tool call {function['name']} are no JSON: {arguments:.80}", cause="user_code"
+        ) from None
 
 
 def _no_place(wire: str, message: Message, what: str) -> Fault:
-    return Fault(f"{wire} can't carry a message of the {message['role']} as asked: there is no place for {what}")
+    return Fault(
+        f"{wire} can't carry a message of the {message['role']} as asked: there is no place for {what}",
+        cause="rejected",
+    )

@@ -73,7 +73,7 @@ class RemoteModel:
         except Refused as refused:
             if way.tools:
                 return Completion(str(refused), finish_reason=REJECTED, model=self.name.name)
-            raise Fault(self._told(refused)) from None
+            raise Fault(self._told(refused), cause="rejected") from None
         except NotSpokenError:
             self.clients.pop(client, None)
             raise
@@ -108,7 +108,7 @@ class RemoteModel:
         try:
             found, _ = await retrying(look, service, 1)
         except Fault as error:
-            raise FatalFault(self._told(error)) from None
+            raise FatalFault(self._told(error), cause=error.cause) from None
         except Retryable as error:
             raise Unreachable(f"{self._told(error)}; {self._wire.remedy}") from None
         return found
@@ -144,9 +144,9 @@ class RemoteModel:
                 if learnt := self._adaptation.learn(refused, request):
                     self._service.say(f"{learnt} for {self.name}: the server said {refused}")
             except Retryable as error:
-                raise Fault(self._told(error)) from None
+                raise Fault(self._told(error), cause="unreachable") from None
             except Fault as error:
-                raise type(error)(self._told(error)) from None
+                raise type(error)(self._told(error), cause=error.cause) from None
 
     async def _attempt(self, way: _Way, body: bytes) -> _Answer:
         async with self._service.limiter.turn():

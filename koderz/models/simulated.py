@@ -34,7 +34,10 @@ class SimulatedReplies:
         latency = self.delay(messages, sampling)
         await asyncio.sleep(latency)
         if secrets.randbits(32) < self._fault_rate * 2**32:
-            raise Fault("simulated fault: the simulated model was told to fail now and then; retry the call")
+            raise Fault(
+                "simulated fault: the simulated model was told to fail now and then; retry the call",
+                cause="unreachable",
+            )
         sent, finish_reason = _cut(self._simulate(messages, sampling), sampling)
         parted = part(sent, complete=finish_reason == "stop")
         return Completion(

@@ -109,7 +109,8 @@ class Http:
         if self._proxy and not _is_http(self._proxy):
             raise FatalFault(
                 "the environment names a proxy that is none for HTTP; see HTTPS_PROXY and ALL_PROXY, "
-                "which may hold http://HOST:PORT, and NO_PROXY"
+                "which may hold http://HOST:PORT, and NO_PROXY",
+                cause="unreachable",
             )
         trusted = trusted_certificates() if self.base_url.startswith("https:") else True
         return aiohttp.ClientSession(
@@ -123,9 +124,9 @@ class Http:
     def _lost(self, error: aiohttp.ClientError) -> Retryable | FatalFault:
         said = clean(_reason(error), self._secret, *self.hidden) or type(error).__name__
         if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
-            return FatalFault(f"no request can be made of this: {said}")
+            return FatalFault(f"no request can be made of this: {said}", cause="unreachable")
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return FatalFault(f"the server's certificate is not trusted: {said}")
+            return FatalFault(f"the server's certificate is not trusted: {said}", cause="unreachable")
         if isinstance(error, aiohttp.ClientHttpProxyError):
             return Retryable(f"the proxy refuses: {error.status} {said}")
         doing = "cannot connect" if isinstance(error, aiohttp.ClientConnectorError) else "connection lost"
@@ -194,10 +195,10 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     if answer.headers.get("content-encoding", "identity") != "identity":
         raise Retryable("the server compressed its answer without being asked to")
     if (answer.content_length or 0) > MAX_BYTES:
-        raise Fault(_TOO_LONG)
+        raise Fault(_TOO_LONG, cause="unreachable")
     body = bytearray()
     async for chunk in answer.content.iter_any():
         body += chunk
         if len(body) > MAX_BYTES:
-            raise Fault(_TOO_LONG)
+            raise Fault(_TOO_LONG, cause="unreachable")
     return bytes(body)

@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from koderz.engines import Engine
 from koderz.errors import FatalFault, Fault
-from koderz.experiments.budget import CapReached, ExperimentCapReached
+from koderz.experiments.budget import CapReached
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
-from koderz.experiments.replay import NeedsCallError, Replaying
+from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Identity, Plan
-from koderz.suites.references import ReferenceFault
 from tracker.blobs import read_text
 from tracker.privacy import told
 from tracker.records import Call, Record, Text
 from tracker.tracker import Tracker
 
 _FAULTS_IN_A_ROW = 10  # and at least two rounds of what runs at once: then the run stops
+_OF_ONE_EXPERIMENT = ("needs_call", "reference", "cost_cap")  # causes of faults that say nothing about the next one
 
 
 @dataclass(slots=True)
@@ -139,7 +139,7 @@ class Orchestrator:
             self.stop("failed", self._told(fault))
         elif fault is None:
             self._faults_in_a_row = 0
-        elif not isinstance(fault, NeedsCallError | ReferenceFault | ExperimentCapReached):
+        elif fault.cause not in _OF_ONE_EXPERIMENT:
             self._count_fault(fault)
 
     def stop(self, status: str, reason: str) -> None:

@@ -45,7 +45,10 @@ class NoSandbox:
 
     async def judge(self, job: Job) -> JobResult:  # noqa: ARG002 it is a Sandbox
         """Raises Fault."""
-        raise Fault("no task of this run says that it needs `judge`, so there is no sandbox to run a program in")
+        raise Fault(
+            "no task of this run says that it needs `judge`, so there is no sandbox to run a program in",
+            cause="user_code",
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -93,7 +93,7 @@ class ContainedSandbox:
         if _is_near(found, limit):
             found = await self._pool.run_alone(self._limited(job, limit))
         if found.cause == FAULT:
-            raise Fault(found.message)
+            raise Fault(found.message, cause="sandbox")
         message = found.message.encode("utf-8", "backslashreplace").decode()  # halves of characters fit no journal
         level = f"{self.isolation}, {found.isolation}" if found.isolation else self.isolation
         return found._replace(message=message, isolation=level)

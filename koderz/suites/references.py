@@ -27,6 +27,8 @@ _DETAIL = 300  # characters
 class ReferenceFault(Fault):
     """The reference of a task doesn't pass the task's own tests here."""
 
+    cause = "reference"
+
 
 class CheckedSuite:
     """A suite, of which each task is judged only if its reference passes. Tasks without one aren't checked."""

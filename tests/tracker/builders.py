@@ -88,7 +88,7 @@ def judged(task: int, success: bool = True, *, solver: str = "zero-shot", sample
 
 
 def fault(task: int, *, solver: str = "zero-shot", sample: int = 0, **more: Any) -> Fault:
-    given = {"reason": "gone", **more}
+    given = {"reason": "gone", "cause": "unreachable", **more}
     return Fault(
         experiment_id=experiment_id(task, solver, sample),
         problem_id=f"T/{task}",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tracker.records import (
     KINDS,
@@ -104,6 +105,7 @@ RECORDS: tuple[Record, ...] = (
         time=_TIME, experiment_id=_ID, item="q1", score=-1.0, metrics={"tokens": 3.0}, labels={"split": "train"},
         key="grade:q1/2",
     ),
+    Fault(time=_TIME, **_WHERE, reason="gone", cause="unreachable", cost=0.5, calls=3),
 )  # fmt: skip
 """Each kind with its defaults, and with a value in every field."""
 
@@ -127,4 +129,6 @@ def test_record_bytes_survive_reading_and_writing(line: bytes) -> None:
     record = decode(line)
 
     assert record is not None
+    if isinstance(record, Fault) and b'"cause"' not in line:  # which is read with one, see test_causes
+        record = replace(record, cause="")
     assert encode(record) == line

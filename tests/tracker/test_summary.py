@@ -91,6 +91,7 @@ def test_fault_has_its_reason_and_cost(tmp_path: Path) -> None:
             "arm": "zero-shot",
             "sample": 0,
             "reason": "the server is gone",
+            "cause": "unreachable",
             "cost": 0.5,
         }
     ]

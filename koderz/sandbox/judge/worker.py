@@ -119,7 +119,7 @@ class Worker:
         except (TimeoutError, asyncio.IncompleteReadError, OSError) as error:
             self._kill_group()
             await asyncio.to_thread(self.process.wait)
-            raise Fault(f"the judge doesn't start: {self._complaint()}") from error
+            raise Fault(f"the judge doesn't start: {self._complaint()}", cause="sandbox") from error
 
     def _complaint(self) -> str:
         """The last line of what a judge that is no more had to say."""

@@ -61,10 +61,16 @@ class CellResult:
 class SessionBusyError(Fault):
     """Another cell of the session is running."""
 
+    cause = "sandbox"
+
 
 class SessionFullError(Fault):
     """A session or manager has no room for a value or another session."""
 
+    cause = "sandbox"
+
 
 class SessionLostError(Fault):
     """The session is gone, or can't be rebuilt."""
+
+    cause = "sandbox"

@@ -114,7 +114,7 @@ class RemotePool:
                         return
             except aiohttp.ClientConnectorError as error:
                 if pause is None:
-                    raise Fault(f"the WASM manager at {self.address} is gone: {error}") from None
+                    raise Fault(f"the WASM manager at {self.address} is gone: {error}", cause="sandbox") from None
             assert pause is not None
             await asyncio.sleep(pause)
 
@@ -200,7 +200,7 @@ class RemoteSession:
             except (aiohttp.ClientError, TimeoutError, GarbledError) as error:
                 await self.close()
                 if not left:
-                    raise Fault(f"the WASM manager at {self._pool.address}: {_what(error)}") from None
+                    raise Fault(f"the WASM manager at {self._pool.address}: {_what(error)}", cause="sandbox") from None
         raise SessionLostError(f"the WASM manager at {self._pool.address} keeps losing the session")
 
     async def _alive(self) -> None:
@@ -208,7 +208,7 @@ class RemoteSession:
             return
         async with self._pool.request("POST", "/sessions", _LATE, json=self._wanted) as response:
             if response.status == 429:
-                raise Fault(f"Out of memory: {await _detail(response)}")
+                raise Fault(f"Out of memory: {await _detail(response)}", cause="sandbox")
             await _require(response, (201,))
             made = _object(await response.read())
             name, secret = made.get("session_id"), made.get("secret")

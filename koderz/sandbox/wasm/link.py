@@ -54,7 +54,9 @@ class Link:
             await link.kill()
             assert process.stderr is not None
             said = (process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
-            raise Fault(f"the worker of sessions doesn't start: {(said or ['no reason given'])[-1]}") from None
+            raise Fault(
+                f"the worker of sessions doesn't start: {(said or ['no reason given'])[-1]}", cause="sandbox"
+            ) from None
         assert process.stderr is not None
         process.stderr.close()
         link._listening = asyncio.create_task(link._listen())

@@ -170,7 +170,7 @@ class _Clock:
         except OSError:
             assert clock.client.stderr
             why = (await clock.client.stderr.read()).decode(errors="replace").strip()
-            raise Fault(f"docker can't start a container: {why[-300:] or 'it ends at once'}") from None
+            raise Fault(f"docker can't start a container: {why[-300:] or 'it ends at once'}", cause="sandbox") from None
         return clock
 
     async def read(self) -> int:
@@ -223,7 +223,7 @@ async def _ended(
     status = client.returncode or 0
     out_of_memory, _, error = killed.partition(" ")
     if status == 125 or (error and status not in _NO_PROGRAM):
-        raise Fault(f"docker can't start a container: {error or output.text()[-300:].strip()}")
+        raise Fault(f"docker can't start a container: {error or output.text()[-300:].strip()}", cause="sandbox")
     if out_of_memory == "true":
         cause = cause or "memory"
     return Ended(status, output.text(), cause, loop.time() - began, cpu / 1e9)  # type: ignore[arg-type]
@@ -361,14 +361,16 @@ async def _said(*words: str, seconds: float = _ANSWER_SECONDS) -> str:
         async with asyncio.timeout(seconds):
             said, _ = await client.communicate()
     except TimeoutError:
-        raise Fault(f"docker {verb} takes longer than {seconds:.0f} s") from None
+        raise Fault(f"docker {verb} takes longer than {seconds:.0f} s", cause="sandbox") from None
     finally:
         if client.returncode is None:
             client.kill()
             await client.wait()
     text = said.decode(errors="replace").strip()
     if client.returncode:
-        raise Fault(f"docker {verb}: {(text.splitlines() or [f'exit code {client.returncode}'])[-1][:500]}")
+        raise Fault(
+            f"docker {verb}: {(text.splitlines() or [f'exit code {client.returncode}'])[-1][:500]}", cause="sandbox"
+        )
     return text
 
 

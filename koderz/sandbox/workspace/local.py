@@ -39,6 +39,8 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group
 class _NotMadeError(Fault):
     """A sandbox can't be made in this way."""
 
+    cause = "sandbox"
+
 
 class _Contact(NamedTuple):
     """What koderz has of a command at work."""
@@ -107,7 +109,7 @@ class Local:
             try:
                 await asyncio.wait([begun, ended], return_when=asyncio.FIRST_COMPLETED)
                 if not (begun.done() and begun.result()):
-                    raise Fault(f"the command ended before it began: {(await ended).output[-300:]}")
+                    raise Fault(f"the command ended before it began: {(await ended).output[-300:]}", cause="sandbox")
                 channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
                 clock = Clock(begun.result(), command.forks, command.core, contact.counter)
                 yield Running(channel, ended, clock.cpu, clock.unseen, contact.output.text, contact.sockets)
@@ -224,7 +226,9 @@ class Local:
                 async with asyncio.timeout(_END_SECONDS):
                     await reading
         except (TimeoutError, OSError, ValueError, SyntaxError) as error:
-            raise Fault(f"the sandbox of a workspace doesn't answer: {error or 'it takes too long'}") from None
+            raise Fault(
+                f"the sandbox of a workspace doesn't answer: {error or 'it takes too long'}", cause="sandbox"
+            ) from None
         finally:
             reading.cancel()
             if watching:

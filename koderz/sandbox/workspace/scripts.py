@@ -103,7 +103,7 @@ async def run_script(
     if not any(report["what"] == "begun" for report in said):
         if script is _NONE:
             why = next((report["error"] for report in said if report["what"] == "missing"), ended.output[-300:])
-            raise Fault(f"tests can't be run by pytest: {why.strip() or 'it does not start'}")
+            raise Fault(f"tests can't be run by pytest: {why.strip() or 'it does not start'}", cause="judge")
         with scratch() as alone:  # where it can be run, it is the code under test that keeps that from being said
             (alone / "checkout").mkdir()
             await run_script(_NONE, alone, backend, wanted)

@@ -145,7 +145,7 @@ class Remote:
                 told: dict[str, Any] = json.loads(data)
                 return told
         complaint = (await self.process.stderr.read.aio()).decode(errors="replace").strip().splitlines()
-        raise Fault(f"{self.name}: it is gone{': ' + complaint[-1][:300] if complaint else ''}")
+        raise Fault(f"{self.name}: it is gone{': ' + complaint[-1][:300] if complaint else ''}", cause="sandbox")
 
     async def _frames(self) -> AsyncIterator[tuple[bytes, int, bytes]]:
         buffer = bytearray()
@@ -154,7 +154,7 @@ class Remote:
             while len(buffer) >= remote.FRAME.size:
                 kind, channel, length = remote.FRAME.unpack_from(buffer)
                 if length > remote.LARGEST:
-                    raise Fault(f"{self.name}: it says what isn't understood")
+                    raise Fault(f"{self.name}: it says what isn't understood", cause="sandbox")
                 if len(buffer) < (whole := remote.FRAME.size + length):
                     break
                 data = bytes(buffer[remote.FRAME.size : whole])
@@ -170,7 +170,7 @@ class Remote:
             try:
                 remote.unpack(archive, [str(folder) for folder in folders], room)
             except (ValueError, OverflowError, OSError, EOFError, tarfile.TarError, zlib.error) as error:
-                raise Fault(f"{self.name}: what came back can't be read: {error}") from error
+                raise Fault(f"{self.name}: what came back can't be read: {error}", cause="sandbox") from error
             for mount, folder in zip(mounts, folders, strict=True):
                 remove(mount.source)
                 folder.rename(mount.source)

@@ -82,7 +82,10 @@ def _places(command: Command, place: Path) -> dict[str, str]:
     mounts = [mount for mount in command.mounts if str(mount.source.absolute()) != mount.target]
     for mount in mounts:
         if not mount.target.startswith("/opt/koderz/"):
-            raise Fault(f"{mount.target} can't be shown to a command that isn't contained; use --sandbox docker")
+            raise Fault(
+                f"{mount.target} can't be shown to a command that isn't contained; use --sandbox docker",
+                cause="sandbox",
+            )
     found = {mount.target: str(mount.source.absolute()) for mount in mounts}
     return {**found, command.checkout: str(place / TREE[0]), HOME: str(place / TREE[1])}
 

@@ -34,9 +34,9 @@ class Line:
                 file.seek(self.start)
                 data = file.read(self.size)
         except (OSError, EOFError, zlib.error) as error:
-            raise Fault(f"{self.path} can't be read: {error}") from None
+            raise Fault(f"{self.path} can't be read: {error}", cause="data") from None
         if _digest(data) != self.digest:
-            raise Fault(f"{self.path}, line {self.number} has changed since the run began; put it back")
+            raise Fault(f"{self.path}, line {self.number} has changed since the run began; put it back", cause="data")
         return data
 
     def row(self) -> Row:

@@ -140,7 +140,7 @@ def _rows_in(path: Path, group: int, numbers: Collection[int], columns: Collecti
                 start += len(batch)
                 if len(found) == len(numbers):
                     return found
-    raise Fault(f"{path} has changed since the run began; put it back")
+    raise Fault(f"{path} has changed since the run began; put it back", cause="data")
 
 
 def _of_lines(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:

@@ -121,7 +121,10 @@ async def fetched(machine: Machine, backend: Timed) -> Path:
     with scratch() as place:
         ended = await backend.run(wanted, place)
     if ended.status or ended.cause:
-        raise Fault(f"the model {machine.model} can't be fetched: {ended.cause or ended.output[-300:].strip()}")
+        raise Fault(
+            f"the model {machine.model} can't be fetched: {ended.cause or ended.output[-300:].strip()}",
+            cause="unprepared",
+        )
     return folder
 
 
@@ -130,7 +133,10 @@ async def _located(machine: Machine, backend: Timed, image: Image | str) -> str:
     with scratch() as place:
         ended = await backend.run(wanted, place)
     if ended.status or not ended.output.strip():
-        raise Fault(f"the image {machine.base} has no package {machine.package}: {ended.output[-300:].strip()}")
+        raise Fault(
+            f"the image {machine.base} has no package {machine.package}: {ended.output[-300:].strip()}",
+            cause="unprepared",
+        )
     return ended.output.strip().splitlines()[-1]
 
 

@@ -44,7 +44,9 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
     opt = "not" if status != "passed" else finding.opt if finding else "inconclusive"
     if status == "passed" and finding and not measured.stopped and is_noise(finding, arm, len(blocks)):
         off = 100 * abs(finding.speedups["aa"].value - 1)
-        raise Fault(f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do")
+        raise Fault(
+            f"noise: base is {off:.0f} % off from itself; measure again on a machine with less to do", cause="noise"
+        )
     success = status == "passed" and opt == "opt"
     review = review_of(finding) if finding and status == "passed" and arm == "agent" else ""
     if review and measured.inputs == "fixed":

@@ -180,7 +180,7 @@ class PerformanceSuite:
             self._patches[agent] = self._kit.given(agent, self._options)
         samples = self._patches[agent].get(task.id, ())
         if sample >= len(samples):
-            raise Fault(f"there is no patch number {sample} of {task.id} any more")
+            raise Fault(f"there is no patch number {sample} of {task.id} any more", cause="data")
         return samples[sample]
 
     async def judge(

@@ -141,7 +141,7 @@ class Trees:
 
     async def _require_sound(self, task: PerfTask, tree: Path, base: Path, what: str) -> None:
         if why := await self._built(task, tree) or await self._tested(task, tree, base):
-            raise KoderzError(f"base_failed: {what}: {why}")
+            raise Fault(f"{task.id} can't be prepared: base_failed: {what}: {why}", cause="base_failed")
 
     async def _built(self, task: PerfTask, tree: Path) -> str:
         """Installs what is in a tree and compiles its modules; returns why that failed."""
@@ -266,4 +266,4 @@ def _preparing(task: PerfTask) -> Iterator[None]:
     except Fault:
         raise
     except (KoderzError, OSError) as error:
-        raise Fault(f"{task.id} can't be prepared: {error}") from error
+        raise Fault(f"{task.id} can't be prepared: {error}", cause="unprepared") from error

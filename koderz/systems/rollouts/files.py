@@ -11,7 +11,6 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from koderz.systems.rollouts.results import Row, cell, row_of, table_lines
-from koderz.systems.rollouts.trees import UNPREPARED
 from tracker.files import write_whole
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
 from tracker.stories import Stories
@@ -20,7 +19,7 @@ from tracker.terminals import plain
 
 MANIFEST = "manifest.json"
 LAUNCH_FAILED = "launch_failed"
-_NOT_FOUND = 127  # what a shell ends with for a program that isn't there
+_NOT_LAUNCHED = {LAUNCH_FAILED: 127, "unprepared": 1}  # what a shell ends with, by the cause of the fault
 _HEAD = 20  # lines of a test's output in scoring_results.md
 _PAUSES = 20  # between two times that the lists are written, in times of what that takes
 
@@ -164,12 +163,8 @@ class RolloutFiles:
 
 def launched(outcome: Outcome) -> dict[str, Any]:
     """`launch_rc` and `status` of a rollout: whether its agent was started, however it ended."""
-    why = outcome.reason if isinstance(outcome, Fault) else ""
-    if why.startswith(LAUNCH_FAILED):
-        return {"launch_rc": _NOT_FOUND, "status": LAUNCH_FAILED}
-    if why.startswith(f"{outcome.problem_id} {UNPREPARED}"):
-        return {"launch_rc": 1, "status": LAUNCH_FAILED}
-    return {"launch_rc": 0, "status": "launched"}
+    code = _NOT_LAUNCHED.get(outcome.cause, 0) if isinstance(outcome, Fault) else 0
+    return {"launch_rc": code, "status": LAUNCH_FAILED if code else "launched"}
 
 
 def _evaluation(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outcome: Experiment) -> Mapping[str, Any]:

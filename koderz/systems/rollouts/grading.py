@@ -116,7 +116,7 @@ async def _require_tests(
     for result in found:
         if not result.tests and (solution or _lacks(task, result.output, changed)):
             why = reason(result.output) or result.cause or "it printed nothing"
-            raise Fault(f"{result.path} of {task.id} ended before a test had run: {why}")
+            raise Fault(f"{result.path} of {task.id} ended before a test had run: {why}", cause="judge")
 
 
 def _lacks(task: Rollout, output: str, changed: Sequence[str]) -> bool:

@@ -14,7 +14,6 @@ from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.tasks import Rollout, Step
 
-UNPREPARED = "can't be prepared"  # what a fault says of a task where no agent was started
 _RUN_SECONDS = 600.0
 
 
@@ -56,7 +55,7 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             await _build(task, tree, backend)
             return await git.stored(tree, folder)
     except (KoderzError, OSError) as error:
-        raise Fault(f"{task.id} {UNPREPARED}: {error}") from error
+        raise Fault(f"{task.id} can't be prepared: {error}", cause="unprepared") from error
 
 
 async def _export(task: Rollout, tree: Path) -> None:

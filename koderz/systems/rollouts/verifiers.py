@@ -61,7 +61,7 @@ async def verified(
     if not isinstance(rewards, Fault):
         if not _has_tested(task, without):
             why = reason(ended.output) or f"exit code {ended.status}"
-            raise Fault(f"the verifier of {task.id} ended before a test had run: {why}")
+            raise Fault(f"the verifier of {task.id} ended before a test had run: {why}", cause="judge")
         return ended, rewards
     if isinstance(usual, Fault):
         raise rewards
@@ -118,7 +118,7 @@ def reason(output: str) -> str:
 def _rewards(logs: Path, ended: Ended, task: Rollout) -> Mapping[str, float]:
     """Those of reward.json, else of reward.txt. Raises Fault where there is none that is a number."""
     if ended.cause == "timeout":
-        raise Fault(f"the verifier of {task.id} takes longer than {task.test_seconds:.0f} s")
+        raise Fault(f"the verifier of {task.id} takes longer than {task.test_seconds:.0f} s", cause="judge")
     for name in ("reward.json", "reward.txt"):
         path = logs / name
         if path.is_symlink() or not path.is_file():
@@ -132,6 +132,6 @@ def _rewards(logs: Path, ended: Ended, task: Rollout) -> Mapping[str, float]:
         numbers = [each for each in rewards.values() if isinstance(each, int | float) and not isinstance(each, bool)]
         if len(numbers) == len(rewards) > 0 and all(map(math.isfinite, numbers)):
             return {str(key): float(each) for key, each in rewards.items()}
-        raise Fault(f"the verifier of {task.id} wrote a {name} that is no finite number")
+        raise Fault(f"the verifier of {task.id} wrote a {name} that is no finite number", cause="judge")
     said = ended.output.strip().splitlines() or [f"exit code {ended.status}"]
-    raise Fault(f"the verifier of {task.id} wrote no reward: {said[-1][:200]}")
+    raise Fault(f"the verifier of {task.id} wrote no reward: {said[-1][:200]}", cause="judge")

@@ -239,13 +239,13 @@ class Workspace:
         human = folder / SOLUTION
         if self._task.format == "tb":
             if not human.is_file():
-                raise Fault(f"{self._task.id} has no solution: {human} is missing")
+                raise Fault(f"{self._task.id} has no solution: {human} is missing", cause="data")
             await git.apply(human.read_bytes(), checkout)
             return {"output": "", "status": 0, "cause": ""}
         solution = folder / ("solution" if self._task.format == "harbor" else "")
         script = solution / ("solve.sh" if self._task.format == "harbor" else "solution.sh")
         if not script.is_file():
-            raise Fault(f"{self._task.id} has no solution: {script} is missing")
+            raise Fault(f"{self._task.id} has no solution: {script} is missing", cause="data")
         return await self._run(["bash", f"/solution/{script.name}"], self._seconds, Mount(solution, "/solution"))
 
     async def _diff(self) -> dict[str, Any]:
@@ -256,7 +256,7 @@ class Workspace:
             return {"diff": error.diff, "too_large": True}
         except git.GitError as error:
             if shutil.disk_usage(self._place).free < _LEAST_FREE:
-                raise Fault(f"the disk below {self._place} is full: {error}") from error
+                raise Fault(f"the disk below {self._place} is full: {error}", cause="sandbox") from error
             return {"diff": "", "too_large": False, "error": str(error)}
         if self._task.format != "tb":
             self._stores.leave(self._task, change.diff, self._place)

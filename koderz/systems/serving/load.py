@@ -117,7 +117,7 @@ async def _until_ready(session: aiohttp.ClientSession, target: Target, prompt: P
     begun = time.perf_counter()
     while (timing := await timed(session, target, prompt, begun)).error:
         if time.perf_counter() - begun > seconds:
-            raise Fault(f"{target.address} isn't ready after {seconds:g} seconds: {timing.error}")
+            raise Fault(f"{target.address} isn't ready after {seconds:g} seconds: {timing.error}", cause="unreachable")
         await asyncio.sleep(min(_POLL, seconds))
 
 

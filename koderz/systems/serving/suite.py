@@ -101,7 +101,7 @@ class LoadTest:
             if not all(errors):
                 return orjson.dumps(record).decode()
             if self._is_new:
-                raise Fault(f"all {len(errors)} requests failed, the first with: {errors[0]}")
+                raise Fault(f"all {len(errors)} requests failed, the first with: {errors[0]}", cause="unreachable")
         raise AssertionError
 
     async def _measured(self) -> dict[str, Any]:

@@ -83,7 +83,9 @@ async def _extracted_apart(request: bytes) -> Extraction:
             return Extraction(None, "no_code", reason=reason)
         if process.returncode:
             lines = complaint.decode(errors="replace").strip().splitlines()
-            raise Fault(f"the answer can't be read: {lines[-1] if lines else f'status {process.returncode}'}")
+            raise Fault(
+                f"the answer can't be read: {lines[-1] if lines else f'status {process.returncode}'}", cause="judge"
+            )
         return Extraction(*json.loads(answer))
 
     try:

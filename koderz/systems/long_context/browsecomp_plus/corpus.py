@@ -34,7 +34,9 @@ class Corpus:
         """So many drawn documents but for those known. Raises Fault where there are too few."""
         left = [docid for docid in self._places if docid not in known]
         if len(left) < count:
-            raise Fault(f"--corpus {self.path} has {len(left):,} other documents, and {count:,} are wanted")
+            raise Fault(
+                f"--corpus {self.path} has {len(left):,} other documents, and {count:,} are wanted", cause="data"
+            )
         chosen = draw.sample(left, count)
         found = {each.docid: each for each in self._read(chosen)}
         return [found[docid] for docid in chosen]

@@ -82,7 +82,10 @@ def judgement_of(reply: str) -> Judgement:
     """Raises Fault for a reply that doesn't say whether the answer is correct."""
     correct = _named("correct", "(yes|no)", reply)
     if correct is None:
-        raise Fault("the judge's reply has no readable line with correct, yes or no; retry, or name another judge")
+        raise Fault(
+            "the judge's reply has no readable line with correct, yes or no; retry, or name another judge",
+            cause="judge",
+        )
     confidence = _named("confidence", r"(\d+(?:\.\d+)?)", reply)
     return Judgement(correct.lower() == "yes", None if confidence is None else min(100.0, float(confidence)))
 

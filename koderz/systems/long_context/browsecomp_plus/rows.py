@@ -57,7 +57,9 @@ class Choice:
         if count <= 0:
             return []
         if self.corpus is None:
-            raise Fault(f"--documents {self.documents}, but its row has {len(known)} of them; add --corpus")
+            raise Fault(
+                f"--documents {self.documents}, but its row has {len(known)} of them; add --corpus", cause="data"
+            )
         return self.corpus.others(count, known, draw)
 
 
@@ -89,7 +91,9 @@ def _of_row(key: bytes, choice: Choice, fields: Fields, late: Fields) -> tuple[R
     try:
         row = {name: [_document(each) for each in decrypted(late[name], key)] for name in _LAYOUT.late}
     except (KeyError, TypeError, ValueError):
-        raise Fault(f"a document of query_id {query_id} isn't {{docid, text, url}} with this --canary") from None
+        raise Fault(
+            f"a document of query_id {query_id} isn't {{docid, text, url}} with this --canary", cause="data"
+        ) from None
     evidence = frozenset(each.docid for each in row["evidence_docs"])
     query, answer = decrypted(fields["query"], key), decrypted(fields["answer"], key)
     return read_about(choice.of(query_id, row), query, answer, evidence, generator="published")

@@ -195,7 +195,10 @@ class OwnMetric:
                 f"the metric {self.name} failed on {item.id}: {type(error).__name__}: {error}"
             ) from error
         if not isinstance(said, int | float) or not 0 <= said <= 1:
-            raise Fault(f"the metric {self.name} said {said!r:.80} of {item.id}, which is no number from 0 to 1")
+            raise Fault(
+                f"the metric {self.name} said {said!r:.80} of {item.id}, which is no number from 0 to 1",
+                cause="user_code",
+            )
         score = float(said)
         if score == 1:
             return Graded(1.0, {}, answer=reply)

@@ -59,7 +59,7 @@ def _review(story: Story) -> str:
 def log_of(plan: Plan, story: Story) -> str | None:
     """The log of an experiment as GSO's parser reads it; None for one that has none."""
     if isinstance(story.outcome, Fault):
-        return "" if story.outcome.reason.startswith("base_failed") else None
+        return "" if story.outcome.cause == "base_failed" else None
     attempt = story.attempts[-1] if story.attempts else None
     status = attempt.facts.get("status") if attempt else None
     if attempt is None or status == "empty_patch":

@@ -205,10 +205,12 @@ class Referee:
                 await self._frames.send(*contents)
                 return await self._frames.receive()
         except TimeoutError:
-            raise Fault(f"base_failed: the workload's own code takes longer than {self._seconds:g} s") from None
+            raise Fault(
+                f"base_failed: the workload's own code takes longer than {self._seconds:g} s", cause="base_failed"
+            ) from None
         except Lost as error:
             why = str(error) or await how_ended(self._frames.running)
-            raise Fault(f"base_failed: the workload's own code: {why}") from None
+            raise Fault(f"base_failed: the workload's own code: {why}", cause="base_failed") from None
         finally:
             self._left -= time.monotonic() - began
 

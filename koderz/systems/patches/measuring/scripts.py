@@ -99,7 +99,10 @@ class Scripts:
                     run = await self._run(tree, _Script(name, source), "base", aside, core)
                 require_sound(run.leg, f"base: {name}")
                 if not (run.taken and run.stored):
-                    raise Fault(f"base_failed: {name} calls no `experiment`, or stores no result by `store_result`")
+                    raise Fault(
+                        f"base_failed: {name} calls no `experiment`, or stores no result by `store_result`",
+                        cause="base_failed",
+                    )
                 counts[name] = min(_MOST_RUNS, math.ceil(enough / timing_of(run.counted).total))
                 drawn = random.Random(f"{seed}/{name}").getrandbits(31)  # noqa: S311 repeatable on purpose
                 if await self._works(tree, _Script(name, reseeded(source, drawn)), len(run.taken), exclusive):
@@ -236,7 +239,7 @@ class Scripts:
             return f"its results can't be compared: {leg.wrong}"
         of_base, why = json.loads(told[0])
         if of_base:
-            raise Fault(f"base_failed: {name}: base's own result can't be read again: {why}")
+            raise Fault(f"base_failed: {name}: base's own result can't be read again: {why}", cause="base_failed")
         return str(why)
 
 

@@ -102,7 +102,7 @@ class Services:
             (place / "checkout").symlink_to(tree)
             async with self._backend.started(command, place) as running:
                 if not (running.sockets or running.beside):
-                    raise Fault(f"--sandbox {self._backend.name}: servers aren't reached there")
+                    raise Fault(f"--sandbox {self._backend.name}: servers aren't reached there", cause="sandbox")
                 try:
                     async with asyncio.timeout(ready):
                         target = await _ready(running, load, self._seconds)

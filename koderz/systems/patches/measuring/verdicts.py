@@ -129,7 +129,7 @@ def is_noise(finding: Finding, arm: str, count: int) -> bool:
 def require_sound(leg: Leg, what: str) -> None:
     """Raises Fault where a leg fails of what the task itself brings: then it can't be measured."""
     if leg.wrong:
-        raise Fault(f"base_failed: {what}: {leg.wrong}")
+        raise Fault(f"base_failed: {what}: {leg.wrong}", cause="base_failed")
 
 
 def is_look(count: int, max_blocks: int) -> bool:

@@ -60,7 +60,10 @@ async def _fresh(judge: Referee, workload: str, seed: str, count: int) -> Sequen
         calls.setdefault(call.given, call)
         if len(calls) == count:
             return [*calls.values()]
-    raise Fault(f"base_failed: {workload} makes only {len(calls)} different inputs; draw more of each by its `rng`")
+    raise Fault(
+        f"base_failed: {workload} makes only {len(calls)} different inputs; draw more of each by its `rng`",
+        cause="base_failed",
+    )
 
 
 async def _compared(judge: Referee, calls: Sequence[Call], base: Ran, ran: Ran) -> Leg:

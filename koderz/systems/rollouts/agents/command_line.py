@@ -24,8 +24,6 @@ from koderz.systems.rollouts.agents.bridge import Bridge
 from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
 from tracker.registry import find
 
-LAUNCH_FAILED = "launch_failed"  # how the fault of an agent begins that couldn't be started
-
 _CAUSES = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}
 _FINISHES = {"length": "length", REJECTED: "length", "refusal": "refused"}
 _USUAL_TURNS = 12
@@ -46,7 +44,10 @@ def solver_of(name: str) -> Any:
         def launch(bridge: Bridge) -> Launch:
             package = adapter.find()
             if package is None:
-                raise Fault(f"{LAUNCH_FAILED}: {name} isn't installed here; install it by: {adapter.install}")
+                raise Fault(
+                    f"launch_failed: {name} isn't installed here; install it by: {adapter.install}",
+                    cause="launch_failed",
+                )
             dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token)
             argv, environment = adapter.command(task.prompt, model, dirs)
             version = [package.program, *getattr(adapter, "version_arguments", VERSION_ARGUMENTS)]
@@ -54,7 +55,7 @@ def solver_of(name: str) -> Any:
 
         ended, cause = await _worked(workspace, Bridge(ask, model), launch)
         if ended["status"] == 127 and not ended["calls"]:
-            raise Fault(f"{LAUNCH_FAILED}: {ended['output'].strip()[-300:]}")
+            raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
         events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
         counted = Counter(event.kind for event in events)
         told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
