@@ -37,7 +37,7 @@ COMMANDS = {
     "wasm": ("koderz.cli.wasm", "Build the WASM image, or serve sessions of code over HTTP."),
     "doctor": ("koderz.cli.doctor:doctor", "Check models, sandbox and sinks on this machine."),
 }
-"""Command → the module that holds its `app`, and what `koderz --help` says of it."""
+"""Each command's module, which holds its `app`, and its line in `koderz --help`."""
 
 
 class Root(LazyGroup):
@@ -100,7 +100,7 @@ def main() -> int:
 
 
 def _warn_of_variables() -> None:
-    """A variable that is nearly one of ours was meant to be: what isn't read is no error, but a surprise."""
+    """Warns of variables that nearly have the name of one of ours and are not read."""
     if not any(name.startswith("KODERZ") for name in os.environ):
         return
     from koderz.engines.owners import schema_of

@@ -1,4 +1,4 @@
-"""One reply, one verdict."""
+"""The solver `zero-shot`: one reply, one verdict."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ REPLY_TOKENS = 400  # of a usual answer to a function-sized task
 
 
 async def zero_shot(task: Task, ask: AskHandle, judge: JudgeHandle) -> Verdict:
-    """What the model makes of the task without any feedback."""
+    """Asks the model once and has the reply judged."""
     return await judge(task, await ask(task.messages))
 
 
 def asks_once(prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """One call of the model that answers."""
+    """One call of the main model."""
     return [Expected("main", (1, 1), (prompt_tokens, prompt_tokens), (REPLY_TOKENS, REPLY_TOKENS))]
 
 
