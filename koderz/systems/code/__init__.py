@@ -1,1 +1,1 @@
-"""Suites whose answers are Python programs."""
+"""The system `code`: suites whose answers are Python programs."""

@@ -1,1 +1,1 @@
-"""Long texts and questions about them: RULER, OOLONG, BrowseComp-Plus."""
+"""The system `long_context`: long texts and questions about them in RULER, OOLONG and BrowseComp-Plus."""

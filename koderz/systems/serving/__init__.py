@@ -1,1 +1,1 @@
-"""Servers of completions under load: what they are sent, when, and how long it takes."""
+"""The system `serving`: completion servers under load, and how fast they answer."""
