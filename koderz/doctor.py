@@ -16,8 +16,8 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.models.prices import could_spend
 from koderz.sandbox import FULL, DockerOptions, Job
 from koderz.sandbox.calibration import calibrated_sandbox, cpu_scale
-from koderz.settings.registry import Registry
 from koderz.settings.schema import OF_SINKS
+from koderz.settings.systems import added, names_of
 from koderz.settings.toml import NAME, load_config, read_sources, results_folder
 from koderz.types import Finding
 from tracker.registry import find
@@ -26,9 +26,6 @@ from tracker.scrubber import shown_address
 from tracker.sinks import GROUP, JSON, SINKS
 from tracker.sinks.process import at_work, wake
 from tracker.sinks.standing import standing_of
-
-CHECKS = Registry("check", "koderz.checks", {"rollouts": "koderz.systems.rollouts.agents.checks:check"})
-"""Async functions of the environment that return the Findings for one system."""
 
 _FREE_GB = 1.0
 
@@ -41,7 +38,7 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
         _results(results, environ),
         await _sandbox(),
         await _docker(environ),
-        *[finding for name in (*CHECKS, *CHECKS.of_others()) for finding in await CHECKS.find(name)(environ)],
+        *[finding for name in names_of("checks") for finding in await added("checks", name)(environ)],
         await _modal(environ),
         await _ollama(environ),
         *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
 from koderz.analysis.comparison import Comparison, last_comparable, of_sides
@@ -20,15 +20,7 @@ from koderz.analysis.pairs import Side, believed, pairs_to_compare, sides_of
 from koderz.analysis.runs import refuse_simulated_runs, resolve
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
-from koderz.settings.registry import Registry
-
-COMPARISONS = Registry(
-    "comparison", "koderz.comparisons", {"optimize": "koderz.systems.optimizers.analysis.comparison:compare_optimizers"}
-)
-"""Own comparisons, by the mode of runs: functions of the folders of one run or two.
-
-They take `arm` and `min_gain`, see `compare_runs` and `Gates`, and return what is `Compared`.
-"""
+from koderz.settings.systems import added
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +80,11 @@ def compare_runs(
         else last_comparable(results, allow_simulated=allow_simulated)
     )
     folders = [run.folder for run in runs if run.folder and run.mode == runs[0].mode]
-    has_own = len(folders) == len(runs) <= 2 and COMPARISONS.has(runs[0].mode)
-    if has_own and not allow_simulated:
+    compare_own: OwnComparison | None = added("comparisons", runs[0].mode) if len(folders) == len(runs) <= 2 else None
+    if compare_own and not allow_simulated:
         refuse_simulated_runs(runs)
-    if has_own and not replace(gates, min_gain=None).are_asked:
-        own: Compared = COMPARISONS.find(runs[0].mode)(folders, arm=arm, min_gain=gates.min_gain)
-        return own
+    if compare_own and not replace(gates, min_gain=None).are_asked:
+        return compare_own(folders, arm=arm, min_gain=gates.min_gain)
     if gates.min_gain is not None:
         raise KoderzError("--min-gain judges a run of optimizers, or the second of two, and goes with no other gate")
     has_many = len(runs) > 2 or (len(runs) == 1 and len(runs[0].arms) > 2 and arm is None)
@@ -131,11 +122,19 @@ def _alone(side: Side, gates: Gates) -> Compared:
 
 def own_answer(mode: str, folder: Path) -> Compared | None:
     """The results of one run whose mode has a comparison of its own; None before it has results."""
-    if COMPARISONS.has(mode):
+    compare_own: OwnComparison | None = added("comparisons", mode)
+    if compare_own:
         with suppress(KoderzError):
-            own: Compared = COMPARISONS.find(mode)([folder])
-            return own
+            return compare_own([folder])
     return None
+
+
+class OwnComparison(Protocol):
+    """A comparison of runs of a mode in a way of its own, which a system names in `comparisons`."""
+
+    def __call__(self, folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None) -> Compared:
+        """The answer for one run or two, given their folders; see `compare_runs` and `Gates` for the rest."""
+        ...
 
 
 def comparison_document(one: Comparison) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from koderz.analysis.export import FORMATS as TABLES
 from koderz.analysis.export import arms_of
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
-from koderz.settings.registry import Registry
+from koderz.settings.systems import added
 from tracker.records import Plan
 
 Format = Callable[[Iterable[tuple[Plan, Story]], Any], None]
@@ -19,23 +19,12 @@ Format = Callable[[Iterable[tuple[Plan, Story]], Any], None]
 Where it has the attribute `is_folder`, it is handed the path of a folder instead, which exists.
 """
 
-FORMATS = Registry(
-    "format",
-    "koderz.formats",
-    {
-        **dict.fromkeys(("predictions", "swebench"), "koderz.systems.rollouts.predictions:predictions"),
-        "gso": "koderz.systems.patches.gso.projection:gso",
-        "harbor": "koderz.systems.rollouts.harbor:harbor",
-        "iso": "koderz.systems.patches.iso:iso",
-    },
-)
-
 
 def own_format(name: str | None) -> Format | None:
     """The format with this name; None for one of koderz' tables, which `koderz.analysis.export` writes."""
-    if name is None or name in TABLES or not FORMATS.has(name):
+    if name is None or name in TABLES:
         return None
-    return cast("Format", FORMATS.find(name))
+    return cast("Format | None", added("formats", name))
 
 
 def takes_folder(format_: Format) -> bool:

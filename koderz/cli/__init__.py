@@ -13,22 +13,19 @@ from koderz.cli.console import warn, while_read
 from koderz.cli.groups import LazyGroup
 from koderz.errors import KoderzError
 from koderz.interruption import EXIT_INTERRUPTED
+from koderz.settings.systems import own_systems
+from tracker.registry import systems_of_others
 from tracker.terminals import plain
 
 if TYPE_CHECKING:
-    from typer._click.core import Context
+    from typer._click.core import Command, Context
 
-COMMANDS = {
+_OF_RUNS = {
     "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
     "run": ("koderz.cli.run:run", "Run one experiment and show it as it happens."),
-    "rlm": ("koderz.systems.long_context.commands", "Run benchmarks of long texts by recursive language models."),
+}
+_OF_THE_REST = {
     "judge": ("koderz.cli.judge:judge", "Judge a program or a samples file."),
-    "optimize": ("koderz.systems.optimizers.commands", "Compare prompt optimizers, each with the same budget."),
-    "rollouts": (
-        "koderz.systems.rollouts.commands",
-        "Have agents work on prepared repositories, graded by hidden tests.",
-    ),
-    "perf": ("koderz.systems.patches.commands", "Measure whether patches make repositories faster."),
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),
     "ui": ("koderz.cli.ui:ui", "Serve MLflow's UI for this project's runs."),
     "sync": ("koderz.cli.sync:sync", "Bring the sinks up to date from the journals."),
@@ -37,11 +34,31 @@ COMMANDS = {
     "wasm": ("koderz.cli.wasm", "Build the WASM image, or serve sessions of code over HTTP."),
     "doctor": ("koderz.cli.doctor:doctor", "Check models, sandbox and sinks on this machine."),
 }
-"""Each command's module, which holds its `app`, and its line in `koderz --help`."""
+COMMANDS = {
+    **_OF_RUNS,
+    **{name: command for system in own_systems() for name, command in system.commands.items()},
+    **_OF_THE_REST,
+}
+"""Command → the module that holds its `app`, and its line of help."""
 
 
 class Root(LazyGroup):
+    """The commands of koderz, and those of other packages' systems where all are listed or none of ours is named."""
+
     lazy = COMMANDS
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        self._add_others()
+        return super().list_commands(ctx)
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        if args and args[0] not in self.lazy:
+            self._add_others()
+        return super().resolve_command(ctx, args)
+
+    def _add_others(self) -> None:
+        for system in systems_of_others():
+            self.add_lazily({name: home for name, home in system.commands.items() if name not in self.lazy})
 
     def invoke(self, ctx: Context) -> Any:
         try:
@@ -100,7 +117,7 @@ def main() -> int:
 
 
 def _warn_of_variables() -> None:
-    """Warns of variables that nearly have the name of one of ours and are not read."""
+    """A variable that is nearly one of ours was meant to be: what isn't read is no error, but a surprise."""
     if not any(name.startswith("KODERZ") for name in os.environ):
         return
     from koderz.engines.owners import schema_of

@@ -1,4 +1,4 @@
-"""`koderz doctor`: checks of the installation."""
+"""`koderz doctor`: what works here."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def doctor(
 
 
 def _repair(results: Path, name: str, *, json: bool) -> None:
-    """Prints the damage line by line, and the folder of the copy without it."""
+    """Says what is damaged, line by line, and where the copy without it is."""
     from tracker.repair import repair
     from tracker.runs import find_run
 

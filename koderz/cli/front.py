@@ -1,4 +1,4 @@
-"""The common frame of all commands that begin a run or work on one again.
+"""What every command that begins or takes up a run does around it.
 
 Its options, the plan on the screen or as a dry run, progress, results, the sinks, the exit code, and resuming it.
 A command of a system is a few lines:
@@ -215,7 +215,7 @@ def _resuming(how: Literal["resume", "retry", "rescore"], flags: Mapping[str, An
 
 
 def _shown(flags: dict[str, Any]) -> Shown:
-    """Takes the display options out of the flags."""
+    """Takes out of the flags those that say how a session is shown."""
     return Shown(**{name: flags.pop(name) for name in _SHOWN})
 
 
@@ -234,7 +234,7 @@ def take_up(run: str, given: dict[str, Any], shown: Shown, *, screen: SessionScr
 
 
 def _last_of(plan: Plan) -> Path | None:
-    """The last run of the same plan in its results folder."""
+    """The last run of the same plan, in its results folder."""
     from tracker.runs import read_plan, run_folders
 
     for folder in reversed(run_folders(plan.settings.results)):
@@ -245,14 +245,14 @@ def _last_of(plan: Plan) -> Path | None:
 
 
 def exit_code(session: Session) -> int:
-    """The exit code of a command after its session."""
+    """What a command ends with after the session."""
     if session.ended.was_called_off and session.unbegun:
         return EXIT_CODES["interrupted"]
     return EXIT_CODES.get(session.ended.status, 3)
 
 
 async def one(session: Awaitable[Session]) -> AsyncIterator[Session]:
-    """Yields the only session, for `finish`."""
+    """The session alone, for `finish`."""
     yield await session
 
 
@@ -263,7 +263,7 @@ def finish(
     tell: Callable[[Session], object],
     code: Callable[[Session], int] = exit_code,
 ) -> None:
-    """Runs sessions and prints the results of each, leaves or waits for their sinks, and ends with an exit code.
+    """Sees sessions through and tells the results of each, leaves or waits for their sinks, and ends with an exit code.
 
     That is the highest of theirs, the one of what went most wrong.
     """
@@ -293,7 +293,7 @@ async def _told(sessions: AsyncIterator[Session], shown: Shown, tell: Callable[[
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Treats a cancelled asyncio run, ended by a second Ctrl-C, as an interruption and not as a crash."""
+    """An asyncio run that was cancelled at once by a second Ctrl-C is an interruption, not a crash."""
     import asyncio
 
     try:

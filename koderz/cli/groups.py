@@ -1,11 +1,11 @@
-"""Command groups that load a command's module only when the command runs."""
+"""Groups that load a command's module only when it is the one that is run."""
 
 from __future__ import annotations
 
 import importlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer._click.exceptions import NoSuchOption
@@ -19,16 +19,21 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(TyperGroup):
-    """A group whose commands are loaded when used; `lazy` has each command's module and line of help.
+    """`lazy` names each command's module and its line of help.
 
     The module has the command as its Typer `app`, or `module:name` names it: a Typer, or a function.
     """
 
-    lazy: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    lazy: Mapping[str, tuple[str, str]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for name, (_, help_line) in self.lazy.items():
+        self.add_lazily(self.lazy)
+
+    def add_lazily(self, found: Mapping[str, tuple[str, str]]) -> None:
+        """Add commands whose modules are loaded when they are run."""
+        self.lazy = {**self.lazy, **found}
+        for name, (_, help_line) in found.items():
             self.commands[name] = TyperCommand(name, help=help_line)
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
@@ -38,12 +43,12 @@ class LazyGroup(TyperGroup):
 
 
 def new_group(text: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
-    """A group without commands. Its name alone prints its help."""
+    """A group without commands. Named alone it says what it has."""
     return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
 MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {"--use-memory": ("other-tasks", "same-task", "off")}
-"""Options whose value may be left out, with their possible values; the first is the default."""
+"""Options whose value may be left out, and what it may be: the first is meant then."""
 
 
 class PanelCommand(TyperCommand):
@@ -65,7 +70,7 @@ class PanelCommand(TyperCommand):
         return rest
 
     def _take_options(self, args: list[str], *, lenient: bool) -> None:
-        """Adds the options of the suites, solvers, … that the arguments choose, or of the run that they name.
+        """Takes the options of what the arguments choose, or of the run that they name.
 
         `lenient`: for help, whatever is wrong with the choice.
         """
@@ -97,7 +102,7 @@ class PanelCommand(TyperCommand):
 
 
 def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
-    """The arguments in the form that each option accepts by itself.
+    """The arguments as each option by itself takes them.
 
     `--option=value` for one that may stand alone, so that it takes no other word; `--option a --option b` for
     `--option a b` of one that takes several; hyphens for underscores where that makes an option's name.
@@ -122,7 +127,7 @@ def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
 
 
 def _hyphenated(word: str) -> str:
-    """The word with hyphens in its option's name: `--max-cost=2` for `--max_cost=2`."""
+    """`--max_cost=2` as `--max-cost=2`."""
     name, equals, value = word.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else word
 

@@ -1,4 +1,4 @@
-"""A session on the screen: its header, its progress, and its results."""
+"""A session on the screen: what is about to happen, its progress, and its results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from koderz.cli.console import Shown, counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
-from koderz.settings.registry import Registry
+from koderz.settings.systems import added, names_of
 from koderz.types import MAIN
 from tracker.records import PASSES
 from tracker.summary import USUAL
@@ -22,48 +22,42 @@ if TYPE_CHECKING:
     from tracker.records import Measure, Record
     from tracker.summary import Figures, Summary
 
-ACCOUNTS = Registry(
-    "account of runs",
-    "koderz.accounts",
-    {"perf": "koderz.systems.patches.screen:PerfAccount", "serving": "koderz.systems.serving.commands:ServingAccount"},
-)
-"""The accounts of runs, by their mode, for modes that aren't presented as success rates."""
-
 
 class Account:
-    """The presentation of a run: its progress line and, in place of success rates, its results."""
+    """What is told of a run in place of its success rates, and while it goes on."""
 
     def begin(self, plan: Plan) -> None:
-        """Called before the run begins or continues."""
+        """The run is about to begin, or to go on."""
 
     def doing(self) -> str:
-        """Text to show beside the figures of the progress."""
+        """What stands beside the figures of its progress."""
         return ""
 
     def told(self, record: Record) -> str:  # noqa: ARG002
-        """A line to print for a new record; empty for none."""
+        """The line that something that became durable is worth; empty for none."""
         return ""
 
     def results(self, folder: Path) -> None:
-        """Prints the results of the run in a folder."""
+        """Prints what the run in a folder has come to."""
         raise NotImplementedError
 
 
 def account_of(mode: str) -> Account | None:
-    """The account for runs of a mode; None if they are presented as success rates."""
-    return ACCOUNTS.find(mode)() if ACCOUNTS.has(mode) else None
+    """That of runs of a mode; None where it is of success rates."""
+    found: type[Account] | None = added("accounts", mode)
+    return found() if found else None
 
 
 class SessionScreen:
     """Shows a session."""
 
     def __init__(self, shown: Shown, figures: Callable[[Path], object] | None = None) -> None:
-        """`figures` prints the results of the run in a folder in place of its success rates."""
+        """`figures`: prints what the run in a folder has come to, in place of its success rates."""
         self._shown, self._figures = shown, figures
         self._account: Account | None = None
 
     def header(self, plan: Plan) -> None:
-        """Prints the run's id, tasks and model before it begins."""
+        """What is about to happen."""
         if self._shown.json or self._shown.quiet:
             return
         config = plan.record.config
@@ -84,7 +78,7 @@ class SessionScreen:
         say()
 
     def recorded(self, record: Record) -> None:
-        """Prints the account's line for a record, if there is one."""
+        """Progress is looked at now and then; a line is drawn only where an account has one."""
         if self._account and not self._shown.quiet and (line := self._account.told(record)):
             warn(line)
 
@@ -106,7 +100,7 @@ class SessionScreen:
             yield
 
     def results(self, session: Session) -> None:
-        """Prints the results of a run: tables, then where it is saved and what to do next."""
+        """How a run ended: tables, then where it is saved and what to do next."""
         summary = session.summary
         if not self._shown.json:
             self._tell(session)
@@ -123,12 +117,12 @@ class SessionScreen:
             say(_heading(summary))
             say(f"Check it with: koderz {self._shown.check} {summary.run_id}")
             return
-        from koderz.analysis.compare import COMPARISONS, own_answer
+        from koderz.analysis.compare import own_answer
         from koderz.cli.tables import print_blocks
 
         account = account_of(summary.mode)
         figures = self._figures or (account.results if account else None)
-        if figures or COMPARISONS.has(summary.mode):
+        if figures or summary.mode in names_of("comparisons"):
             say_all((*summary.cautions, "") if summary.cautions else ())
             say(_heading(summary))
             if figures:
@@ -147,7 +141,7 @@ class SessionScreen:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Names joined as `a`, `both a and b`, or `a, b and c`."""
+    """`a`, `both a and b`, `a, b and c`."""
     if len(names) == 2:
         return f"both {names[0]} and {names[1]}" + (" modes" if tuple(names) == USUAL else "")
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
@@ -165,7 +159,7 @@ def _result_lines(summary: Summary) -> Iterator[str]:
 
 
 def _saved_lines(session: Session) -> Iterator[str]:
-    """Lines on where the results are saved, by sink."""
+    """Where the results are to be found, by the sinks that they go into."""
     run = session.summary.run_id
     fed = session.sinks.sinks if session.sinks else ()
     places = {
@@ -180,7 +174,7 @@ def _saved_lines(session: Session) -> Iterator[str]:
 
 
 def _arm_lines(summary: Summary) -> Iterator[str]:
-    """A line an arm; below two paired arms, the gain of the second."""
+    """A line an arm; below two that are paired, what the second is better by."""
     from koderz.analysis.measures import headline_measure, named_average
 
     pair = summary.comparison if len(summary.arms) == 2 else None
@@ -217,7 +211,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _row(name: str, summary: Summary, measure: Measure, *, titled: bool) -> tuple[str, str, str, str]:
-    """The result of an arm, in the columns of `_arm_lines`."""
+    """What an arm came to, in the columns of `_arm_lines`."""
     from koderz.analysis.measures import shown
 
     figures = summary.arms[name].summary
@@ -230,7 +224,7 @@ def _row(name: str, summary: Summary, measure: Measure, *, titled: bool) -> tupl
 
 
 def _known(value: float | None, form: str, unit: str = "") -> str:
-    """A formatted average; a dash of the same width if there is none."""
+    """A dash, as wide, for the average of nothing."""
     return f"{value:{form}}{unit}" if value is not None else "-".rjust(len(f"{0.0:{form}}{unit}"))
 
 
@@ -252,7 +246,7 @@ def _single_lines(summary: Summary) -> Iterator[str]:
 
 
 def _has_ended(summary: Summary) -> bool:
-    """Whether there are results to show; a run that was only submitted has none."""
+    """Whether there is anything to show: of a run that was only handed over, there isn't."""
     return summary.status != "detached" or any(arm.results for arm in summary.arms.values())
 
 
@@ -295,7 +289,7 @@ def _causes(figures: Figures) -> str:
 
 
 def next_steps(summary: Summary, run: str) -> Iterator[str]:
-    """Lines on what went wrong, each with the command that fixes it."""
+    """What went otherwise than planned, and the command that fixes it."""
     if summary.faults:
         first = summary.faults[0]
         where = f" ({first['frames'][-1]['file']}, line {first['frames'][-1]['line']})" if first.get("frames") else ""

@@ -113,9 +113,9 @@ class Traits(NamedTuple):
 
 ENGINES = Registry(
     "engine",
-    "koderz.engines",
+    "engines",
     {"local": "koderz.engines.local:open_local", "modal": "koderz.modal.engine:open_modal"},
-    {"modal": "koderz.modal.names:ModalOptions"},
+    {"engine.modal": "koderz.modal.names:ModalOptions"},
 )
 """Openers, see above."""
 

@@ -22,9 +22,9 @@ from tracker import records
 
 MODELS = Registry(
     "model",
-    "koderz.models",
+    "models",
     {"simulated": "koderz.models.simulated:SimulatedReplies"},
-    {"simulated": "koderz.suites.options:SimulatedOptions"},
+    {"model.simulated": "koderz.suites.options:SimulatedOptions"},
 )
 
 REGISTRIES = {registry.kind: registry for registry in (SUITES, SOLVERS, SANDBOXES, ENGINES, MODELS)}

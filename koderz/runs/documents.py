@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from koderz.settings.registry import Registry
+from koderz.settings.systems import required
 from koderz.settings.trust import is_trusted
 from tracker.errors import StorageError
 from tracker.records import Experiment, Fault, Record
@@ -17,16 +17,6 @@ from tracker.summary import Summary
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
-
-DOCUMENTS = Registry(
-    "document",
-    "koderz.documents",
-    {
-        "long-context": "koderz.systems.long_context.results:LongContextResults",
-        "rollouts": "koderz.systems.rollouts.files:RolloutFiles",
-    },
-)
-"""The classes of `Document`, by name."""
 
 
 class Document(Protocol):
@@ -94,4 +84,5 @@ def _documents(folder: Path, environ: Mapping[str, str]) -> list[tuple[Document,
     found: Mapping[str, Mapping[str, Any]] = plan.details.get("documents", {})
     if not found or not is_trusted(line, environ):
         return []
-    return [(cast("type[Document]", DOCUMENTS.find(name))(folder, about), about) for name, about in found.items()]
+    kinds = {name: cast("type[Document]", required("documents", name)) for name in found}
+    return [(kinds[name](folder, about), about) for name, about in found.items()]

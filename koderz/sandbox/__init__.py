@@ -84,7 +84,7 @@ class Opening(NamedTuple):
 
 SANDBOXES = Registry(
     "sandbox",
-    "koderz.sandboxes",
+    "sandboxes",
     {
         "contained": "koderz.sandbox.contained:opened",
         "docker": "koderz.sandbox.docker:opened",
@@ -92,7 +92,7 @@ SANDBOXES = Registry(
         "modal": "koderz.modal.sandbox:ModalSandbox",
         "uncontained": "koderz.sandbox.contained:opened",
     },
-    {"docker": "koderz.sandbox:DockerOptions"},
+    {"sandbox.docker": "koderz.sandbox:DockerOptions"},
 )
 """Functions that take an `Opening`."""
 

@@ -7,23 +7,47 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError, raised_at
+from koderz.settings import moved as moved  # so that suites and solvers are found where they lay before
 from koderz.settings.schema import Settings
-from tracker.registry import find
+from koderz.settings.systems import own_names
+from tracker.registry import find, names_of_others
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Registry(Mapping[str, str]):
-    """The names of one kind, each with the `module:attribute` that it stands for."""
+    """Names of one kind of extension and the `module:attribute` that each stands for: the core's, then the systems'."""
 
     kind: str  # "suite"
-    group: str  # of the entry points by which other packages add theirs
-    known: Mapping[str, str]
-    options: Mapping[str, str] = field(default_factory=dict)  # the dataclass of those that have options of their own
-    makers: Mapping[str, str] = field(default_factory=dict)  # what makes those whose names begin so, of the rest
+    plural: str  # "suites": the member of `System` by which systems add theirs; packages' entry points: koderz.suites
+    core: Mapping[str, str] = field(default_factory=dict)
+    core_options: Mapping[str, str] = field(default_factory=dict)  # the dataclasses of those that have options
+
+    @property
+    def group(self) -> str:
+        """The group of entry points by which other packages add theirs."""
+        return f"koderz.{self.plural}"
+
+    @cached_property
+    def known(self) -> Mapping[str, str]:
+        """koderz' own."""
+        named = {**self.core, **own_names(self.plural)}
+        return {name: target for name, target in named.items() if not name.endswith("*")}
+
+    @cached_property
+    def makers(self) -> Mapping[str, str]:
+        """By how names begin, functions that make all that aren't known by their names."""
+        return {name[:-1]: target for name, target in own_names(self.plural).items() if name.endswith("*")}
+
+    @cached_property
+    def options(self) -> Mapping[str, str]:
+        """The dataclasses of those of koderz' own that have options, by their names."""
+        named = {**self.core_options, **own_names("options")}
+        return {name: named[key] for name in self.known if (key := f"{self.kind}.{name}") in named}
 
     def __getitem__(self, name: str) -> str:
         return self.known[name]
@@ -34,29 +58,30 @@ class Registry(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self.known)
 
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
     def find(self, name: str) -> Any:
-        """The object with this name. Raises KoderzError, which lists the known names, if there is none."""
+        """What a name stands for. Raises KoderzError, naming what there is, where nobody knows it."""
         if prefix := self._prefix(name):
             return find(self.kind, prefix, self.makers, "")(name.removeprefix(prefix))
         return find(self.kind, name, self.known, self.group)
 
     def _prefix(self, name: str) -> str:
-        """The prefix of a name whose object has to be made; empty for any other name."""
+        """How the name of what has to be made begins; empty for any other."""
         return next((each for each in self.makers if name.startswith(each) and name not in self.known), "")
 
     def has(self, name: str) -> bool:
-        """Whether the name is known here or to another package."""
+        """Whether the name stands for something, of ours or of another package."""
         return name in self.known or name in self.of_others()
 
     def is_file(self, name: str) -> bool:
-        """Whether the name refers to an object in the user's own file, see `find_in_file`."""
+        """Whether it names what the user's own file defines, see `find_in_file`."""
         return ":" in name and name not in self.known and not self._prefix(name)
 
     def of_others(self) -> set[str]:
         """The names that other packages add."""
-        from importlib.metadata import entry_points
-
-        return {entry.name for entry in entry_points(group=self.group)}
+        return names_of_others(self.group) - self.known.keys()
 
     def options_of(self, name: str) -> type | None:
         """The dataclass of an object's options; for another package's object, its attribute `options`."""
@@ -65,7 +90,7 @@ class Registry(Mapping[str, str]):
         if name not in self.known:
             found: type | None = getattr(self.find(name), "options", None)
             return found
-        return find(f"{self.kind} with options", name, self.options, "") if name in self.options else None
+        return find("dataclass of options", name, self.options, "") if name in self.options else None
 
     def options_in(self, name: str, settings: Settings | None) -> Any:
         """The object's options in these settings, else their defaults; None if it has none."""

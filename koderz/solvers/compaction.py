@@ -1,4 +1,4 @@
-"""The solver `compaction`: reads a text piece by piece into notes, condenses these, and answers from them."""
+"""A text read piece by piece into notes, which are condensed where they grow too long, and answer the question."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def compaction(
     *,
     window: int = 16384,
 ) -> Verdict:
-    """Answers from the model's own notes on the text. A piece takes half of `window` tokens."""
+    """What the model makes of its own notes. A piece takes half of `window` tokens."""
     facts = await once("long_context", long_context.facts)
     size = max(1, int(window * _PIECE * facts["characters"] / facts["tokens"]))
     pieces = max(1, math.ceil(facts["characters"] / size))
@@ -55,7 +55,7 @@ def _user(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def asks_for_pieces(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """A call for each piece and one for the answer; notes are condensed at most once a piece."""
+    """A call for each piece and the last one; notes are condensed at most once a piece."""
     pieces = max(1, math.ceil(prompt_tokens / (parameters["window"] * _PIECE)))
     most = 2 * pieces + 1
     told = prompt_tokens + most * FULL * parameters["window"]

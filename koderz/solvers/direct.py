@@ -1,4 +1,4 @@
-"""The solver `direct`: the whole text and the question in one call, if they fit the model's window."""
+"""The whole text and the question in one call, as far as they fit the model's window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def direct(
     *,
     window: int = 16384,
 ) -> Verdict:
-    """Answers from the whole text in one call. A text of more than `window` tokens isn't sent."""
+    """What the model makes of the text without any help. What doesn't fit `window` tokens isn't sent."""
     facts = await once("long_context", long_context.facts)
     if facts["tokens"] > window:
         return too_long(facts, window)
@@ -29,13 +29,13 @@ async def direct(
 
 
 def too_long(facts: Mapping[str, Any], window: int) -> Verdict:
-    """The verdict on a text that doesn't fit the window."""
+    """The verdict where a text doesn't fit the window."""
     detail = f"{facts['tokens']:,} tokens ({facts['tokenizer']}) don't fit a window of {window:,}; nothing was sent"
     return Verdict("failed", "context", detail=detail, score=0.0, note="the text does not fit the model's window")
 
 
 def asks_once(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """One call if the text fits."""
+    """One call where the text fits."""
     if prompt_tokens > parameters["window"]:
         return []
     return [Expected("main", (1, 1), (prompt_tokens, prompt_tokens), (REPLY_TOKENS, REPLY_TOKENS))]

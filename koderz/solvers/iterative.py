@@ -1,4 +1,4 @@
-"""The solver `iterative`: attempts with feedback; optionally a specification before and reviews in between."""
+"""Attempt, feedback, next attempt; with a specification before and reviews in between, if asked for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class IterativeOptions:
 
 
 class Try(NamedTuple):
-    """One attempt, and a reviewer's comment on it."""
+    """One attempt, and what a reviewer said after it."""
 
     reply: Reply
     verdict: Verdict
@@ -69,7 +69,7 @@ async def iterative(
     cot: bool = True,
     specs: dict[str, str] | None = None,
 ) -> Verdict:
-    """Makes up to `max_iterations` attempts, each seeing the last `history` ones and their feedback.
+    """Up to `max_iterations` attempts, each with the last `history` ones and their feedback in view.
 
     `context` is what a conversation and its reply may come to, in tokens, `max_tokens` the reply alone.
     `specs` are specifications at hand, by task; the model in the role `spec` writes one where there is none.
@@ -100,7 +100,7 @@ async def iterative(
 
 
 async def _write_spec(task: Task, ask: AskHandle, prompts: Prompts, model: str) -> str:
-    """A specification written by the model `model`, cached for runs that reuse specifications."""
+    """What the model `model` writes, kept for runs that reuse specifications."""
     messages = _asking_for_spec(task, prompts)
     specification = (await ask(messages, model="spec", purpose="spec")).text
     keep_spec(model, messages, specification)
@@ -112,7 +112,7 @@ def _asking_for_spec(task: Task, prompts: Prompts) -> tuple[Message, ...]:
 
 
 async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, room: int) -> str:
-    """A reviewer's comment on the attempts, which share the `room` in characters equally."""
+    """What a reviewer says of the attempts, all of which share the `room` in characters alike."""
     share = max(room // len(tries), _LEAST_ROOM)
     shown = "\n\n".join(
         trimmed(f"Attempt {number}:\n\n{attempt.reply.text.strip()}\n\nResult: {attempt.verdict.feedback}", share)
@@ -123,7 +123,7 @@ async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Pro
 
 
 def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> list[Message]:
-    """The latest attempts that fit into `room` characters; the very last one is shortened to fit."""
+    """As many of the last attempts as fit into `room` characters; of the very last one at least what fits."""
     if not tries:
         return []
     if not history:
@@ -140,7 +140,7 @@ def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> l
 
 
 def _turn(attempt: Try, prompts: Prompts, room: int = sys.maxsize) -> list[Message]:
-    """An attempt and the feedback on it, shortened in the middle if larger than `room` characters."""
+    """An attempt and what was said of it, its middle left out where it is larger than `room` characters."""
     told = prompts.render("feedback", feedback=attempt.verdict.feedback, guidance=_advice(attempt, prompts))
     told = trimmed(told, room // 2)
     return [
@@ -150,17 +150,17 @@ def _turn(attempt: Try, prompts: Prompts, room: int = sys.maxsize) -> list[Messa
 
 
 def _advice(attempt: Try, prompts: Prompts) -> str:
-    """A reviewer's comment as a model sees it; empty if there is none."""
+    """What a reviewer said, as a model is told it; empty where none did."""
     return prompts.render("guidance", guidance=attempt.guidance) if attempt.guidance else ""
 
 
 def _told(lessons: Sequence[str], prompts: Prompts) -> str:
-    """Lessons as a model sees them; empty if there are none."""
+    """Lessons as a model is told them; empty where there are none."""
     return prompts.render("lessons", lessons="\n".join(f"- {lesson}" for lesson in lessons)) if lessons else ""
 
 
 def _ended(messages: Sequence[Message], text: str) -> list[Message]:
-    """The messages with a text added to the last one."""
+    """The messages with a text at the end of the last one."""
     if not text:
         return list(messages)
     last = messages[-1]
@@ -172,7 +172,7 @@ def _size(messages: Sequence[Message]) -> int:
 
 
 def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """The calls from a first attempt that passes to all that are allowed, with a specification and reviews."""
+    """From a first attempt that passes to as many as there may be, with a specification and reviews."""
     most, every = parameters["max_iterations"], parameters["checkpoint_interval"]
     seen = min(parameters["history"], most - 1)  # attempts that a late prompt repeats, with their feedback
     usual = min(_USUAL_ATTEMPTS, most)
@@ -196,7 +196,7 @@ def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, 
 
 
 def cached_spec(model: str, messages: tuple[Message, ...]) -> str | None:
-    """The cached answer of `model` to these messages, or None."""
+    """What `model` wrote when it was asked this, or None."""
     try:
         return _place(model, messages).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -204,7 +204,7 @@ def cached_spec(model: str, messages: tuple[Message, ...]) -> str | None:
 
 
 def keep_spec(model: str, messages: tuple[Message, ...], text: str) -> None:
-    """Caches a specification. Failing to write is ignored, since the journal has it."""
+    """Puts a specification into the cache. A cache that can't be written is left alone: the journal has it."""
     path = _place(model, messages)
     with contextlib.suppress(OSError, UnicodeEncodeError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -217,7 +217,7 @@ def _place(model: str, messages: tuple[Message, ...]) -> Path:
 
 
 def cached_specs(options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts) -> Mapping[str, Any]:
-    """The cached specifications of the tasks, if they are to be reused."""
+    """Specifications that are in the cache, if they are to be used again."""
     model = options["frontier_spec_model"]
     if not (options["reuse_spec"] and options["spec"] and model):
         return {}

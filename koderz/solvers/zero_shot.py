@@ -1,4 +1,4 @@
-"""The solver `zero-shot`: one reply, one verdict."""
+"""One reply, one verdict."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ REPLY_TOKENS = 400  # of a usual answer to a function-sized task
 
 
 async def zero_shot(task: Task, ask: AskHandle, judge: JudgeHandle) -> Verdict:
-    """Asks the model once and has the reply judged."""
+    """What the model makes of the task without any feedback."""
     return await judge(task, await ask(task.messages))
 
 
 def asks_once(prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """One call of the main model."""
+    """One call of the model that answers."""
     return [Expected("main", (1, 1), (prompt_tokens, prompt_tokens), (REPLY_TOKENS, REPLY_TOKENS))]
 
 

@@ -113,42 +113,7 @@ class ProgramSuite(Suite, Protocol):
         ...
 
 
-SUITES = Registry(
-    "suite",
-    "koderz.suites",
-    {
-        "humaneval": "koderz.systems.code.humaneval:humaneval",
-        "humaneval+": "koderz.systems.code.humaneval:humaneval_plus",
-        "mbpp": "koderz.systems.code.mbpp:mbpp",
-        "mbpp+": "koderz.systems.code.mbpp:mbpp_plus",
-        "ruler": "koderz.systems.long_context.ruler.suite:ruler",
-        "oolong": "koderz.systems.long_context.oolong.suite:oolong",
-        "oolong-real": "koderz.systems.long_context.oolong.suite:oolong_real",
-        "oolong-pairs": "koderz.systems.long_context.oolong.suite:oolong_pairs",
-        "browsecomp-plus": "koderz.systems.long_context.browsecomp_plus.suite:browsecomp_plus",
-        "rollouts": "koderz.systems.rollouts.suite:rollouts",
-        "datasets": "koderz.systems.optimizers.datasets.suite:datasets",
-        "serving": "koderz.systems.serving.suite:serving",
-        "completion": "koderz.systems.long_context.completion:completion",
-        "koderz-perf-mini": "koderz.systems.patches.suite:mini",
-        "koderz-perf-pypi": "koderz.systems.patches.suite:pypi",
-        "gso": "koderz.systems.patches.suite:gso",
-        "iso": "koderz.systems.patches.suite:iso",
-    },
-    {
-        **dict.fromkeys(("humaneval", "humaneval+", "mbpp", "mbpp+"), "koderz.suites.options:CodeOptions"),
-        "ruler": "koderz.systems.long_context.ruler.options:RulerOptions",
-        "oolong": "koderz.systems.long_context.oolong.options:OolongOptions",
-        "browsecomp-plus": "koderz.systems.long_context.browsecomp_plus.options:ResearchOptions",
-        "rollouts": "koderz.systems.rollouts.options:RolloutsOptions",
-        "datasets": "koderz.systems.optimizers.datasets.options:DatasetOptions",
-        "serving": "koderz.systems.serving.options:ServingOptions",
-        **dict.fromkeys(
-            ("koderz-perf-mini", "koderz-perf-pypi", "gso", "iso"),
-            "koderz.systems.patches.options:PerformanceOptions",
-        ),
-    },
-)
+SUITES = Registry("suite", "suites")
 """Functions that take the dataset's path, or None for its usual place, and the suite's options if it has any.
 
 One that makes its tasks up has a parameter `seed`, too, for the run's. One with an attribute `parts` has datasets that

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from koderz.analysis.blocks import Heading, Table, Text
 from koderz.analysis.runs import Run
 from koderz.errors import KoderzError
-from koderz.settings.registry import Registry
+from koderz.settings.systems import names_of, required
 from tracker.runs import read_plan
 
 
@@ -73,20 +73,6 @@ class Section:
     contents: Sequence[Content]
 
 
-SECTIONS = Registry(
-    "section of a report",
-    "koderz.sections",
-    {
-        "optimize": "koderz.systems.optimizers.analysis.report:section_of",
-        "perf": "koderz.systems.patches.report:section_of",
-    },
-)
-"""The sections, by the names of parts (`tracker.parts`): functions of the plan and the run's folder.
-
-They return a Section, or None where there is nothing to tell yet.
-"""
-
-
 def sections_of(runs: Sequence[Run]) -> Iterator[tuple[str, Section]]:
     """The sections of these runs, each with an id; titles name the run if there are several.
 
@@ -97,9 +83,9 @@ def sections_of(runs: Sequence[Run]) -> Iterator[tuple[str, Section]]:
         if run.folder is None:
             continue
         plan = read_plan(run.folder)
-        for name in filter(SECTIONS.has, plan.parts):
+        for name in [name for name in plan.parts if name in names_of("sections")]:
             try:
-                found = SECTIONS.find(name)(plan, run.folder)
+                found = required("sections", name)(plan, run.folder)
             except KoderzError as error:
                 found = Section(name, [Text(str(error))])
             except Exception as error:  # noqa: BLE001 it may be anybody's code, and the page is worth more

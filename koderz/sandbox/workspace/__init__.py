@@ -193,7 +193,7 @@ class Images(Backend, Protocol):
 
 BACKENDS = Registry(
     "sandbox of workspaces",
-    "koderz.workspaces",
+    "workspaces",
     {
         "local": "koderz.sandbox.workspace.backends:local",
         "contained": "koderz.sandbox.workspace.backends:local",

@@ -1,1 +1,20 @@
-"""The system `code`: suites whose answers are Python programs."""
+"""Suites whose answers are Python programs."""
+
+from __future__ import annotations
+
+from koderz.settings.systems import System
+
+_HERE = "koderz.systems.code"
+
+SYSTEM = System(
+    name="code",
+    suites={
+        "humaneval": f"{_HERE}.humaneval:humaneval",
+        "humaneval+": f"{_HERE}.humaneval:humaneval_plus",
+        "mbpp": f"{_HERE}.mbpp:mbpp",
+        "mbpp+": f"{_HERE}.mbpp:mbpp_plus",
+    },
+    options=dict.fromkeys(
+        ("suite.humaneval", "suite.humaneval+", "suite.mbpp", "suite.mbpp+"), "koderz.suites.options:CodeOptions"
+    ),
+)

@@ -1,0 +1,27 @@
+"""Prompt optimizers: their datasets, their searches, and what is found about them."""
+
+from __future__ import annotations
+
+from koderz.settings.systems import System
+
+_HERE = "koderz.systems.optimizers"
+
+SYSTEM = System(
+    name="optimizers",
+    suites={"datasets": f"{_HERE}.datasets.suite:datasets"},
+    solvers={
+        "none": f"{_HERE}.solvers.none:none",
+        "random_search": f"{_HERE}.solvers.random_search:random_search",
+        "few_shot": f"{_HERE}.solvers.few_shot:few_shot",
+        "meta_prompt": f"{_HERE}.solvers.meta_prompt:meta_prompt",
+        "evolutionary_optimizer": f"{_HERE}.solvers.evolutionary:evolutionary_optimizer",
+        "hierarchical_reflective": f"{_HERE}.solvers.hierarchical_reflective:hierarchical_reflective",
+        "gepa": f"{_HERE}.solvers.gepa:gepa",
+    },
+    options={"suite.datasets": f"{_HERE}.datasets.options:DatasetOptions"},
+    summaries={"optimize": f"{_HERE}.analysis.part:OPTIMIZE"},
+    sinks={"checkpoint": f"{_HERE}.analysis.checkpoint:CheckpointSink"},
+    sections={"optimize": f"{_HERE}.analysis.report:section_of"},
+    comparisons={"optimize": f"{_HERE}.analysis.comparison:compare_optimizers"},
+    commands={"optimize": (f"{_HERE}.commands", "Compare prompt optimizers, each with the same budget.")},
+)

@@ -1,1 +1,33 @@
 """Patches that are to make a repository faster, and the measuring of what they come to."""
+
+from __future__ import annotations
+
+from koderz.settings.systems import System
+
+_HERE = "koderz.systems.patches"
+_SUITES = {
+    "koderz-perf-mini": f"{_HERE}.suite:mini",
+    "koderz-perf-pypi": f"{_HERE}.suite:pypi",
+    "gso": f"{_HERE}.suite:gso",
+    "iso": f"{_HERE}.suite:iso",
+}
+
+SYSTEM = System(
+    name="patches",
+    suites=_SUITES,
+    solvers={
+        "patching": f"{_HERE}.patching:patching",
+        "patch:base": f"{_HERE}.patching:base",
+        "patch:human": f"{_HERE}.patching:human",
+        "patch:given": f"{_HERE}.patching:given",
+    },
+    options={
+        **{f"suite.{name}": f"{_HERE}.options:PerformanceOptions" for name in _SUITES},
+        "solver.patching": f"{_HERE}.patching:PatchingOptions",
+    },
+    summaries={"perf": f"{_HERE}.part:PERF"},
+    sections={"perf": f"{_HERE}.report:section_of"},
+    accounts={"perf": f"{_HERE}.screen:PerfAccount"},
+    formats={"gso": f"{_HERE}.gso.projection:gso", "iso": f"{_HERE}.iso:iso"},
+    commands={"perf": (f"{_HERE}.commands", "Measure whether patches make repositories faster.")},
+)

@@ -2,6 +2,39 @@
 
 from __future__ import annotations
 
-from koderz.systems.rollouts.results import Benchmark, get_task_score, load_benchmark
+from koderz.settings.systems import System
 
-__all__ = ["Benchmark", "get_task_score", "load_benchmark"]
+_HERE = "koderz.systems.rollouts"
+
+SYSTEM = System(
+    name="rollouts",
+    suites={"rollouts": f"{_HERE}.suite:rollouts"},
+    solvers={
+        "agent:koderz": f"{_HERE}.agents.own:koderz_agent",
+        "agent:oracle": f"{_HERE}.agents.given:oracle",
+        "agent:nop": f"{_HERE}.agents.given:nop",
+        "agent:scripted": f"{_HERE}.agents.command_line:scripted",
+        "agent:codex": f"{_HERE}.agents.command_line:codex",
+        "agent:claude-code": f"{_HERE}.agents.command_line:claude_code",
+        "agent:aider": f"{_HERE}.agents.command_line:aider",
+        "agent:mini-swe-agent": f"{_HERE}.agents.command_line:mini_swe_agent",
+        "agent:*": f"{_HERE}.agents.command_line:solver_of",
+    },
+    agents={
+        name: f"{_HERE}.agents.{name.replace('-', '_')}:adapter"
+        for name in ("codex", "claude-code", "aider", "mini-swe-agent")
+    },
+    options={
+        "suite.rollouts": f"{_HERE}.options:RolloutsOptions",
+        "solver.agent:koderz": f"{_HERE}.agents.options:AgentOptions",
+        "solver.agent:scripted": f"{_HERE}.agents.options:ScriptOptions",
+    },
+    summaries={"rollouts": f"{_HERE}.figures:FIGURES"},
+    documents={"rollouts": f"{_HERE}.files:RolloutFiles"},
+    formats={
+        **dict.fromkeys(("predictions", "swebench"), f"{_HERE}.predictions:predictions"),
+        "harbor": f"{_HERE}.harbor:harbor",
+    },
+    checks={"rollouts": f"{_HERE}.agents.checks:check"},
+    commands={"rollouts": (f"{_HERE}.commands", "Have agents work on prepared repositories, graded by hidden tests.")},
+)

@@ -203,12 +203,10 @@ def matrix_of(
 
 def _require_agent(name: str, where: str) -> None:
     """Raises KoderzError, with the nearest one, for an agent that neither koderz nor another package has."""
-    from importlib.metadata import entry_points
-
+    from koderz.settings.systems import names_of
     from koderz.solvers import SOLVERS
-    from koderz.systems.rollouts.agents.adapters import ENTRY_POINTS
 
-    others = entry_points(group=ENTRY_POINTS).names
+    others = names_of("agents")
     if f"agent:{name}" not in SOLVERS and name not in others:
         known = sorted({*others, *(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))})
         near = difflib.get_close_matches(name, known, 1)

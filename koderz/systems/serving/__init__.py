@@ -1,1 +1,15 @@
-"""The system `serving`: completion servers under load, and how fast they answer."""
+"""Servers of completions under load: what they are sent, when, and how long it takes."""
+
+from __future__ import annotations
+
+from koderz.settings.systems import System
+
+_HERE = "koderz.systems.serving"
+
+SYSTEM = System(
+    name="serving",
+    suites={"serving": f"{_HERE}.suite:serving"},
+    solvers={"serve-bench": f"{_HERE}.solver:serve_bench"},
+    options={"suite.serving": f"{_HERE}.options:ServingOptions"},
+    accounts={"serving": f"{_HERE}.commands:ServingAccount"},
+)

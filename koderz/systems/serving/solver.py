@@ -1,4 +1,4 @@
-"""The solver `serve-bench`: puts a server under load and judges the measurement."""
+"""The solver `serve-bench`: it has a server put under load, and judges how that went."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class LoadHandle(Protocol):
     """A load on a server."""
 
     async def measure(self) -> str:
-        """The measurement as JSON."""
+        """What was measured, as JSON."""
         ...
 
 
 async def serve_bench(task: Task, judge: JudgeHandle, evaluator: LoadHandle) -> Verdict:
-    """Measures the load and has the measurement judged."""
+    """What the load comes to."""
     return await judge(task, await evaluator.measure())
 
 

@@ -23,7 +23,7 @@ def loaded(folder: Path, source: str, name: str = "solve", **arguments: str) -> 
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_solver_of_koderz_is_found_by_name(name: str) -> None:
+def test_our_own_solvers_are_found_by_name(name: str) -> None:
     solver = load_solver(name, SETTINGS, {})
 
     assert (solver.name, solver.is_foreign) == (name, False)
@@ -37,7 +37,7 @@ def test_settings_become_parameters_of_those_who_name_them() -> None:
     assert parameters.items() >= {"max_iterations": 4, "history": 3, "context": 16384, "cot": True}.items()
 
 
-def test_solver_in_a_file_is_found_by_its_name(tmp_path: Path) -> None:
+def test_a_solver_in_a_file_is_found_by_its_name(tmp_path: Path) -> None:
     solver = loaded(tmp_path, "async def my_way(task, judge, *, seed):\n    ...\n", "my_way")
 
     assert (solver.name, solver.is_foreign) == ("my-way", True)
@@ -46,14 +46,14 @@ def test_solver_in_a_file_is_found_by_its_name(tmp_path: Path) -> None:
     assert len(solver.digest) == 16
 
 
-def test_solver_digest_is_that_of_its_file(tmp_path: Path) -> None:
+def test_its_digest_is_that_of_its_file(tmp_path: Path) -> None:
     source = "async def solve(task):\n    ...\n"
 
     assert loaded(tmp_path, source).digest == loaded(tmp_path, source).digest
     assert loaded(tmp_path, source).digest != loaded(tmp_path, source + "# changed\n").digest
 
 
-def test_solver_that_cannot_replay_says_so(tmp_path: Path) -> None:
+def test_a_solver_that_cannot_replay_says_so(tmp_path: Path) -> None:
     source = "async def solve(task):\n    ...\n\nsolve.resume = 'restart'\n"
 
     assert loaded(tmp_path, source).restarts
@@ -74,14 +74,14 @@ def test_solver_that_cannot_replay_says_so(tmp_path: Path) -> None:
         ("'x'", "a=b c", "a=b c"),
     ],
 )
-def test_argument_is_read_as_the_type_of_its_default(tmp_path: Path, default: str, text: str, value: Any) -> None:
+def test_an_argument_is_read_as_the_type_of_its_default(tmp_path: Path, default: str, text: str, value: Any) -> None:
     solver = loaded(tmp_path, f"async def solve(task, *, extra={default}):\n    ...\n", extra=text)
 
     assert solver.parameters == {"extra": value}
     assert type(solver.parameters["extra"]) is type(value)
 
 
-def test_argument_wins_over_a_setting(tmp_path: Path) -> None:
+def test_an_argument_wins_over_a_setting(tmp_path: Path) -> None:
     assert loaded(tmp_path, "async def solve(task, *, seed=1):\n    ...\n", seed="5").parameters == {"seed": 5}
 
 
@@ -100,7 +100,7 @@ def test_argument_wins_over_a_setting(tmp_path: Path) -> None:
         ("task, **more", {}, "takes *more; name the parameters"),
     ],
 )
-def test_argument_outside_of_the_signature_is_refused(
+def test_what_does_not_fit_its_signature_is_said(
     tmp_path: Path, signature: str, arguments: dict[str, str], said: str
 ) -> None:
     with pytest.raises(KoderzError) as raised:
@@ -114,7 +114,7 @@ def test_parameters_that_cannot_be_given_by_name_are_refused(tmp_path: Path) -> 
         loaded(tmp_path, "async def solve(task, ask, judge, /):\n    ...\n")
 
 
-def test_argument_that_is_also_a_setting_has_its_type(tmp_path: Path) -> None:
+def test_an_argument_that_is_also_a_setting_has_its_type(tmp_path: Path) -> None:
     found = loaded(tmp_path, "async def solve(task, *, max_iterations):\n    ...\n", max_iterations="3")
 
     assert found.parameters == {"max_iterations": 3}
@@ -134,7 +134,7 @@ def test_argument_that_is_also_a_setting_has_its_type(tmp_path: Path) -> None:
         ("\0", "can't be loaded: "),
     ],
 )
-def test_object_that_is_no_solver_is_refused(tmp_path: Path, source: str, said: str) -> None:
+def test_what_is_no_solver_is_said(tmp_path: Path, source: str, said: str) -> None:
     with pytest.raises(KoderzError) as raised:
         loaded(tmp_path, source)
 
@@ -152,12 +152,12 @@ def test_object_that_is_no_solver_is_refused(tmp_path: Path, source: str, said: 
         ("", "there is no solver ''"),
     ],
 )
-def test_missing_solver_is_told(name: str, said: str) -> None:
+def test_a_solver_that_is_not_there_is_said(name: str, said: str) -> None:
     with pytest.raises(KoderzError, match=said):
         load_solver(name, SETTINGS, {})
 
 
-def test_solver_file_that_is_no_python_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_python_is_said(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("hello")
 
     with pytest.raises(KoderzError, match=r"own\.txt is no Python file"):
@@ -175,11 +175,11 @@ WORKING = {
 
 
 @pytest.mark.parametrize("case", WORKING)
-def test_solver_may_be(tmp_path: Path, case: str) -> None:
+def test_a_solver_may_be(tmp_path: Path, case: str) -> None:
     assert loaded(tmp_path, WORKING[case]).wants == {"task", "judge"}
 
 
-def test_solver_file_may_define_dataclasses(tmp_path: Path) -> None:
+def test_a_solvers_file_may_define_dataclasses(tmp_path: Path) -> None:
     source = (
         "from __future__ import annotations\nfrom dataclasses import dataclass\n\n"
         "@dataclass\nclass Node:\n    depth: int = 0\n\nasync def solve(task, judge):\n    ...\n"
@@ -188,18 +188,18 @@ def test_solver_file_may_define_dataclasses(tmp_path: Path) -> None:
     assert loaded(tmp_path, source).wants == {"task", "judge"}
 
 
-def test_solver_may_be_a_partial(tmp_path: Path) -> None:
+def test_a_solver_may_be_a_partial(tmp_path: Path) -> None:
     source = "from functools import partial\n\nasync def go(task, judge, *, n):\n    ...\n\nsolve = partial(go, n=3)\n"
 
     assert loaded(tmp_path, source).wants == {"task", "judge"}
 
 
-def test_solver_file_that_exits_when_loaded_is_told(tmp_path: Path) -> None:
+def test_a_file_that_exits_when_it_is_loaded_is_said(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="can't be loaded"):
         loaded(tmp_path, "import sys\n\nsys.exit(0)\n")
 
 
-def test_solver_that_exits_does_not_end_koderz(koderz: Shell) -> None:
+def test_a_solver_that_exits_does_not_end_koderz(koderz: Shell) -> None:
     write_tasks(koderz.folder, 2)
     (koderz.folder / "own.py").write_text("async def solve(task):\n    raise SystemExit(0)\n")
 
@@ -208,7 +208,7 @@ def test_solver_that_exits_does_not_end_koderz(koderz: Shell) -> None:
     assert len(koderz.summary()["faults"]) == 2
 
 
-def test_solver_is_handed_what_it_wants_and_its_parameters(tmp_path: Path) -> None:
+def test_a_solver_is_handed_what_it_wants_and_its_parameters(tmp_path: Path) -> None:
     import asyncio
     from types import SimpleNamespace
 

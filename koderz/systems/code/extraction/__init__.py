@@ -1,1 +1,1 @@
-"""Extraction of code from a model's reply, beginning with the module `extraction`."""
+"""Reading a model's reply: from its text to the code in it. `extraction` is the way in."""

@@ -1,4 +1,4 @@
-"""The solver `rlm`: a model that never sees its context, but writes code that reads it and asks models.
+"""A recursive language model: it never sees its context, but writes code that looks at it, and asks models about parts.
 
 After "Recursive Language Models" (Zhang, Kraska, Khattab; arXiv 2512.24601).
 """
@@ -46,7 +46,7 @@ async def rlm(
     window: int = 16384,
     max_tokens: int = 4096,
 ) -> Verdict:
-    """Judges the answer of the model at the root of the recursion. Times are seconds.
+    """The verdict on what the model answers at the root of the recursion. Times are seconds.
 
     `window`: tokens that a conversation and its reply may come to, at every depth.
     """
@@ -64,7 +64,7 @@ async def rlm(
 
 
 def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """The calls from one turn to the largest number, with a usual number of sub-calls a turn at each depth."""
+    """From one turn to as many as there may be, and at each depth up to a usual number of sub-calls a turn."""
     most = parameters["max_turns"]
     usual = min(_USUAL_TURNS, most)
     turns = Expected(

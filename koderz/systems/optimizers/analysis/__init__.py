@@ -1,1 +1,1 @@
-"""Analysis of runs of prompt optimizers: the prompts they found, their gains, and comparisons."""
+"""Runs of prompt optimizers: what their searches found, what it gains, and how they compare."""

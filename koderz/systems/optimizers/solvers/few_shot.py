@@ -1,4 +1,4 @@
-"""The optimizer `few_shot`: examples chosen by Bayesian optimization, optuna's tree-structured Parzen estimator.
+"""Few-shot examples chosen by Bayesian optimization: the tree-structured Parzen estimator of optuna.
 
 Bergstra et al. 2011, "Algorithms for hyper-parameter optimization".
 """
@@ -19,7 +19,7 @@ _REPORT = 10  # items after which a trial may be given up
 
 
 async def few_shot(evaluator: Evaluator, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0) -> str:
-    """Tries sets of `min_examples` to `max_examples` train items, or none; `max_trials` 0: without limit."""
+    """Tries none, or `min_examples` to `max_examples`, of the train items; `max_trials` 0: without end."""
     from optuna.trial import TrialState
 
     study = _study(evaluator.random.getrandbits(31))
@@ -43,7 +43,7 @@ async def few_shot(evaluator: Evaluator, *, min_examples: int = 2, max_examples:
 
 
 async def _trial(evaluator: Evaluator, trial: Any, candidate: Candidate) -> tuple[float, bool]:
-    """The candidate's mean on the minibatch, or on its first items if it is pruned."""
+    """The candidate's mean on the minibatch, or on its first items where it is given up."""
     mean = 0.0
     for step in range(_REPORT, len(evaluator.minibatch) + _REPORT, _REPORT):
         mean = (await evaluator.score(candidate, evaluator.minibatch[:step])).mean

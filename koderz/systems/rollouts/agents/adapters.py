@@ -9,12 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-AGENTS = {
-    name: f"koderz.systems.rollouts.agents.{name.replace('-', '_')}:adapter"
-    for name in ("codex", "claude-code", "aider", "mini-swe-agent")
-}
-ENTRY_POINTS = "koderz.agents"
-
 VERSION_ARGUMENTS = ("--version",)
 """What a program is run with to print its version, where its adapter has no `version_arguments`."""
 

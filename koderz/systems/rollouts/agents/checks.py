@@ -11,10 +11,9 @@ from koderz.sandbox.workspace.backends import chosen
 from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.uncontained import Uncontained
+from koderz.settings.systems import own_names, required
 from koderz.solvers import SOLVERS
-from koderz.systems.rollouts.agents.adapters import AGENTS, ENTRY_POINTS
 from koderz.types import Finding
-from tracker.registry import find
 
 
 async def check(environ: Mapping[str, str]) -> list[Finding]:
@@ -46,7 +45,7 @@ async def _entered(backend: Backend) -> str:
 
 def _agents() -> Finding:
     own = [name.removeprefix("agent:") for name in SOLVERS if name.startswith("agent:")]
-    adapters = {name: find("agent", name, AGENTS, ENTRY_POINTS) for name in AGENTS}
+    adapters = {name: required("agents", name) for name in own_names("agents")}
     missing = {name: adapter.install for name, adapter in adapters.items() if adapter.find() is None}
     here = ", ".join(name for name in own if name not in missing)
     absent = "; ".join(f"{name} by {install}" for name, install in missing.items())

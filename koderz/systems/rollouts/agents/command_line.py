@@ -17,12 +17,12 @@ from typing import Any
 from koderz.errors import Fault, KoderzError
 from koderz.models.names import parse_model_name
 from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
+from koderz.settings.systems import own_names, required
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
 from koderz.systems.rollouts.agents import graded
-from koderz.systems.rollouts.agents.adapters import AGENTS, ENTRY_POINTS, VERSION_ARGUMENTS, Adapter, Dirs
+from koderz.systems.rollouts.agents.adapters import VERSION_ARGUMENTS, Adapter, Dirs
 from koderz.systems.rollouts.agents.bridge import Bridge
 from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
-from tracker.registry import find
 
 _CAUSES = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}
 _FINISHES = {"length": "length", REJECTED: "length", "refusal": "refused"}
@@ -32,13 +32,13 @@ _TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400  # calls of a usual rollou
 
 def solver_of(name: str) -> Any:
     """The solver that has the agent of that name work. Raises KoderzError where nobody knows it."""
-    if name not in AGENTS:
-        find("agent", name, AGENTS, ENTRY_POINTS)
+    if name not in own_names("agents"):
+        required("agents", name)
 
     async def solve(
         task: Task, ask: AskHandle, judge: JudgeHandle, once: OnceHandle, workspace: WorkspaceHandle, models: Any
     ) -> Verdict:
-        adapter: Adapter = find("agent", name, AGENTS, ENTRY_POINTS)
+        adapter: Adapter = required("agents", name)
         model = parse_model_name(models[MAIN]).name
 
         def launch(bridge: Bridge) -> Launch:
@@ -116,5 +116,5 @@ def _estimate(_prompt_tokens: float, _task_id: str, _parameters: Mapping[str, An
     return [Expected(MAIN, _TURNS, sent, (_TURNS[0] * _SAID, _TURNS[1] * _SAID), usual=usual)]
 
 
-codex, claude_code, aider, mini_swe_agent = map(solver_of, AGENTS)
+codex, claude_code, aider, mini_swe_agent = map(solver_of, own_names("agents"))
 _of_command_line(scripted).estimate = lambda *_: ()  # it may ask, and mostly doesn't

@@ -11,7 +11,8 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.solvers import load_solver
-from koderz.systems.rollouts.agents.adapters import AGENTS, Adapter, Dirs, Event, npm_package, python_package
+from koderz.systems.rollouts import SYSTEM
+from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, Event, npm_package, python_package
 from tracker.registry import find
 
 DIRS = Dirs("/opt/agent", "/home/user", "/workspace", "http://127.0.0.1:1", "the-token")
@@ -54,19 +55,19 @@ TOLD = {
 
 
 def adapter_of(name: str) -> Adapter:
-    adapter: Adapter = find("agent", name, AGENTS, "")
+    adapter: Adapter = find("agent", name, SYSTEM.agents, "")
     return adapter
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_agent_output_is_read(name: str) -> None:
+@pytest.mark.parametrize("name", SYSTEM.agents)
+def test_what_an_agent_prints_is_read(name: str) -> None:
     lines = [line if isinstance(line, str) else json.dumps(line) for line in LINES[name]]
     noise = ["", "{", "[1]", '{"type": 5}', "plain"]
     assert [event for line in (*lines, *noise) for event in adapter_of(name).events(line)] == TOLD[name]
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_agent_is_told_its_task_and_the_bridge(name: str) -> None:
+@pytest.mark.parametrize("name", SYSTEM.agents)
+def test_an_agent_is_told_its_task_and_where_the_bridge_is(name: str) -> None:
     argv, environment = adapter_of(name).command("do it; --now", "m", DIRS)
     assert "/opt/agent" in argv
     assert any("do it; --now" in word for word in argv)
@@ -75,7 +76,7 @@ def test_agent_is_told_its_task_and_the_bridge(name: str) -> None:
     assert name == "codex" or DIRS.token in environment.values()
 
 
-def test_npm_package_is_run_by_its_native_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_npm_package_is_run_by_its_native_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scope = tmp_path / "node_modules/@openai"
     wrapper, native = scope / "codex/bin/codex.js", scope / "codex-linux-x64/vendor/x86/bin/codex"
     for path in (wrapper, native):
@@ -91,7 +92,7 @@ def test_npm_package_is_run_by_its_native_program(tmp_path: Path, monkeypatch: p
     assert npm_package("other", "*") is None
 
 
-def test_python_package_comes_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_package_comes_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "venv/bin").mkdir(parents=True)
     (tmp_path / "base/bin").mkdir(parents=True)
     (tmp_path / "base/bin/python3").touch(0o755)

@@ -1,0 +1,36 @@
+"""Documented modules that lie elsewhere now: the names that they had before still import them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "koderz.suites.rollouts": "koderz.systems.rollouts.results",
+    "koderz.suites.code": "koderz.systems.code",
+    "koderz.suites.code.options": "koderz.suites.options",
+    "koderz.solvers.agents": "koderz.systems.rollouts.agents",
+    "koderz.solvers.agents.adapters": "koderz.systems.rollouts.agents.adapters",
+}
+
+
+class MovedModules:
+    """Finder and loader of the modules in `MOVED`."""
+
+    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+        """The specification of a moved module; None for any other."""
+        return ModuleSpec(name, self, is_package=True) if name in MOVED else None  # type: ignore[arg-type]
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """Leave the creation of the module to Python."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module everything that the one has which took its place."""
+        found = importlib.import_module(MOVED[module.__name__])
+        module.__dict__.update({name: value for name, value in vars(found).items() if not name.startswith("__")})
+
+
+sys.meta_path.append(MovedModules())
