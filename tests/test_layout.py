@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 500  # of a module
 MOST_FUNCTION_LINES = 60
-MOST_MODULES = 12  # directly in koderz/
+MOST_MODULES = 13  # directly in koderz/
 
 
 def modules() -> list[Path]:

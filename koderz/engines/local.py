@@ -15,7 +15,7 @@ from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox
 from koderz.sandbox.calibration import cpu_scale
-from koderz.solvers import NEEDED
+from koderz.solvers.handles import NEEDED
 from koderz.types import JUDGE, PRIVACY
 
 if TYPE_CHECKING:

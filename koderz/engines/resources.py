@@ -16,7 +16,7 @@ from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.options import flag_of
-from koderz.solvers import SHARING
+from koderz.solvers.handles import SHARING
 from koderz.suites.references import checked
 from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.errors import Fault, KoderzError, StorageError, UserCodeFault
 from koderz.sandbox.workspace.folders import scratch
-from koderz.solvers import NEEDED, OPENED
+from koderz.solvers.handles import NEEDED, OPENED
 from koderz.types import EXCLUSIVE
 
 if TYPE_CHECKING:

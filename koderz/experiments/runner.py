@@ -25,7 +25,7 @@ from koderz.plans.plan import Identity, Plan
 from koderz.sandbox import Sandbox
 from koderz.sandbox.exclusive import Exclusive
 from koderz.sandbox.meter import Meter, metered
-from koderz.solvers import Solver
+from koderz.solvers import SettledSolver
 from koderz.solvers.handles import AskHandle
 from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of, words_of
 from koderz.suites.references import CheckedSuite, ReferenceFault
@@ -93,7 +93,7 @@ class ExperimentRunner:
         baseline_cost = self._caller.baseline_cost(*handles.totals.local_tokens)
         return ExperimentOutcome(experiment_of(handles, verdict, seconds, baseline_cost=baseline_cost))
 
-    async def _performed(self, solver: Solver, handles: Handles) -> tuple[Verdict | None, Fault | None]:
+    async def _performed(self, solver: SettledSolver, handles: Handles) -> tuple[Verdict | None, Fault | None]:
         try:
             with self._caller.experiment(handles.identity.experiment_id, handles.totals.cost):
                 return await self._solve(solver, handles), handles.fault
@@ -132,7 +132,7 @@ class ExperimentRunner:
 
     # How it ends
 
-    async def _solve(self, solver: Solver, handles: Handles) -> Verdict:
+    async def _solve(self, solver: SettledSolver, handles: Handles) -> Verdict:
         references = self._resources.references
         if references and (reason := references.broken(handles.identity.task)):
             raise ReferenceFault(reason)
@@ -155,11 +155,11 @@ class ExperimentRunner:
             raise UserCodeFault(writable(f"the suite's lesson raised {type(error).__name__}: {error}")) from error
         return verdict
 
-    async def _opened_and_solved(self, solver: Solver, handles: Handles) -> Verdict:
+    async def _opened_and_solved(self, solver: SettledSolver, handles: Handles) -> Verdict:
         identity = handles.identity
         try:
             async with opened(self._resources, handles) as others:
-                solving = solver(
+                solving = solver.run(
                     handles,
                     task=identity.task,
                     prompts=self._plan.prompts,

@@ -12,7 +12,7 @@ from koderz.plans.matrix import Matrix, MatrixArm
 from koderz.settings.layers import fields_in, replaced, roles_in, values_in
 from koderz.settings.options import plain
 from koderz.settings.schema import Settings
-from koderz.solvers import Solver, load_solver
+from koderz.solvers import SettledSolver, load_solver
 from koderz.suites import modes_of
 from koderz.types import JUDGE, MAIN, SIMULATED
 from tracker import records
@@ -30,7 +30,7 @@ class Arm:
     """A solver with its parameters settled, and the model in each of its roles."""
 
     name: str
-    solver: Solver
+    solver: SettledSolver
     models: Mapping[str, str]  # by role
     parameters: Mapping[str, Any] = field(default_factory=dict)  # those that are this arm's alone
     baseline: str = ""  # the arm that it is compared with
@@ -99,7 +99,7 @@ def make_arms(
     matrix: Matrix | None = None,
     *,
     tables: Mapping[str, Mapping[str, Any]] | None = None,
-    at_hand: Callable[[Solver], Mapping[str, Any]] = lambda _: {},
+    at_hand: Callable[[SettledSolver], Mapping[str, Any]] = lambda _: {},
     judged_by_model: bool = False,
 ) -> tuple[Arm, ...]:
     """The arms of a matrix file, else one for each named solver (or solver of the mode) and each model.
@@ -155,7 +155,7 @@ def restore_arms(
     def restored(arm: records.Arm) -> Arm:
         own = _read(settings, arm.parameters, arm.name)
         solver = load_solver(_found(arm, files), _offered(settings, at_hand, own), arguments)
-        if earlier := solver.earlier((versions or {}).get(arm.solver, 1)):
+        if earlier := solver.earlier.get((versions or {}).get(arm.solver, 1)):
             solver = solver.settled(_offered(settings, at_hand, {**earlier, **own}), arguments)
         return Arm(arm.name, solver, arm.models, own, arm.baseline, settings=arm.settings)
 
@@ -176,7 +176,7 @@ def _offered(settings: Settings, at_hand: Mapping[str, Any], own: Mapping[str, A
 
 def _solver(
     settings: Settings, arm: MatrixArm, matrix: Matrix | None, arguments: Mapping[str, str], table: Mapping[str, Any]
-) -> tuple[Solver, dict[str, Any]]:
+) -> tuple[SettledSolver, dict[str, Any]]:
     """An arm's solver, and the arm's own parameters. Those that are options are checked as options."""
     where = f"{matrix.path if matrix else ''}, {arm.name}"
     given = dict(table) | _read(settings, arm.parameters, where)
@@ -202,7 +202,9 @@ def _found(arm: records.Arm, files: Path | None) -> str:
     return f"{files / Path(file).name}:{name}" if files else arm.source
 
 
-def _roles(settings: Settings, arm: MatrixArm, solver: Solver, model: str, others: Collection[str]) -> dict[str, str]:
+def _roles(
+    settings: Settings, arm: MatrixArm, solver: SettledSolver, model: str, others: Collection[str]
+) -> dict[str, str]:
     """The models of an arm, by role. Raises KoderzError for a role of neither its solver nor `others`."""
     given = {**settings.given_roles, **arm.roles}
     for role in given:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.registry import digest_of_file
 from koderz.settings.schema import OF_SINKS, Settings
-from koderz.solvers import NEEDED, OPENED, load_solver
+from koderz.solvers import load_solver
+from koderz.solvers.handles import NEEDED, OPENED
 from koderz.suites import (
     SUITES,
     Suite,
@@ -64,7 +66,7 @@ class Plan:
     @property
     def own_sinks(self) -> tuple[str, ...]:
         """The sinks of the suite and the solvers, which run besides those that the user chooses."""
-        return _owned("sinks", self.suite, self.arms)
+        return _each_once(getattr(self.suite, "sinks", ()), *(arm.solver.sinks for arm in self.arms))
 
     @property
     def name(self) -> str:
@@ -185,7 +187,7 @@ def make_plan(
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
         simulated=_is_simulated(arms),
         generated=_generated(subject),
-        parts=_checked_parts(_owned("parts", subject.suite, arms)),
+        parts=_checked_parts(_each_once(getattr(subject.suite, "parts", ()), *(arm.solver.parts for arm in arms))),
         groups=_groups(subject.tasks),
         clusters=_clusters(subject.tasks),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
@@ -250,10 +252,9 @@ def _generated(subject: Subject) -> str:
     return f"{subject.suite.name.removesuffix('-generated')}-generated"
 
 
-def _owned(what: str, suite: Suite, arms: Sequence[Arm]) -> tuple[str, ...]:
-    """The distinct names that a suite and its solvers declare as `parts` or `sinks`."""
-    owners = (suite, *(arm.solver.function for arm in arms))
-    return tuple(dict.fromkeys(name for owner in owners for name in getattr(owner, what, ())))
+def _each_once(*names: Sequence[str]) -> tuple[str, ...]:
+    """The names of all these, each once."""
+    return tuple(dict.fromkeys(chain(*names)))
 
 
 def _checked_parts(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -313,7 +314,7 @@ def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
 def _used_prompts(subject: Subject, arms: Sequence[Arm], settings: Settings) -> Prompts:
     """The prompts that models may see: those in the tasks' messages, and those that each arm's solver may add."""
     recalled = {"recall"} if settings.use_memory != "off" else set()
-    added = (arm.solver.prompts(subject.prompts, {*arm.models, *recalled}) for arm in arms)
+    added = (arm.solver.rendered(subject.prompts, {*arm.models, *recalled}) for arm in arms)
     names = subject.told.union(*added, getattr(subject.suite, "judge_prompts", ()) if _has_judge(arms) else ())
     return Prompts({name: text for name, text in subject.prompts.texts.items() if name in names})
 

@@ -23,7 +23,7 @@ from koderz.settings.layers import EVERYTHING, Scope, values_in
 from koderz.settings.options import flag_of
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
-from koderz.solvers import Solver
+from koderz.solvers import SettledSolver
 from koderz.suites import judge_asks
 from tracker.records import Cell
 
@@ -61,7 +61,7 @@ async def prepare(
     settings = await _with_model(settings, matrix, observer, environ)
     at_hand: dict[str, Any] = {}
 
-    def found_at_hand(solver: Solver) -> Mapping[str, Any]:
+    def found_at_hand(solver: SettledSolver) -> Mapping[str, Any]:
         options = values_in(settings) | {"given": {*sources.is_ours, *sources.config.settings}}
         found = solver.at_hand(options, subject.tasks, subject.prompts)
         at_hand.update(found)

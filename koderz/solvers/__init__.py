@@ -5,31 +5,43 @@ A solver is an async function. It is handed by name what its signature names: `t
 `long_context`, `evaluator` and `exclusive`; every other parameter comes from the settings (or `--solver-arg k=v`). It
 returns the final Verdict, unless one of its handles has the last word.
 
-What else there is to know of one stands in attributes of the function: `resume = "restart"` where it can't be
-replayed and starts over (recorded replies answer it for as long as its requests match), `roles` that it asks besides
-the model that answers (without them: any that is named), `asks = False` where it asks no model, and the one that its
-arm names is only what it is about, `estimate`, which says what calls an experiment may take,
-`at_hand`, which finds what is known before a run, `prompts`, the names of those that it renders, by the role or handle
-that it does so with (without them: any), and `options`, the dataclass of its options (see
-`koderz.settings.options`), whose fields are parameters of the same names.
+Everything else that there is to know of one is declared by the decorator `solver`, see the fields of `Solver`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from koderz.errors import KoderzError
-from koderz.prompts import Prompts
+from koderz.errors import KoderzError, raised_at
 from koderz.settings.registry import Registry, find_in_file
-from koderz.solvers.zero_shot import asks_once
-from koderz.types import EXCLUSIVE, MAIN, Expected, Task, Verdict
+from koderz.solvers.definition import Solver as Solver
+from koderz.solvers.definition import asks_once
+from koderz.solvers.definition import solver as solver
+from koderz.solvers.handles import HANDLES, NEEDED
+from koderz.types import Expected
 
-SOLVERS = Registry(
+
+class Solvers(Registry):
+    """The registry of solvers, each of which is a `Solver` once it is loaded."""
+
+    def find(self, name: str) -> Solver[..., Any]:
+        """The solver of that name. Raises KoderzError, naming what there is, where nobody knows it."""
+        return Solver.of(Registry.find(self, name), name)
+
+    def options_of(self, name: str) -> type | None:
+        """The dataclass of its options; koderz' own are known without loading the solver."""
+        if name in self.known or self.is_file(name):
+            return Registry.options_of(self, name)
+        return self.find(name).options
+
+
+SOLVERS = Solvers(
     "solver",
     "solvers",
     {
@@ -41,91 +53,38 @@ SOLVERS = Registry(
     {"solver.iterative": "koderz.solvers.iterative:IterativeOptions"},
 )
 
-SHARING = frozenset({"session", "workspace"})
-"""The handles that a suite opens with what it has opened for the whole run."""
 
-OPENED = SHARING | {"long_context", "evaluator"}
-"""The handles that a suite opens for tasks that need them."""
+@dataclass(frozen=True)
+class SettledSolver(Solver[..., Any]):
+    """A solver whose parameters have values, under the name by which it was chosen."""
 
-NEEDED = OPENED | {EXCLUSIVE}
-"""The handles that are handed only where a task needs them."""
+    name: str = field(kw_only=True)
+    """The name that arms, records and screens have."""
 
-HANDLES = NEEDED | {"task", "ask", "judge", "grade", "once", "rng", "prompts", "recall", "models"}
+    parameters: Mapping[str, Any] = field(kw_only=True, default_factory=dict)
+    """Values of its own parameters, by name."""
 
-SolverFunction = Callable[..., Awaitable[Verdict]]
+    digest: str = field(kw_only=True)
+    """16 hex digits of the file that defines it."""
 
+    source: str = field(kw_only=True, default="")
+    """FILE:NAME of a user's own; empty otherwise."""
 
-@dataclass(frozen=True, slots=True)
-class Solver:
-    """A solver with its parameters settled."""
-
-    name: str
-    function: SolverFunction
-    wants: frozenset[str]  # the handles that its signature names
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    digest: str = ""  # of its source
-    source: str = ""  # FILE:NAME of a user's own
-    is_foreign: bool = False  # not one of koderz' own, whose source changes with every version
-
-    @property
-    def restarts(self) -> bool:
-        """Whether it starts over instead of being replayed."""
-        return getattr(self.function, "resume", "replay") == "restart"
-
-    @property
-    def asks(self) -> bool:
-        """Whether it asks a model at all."""
-        return getattr(self.function, "asks", True)
-
-    @property
-    def asks_once(self) -> bool:
-        """Whether it says that it asks once, and works with nothing but the reply."""
-        return getattr(self.function, "estimate", None) is asks_once and not self.restarts and not self.wants & NEEDED
-
-    def requires(self, handle: str) -> bool:
-        """Whether its signature names the handle and has no default for it."""
-        parameter = inspect.signature(self.function).parameters.get(handle)
-        return parameter is not None and parameter.default is parameter.empty
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What the record of a plan says of it: its version, and what it differs in from the original of its name."""
-        return {name: getattr(self.function, name) for name in ("version", "differs") if hasattr(self.function, name)}
-
-    def earlier(self, version: int) -> Mapping[str, Any]:
-        """Parameters by which it does what it did in an earlier version."""
-        known: Mapping[int, Mapping[str, Any]] = getattr(self.function, "earlier", {})
-        return known.get(version, {})
-
-    def has_role(self, role: str) -> bool:
-        """Whether it may ask a model in that role besides the one that answers; one that doesn't say asks any."""
-        roles: Collection[str] | None = getattr(self.function, "roles", None)
-        return roles is None or role in roles
-
-    def prompts(self, known: Prompts, taken: Collection[str]) -> Collection[str]:
-        """Those among the `known` prompts that it may render with these roles and handles."""
-        if "prompts" not in self.wants:
-            return ()
-        names: Mapping[str, Sequence[str]] = getattr(self.function, "prompts", {MAIN: tuple(known.texts)})
-        return [name for taker in taken for name in names.get(taker, ())]
+    is_foreign: bool = field(kw_only=True, default=False)
+    """Whether it isn't one of koderz' own, whose source changes with every version."""
 
     def expected(self, prompt_tokens: float, task_id: str) -> Sequence[Expected]:
-        """The calls of one experiment. One that doesn't say is taken for one that asks once."""
-        estimate = getattr(self.function, "estimate", asks_once)
-        calls: Sequence[Expected] = estimate(prompt_tokens, task_id, self.parameters)
-        return calls
+        """The calls of one experiment. Raises KoderzError where the solver's own estimate raises anything."""
+        defaults = {name: each.default for name, each in self.signature.items() if each.default is not each.empty}
+        try:
+            return (self.estimate or asks_once)(prompt_tokens, task_id, {**defaults, **self.parameters})
+        except Exception as error:  # the user's own function may do anything
+            what = f"{type(error).__name__}: {error}{raised_at(error)}"
+            raise KoderzError(f"the estimate of the solver {self.name} raised {what}") from error
 
-    def at_hand(self, options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts) -> Mapping[str, Any]:
-        """Values of parameters that are no options but known before the run begins, such as what a cache holds.
-
-        `options` by name, and as `given` the names of those that somebody has given.
-        """
-        find: Callable[..., Mapping[str, Any]] = getattr(self.function, "at_hand", lambda *_: {})
-        return find(options, tasks, prompts)
-
-    def settled(self, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> Solver:
+    def settled(self, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> SettledSolver:
         """The same with its parameters settled anew; nothing is loaded. Raises KoderzError as `load_solver` does."""
-        wanted = inspect.signature(self.function).parameters
+        wanted = self.signature
         parameters = {key: settings[key] for key in wanted if key in settings and key not in HANDLES}
         for key, text in arguments.items():
             if key not in wanted or key in HANDLES:
@@ -135,8 +94,8 @@ class Solver:
         _require_all(self.name, wanted, parameters)
         return replace(self, parameters=parameters)
 
-    def __call__(self, handles: Any, **others: Any) -> Awaitable[Verdict]:
-        """Runs it on the attributes of `handles`, or on `others`, that its signature names."""
+    def run(self, handles: Any, **others: Any) -> Coroutine[Any, Any, Any]:
+        """Call the function with the attributes of `handles`, or with the `others`, that its signature names."""
         wanted = {
             name: others[name] if name in others else getattr(handles, name)
             for name in self.wants
@@ -145,21 +104,19 @@ class Solver:
         return self.function(**wanted, **self.parameters)
 
 
-def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> Solver:
+def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, str]) -> SettledSolver:
     """A solver by its name, or by `FILE:NAME`.
 
     `settings` are offered to its parameters by name; `arguments` must each be one of them, and are read
     as the type of the parameter's default. Raises KoderzError where there is no such solver or parameter.
     """
     in_file = SOLVERS.is_file(name)
-    function: SolverFunction = find_in_file("--solver", name) if in_file else SOLVERS.find(name)
-    if not inspect.iscoroutinefunction(function):
-        raise KoderzError(f"the solver {name} is no async function")
-    solver = Solver(
-        name.rpartition(":")[2].replace("_", "-") if in_file else name,
-        function,
-        HANDLES & set(inspect.signature(function).parameters),
-        digest=_source_digest(function),
+    found = Solver.of(find_in_file("--solver", name), name) if in_file else SOLVERS.find(name)
+    declared = {each.name: vars(found)[each.name] for each in fields(Solver)}
+    solver = SettledSolver(
+        **declared,
+        name=name.rpartition(":")[2].replace("_", "-") if in_file else name,
+        digest=_source_digest(found.function),
         source=name if in_file else "",
         is_foreign=name not in SOLVERS,
     )
@@ -192,7 +149,7 @@ def _read_as(default: Any, setting: Any, key: str, text: str) -> Any:
     return text
 
 
-def _source_digest(function: SolverFunction) -> str:
-    file = inspect.getsourcefile(getattr(function, "func", function))  # of a partial, what it completes
+def _source_digest(function: Callable[..., Any]) -> str:
+    file = inspect.getsourcefile(function.func if isinstance(function, partial) else function)
     data = Path(file).read_bytes() if file else b""
     return hashlib.sha256(data).hexdigest()[:16]

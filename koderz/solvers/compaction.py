@@ -1,4 +1,4 @@
-"""A text read piece by piece into notes, which are condensed where they grow too long, and answer the question."""
+"""The solver `compaction`: reads a text piece by piece into notes, condenses these, and answers from them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koderz.prompts import PLACEHOLDERS, Prompts
+from koderz.solvers.definition import solver
 from koderz.solvers.direct import REPLY_TOKENS, window_at_hand
 from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
 from koderz.types import Expected, Task, Verdict
@@ -18,6 +19,23 @@ _PIECE = 0.5  # share of the window that a piece of the text takes
 _CHARS_A_TOKEN = 4  # of notes
 
 
+def asks_for_pieces(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """A call for each piece and one for the answer; notes are condensed at most once a piece."""
+    pieces = max(1, math.ceil(prompt_tokens / (parameters["window"] * _PIECE)))
+    most = 2 * pieces + 1
+    told = prompt_tokens + most * FULL * parameters["window"]
+    calls = (pieces + 1, most)
+    least = pieces + 1
+    usual = least, prompt_tokens + least * FULL * parameters["window"] / 2, least * REPLY_TOKENS
+    return [Expected("main", calls, (prompt_tokens, told), (least * REPLY_TOKENS, most * REPLY_TOKENS), usual=usual)]
+
+
+@solver(
+    roles=(),
+    estimate=asks_for_pieces,
+    at_hand=window_at_hand,
+    prompts={"main": [name for name in PLACEHOLDERS if name.startswith("compaction-")]},
+)
 async def compaction(
     task: Task,
     ask: AskHandle,
@@ -28,7 +46,7 @@ async def compaction(
     *,
     window: int = 16384,
 ) -> Verdict:
-    """What the model makes of its own notes. A piece takes half of `window` tokens."""
+    """Answers from the model's own notes on the text. A piece takes half of `window` tokens."""
     facts = await once("long_context", long_context.facts)
     size = max(1, int(window * _PIECE * facts["characters"] / facts["tokens"]))
     pieces = max(1, math.ceil(facts["characters"] / size))
@@ -52,20 +70,3 @@ def _text(text: str) -> dict[str, Any]:
 
 def _user(*parts: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": "user", "content": [*parts]}
-
-
-def asks_for_pieces(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """A call for each piece and the last one; notes are condensed at most once a piece."""
-    pieces = max(1, math.ceil(prompt_tokens / (parameters["window"] * _PIECE)))
-    most = 2 * pieces + 1
-    told = prompt_tokens + most * FULL * parameters["window"]
-    calls = (pieces + 1, most)
-    least = pieces + 1
-    usual = least, prompt_tokens + least * FULL * parameters["window"] / 2, least * REPLY_TOKENS
-    return [Expected("main", calls, (prompt_tokens, told), (least * REPLY_TOKENS, most * REPLY_TOKENS), usual=usual)]
-
-
-compaction.roles = ()  # type: ignore[attr-defined]
-compaction.estimate = asks_for_pieces  # type: ignore[attr-defined]
-compaction.at_hand = window_at_hand  # type: ignore[attr-defined]
-compaction.prompts = {"main": [name for name in PLACEHOLDERS if name.startswith("compaction-")]}  # type: ignore[attr-defined]

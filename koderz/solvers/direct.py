@@ -1,4 +1,4 @@
-"""The whole text and the question in one call, as far as they fit the model's window."""
+"""The solver `direct`: the whole text and the question in one call, if they fit the model's window."""
 
 from __future__ import annotations
 
@@ -6,36 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koderz.models.windows import published_window
+from koderz.solvers.definition import solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
 from koderz.types import Expected, Task, Verdict
 
 REPLY_TOKENS = 100  # of a usual answer to a question about a text
 
 
-async def direct(
-    task: Task,
-    ask: AskHandle,
-    judge: JudgeHandle,
-    once: OnceHandle,
-    long_context: LongContextHandle,
-    *,
-    window: int = 16384,
-) -> Verdict:
-    """What the model makes of the text without any help. What doesn't fit `window` tokens isn't sent."""
-    facts = await once("long_context", long_context.facts)
-    if facts["tokens"] > window:
-        return too_long(facts, window)
-    return await judge(task, await ask(task.messages))
-
-
-def too_long(facts: Mapping[str, Any], window: int) -> Verdict:
-    """The verdict where a text doesn't fit the window."""
-    detail = f"{facts['tokens']:,} tokens ({facts['tokenizer']}) don't fit a window of {window:,}; nothing was sent"
-    return Verdict("failed", "context", detail=detail, score=0.0, note="the text does not fit the model's window")
-
-
-def asks_once(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """One call where the text fits."""
+def asks_if_it_fits(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """One call if the text fits."""
     if prompt_tokens > parameters["window"]:
         return []
     return [Expected("main", (1, 1), (prompt_tokens, prompt_tokens), (REPLY_TOKENS, REPLY_TOKENS))]
@@ -47,6 +26,24 @@ def window_at_hand(options: Mapping[str, Any], _tasks: Sequence[Task], _prompts:
     return {"window": own or options["context"]}
 
 
-direct.roles = ()  # type: ignore[attr-defined]
-direct.estimate = asks_once  # type: ignore[attr-defined]
-direct.at_hand = window_at_hand  # type: ignore[attr-defined]
+@solver(roles=(), estimate=asks_if_it_fits, at_hand=window_at_hand)
+async def direct(
+    task: Task,
+    ask: AskHandle,
+    judge: JudgeHandle,
+    once: OnceHandle,
+    long_context: LongContextHandle,
+    *,
+    window: int = 16384,
+) -> Verdict:
+    """Answers from the whole text in one call. A text of more than `window` tokens isn't sent."""
+    facts = await once("long_context", long_context.facts)
+    if facts["tokens"] > window:
+        return too_long(facts, window)
+    return await judge(task, await ask(task.messages))
+
+
+def too_long(facts: Mapping[str, Any], window: int) -> Verdict:
+    """The verdict on a text that doesn't fit the window."""
+    detail = f"{facts['tokens']:,} tokens ({facts['tokenizer']}) don't fit a window of {window:,}; nothing was sent"
+    return Verdict("failed", "context", detail=detail, score=0.0, note="the text does not fit the model's window")

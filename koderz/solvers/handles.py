@@ -6,10 +6,22 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from koderz.types import Message, Reply, Task, Verdict
+from koderz.types import EXCLUSIVE, Message, Reply, Task, Verdict
 
 if TYPE_CHECKING:
     from koderz.sandbox.workspace import Launch
+
+SHARING = frozenset({"session", "workspace"})
+"""The handles that a suite opens with what it has opened for the whole run."""
+
+OPENED = SHARING | {"long_context", "evaluator"}
+"""The handles that a suite opens for tasks that need them."""
+
+NEEDED = OPENED | {EXCLUSIVE}
+"""The handles that are handed only where a task needs them."""
+
+HANDLES = NEEDED | {"task", "ask", "judge", "grade", "once", "rng", "prompts", "recall", "models"}
+"""Every name by which a solver's signature may ask for a handle."""
 
 Rerun = bool | Callable[[Any], Any]
 """Whether `once` runs its function in a replay too; or what it runs in its place, given the recorded value."""

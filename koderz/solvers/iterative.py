@@ -1,4 +1,4 @@
-"""Attempt, feedback, next attempt; with a specification before and reviews in between, if asked for."""
+"""The solver `iterative`: attempts with feedback; optionally a specification before and reviews in between."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from koderz.paths import cache_folder
 from koderz.prompts import Prompts, trimmed
 from koderz.settings.options import option
+from koderz.solvers.definition import REPLY_TOKENS, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, RecallHandle, no_recall
-from koderz.solvers.zero_shot import REPLY_TOKENS
 from koderz.types import Expected, Message, Reply, Task, Verdict
 from tracker.files import write_whole
 from tracker.messages import text_of
@@ -45,13 +45,58 @@ class IterativeOptions:
 
 
 class Try(NamedTuple):
-    """One attempt, and what a reviewer said after it."""
+    """One attempt, and a reviewer's comment on it."""
 
     reply: Reply
     verdict: Verdict
     guidance: str = ""
 
 
+def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """The calls from a first attempt that passes to all that are allowed, with a specification and reviews."""
+    most, every = parameters["max_iterations"], parameters["checkpoint_interval"]
+    seen = min(parameters["history"], most - 1)  # attempts that a late prompt repeats, with their feedback
+    usual = min(_USUAL_ATTEMPTS, most)
+    attempts = Expected(
+        "main",
+        (1, most),
+        (prompt_tokens, most * (prompt_tokens + seen * _ATTEMPT_TOKENS)),
+        (REPLY_TOKENS, most * REPLY_TOKENS),
+        usual=(usual, usual * (prompt_tokens + min(seen, (usual - 1) / 2) * _ATTEMPT_TOKENS), usual * REPLY_TOKENS),
+    )
+    written = 0 if task_id in (parameters["specs"] or {}) else 1
+    reviews = (most - 1) // every
+    review_tokens = _REVIEW_TOKENS + every * _ATTEMPT_TOKENS
+    return [
+        attempts,
+        Expected("spec", (written, written), (written * _REVIEW_TOKENS,) * 2, (written * REPLY_TOKENS,) * 2),
+        Expected(
+            "checkpoint", (0, reviews), (0, reviews * review_tokens), (0, reviews * REPLY_TOKENS), usual=(0, 0, 0)
+        ),
+    ]
+
+
+def cached_specs(options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts) -> Mapping[str, Any]:
+    """The cached specifications of the tasks, if they are to be reused."""
+    model = options["frontier_spec_model"]
+    if not (options["reuse_spec"] and options["spec"] and model):
+        return {}
+    cached = {task.id: cached_spec(model, _asking_for_spec(task, prompts)) for task in tasks}
+    return {"specs": {task: text for task, text in cached.items() if text}}
+
+
+@solver(
+    options=IterativeOptions,
+    roles=("spec", "checkpoint"),
+    estimate=expected_calls,
+    at_hand=cached_specs,
+    prompts={
+        "main": ("feedback",),
+        "spec": ("spec", "specification", "system", "task"),
+        "checkpoint": ("checkpoint", "guidance"),
+        "recall": ("lessons",),
+    },
+)
 async def iterative(
     task: Task,
     ask: AskHandle,
@@ -69,7 +114,7 @@ async def iterative(
     cot: bool = True,
     specs: dict[str, str] | None = None,
 ) -> Verdict:
-    """Up to `max_iterations` attempts, each with the last `history` ones and their feedback in view.
+    """Makes up to `max_iterations` attempts, each seeing the last `history` ones and their feedback.
 
     `context` is what a conversation and its reply may come to, in tokens, `max_tokens` the reply alone.
     `specs` are specifications at hand, by task; the model in the role `spec` writes one where there is none.
@@ -100,7 +145,7 @@ async def iterative(
 
 
 async def _write_spec(task: Task, ask: AskHandle, prompts: Prompts, model: str) -> str:
-    """What the model `model` writes, kept for runs that reuse specifications."""
+    """A specification written by the model `model`, cached for runs that reuse specifications."""
     messages = _asking_for_spec(task, prompts)
     specification = (await ask(messages, model="spec", purpose="spec")).text
     keep_spec(model, messages, specification)
@@ -112,7 +157,7 @@ def _asking_for_spec(task: Task, prompts: Prompts) -> tuple[Message, ...]:
 
 
 async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Prompts, room: int) -> str:
-    """What a reviewer says of the attempts, all of which share the `room` in characters alike."""
+    """A reviewer's comment on the attempts, which share the `room` in characters equally."""
     share = max(room // len(tries), _LEAST_ROOM)
     shown = "\n\n".join(
         trimmed(f"Attempt {number}:\n\n{attempt.reply.text.strip()}\n\nResult: {attempt.verdict.feedback}", share)
@@ -123,7 +168,7 @@ async def _review(task: Task, tries: Sequence[Try], ask: AskHandle, prompts: Pro
 
 
 def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> list[Message]:
-    """As many of the last attempts as fit into `room` characters; of the very last one at least what fits."""
+    """The latest attempts that fit into `room` characters; the very last one is shortened to fit."""
     if not tries:
         return []
     if not history:
@@ -140,7 +185,7 @@ def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> l
 
 
 def _turn(attempt: Try, prompts: Prompts, room: int = sys.maxsize) -> list[Message]:
-    """An attempt and what was said of it, its middle left out where it is larger than `room` characters."""
+    """An attempt and the feedback on it, shortened in the middle if larger than `room` characters."""
     told = prompts.render("feedback", feedback=attempt.verdict.feedback, guidance=_advice(attempt, prompts))
     told = trimmed(told, room // 2)
     return [
@@ -150,17 +195,17 @@ def _turn(attempt: Try, prompts: Prompts, room: int = sys.maxsize) -> list[Messa
 
 
 def _advice(attempt: Try, prompts: Prompts) -> str:
-    """What a reviewer said, as a model is told it; empty where none did."""
+    """A reviewer's comment as a model sees it; empty if there is none."""
     return prompts.render("guidance", guidance=attempt.guidance) if attempt.guidance else ""
 
 
 def _told(lessons: Sequence[str], prompts: Prompts) -> str:
-    """Lessons as a model is told them; empty where there are none."""
+    """Lessons as a model sees them; empty if there are none."""
     return prompts.render("lessons", lessons="\n".join(f"- {lesson}" for lesson in lessons)) if lessons else ""
 
 
 def _ended(messages: Sequence[Message], text: str) -> list[Message]:
-    """The messages with a text at the end of the last one."""
+    """The messages with a text added to the last one."""
     if not text:
         return list(messages)
     last = messages[-1]
@@ -171,32 +216,8 @@ def _size(messages: Sequence[Message]) -> int:
     return sum(len(text_of(message)) for message in messages)
 
 
-def expected_calls(prompt_tokens: float, task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """From a first attempt that passes to as many as there may be, with a specification and reviews."""
-    most, every = parameters["max_iterations"], parameters["checkpoint_interval"]
-    seen = min(parameters["history"], most - 1)  # attempts that a late prompt repeats, with their feedback
-    usual = min(_USUAL_ATTEMPTS, most)
-    attempts = Expected(
-        "main",
-        (1, most),
-        (prompt_tokens, most * (prompt_tokens + seen * _ATTEMPT_TOKENS)),
-        (REPLY_TOKENS, most * REPLY_TOKENS),
-        usual=(usual, usual * (prompt_tokens + min(seen, (usual - 1) / 2) * _ATTEMPT_TOKENS), usual * REPLY_TOKENS),
-    )
-    written = 0 if task_id in parameters.get("specs", {}) else 1
-    reviews = (most - 1) // every
-    review_tokens = _REVIEW_TOKENS + every * _ATTEMPT_TOKENS
-    return [
-        attempts,
-        Expected("spec", (written, written), (written * _REVIEW_TOKENS,) * 2, (written * REPLY_TOKENS,) * 2),
-        Expected(
-            "checkpoint", (0, reviews), (0, reviews * review_tokens), (0, reviews * REPLY_TOKENS), usual=(0, 0, 0)
-        ),
-    ]
-
-
 def cached_spec(model: str, messages: tuple[Message, ...]) -> str | None:
-    """What `model` wrote when it was asked this, or None."""
+    """The cached answer of `model` to these messages, or None."""
     try:
         return _place(model, messages).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -204,7 +225,7 @@ def cached_spec(model: str, messages: tuple[Message, ...]) -> str | None:
 
 
 def keep_spec(model: str, messages: tuple[Message, ...], text: str) -> None:
-    """Puts a specification into the cache. A cache that can't be written is left alone: the journal has it."""
+    """Caches a specification. Failing to write is ignored, since the journal has it."""
     path = _place(model, messages)
     with contextlib.suppress(OSError, UnicodeEncodeError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,23 +235,3 @@ def keep_spec(model: str, messages: tuple[Message, ...], text: str) -> None:
 def _place(model: str, messages: tuple[Message, ...]) -> Path:
     asked = "\0".join([model, *(f"{m['role']}\0{text_of(m)}" for m in messages)])
     return cache_folder() / "specs" / f"{hashlib.sha256(asked.encode('utf-8', 'replace')).hexdigest()}.md"
-
-
-def cached_specs(options: Mapping[str, Any], tasks: Sequence[Task], prompts: Prompts) -> Mapping[str, Any]:
-    """Specifications that are in the cache, if they are to be used again."""
-    model = options["frontier_spec_model"]
-    if not (options["reuse_spec"] and options["spec"] and model):
-        return {}
-    cached = {task.id: cached_spec(model, _asking_for_spec(task, prompts)) for task in tasks}
-    return {"specs": {task: text for task, text in cached.items() if text}}
-
-
-iterative.roles = ("spec", "checkpoint")  # type: ignore[attr-defined]
-iterative.estimate = expected_calls  # type: ignore[attr-defined]
-iterative.at_hand = cached_specs  # type: ignore[attr-defined]
-iterative.prompts = {  # type: ignore[attr-defined]
-    "main": ("feedback",),
-    "spec": ("spec", "specification", "system", "task"),
-    "checkpoint": ("checkpoint", "guidance"),
-    "recall": ("lessons",),
-}

@@ -1,25 +1,13 @@
-"""One reply, one verdict."""
+"""The solver `zero-shot`: one reply, one verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
+from koderz.solvers.definition import asks_once, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle
-from koderz.types import Expected, Task, Verdict
-
-REPLY_TOKENS = 400  # of a usual answer to a function-sized task
+from koderz.types import Task, Verdict
 
 
+@solver(roles=(), estimate=asks_once)
 async def zero_shot(task: Task, ask: AskHandle, judge: JudgeHandle) -> Verdict:
-    """What the model makes of the task without any feedback."""
+    """Asks the model once and has the reply judged."""
     return await judge(task, await ask(task.messages))
-
-
-def asks_once(prompt_tokens: float, _task_id: str, _parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """One call of the model that answers."""
-    return [Expected("main", (1, 1), (prompt_tokens, prompt_tokens), (REPLY_TOKENS, REPLY_TOKENS))]
-
-
-zero_shot.roles = ()  # type: ignore[attr-defined]
-zero_shot.estimate = asks_once  # type: ignore[attr-defined]

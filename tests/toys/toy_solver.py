@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from koderz.settings.options import option
+from koderz.solvers import solver
 from koderz.solvers.handles import AskHandle, JudgeHandle
 from koderz.types import Task, Verdict
 
@@ -18,6 +19,7 @@ class ToyOptions:
     toy_helper: str | None = option(None, "The model that gives hints.", "MODEL", role="helper")
 
 
+@solver(options=ToyOptions, roles=("helper",))
 async def toy(
     task: Task, ask: AskHandle, judge: JudgeHandle, *, toy_hints: int, toy_styles: tuple[str, ...]
 ) -> Verdict:
@@ -27,7 +29,3 @@ async def toy(
             wanted = f"Give {style} hint {number + 1}: {task.prompt}"
             await ask([{"role": "user", "content": wanted}], model="helper", purpose="hint")
     return await judge(task, await ask(task.messages))
-
-
-toy.options = ToyOptions  # type: ignore[attr-defined]
-toy.roles = ("helper",)  # type: ignore[attr-defined]

@@ -198,8 +198,8 @@ def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any
     for shown, own in table.items():
         if shown not in solvers:
             raise KoderzError(f"{path}: there is no optimizer {shown!r} in this run; there are {', '.join(solvers)}")
-        function = load_solver(solvers[shown], own, {}).function
-        known, choices = inspect.signature(function).parameters, getattr(function, "choices", {})
+        solver = load_solver(solvers[shown], own, {})
+        known, choices = solver.signature, solver.choices
         for key, value in [*own.items()]:
             if key in _GIVING_WAY:
                 warn(f"note: {path}: {shown}'s {key} gives way to {_GIVING_WAY[key]}")

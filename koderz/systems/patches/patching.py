@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from koderz.prompts import Prompts
 from koderz.settings.options import option
+from koderz.solvers.definition import asks_nothing, solver
 from koderz.solvers.handles import AskHandle, ExclusiveHandle, JudgeHandle
 from koderz.types import JUDGE, Expected, Message, Task, Verdict
 
@@ -43,16 +44,25 @@ class BenchHandle(Protocol):
         ...
 
 
+@solver(asks=False, roles=(), estimate=asks_nothing)
 async def base(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
     """How far the repository is off from itself."""
     return await judge(task, await workspace.measured(exclusive, "baseline"))
 
 
+@solver(asks=False, roles=(), estimate=asks_nothing)
 async def human(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
     """What the human's answer comes to."""
     return await judge(task, await workspace.measured(exclusive, "human"))
 
 
+def _review(prompt_tokens: float, *_: object) -> Sequence[Expected]:
+    """One call of the model that reviews a patch beside the human's."""
+    shown = prompt_tokens + 2 * _PATCH_TOKENS
+    return [Expected(JUDGE, (1, 1), (shown, shown), (_REVIEW_TOKENS, _REVIEW_TOKENS))]
+
+
+@solver(asks=False, roles=(), estimate=_review)
 async def given(
     task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle, *, agent: str = ""
 ) -> Verdict:
@@ -60,6 +70,15 @@ async def given(
     return await judge(task, await workspace.measured(exclusive, "agent", await workspace.given(agent)))
 
 
+def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """A call a patch, each of which is told all that was said before."""
+    most = parameters["max_iterations"]
+    sent = most * prompt_tokens + _PATCH_TOKENS * most * (most - 1) / 2
+    usual = most, sent, most * _PATCH_TOKENS  # few patches are as fast as the human's
+    return [Expected("main", (1, most), (prompt_tokens, sent), (_PATCH_TOKENS, most * _PATCH_TOKENS), usual=usual)]
+
+
+@solver(options=PatchingOptions, roles=(), estimate=estimate, prompts={"main": ["patching", "patching-feedback"]})
 async def patching(
     task: Task,
     ask: AskHandle,
@@ -81,26 +100,3 @@ async def patching(
             return verdict
         feedback = prompts.render("patching-feedback", feedback=verdict.feedback)
         messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": feedback}]
-
-
-def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """A call a patch, each of which is told all that was said before."""
-    most = parameters["max_iterations"]
-    sent = most * prompt_tokens + _PATCH_TOKENS * most * (most - 1) / 2
-    usual = most, sent, most * _PATCH_TOKENS  # few patches are as fast as the human's
-    return [Expected("main", (1, most), (prompt_tokens, sent), (_PATCH_TOKENS, most * _PATCH_TOKENS), usual=usual)]
-
-
-def _review(prompt_tokens: float, *_: object) -> Sequence[Expected]:
-    """That of a patch, beside the human's, where a model reviews them."""
-    shown = prompt_tokens + 2 * _PATCH_TOKENS
-    return [Expected(JUDGE, (1, 1), (shown, shown), (_REVIEW_TOKENS, _REVIEW_TOKENS))]
-
-
-patching.roles = ()  # type: ignore[attr-defined]
-patching.estimate = estimate  # type: ignore[attr-defined]
-patching.prompts = {"main": ["patching", "patching-feedback"]}  # type: ignore[attr-defined]
-for _solver in (base, human, given):
-    _solver.roles = ()  # type: ignore[attr-defined]
-    _solver.asks = False  # type: ignore[attr-defined]
-    _solver.estimate = _review if _solver is given else lambda *_: ()  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from koderz.solvers.definition import asks_nothing, solver
 from koderz.solvers.handles import JudgeHandle
 from koderz.types import Task, Verdict
 
@@ -16,11 +17,7 @@ class LoadHandle(Protocol):
         ...
 
 
+@solver(asks=False, roles=(), estimate=asks_nothing)
 async def serve_bench(task: Task, judge: JudgeHandle, evaluator: LoadHandle) -> Verdict:
     """What the load comes to."""
     return await judge(task, await evaluator.measure())
-
-
-serve_bench.asks = False  # type: ignore[attr-defined]
-serve_bench.roles = ()  # type: ignore[attr-defined]
-serve_bench.estimate = lambda *_: ()  # type: ignore[attr-defined]

@@ -67,7 +67,10 @@ def test_container_opens_once_what_the_sessions_of_a_run_share(
     async def story() -> None:
         plan = await planned(tmp_path, "modal", tasks=1)
         suite = toy_session(None)
-        arms = tuple(replace(arm, solver=replace(arm.solver, wants=frozenset({"session"}))) for arm in plan.arms)
+
+        async def working(session: object) -> None: ...
+
+        arms = tuple(replace(arm, solver=replace(arm.solver, function=working)) for arm in plan.arms)
         state = ContainerState(replace(plan, suite=suite, tasks=suite.tasks, arms=arms), {})
         await asyncio.gather(state.opened(), state.opened())
         shared = state.resources.shared

@@ -13,6 +13,7 @@ from koderz.engines.resources import model_facts, open_models, sandbox_of
 from koderz.errors import KoderzError
 from koderz.models import ModelName
 from koderz.sandbox import NoSandbox
+from koderz.solvers.handles import AskHandle
 from tests.koderz.world import Scripted, planned
 
 
@@ -54,7 +55,10 @@ def test_sandbox_is_opened_only_for_tasks_and_solvers_that_judge(tmp_path: Path,
         if without == "task":
             plan = replace(plan, tasks=tuple(replace(task, needs=frozenset()) for task in plan.tasks))
         else:
-            arms = [replace(arm, solver=replace(arm.solver, wants=frozenset({"ask"}))) for arm in plan.arms]
+
+            async def asking(ask: AskHandle) -> None: ...
+
+            arms = [replace(arm, solver=replace(arm.solver, function=asking)) for arm in plan.arms]
             plan = replace(plan, arms=tuple(arms))
         return isinstance(sandbox_of(plan), NoSandbox)
 

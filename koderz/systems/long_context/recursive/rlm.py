@@ -10,8 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from koderz.prompts import PLACEHOLDERS, Prompts
+from koderz.solvers.definition import solver
 from koderz.solvers.direct import window_at_hand
 from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
+from koderz.systems.long_context.recursive.options import RlmOptions
 from koderz.systems.long_context.recursive.recursion import Level, Limits, Recursion
 from koderz.types import MAIN, Expected, Task, Verdict
 
@@ -26,6 +28,34 @@ _SUB_CALLS = 20  # a turn, as models are advised to keep to
 _SUB_TOKENS = 8_000  # of a usual sub-call's prompt
 
 
+def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """The calls from one turn to the largest number, with a usual number of sub-calls a turn at each depth."""
+    most = parameters["max_turns"]
+    usual = min(_USUAL_TURNS, most)
+    turns = Expected(
+        "main",
+        (1, most + 1),
+        (_SYSTEM_TOKENS, (most + 1) * (_SYSTEM_TOKENS + most / 2 * _TURN_TOKENS)),
+        (_REPLY_TOKENS, (most + 1) * _REPLY_TOKENS),
+        usual=(usual, usual * (_SYSTEM_TOKENS + (usual - 1) / 2 * _TURN_TOKENS), usual * _REPLY_TOKENS),
+    )
+    subs = float(_SUB_CALLS * most)
+    spans = (0.0, subs), (0.0, subs * _SUB_TOKENS), (0.0, subs * _REPLY_TOKENS)
+    depths = range(1, parameters["max_depth"] + 1)
+    likely = {1: (usual, usual * _SUB_TOKENS, usual * _REPLY_TOKENS)}
+    return [
+        turns,
+        *(Expected("sub", *spans, depth=depth, instead=MAIN, usual=likely.get(depth, (0, 0, 0))) for depth in depths),
+    ]
+
+
+@solver(
+    options=RlmOptions,
+    roles=("sub",),
+    estimate=expected_calls,
+    at_hand=window_at_hand,
+    prompts={"main": [name for name in PLACEHOLDERS if name.startswith("rlm-")]},
+)
 async def rlm(
     task: Task,
     ask: AskHandle,
@@ -61,30 +91,3 @@ async def rlm(
     verdict = await judge(task, answer)
     note = "; ".join([*filter(None, [verdict.note]), *recursion.notes])
     return replace(verdict, note=note) if note else verdict
-
-
-def expected_calls(_prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """From one turn to as many as there may be, and at each depth up to a usual number of sub-calls a turn."""
-    most = parameters["max_turns"]
-    usual = min(_USUAL_TURNS, most)
-    turns = Expected(
-        "main",
-        (1, most + 1),
-        (_SYSTEM_TOKENS, (most + 1) * (_SYSTEM_TOKENS + most / 2 * _TURN_TOKENS)),
-        (_REPLY_TOKENS, (most + 1) * _REPLY_TOKENS),
-        usual=(usual, usual * (_SYSTEM_TOKENS + (usual - 1) / 2 * _TURN_TOKENS), usual * _REPLY_TOKENS),
-    )
-    subs = float(_SUB_CALLS * most)
-    spans = (0.0, subs), (0.0, subs * _SUB_TOKENS), (0.0, subs * _REPLY_TOKENS)
-    depths = range(1, parameters["max_depth"] + 1)
-    likely = {1: (usual, usual * _SUB_TOKENS, usual * _REPLY_TOKENS)}
-    return [
-        turns,
-        *(Expected("sub", *spans, depth=depth, instead=MAIN, usual=likely.get(depth, (0, 0, 0))) for depth in depths),
-    ]
-
-
-rlm.roles = ("sub",)  # type: ignore[attr-defined]
-rlm.estimate = expected_calls  # type: ignore[attr-defined]
-rlm.at_hand = window_at_hand  # type: ignore[attr-defined]
-rlm.prompts = {"main": [name for name in PLACEHOLDERS if name.startswith("rlm-")]}  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
+from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from koderz.systems.optimizers.solvers.writing import Writer, prompts_of, shown_failures, shown_instructions
 
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 _EXAMPLES = 3  # items that a parent fails at
 
 
+@solver(
+    roles=("reasoning",),
+    prompts=prompts_of("evolutionary_optimizer"),
+    differs=DIFFERS["evolutionary_optimizer"],
+)
 async def evolutionary_optimizer(
     evaluator: Evaluator,
     prompts: Prompts,
@@ -121,8 +127,3 @@ class _Evolution:
                 self._fitness[candidate] = scored.mean
                 living.append(candidate)
         return living
-
-
-evolutionary_optimizer.differs = DIFFERS["evolutionary_optimizer"]  # type: ignore[attr-defined]
-evolutionary_optimizer.roles = ("reasoning",)  # type: ignore[attr-defined]
-evolutionary_optimizer.prompts = prompts_of("evolutionary_optimizer")  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _POOL = 40  # train items, at most, that a slot chooses from
 _REPORT = 10  # items after which a trial may be given up
 
 
+@solver(roles=(), differs=DIFFERS["few_shot"])
 async def few_shot(evaluator: Evaluator, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0) -> str:
     """Tries none, or `min_examples` to `max_examples`, of the train items; `max_trials` 0: without end."""
     from optuna.trial import TrialState
@@ -63,7 +65,3 @@ def _study(seed: int) -> Any:
     return optuna.create_study(
         direction="maximize", sampler=sampler, pruner=optuna.pruners.MedianPruner(n_startup_trials=3)
     )
-
-
-few_shot.differs = DIFFERS["few_shot"]  # type: ignore[attr-defined]
-few_shot.roles = ()  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from koderz.errors import KoderzError
 from koderz.installation import extra_command
 from koderz.prompts import Prompts, trimmed
+from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from koderz.systems.optimizers.solvers.writing import (
     LONGEST_SHOWN,
@@ -32,6 +33,25 @@ T = TypeVar("T")
 _PART = "system"
 
 
+def _at_hand(*about: Any) -> Mapping[str, Any]:
+    if find_spec("gepa") is None:
+        raise KoderzError(f"the optimizer gepa takes the package gepa; run: {extra_command('optimizers')}")
+    return needs_writer("gepa")(*about)
+
+
+@solver(
+    roles=("reasoning",),
+    at_hand=_at_hand,
+    prompts=prompts_of("gepa"),
+    choices={
+        "candidate_selection": ("pareto", "current_best", "epsilon_greedy"),
+        "reflection_prompt": ("gepa", "koderz"),
+        "validation": ("all", "half"),
+    },
+    version=2,
+    earlier={1: {"reflection_prompt": "koderz", "validation": "half"}},
+    differs=DIFFERS["gepa"],
+)
 async def gepa(
     evaluator: Evaluator,
     prompts: Prompts,
@@ -183,22 +203,3 @@ class _Silence:
     """A logger that says nothing."""
 
     def log(self, message: str) -> None: ...
-
-
-def _at_hand(*about: Any) -> Mapping[str, Any]:
-    if find_spec("gepa") is None:
-        raise KoderzError(f"the optimizer gepa takes the package gepa; run: {extra_command('optimizers')}")
-    return needs_writer("gepa")(*about)
-
-
-gepa.roles = ("reasoning",)  # type: ignore[attr-defined]
-gepa.prompts = prompts_of("gepa")  # type: ignore[attr-defined]
-gepa.choices = {  # type: ignore[attr-defined]
-    "candidate_selection": ("pareto", "current_best", "epsilon_greedy"),
-    "reflection_prompt": ("gepa", "koderz"),
-    "validation": ("all", "half"),
-}
-gepa.version = 2  # type: ignore[attr-defined]
-gepa.earlier = {1: {"reflection_prompt": "koderz", "validation": "half"}}  # type: ignore[attr-defined]
-gepa.differs = DIFFERS["gepa"]  # type: ignore[attr-defined]
-gepa.at_hand = _at_hand  # type: ignore[attr-defined]

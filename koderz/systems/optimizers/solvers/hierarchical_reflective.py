@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
+from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from koderz.systems.optimizers.solvers.writing import (
     Writer,
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 Modes = list[dict[str, str]]
 
 
+@solver(
+    roles=("reasoning",),
+    at_hand=needs_writer("hierarchical_reflective"),
+    prompts=prompts_of("hierarchical_reflective"),
+    version=2,
+    earlier={1: {"convergence_threshold": 0.01}},
+    differs=DIFFERS["hierarchical_reflective"],
+)
 async def hierarchical_reflective(
     evaluator: Evaluator,
     prompts: Prompts,
@@ -97,11 +106,3 @@ async def _against(
 def _shown(mode: dict[str, str]) -> str:
     name = mode["name"].replace('"', "'")
     return f'<mode name="{name}">\n{mode["description"]}\nRoot cause: {mode["root_cause"]}\n</mode>'
-
-
-hierarchical_reflective.roles = ("reasoning",)  # type: ignore[attr-defined]
-hierarchical_reflective.prompts = prompts_of("hierarchical_reflective")  # type: ignore[attr-defined]
-hierarchical_reflective.version = 2  # type: ignore[attr-defined]
-hierarchical_reflective.earlier = {1: {"convergence_threshold": 0.01}}  # type: ignore[attr-defined]
-hierarchical_reflective.differs = DIFFERS["hierarchical_reflective"]  # type: ignore[attr-defined]
-hierarchical_reflective.at_hand = needs_writer("hierarchical_reflective")  # type: ignore[attr-defined]

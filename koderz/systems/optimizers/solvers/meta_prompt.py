@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
+from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from koderz.systems.optimizers.solvers.writing import (
     Writer,
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.evaluator import Evaluator
 
 
+@solver(
+    roles=("reasoning",),
+    at_hand=needs_writer("meta_prompt"),
+    prompts=prompts_of("meta_prompt"),
+    differs=DIFFERS["meta_prompt"],
+)
 async def meta_prompt(
     evaluator: Evaluator,
     prompts: Prompts,
@@ -55,9 +62,3 @@ async def meta_prompt(
             trials += 1
             await evaluator.score(candidate)
     return "limit"
-
-
-meta_prompt.differs = DIFFERS["meta_prompt"]  # type: ignore[attr-defined]
-meta_prompt.roles = ("reasoning",)  # type: ignore[attr-defined]
-meta_prompt.prompts = prompts_of("meta_prompt")  # type: ignore[attr-defined]
-meta_prompt.at_hand = needs_writer("meta_prompt")  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts
+from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from koderz.systems.optimizers.solvers.writing import Writer, prompts_of
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.evaluator import Evaluator
 
 
+@solver(roles=("reasoning",), prompts=prompts_of("random_search"), differs=DIFFERS["random_search"])
 async def random_search(
     evaluator: Evaluator, prompts: Prompts, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0
 ) -> str:
@@ -31,8 +33,3 @@ async def random_search(
         for candidate in await writer.written("random_search-paraphrase", 1, instruction=told):
             await evaluator.score(candidate)
     return "limit"
-
-
-random_search.differs = DIFFERS["random_search"]  # type: ignore[attr-defined]
-random_search.roles = ("reasoning",)  # type: ignore[attr-defined]
-random_search.prompts = prompts_of("random_search")  # type: ignore[attr-defined]

@@ -18,10 +18,12 @@ from koderz.errors import Fault, KoderzError
 from koderz.models.names import parse_model_name
 from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
 from koderz.settings.systems import own_names, required
+from koderz.solvers.definition import Solver, asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
 from koderz.systems.rollouts.agents import graded
 from koderz.systems.rollouts.agents.adapters import VERSION_ARGUMENTS, Adapter, Dirs
 from koderz.systems.rollouts.agents.bridge import Bridge
+from koderz.systems.rollouts.agents.options import ScriptOptions
 from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
 
 _CAUSES = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}
@@ -30,11 +32,12 @@ _USUAL_TURNS = 12
 _TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400  # calls of a usual rollout, and tokens of each
 
 
-def solver_of(name: str) -> Any:
+def solver_of(name: str) -> Solver[..., Any]:
     """The solver that has the agent of that name work. Raises KoderzError where nobody knows it."""
     if name not in own_names("agents"):
         required("agents", name)
 
+    @solver(restarts=True, roles=(), estimate=_estimate)
     async def solve(
         task: Task, ask: AskHandle, judge: JudgeHandle, once: OnceHandle, workspace: WorkspaceHandle, models: Any
     ) -> Verdict:
@@ -64,9 +67,11 @@ def solver_of(name: str) -> Any:
         errors = [event.text for event in events if event.kind == "error"]
         return replace(verdict, note=errors[-1][:500]) if errors and not verdict.note else verdict
 
-    return _of_command_line(solve)
+    return solve
 
 
+# It may ask, and mostly doesn't.
+@solver(options=ScriptOptions, restarts=True, roles=(), estimate=asks_nothing)
 async def scripted(
     task: Task,
     ask: AskHandle,
@@ -97,14 +102,6 @@ async def _worked(
     return ended, _CAUSES.get(ended["cause"]) or _FINISHES.get(ended["finish"], "")
 
 
-def _of_command_line(solve: Any) -> Any:
-    """The solver with what is true of any that runs a command line, which can't be replayed."""
-    solve.resume = "restart"
-    solve.roles = ()
-    solve.estimate = _estimate
-    return solve
-
-
 def _variables(bridge: Bridge) -> dict[str, str]:
     """What tells a command where the bridge is."""
     return {"KODERZ_BRIDGE_URL": BRIDGE_URL, "KODERZ_BRIDGE_TOKEN": bridge.token}
@@ -117,4 +114,3 @@ def _estimate(_prompt_tokens: float, _task_id: str, _parameters: Mapping[str, An
 
 
 codex, claude_code, aider, mini_swe_agent = map(solver_of, own_names("agents"))
-_of_command_line(scripted).estimate = lambda *_: ()  # it may ask, and mostly doesn't

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import orjson
 
 from koderz.prompts import PLACEHOLDERS, Prompts
+from koderz.solvers.definition import solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
 from koderz.systems.rollouts.agents import graded
+from koderz.systems.rollouts.agents.options import AgentOptions
 from koderz.types import REJECTED, Expected, Message, Task, Verdict
 
 _FENCE = re.compile(r"^(`{3,})(shell|edit)(?:[ \t]+([^\n`]+))?[ \t]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -54,6 +56,22 @@ class Action(NamedTuple):
     wrong: str = ""  # why it can't be carried out
 
 
+def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
+    """A call a turn, each of which is told all that was said before."""
+    low, high = (min(turns, parameters["max_turns"]) for turns in _TURNS)
+    usual = min(_USUAL_TURNS, high)
+    sent = [turns * prompt_tokens + 2 * _TURN_TOKENS * turns * (turns - 1) / 2 for turns in (low, high, usual)]
+    likely = usual, sent[2], usual * _TURN_TOKENS
+    said = low * _TURN_TOKENS, high * _TURN_TOKENS
+    return [Expected("main", (low, high), (sent[0], sent[1]), said, usual=likely)]
+
+
+@solver(
+    options=AgentOptions,
+    roles=(),
+    estimate=estimate,
+    prompts={"main": [name for name in PLACEHOLDERS if name.startswith("agent-")]},
+)
 async def koderz_agent(
     task: Task,
     ask: AskHandle,
@@ -148,18 +166,3 @@ async def _carried_out(action: Action, workspace: WorkspaceHandle, seconds: floa
     done = await workspace.shell(action.command, seconds)
     ended = f"ended for its {done['cause']} limit" if done["cause"] else f"exit code {done['status']}"
     return f"{done['output'].rstrip()}\n[{ended}]".lstrip("\n")
-
-
-def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """A call a turn, each of which is told all that was said before."""
-    low, high = (min(turns, parameters["max_turns"]) for turns in _TURNS)
-    usual = min(_USUAL_TURNS, high)
-    sent = [turns * prompt_tokens + 2 * _TURN_TOKENS * turns * (turns - 1) / 2 for turns in (low, high, usual)]
-    likely = usual, sent[2], usual * _TURN_TOKENS
-    said = low * _TURN_TOKENS, high * _TURN_TOKENS
-    return [Expected("main", (low, high), (sent[0], sent[1]), said, usual=likely)]
-
-
-koderz_agent.roles = ()  # type: ignore[attr-defined]
-koderz_agent.estimate = estimate  # type: ignore[attr-defined]
-koderz_agent.prompts = {"main": [name for name in PLACEHOLDERS if name.startswith("agent-")]}  # type: ignore[attr-defined]
