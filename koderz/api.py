@@ -56,9 +56,14 @@ async def resume(run: str = "latest", *, results: Path | None = None, **changes:
     return await _resume(run, ResumeOptions("resume"), results, changes)
 
 
-async def retry(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:
-    """Retries the experiments of a run that ended in a fault. Arguments and errors are those of `resume`."""
-    return await _resume(run, ResumeOptions("retry"), results, changes)
+async def retry(
+    run: str = "latest", *, causes: Sequence[str] = (), results: Path | None = None, **changes: Any
+) -> Summary:
+    """Retries the experiments of a run that ended in a fault, or in one of some `causes`, words of `tracker.causes`.
+
+    Other arguments and errors are those of `resume`.
+    """
+    return await _resume(run, ResumeOptions("retry", causes=causes), results, changes)
 
 
 async def rescore(run: str = "latest", *, results: Path | None = None, calls: bool = False, **changes: Any) -> Summary:

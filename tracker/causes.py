@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 Cause = Literal[
@@ -67,6 +68,11 @@ _OF_REASONS: tuple[tuple[Cause, str], ...] = (
     ("unreachable", r"\S+ at \S+: |simulated fault: |\S+ isn't ready after |all \d+ requests failed"),
 )
 """How reasons begin that were recorded without a cause, by versions up to 0.1."""
+
+
+def cause_counts(causes: Iterable[str]) -> str:
+    """The number of faults of each cause, the commonest first: `unreachable 2, sandbox 1`."""
+    return ", ".join(f"{cause} {count}" for cause, count in Counter(causes).most_common())
 
 
 def cause_of(reason: str) -> Cause:

@@ -45,9 +45,9 @@ class Tally(Generic[K]):
         self.calls += call
         self.cost += cost
 
-    def reopen(self, outcomes: Collection[int]) -> set[K]:
-        """Removes the experiments with these outcomes, which are worked on again, and returns them."""
-        again = {experiment for experiment, outcome in self.ended.items() if outcome in outcomes}
+    def reopen(self, outcomes: Collection[int], but: Collection[K] = ()) -> set[K]:
+        """Removes the experiments with these outcomes `but` some, which are worked on again, and returns them."""
+        again = {experiment for experiment, outcome in self.ended.items() if outcome in outcomes} - {*but}
         for experiment in again:
             self._ends[self.ended.pop(experiment)] -= 1
         return again

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,7 +14,7 @@ from tracker.index import CODES, ENDS, PAID, Entry, Index, experiment_number, lo
 from tracker.journal import NAME, Journal
 from tracker.messages import share_messages
 from tracker.privacy import Privacy, shown
-from tracker.records import Attempt, Call, Finished, Keyed, Once, Plan, Record, Resumed
+from tracker.records import Attempt, Call, Fault, Finished, Keyed, Once, Plan, Record, Resumed
 from tracker.runs import create_run, lock_run, read_plan
 from tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
 
@@ -86,18 +86,29 @@ class Tracker:
         await self._journal.append(lines)
         return [replace(each, value=shown(each.value)) if isinstance(each, Once) else each for each in records]
 
-    def select(self, *, faults: bool = False, judged: bool = False) -> None:
+    def select(self, *, faults: bool = False, judged: bool = False, causes: Collection[str] = ()) -> None:
         """Selects ended experiments for this session to work on again, besides those that never ended.
 
-        Their recorded lines become available by `recorded`.
+        Their recorded lines become available by `recorded`. `causes`: of faults, only those of these causes.
         """
         if faults or judged:
-            self._redone = self.tally.reopen([FAULTED] * faults + [JUDGED, PASSED] * judged)
+            others = self._faults_but(causes) if causes else ()
+            self._redone = self.tally.reopen([FAULTED] * faults + [JUDGED, PASSED] * judged, others)
         lines = self._index.columns("code", "length", "offset", "experiment") if self._index else ()
         for code, length, offset, experiment in lines:
             if experiment not in self.tally.ended and experiment and code != _MESSAGE:
                 self._open.setdefault(experiment, []).append((offset, length))
         self._index = None
+
+    def _faults_but(self, causes: Collection[str]) -> set[int]:
+        """The experiments that ended in a fault of another cause than these."""
+        lines = self._index.columns("code", "length", "offset", "experiment") if self._index else ()
+        last = {experiment: (offset, length) for code, length, offset, experiment in lines if code == _FAULT}
+        return {
+            experiment_number(record.experiment_id)
+            for record in read_records(self.folder / NAME, last.values())
+            if isinstance(record, Fault) and record.cause not in causes
+        }
 
     def is_redone(self, experiment_id: str) -> bool:
         """Whether an experiment had ended before and is worked on again in this session."""

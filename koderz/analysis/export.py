@@ -49,7 +49,7 @@ EXPERIMENT_COLUMNS = {
     **_columns("latency duration_seconds reason note program"),
     **_LIMITS,
 }
-"""The columns of experiments. A fault has the verdict "fault", a reason and no success."""
+"""The columns of experiments. A fault has the verdict "fault", a cause, a reason and no success."""
 ATTEMPT_COLUMNS = {
     **_IDENTITY,
     **_columns("attempt call passed verdict cause score metrics cost tokens_in tokens_out latency finish_reason"),
@@ -154,7 +154,8 @@ def _experiment(story: Story) -> dict[str, Any]:
     ended = story.outcome
     row = {"program": story.program}
     if isinstance(ended, Fault):
-        return row | {"verdict": "fault", "reason": ended.reason, "cost": ended.cost, "calls": ended.calls}
+        taken = {name: getattr(ended, name) for name in ("cause", "reason", "cost", "calls")}
+        return row | {"verdict": "fault", **taken}
     names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - _LIMITS.keys() - {"program", "reason"}
     return row | {name: getattr(ended, name) for name in names}
 

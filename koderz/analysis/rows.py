@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from tracker.causes import cause_of
 from tracker.records import PASSES, PASSING, Headline, Measure
 
 
@@ -57,6 +58,7 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     behind: tuple[str, ...] = ()  # those of them that lack something of it; koderz sync catches them up
     progress: Mapping[str, int] = {}  # per cent of the run that those have
     headline: Headline = PASSING  # what its arms are summed up by
+    fault_causes: Mapping[str, int] = {}  # the number of faults by cause, the commonest first
 
     @property
     def rate(self) -> float:
@@ -101,6 +103,11 @@ class _Paid(msgspec.Struct):
     total: float = 0.0
 
 
+class _Fault(msgspec.Struct):
+    reason: str = ""
+    cause: str = ""
+
+
 class _Head(msgspec.Struct):
     """The fields of a summary that a line needs; other fields are skipped unread."""
 
@@ -115,7 +122,7 @@ class _Head(msgspec.Struct):
     zero_shot: _Arm | None = None
     iterative: _Arm | None = None
     arms: dict[str, _Arm] = {}
-    faults: list[Any] = []
+    faults: list[_Fault] = []
     paid: _Paid | None = None
     simulated: bool = False
     generated: str = ""
@@ -162,6 +169,7 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         arms=arms,
         sinks=sinks,
         headline=head.headline,
+        fault_causes=dict(Counter(each.cause or cause_of(each.reason) for each in head.faults).most_common()),
         behind=tuple(name for name, state in sinks.items() if state in ("behind", "down")),
     )
 

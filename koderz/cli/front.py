@@ -31,6 +31,7 @@ from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.layers import EVERYTHING, Scope
+from tracker.causes import CAUSES
 
 if TYPE_CHECKING:
     from koderz.cli.session import SessionScreen
@@ -76,6 +77,18 @@ _ACCEPTED = {
     "trust_config": Trust,
 }
 _OF_RESUMING = {"detach": _DETACH, **_SHOWN, **_ACCEPTED}
+_OF_RETRYING = {
+    "causes": Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cause",
+            metavar="CAUSE",
+            help=f"Only faults of this cause; repeatable. One of {', '.join(CAUSES)}.",
+            autocompletion=lambda incomplete: [cause for cause in CAUSES if cause.startswith(incomplete)],
+        ),
+    ],
+    **_OF_RESUMING,
+}
 _OF_RESCORING = {
     **_SHOWN,
     "calls": Annotated[
@@ -194,7 +207,7 @@ def add_resume_commands(app: typer.Typer) -> None:
     )
     app.command(name="resume", cls=PanelCommand, help=text)(_resuming("resume", _OF_RESUMING))
     text = "Run the experiments that ended in a fault again, from what they have on record."
-    app.command(name="retry", cls=PanelCommand, help=text)(_resuming("retry", _OF_RESUMING))
+    app.command(name="retry", cls=PanelCommand, help=text)(_resuming("retry", _OF_RETRYING))
     text = "Run the solvers again over the recorded replies with new verdicts. No call is made unless asked for."
     app.command(name="rescore", cls=PanelCommand, help=text)(_resuming("rescore", _OF_RESCORING))
 
@@ -209,7 +222,9 @@ def _resuming(how: Literal["resume", "retry", "rescore"], flags: Mapping[str, An
     @with_settings("results", of_run=True, told=_OF_ADDRESSES)
     @with_flags(flags)
     def command(run: Run, given: dict[str, Any], **flags: Any) -> None:
-        take_up(run, given, _shown(flags), how=how, **flags)
+        take_up(
+            run, given, _shown(flags), how=how, **{name: value for name, value in flags.items() if value is not None}
+        )
 
     return command
 

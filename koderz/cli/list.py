@@ -131,7 +131,7 @@ def _status(row: RunRow) -> str:
     if judged + row.faults < row.planned:
         parts.append(f"{judged + row.faults}/{row.planned}")
     if row.faults:
-        parts.append(counted(row.faults, "fault"))
+        parts.append(f"{counted(row.faults, 'fault')} ({', '.join(row.fault_causes)})")
     if row.damaged_lines:
         parts.append(counted(row.damaged_lines, "damaged line"))
     parts += ["imported"] * row.imported

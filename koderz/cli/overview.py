@@ -13,6 +13,7 @@ from koderz.analysis.run_view import breakdown_blocks
 from koderz.cli.console import counted, elapsed, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.errors import KoderzError
+from tracker.causes import cause_counts
 from tracker.records import Measure
 from tracker.runs import read_plan
 from tracker.sinks.process import describe_sinks
@@ -180,8 +181,8 @@ def _faults(run: Run) -> Iterator[str]:
     if not run.faults:
         return
     yield ""
-    count = counted(len(run.faults), "fault")
-    yield f"{count}, not counted as failures; run again with: koderz benchmark retry {run.name}"
+    count, causes = counted(len(run.faults), "fault"), cause_counts(fault["cause"] for fault in run.faults)
+    yield f"{count} ({causes}), not counted as failures; run again with: koderz benchmark retry {run.name}"
     for fault in run.faults[:_MOST_FAULTS]:
         yield f"  {fault['problem_id']} ({fault['solver']}): {fault['reason']}"
     if len(run.faults) > _MOST_FAULTS:

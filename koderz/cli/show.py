@@ -128,9 +128,10 @@ def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Itera
 
     groups: dict[str, list[Outcome]] = {}
     for outcome in found:
-        cause = "fault" if isinstance(outcome, Fault) else outcome.cause or outcome.verdict
+        cause = f"fault, {outcome.cause}" if isinstance(outcome, Fault) else outcome.cause or outcome.verdict
         groups.setdefault(cause, []).append(outcome)
-    for cause, members in sorted(groups.items(), key=lambda item: (item[0] == "fault", -len(item[1]), item[0])):
+    ranked = sorted(groups.items(), key=lambda item: (isinstance(item[1][0], Fault), -len(item[1]), item[0]))
+    for cause, members in ranked:
         yield Text(f"{cause}: {len(members)}")
         yield Table(
             (), [["", *_failure_row(outcome, experiments.sample_name(outcome))] for outcome in members], ruled=False

@@ -148,7 +148,7 @@ def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:
 def _outcome(story: Story) -> str:
     ended = story.outcome
     if isinstance(ended, Fault):
-        text = _ink(f"FAULT after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
+        text = _ink(f"FAULT ({ended.cause}) after {ended.calls} calls, ${ended.cost:.4f}: {ended.reason}", _RED)
         return text + (f"\n{plain(told_frames(ended.frames))}" if ended.frames else "")
     what = f"{ended.verdict.upper()} after {counted(ended.iterations, 'attempt')}"
     text = f"{what}, ${ended.cost:.4f}, {ended.latency:.1f} s of calls"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from koderz.settings.layers import fields_in, replaced
 from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
+from tracker.causes import CAUSES
 from tracker.runs import RUN_ID, plan_and_line, read_plan
 from tracker.sinks import check_names
 from tracker.tracker import Tracker
@@ -34,12 +35,19 @@ class ResumeOptions:
     """Options for working on a run again."""
 
     how: Literal["resume", "retry", "rescore"] = "resume"
+    causes: Sequence[str] = ()  # of the faults that are retried; empty: all
     calls: bool = False  # whether rescoring may make the calls that a new verdict asks for
     ask_judge: bool = False  # whether it asks the judge's model anew
     accept_divergence: bool = False
     accept_changes: bool = False
     trust_config: bool = False
     detach: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses a cause that is none with KoderzError."""
+        for cause in self.causes:
+            if cause not in CAUSES:
+                raise KoderzError(f"--cause {cause}: faults have no such cause; it is one of {', '.join(CAUSES)}")
 
     def replaying(self) -> Replaying:
         """The treatment of existing records. Accepted changes make solvers diverge, so divergence is accepted then."""
@@ -92,7 +100,7 @@ async def resume_run(
         settings = restored_settings(tracker.plan)
         _require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)
-        tracker.select(faults=way.how != "resume", judged=way.how == "rescore")
+        tracker.select(faults=way.how != "resume", judged=way.how == "rescore", causes=way.causes)
         is_over = way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == tracker.plan.planned
         needed = not is_over and (way.replaying().calls_allowed or way.ask_judge)
         addresses = {name: given.pop(name) for name in address_names(settings) if name in given}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import get_args
@@ -13,6 +14,7 @@ from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.recording import Divergence
 from koderz.experiments.replay import NeedsCallError
 from koderz.suites.references import ReferenceFault
+from tests.conftest import Shell
 from tests.tracker import builders
 from tracker.causes import CAUSES, Cause, cause_of
 from tracker.records import Fault as FaultRecord
@@ -96,3 +98,52 @@ def test_causes_are_asked_for_where_reasons_are_not_read() -> None:
     reads = re.compile(r"reason\.(startswith|endswith|partition|split|find)|\bin \w+(\.\w+)*\.reason\b")
     files = [path for folder in ("koderz", "tracker") for path in Path(folder).rglob("*.py")]
     assert [str(path) for path in files if reads.search(path.read_text())] == []
+
+
+@pytest.fixture
+def faulty(koderz: Shell) -> Shell:
+    """Where a run of three tasks ended in two faults of one cause and one of another."""
+    where = ("--model", "simulated", "--simulated-fault-rate", 1, "--sink", "json", "--concurrency", 1, "--quiet")
+    koderz("benchmark", 0, 3, *where, code=3)
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    before, cause, after = journal.read_text().rpartition('"cause":"unreachable"')
+    assert cause
+    journal.write_text(f'{before}"cause":"sandbox"{after}')
+    return koderz
+
+
+def causes_on_record(koderz: Shell) -> list[str]:
+    (journal,) = koderz.results.glob("*/journal.jsonl")
+    lines = map(json.loads, journal.read_text().splitlines())
+    return [line["cause"] for line in lines if line["kind"] == "fault"]
+
+
+def test_retry_by_cause_runs_those_faults_alone(faulty: Shell) -> None:
+    assert causes_on_record(faulty) == ["unreachable", "unreachable", "sandbox"]
+
+    faulty("benchmark", "retry", "latest", "--cause", "sandbox", "--trust-config", "--quiet", code=3)
+    assert causes_on_record(faulty)[3:] == ["unreachable"]
+
+    done = faulty("benchmark", "retry", "latest", "--cause", "noise", "--trust-config", "--quiet")
+    assert "nothing to do" in done.err
+    faulty(
+        "benchmark", "retry", "latest", "--cause", "noise", "--cause=unreachable", "--trust-config", "--quiet", code=3
+    )
+    assert len(causes_on_record(faulty)) == 7
+
+
+def test_retry_by_a_cause_that_is_none_names_the_causes(faulty: Shell) -> None:
+    done = faulty("benchmark", "retry", "latest", "--cause", "server", code=2)
+
+    assert f"--cause server: faults have no such cause; it is one of {', '.join(CAUSES)}" in " ".join(done.err.split())
+
+
+def test_causes_stand_in_list_and_show(faulty: Shell) -> None:
+    (row,) = json.loads(faulty("benchmark", "list", "--json").out)
+    assert row["fault_causes"] == {"unreachable": 2, "sandbox": 1}
+    assert "incomplete 3 faults (unreachable, sandbox)" in faulty("benchmark", "list").out
+    told = faulty("benchmark", "show", "latest").out
+    assert "3 faults (unreachable 2, sandbox 1), not counted as failures" in told
+    failures = faulty("benchmark", "show", "latest", "--failures").out.splitlines()
+    assert [line for line in failures if line.startswith("fault")] == ["fault, unreachable: 2", "fault, sandbox: 1"]
+    assert "FAULT (sandbox) after 0 calls" in faulty("benchmark", "show", "latest", "--problem", "HumanEval/2").out

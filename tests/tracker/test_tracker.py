@@ -83,10 +83,17 @@ def test_tracker_counts_the_same_in_a_later_session(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("choice", "ended"),
-    [({}, [0, 1, 2]), ({"faults": True}, [0, 1]), ({"judged": True}, [2]), ({"faults": True, "judged": True}, [])],
-    ids=["resume", "retry", "judged", "rescore"],
+    [
+        ({}, [0, 1, 2]),
+        ({"faults": True}, [0, 1]),
+        ({"faults": True, "causes": ["sandbox", "unreachable"]}, [0, 1]),
+        ({"faults": True, "causes": ["sandbox"]}, [0, 1, 2]),
+        ({"judged": True}, [2]),
+        ({"faults": True, "judged": True}, []),
+    ],
+    ids=["resume", "retry", "retry-of-its-cause", "retry-of-another-cause", "judged", "rescore"],
 )
-def test_resume_modes_choose_their_experiments(tmp_path: Path, choice: dict[str, bool], ended: list[int]) -> None:
+def test_resume_modes_choose_their_experiments(tmp_path: Path, choice: dict[str, Any], ended: list[int]) -> None:
     def look(tracker: Tracker) -> tuple[list[int], list[int], dict[str, Any]]:
         tracker.select(**choice)
         left = [task for task in range(5) if experiment_number(experiment_id(task)) not in tracker.tally.ended]

@@ -155,7 +155,7 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         "causes": list(dict.fromkeys(attempt.cause for attempt in attempts if not attempt.passed)),
     }
     if isinstance(outcome, Fault):
-        return {**common, "reason": outcome.reason}
+        return {**common, "cause": outcome.cause, "reason": outcome.reason}
     return {
         **common,
         "success": outcome.success,

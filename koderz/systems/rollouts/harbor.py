@@ -64,7 +64,7 @@ def _trial(plan: Plan, story: Story, name: str, place: Path) -> dict[str, Any]:
     }
     if isinstance(ended, Fault):
         told = {"exception_type": "Fault", "exception_message": ended.reason, "exception_traceback": ""}
-        return trial | {"exception_info": {**told, "occurred_at": _moment(ended.time)}}
+        return trial | {"exception_info": {**told, "occurred_at": _moment(ended.time), "cause": ended.cause}}
     return trial | {"verifier_result": {"rewards": {"reward": ended.score if ended.score is not None else 0.0}}}
 
 

@@ -64,7 +64,7 @@ def test_csv_has_a_row_an_experiment(tmp_path: Path) -> None:
         PROGRAM,
     )
     assert (second["verdict"], second["cause"], second["program"]) == ("failed", "assertion", "")
-    assert (third["verdict"], third["success"]) == ("fault", "")
+    assert (third["verdict"], third["cause"], third["success"]) == ("fault", "unreachable", "")
 
 
 def test_no_cell_of_a_csv_is_taken_for_a_formula(tmp_path: Path) -> None:

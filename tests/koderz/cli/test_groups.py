@@ -185,6 +185,7 @@ def test_range_may_stand_before_or_after_its_options(
         ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
         ("koderz doctor --js", {"--json"}),
         ("koderz benchmark show --fa", {"--failures"}),
+        ("koderz benchmark retry latest --cause un", {"unreachable", "unprepared"}),
     ],
 )
 def test_completion_offers_commands_and_options(command: Command, words: str, offered: set[str]) -> None:

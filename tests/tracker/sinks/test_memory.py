@@ -99,6 +99,7 @@ def test_memory_has_titles_tags_and_metadata_of_the_contract(tmp_path: Path) -> 
     assert passed.created_at == done[-1].time
     assert faulted.tags == ["result", two, "T/1", "fault", RUN]
     assert (faulted.metadata["success"], faulted.metadata["reason"]) == (None, "the server was gone")
+    assert faulted.metadata["cause"] == "unreachable"
     assert run.title == f"Benchmark Run {RUN}"
     assert (run.category, run.importance) == ("architecture", "critical")
     assert run.tags == ["benchmark_run", RUN, "zero-shot", "m"]

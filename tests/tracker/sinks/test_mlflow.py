@@ -79,7 +79,7 @@ def test_detail_runs_adds_a_nested_run_an_experiment(results: Path) -> None:
     assert found.counts == (1, 2, 2)
     good, bad = found.nested_run("T/0 · zero-shot"), found.nested_run("T/1 · zero-shot")
     assert (good.info.status, bad.info.status) == ("FINISHED", "FAILED")
-    assert bad.data.tags["koderz.fault"] == "server gone"
+    assert (bad.data.tags["koderz.fault"], bad.data.tags["koderz.cause"]) == ("server gone", "unreachable")
     tags = {
         "benchmark_run_id": folder.name,
         "koderz.experiment_id": experiment_id(0),
@@ -196,7 +196,9 @@ def test_fault_has_no_assessment_and_no_quality_measure(results: Path) -> None:
     assert trace.info.tags["koderz.outcome"] == "fault"
     assert trace.info.response_preview == "fault: server gone"
     assert found.run.data.metrics == {"passed/mean": 1.0}
+    assert trace.info.tags["koderz.cause"] == "unreachable"
     assert found.run.data.tags.items() >= {"koderz.problems": "1", "koderz.faults": "1"}.items()
+    assert found.run.data.tags["koderz.fault_causes"] == "unreachable 1"
 
 
 def test_traces_differ_by_their_request_alone(results: Path) -> None:
@@ -439,7 +441,7 @@ def test_fault_retried_with_success_becomes_finished(results: Path) -> None:
     assert found.counts == (1, 1, 1)
     assert (found.run.info.status, found.nested[0].info.status) == ("FINISHED", "FINISHED")
     assert found.nested[0].data.tags["koderz.outcome"] == "passed"
-    assert "koderz.fault" not in found.nested[0].data.tags
+    assert found.nested[0].data.tags.keys().isdisjoint({"koderz.fault", "koderz.cause"})
     (trace,) = found.traces
     assert (trace.info.state, trace.info.tags["koderz.outcome"]) == ("OK", "passed")
     assert scores(trace) == {"passed": True}

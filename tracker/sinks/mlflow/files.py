@@ -53,8 +53,7 @@ def _table(summary: Summary, arm: str = "") -> dict[str, Any]:
     several = len({result.sample for result in results}) > 1
     rows = [_row({name: getattr(result, name) for name in _COLUMNS}, several=several) for result in results]
     mine = [fault for fault in summary.faults if not arm or fault["arm"] == arm]
-    faults = [{**fault, "verdict": "fault", "cause": fault["reason"]} for fault in mine]
-    rows += [_row(fault, several=several) for fault in faults]
+    rows += [_row({**fault, "verdict": "fault"}, several=several) for fault in mine]
     return {"columns": ["experiment", "outcome", *_COLUMNS], "data": rows}
 
 

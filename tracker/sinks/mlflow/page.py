@@ -51,7 +51,6 @@ def milliseconds(time: str) -> int:
 
 def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault, parent: str) -> Page:
     """The nested run of one experiment."""
-    fault, cause = (outcome.reason, "") if isinstance(outcome, Fault) else ("", outcome.cause)
     tags = {
         **source_tags(plan),
         "koderz.simulated": str(plan.is_simulated(outcome.arm)).lower(),
@@ -61,8 +60,8 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
         "koderz.arm": outcome.arm,
         "koderz.sample": str(outcome.sample),
         "koderz.outcome": word_of(outcome),
-        "koderz.fault": fault,
-        "koderz.cause": cause,
+        "koderz.fault": outcome.reason if isinstance(outcome, Fault) else "",
+        "koderz.cause": outcome.cause,
         "problem_id": outcome.problem_id,
         "mlflow.parentRunId": parent,
         "mlflow.note.content": _child_note(outcome),

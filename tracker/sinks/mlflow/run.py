@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from tracker import records
+from tracker.causes import cause_counts
 from tracker.index import ENDS, load_index, read_records
 from tracker.journal import NAME
 from tracker.parts import completes, from_parts
@@ -113,6 +114,7 @@ def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) 
     tags = {
         "koderz.status": summary.status,
         "koderz.reason": summary.reason,
+        "koderz.fault_causes": cause_counts(fault["cause"] for fault in summary.faults),
         **_as_tags(_run_figures(summary)),
         "mlflow.note.content": _note(plan, summary, list(summary.arms)),
         "mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}]),
@@ -131,6 +133,7 @@ def latest_arm_page(plan: Plan, name: str, summary: Summary, arm: str, *, is_wor
     tags = {
         "koderz.status": summary.status,
         "koderz.faults": str(sum(fault["arm"] == arm for fault in summary.faults)),
+        "koderz.fault_causes": cause_counts(fault["cause"] for fault in summary.faults if fault["arm"] == arm),
         **_as_tags(_arm_figures(own)),
         "mlflow.note.content": _note(plan, summary, [arm]),
         "mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}]),

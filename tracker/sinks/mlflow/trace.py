@@ -57,6 +57,7 @@ def trace_of(
             "benchmark_run_id": plan.run_id or "",
             "koderz.experiment_id": outcome.experiment_id,
             "koderz.outcome": word_of(outcome),
+            "koderz.cause": outcome.cause,
             **({"koderz.iterations": str(outcome.iterations)} if isinstance(outcome, Experiment) else {}),
             "koderz.simulated": str(plan.is_simulated(outcome.arm)).lower(),
             "problem_id": outcome.problem_id,
