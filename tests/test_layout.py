@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 MOST_LINES = 500  # of a module
 MOST_FUNCTION_LINES = 60
 MOST_MODULES = 13  # directly in koderz/
+MOST_LED = 0.01  # of the tests' names, by an article or another function word
 
 
 def modules() -> list[Path]:
@@ -48,6 +53,19 @@ def test_imports_run_down_the_floors_and_in_no_circle() -> None:
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_names_begin_with_their_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    loader = SourceFileLoader("bench_house", str(ROOT / "scripts" / "bench_house"))
+    spec = importlib.util.spec_from_loader("bench_house", loader)
+    assert spec
+    script = importlib.util.module_from_spec(spec)
+    loader.exec_module(script)
+
+    led = script.led_by_function_words()
+
+    assert len(led) <= MOST_LED * len(script.test_names()), led
 
 
 def _lines(path: Path) -> int:

@@ -39,7 +39,7 @@ COMMANDS = {
     **{name: command for system in own_systems() for name, command in system.commands.items()},
     **_OF_THE_REST,
 }
-"""Command → the module that holds its `app`, and its line of help."""
+"""Each command's module, which holds its `app`, and its line in `koderz --help`."""
 
 
 class Root(LazyGroup):
@@ -117,7 +117,7 @@ def main() -> int:
 
 
 def _warn_of_variables() -> None:
-    """A variable that is nearly one of ours was meant to be: what isn't read is no error, but a surprise."""
+    """Warns of variables that nearly have the name of one of ours and are not read."""
     if not any(name.startswith("KODERZ") for name in os.environ):
         return
     from koderz.engines.owners import schema_of

@@ -1,4 +1,4 @@
-"""`koderz benchmark`: a new run, or one that is picked up again."""
+"""`koderz benchmark`: begins a run, or works on an earlier one again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
     "problems": ("koderz.cli.compare:problems", "Rank problems by difficulty across runs."),
 }
-"""Command → the module that holds its `app`, loaded when it is run, and its line of help."""
+"""Each command's module, which holds its `app` and is loaded when it runs, and its line of help."""
 
 
 _RUN = "run"  # the hidden command
@@ -45,7 +45,7 @@ _EXAMPLES = """\
 
 
 class BenchmarkGroup(LazyGroup):
-    """Its hidden command takes over where a number or an option stands in a command's place."""
+    """The group `benchmark`. A number or option in place of a command is passed to a hidden command."""
 
     lazy = COMMANDS
 
@@ -58,7 +58,7 @@ class BenchmarkGroup(LazyGroup):
         return super().parse_args(ctx, args)
 
     def _brief(self, ctx: Context) -> str:
-        """What to type, for whoever typed the group's name alone."""
+        """A short usage text for the group's name alone."""
         commands = textwrap.wrap(", ".join(name for name, command in self.commands.items() if not command.hidden), 68)
         return (
             f"Usage: {ctx.command_path} [OPTIONS] START END\n"
@@ -69,7 +69,7 @@ class BenchmarkGroup(LazyGroup):
         )
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """Commands, and the options of the hidden one."""
+        """Completions: commands, and the options of the hidden command."""
         offered = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
             offered += self.commands[_RUN].shell_complete(ctx, incomplete)

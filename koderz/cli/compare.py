@@ -1,4 +1,4 @@
-"""`koderz benchmark compare` and `problems`: is B better than A, where, and which tasks are hard for whom."""
+"""`koderz benchmark compare` and `problems`: compares runs, and ranks tasks by difficulty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed: results on standard output, progress and warnings on standard error."""
+"""Output of commands: results on standard output, progress and warnings on standard error."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LINE_EVERY = 5.0  # seconds between two lines of progress where there is no term
 
 
 def say(text: str = "", *, after: str = "") -> None:
-    """A line of results. `after`: what `link` made, at its end."""
+    """Prints a line of results; `after` is a text from `link` to put at its end."""
     with while_read():
         sys.stdout.write(f"{plain(text)}{after and ' '}{after}\n")
 
 
 def say_all(lines: Iterable[str]) -> None:
-    """Lines of results, at once."""
+    """Prints lines of results at once."""
     with while_read():
         sys.stdout.writelines(f"{plain(line)}\n" for line in lines)
 
 
 def data_output() -> IO[bytes]:
-    """Standard output for data: to a terminal whatever could steer it is escaped as in JSON, else bytes stay bytes."""
+    """Standard output for data. On a terminal, characters that could steer it are escaped as in JSON."""
     return cast("IO[bytes]", _TerminalData()) if sys.stdout.isatty() else sys.stdout.buffer
 
 
@@ -46,7 +46,7 @@ class _TerminalData(io.RawIOBase):
 
 
 def _escaped(char: str) -> str:
-    """As JSON may have any character: `\\u009b`, or two of these for one beyond the first 65,536."""
+    """The character as a JSON escape: `\u009b`, or two of these beyond the first 65,536."""
     units = char.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
@@ -74,7 +74,7 @@ def _has_reader() -> bool:
 
 
 def print_json(document: Any) -> None:
-    """JSON, indented, on standard output."""
+    """Prints JSON, indented, on standard output."""
     import orjson
 
     from tracker.records import as_dict
@@ -86,7 +86,7 @@ def print_json(document: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """How a session is shown: `quiet` only what went wrong, with `json` nothing else on standard output."""
+    """The display of a session: with `quiet` only errors, with `json` nothing else on standard output."""
 
     json: bool = False
     quiet: bool = False
@@ -96,7 +96,7 @@ class Shown:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raises StorageError where the file or folder can't be written within."""
+    """Raises StorageError if writing the file or folder in the block fails."""
     try:
         yield
     except OSError as error:
@@ -104,7 +104,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def link(text: str, address: str) -> str:
-    """Something to click on in a terminal; elsewhere the address itself."""
+    """A clickable link in a terminal; elsewhere the address itself."""
     address = plain(address)
     if not address or not (sys.stdout.isatty() and is_live()):
         return address
@@ -112,28 +112,28 @@ def link(text: str, address: str) -> str:
 
 
 def warn(text: str) -> None:
-    """A line beside the results."""
+    """Prints a line on standard error."""
     sys.stderr.write(f"{plain(text)}\n")
     sys.stderr.flush()
 
 
 def is_live() -> bool:
-    """Whether animation and colour are welcome on standard error."""
+    """Whether animation and colour are allowed on standard error."""
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def shortened(text: str, width: int) -> str:
-    """At most so many characters, the last an ellipsis where some are left out."""
+    """The text cut to at most so many characters, ending in an ellipsis if cut."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
+    """A number with its noun: `1 run`, `2 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def elapsed(seconds: float) -> str:
-    """`1:02:03`, or `2:03` below an hour."""
+    """A duration as `1:02:03`, or `2:03` below an hour."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,4 +1,4 @@
-"""`koderz doctor`: what works here."""
+"""`koderz doctor`: checks of the installation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def doctor(
 
 
 def _repair(results: Path, name: str, *, json: bool) -> None:
-    """Says what is damaged, line by line, and where the copy without it is."""
+    """Prints the damage line by line, and the folder of the copy without it."""
     from tracker.repair import repair
     from tracker.runs import find_run
 

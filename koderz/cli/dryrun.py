@@ -1,4 +1,4 @@
-"""`--dry-run`: the plan and what it may cost."""
+"""`--dry-run`: prints the plan and its estimated cost."""
 
 from __future__ import annotations
 
@@ -61,26 +61,26 @@ def _lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None]) ->
 
 
 def _basis(guess: Estimate) -> Iterator[str]:
-    """How the likely figures are known, said once for the arms of which it is the same."""
+    """The basis of the likely figures, one line for all arms that share it."""
     for words in dict.fromkeys(guess.basis.values()):
         arms = ", ".join(arm for arm, basis in guess.basis.items() if basis == words)
         yield f"Likely figures of {arms}: {words}"
 
 
 def _varies(guess: Estimate) -> bool:
-    """Whether there is anything likely to say beside the figures from the least to the most."""
+    """Whether there are likely figures besides those from the least to the most."""
     said = [_likely(guess, name) for name in ("calls", "tokens_in", "tokens_out")]
     return guess.likely is None or any(said) or bool(_likely_cost(guess))
 
 
 def _share(share: Share) -> str:
-    """What one of several models does, and for how much."""
+    """The line of one of several models: its calls and cost."""
     told = f"  {share.model} ({', '.join(share.roles)}): {_span(*share.calls)} calls{_likely(share, 'calls')}"
     return f"{told}; about {_dollars(share.cost)}{_likely_cost(share)}"
 
 
 def _likely(guess: Estimate | Share, name: str) -> str:
-    """The likely figure with its range, where it says more than the span before it."""
+    """The likely figure with its range, if it adds to the span before it."""
     if guess.likely is None:
         return ""
     figure, (low, high) = getattr(guess.likely, name), getattr(guess.likely, f"{name}_range")

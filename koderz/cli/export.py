@@ -77,7 +77,7 @@ def export(
 
 @contextmanager
 def _opened(output: Path | None) -> Iterator[IO[bytes]]:
-    """The file appears whole or not at all."""
+    """Opens a file that appears whole or not at all; standard output for None."""
     if output is None:
         yield data_output()
         sys.stdout.flush()

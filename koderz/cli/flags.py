@@ -14,7 +14,7 @@ from koderz.errors import KoderzError
 
 
 def complete_runs(incomplete: str) -> list[str]:
-    """The names of runs that a shell may offer, the latest first."""
+    """Completions for names of runs, the latest first."""
     from koderz.settings.toml import results_folder
     from tracker.runs import run_folders
 
@@ -40,14 +40,14 @@ def with_flags(flags: Mapping[str, Any]) -> Callable[[Callable[..., Any]], Calla
 
 
 def parameters_of(flags: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
-    """The options as a signature has them."""
+    """The options as parameters of a signature."""
     for name, annotation in flags.items():
         default = False if get_args(annotation)[0] is bool else None
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def with_parameters(command: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> Callable[..., Any]:
-    """The command, which says of itself that it takes these, by name."""
+    """The command with a signature that declares these parameters, by name."""
     signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
@@ -61,7 +61,7 @@ def _results_folder(given: Path | None) -> Path:
 
 
 named_runs = partial(typer.Argument, autocompletion=complete_runs)
-"""An argument that names runs."""
+"""Declares an argument that names runs."""
 
 Run = Annotated[str, named_runs(metavar="RUN", help="Which run.")]
 Results = Annotated[

@@ -1,4 +1,4 @@
-"""What every command that begins or takes up a run does around it.
+"""The common frame of all commands that begin a run or work on one again.
 
 Its options, the plan on the screen or as a dry run, progress, results, the sinks, the exit code, and resuming it.
 A command of a system is a few lines:
@@ -230,7 +230,7 @@ def _resuming(how: Literal["resume", "retry", "rescore"], flags: Mapping[str, An
 
 
 def _shown(flags: dict[str, Any]) -> Shown:
-    """Takes out of the flags those that say how a session is shown."""
+    """Takes the display options out of the flags."""
     return Shown(**{name: flags.pop(name) for name in _SHOWN})
 
 
@@ -249,7 +249,7 @@ def take_up(run: str, given: dict[str, Any], shown: Shown, *, screen: SessionScr
 
 
 def _last_of(plan: Plan) -> Path | None:
-    """The last run of the same plan, in its results folder."""
+    """The last run of the same plan in its results folder."""
     from tracker.runs import read_plan, run_folders
 
     for folder in reversed(run_folders(plan.settings.results)):
@@ -260,14 +260,14 @@ def _last_of(plan: Plan) -> Path | None:
 
 
 def exit_code(session: Session) -> int:
-    """What a command ends with after the session."""
+    """The exit code of a command after its session."""
     if session.ended.was_called_off and session.unbegun:
         return EXIT_CODES["interrupted"]
     return EXIT_CODES.get(session.ended.status, 3)
 
 
 async def one(session: Awaitable[Session]) -> AsyncIterator[Session]:
-    """The session alone, for `finish`."""
+    """Yields the only session, for `finish`."""
     yield await session
 
 
@@ -278,7 +278,7 @@ def finish(
     tell: Callable[[Session], object],
     code: Callable[[Session], int] = exit_code,
 ) -> None:
-    """Sees sessions through and tells the results of each, leaves or waits for their sinks, and ends with an exit code.
+    """Runs sessions and prints the results of each, leaves or waits for their sinks, and ends with an exit code.
 
     That is the highest of theirs, the one of what went most wrong.
     """
@@ -308,7 +308,7 @@ async def _told(sessions: AsyncIterator[Session], shown: Shown, tell: Callable[[
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """An asyncio run that was cancelled at once by a second Ctrl-C is an interruption, not a crash."""
+    """Treats a cancelled asyncio run, ended by a second Ctrl-C, as an interruption and not as a crash."""
     import asyncio
 
     try:

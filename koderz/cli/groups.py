@@ -1,4 +1,4 @@
-"""Groups that load a command's module only when it is the one that is run."""
+"""Command groups that load a command's module only when the command runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(TyperGroup):
-    """`lazy` names each command's module and its line of help.
+    """A group whose commands are loaded when used; `lazy` has each command's module and line of help.
 
     The module has the command as its Typer `app`, or `module:name` names it: a Typer, or a function.
     """
@@ -43,12 +43,12 @@ class LazyGroup(TyperGroup):
 
 
 def new_group(text: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
-    """A group without commands. Named alone it says what it has."""
+    """A group without commands. Its name alone prints its help."""
     return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
 MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {"--use-memory": ("other-tasks", "same-task", "off")}
-"""Options whose value may be left out, and what it may be: the first is meant then."""
+"""Options whose value may be left out, with their possible values; the first is the default."""
 
 
 class PanelCommand(TyperCommand):
@@ -70,7 +70,7 @@ class PanelCommand(TyperCommand):
         return rest
 
     def _take_options(self, args: list[str], *, lenient: bool) -> None:
-        """Takes the options of what the arguments choose, or of the run that they name.
+        """Adds the options of the suites, solvers, … that the arguments choose, or of the run that they name.
 
         `lenient`: for help, whatever is wrong with the choice.
         """
@@ -102,7 +102,7 @@ class PanelCommand(TyperCommand):
 
 
 def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
-    """The arguments as each option by itself takes them.
+    """The arguments in the form that each option accepts by itself.
 
     `--option=value` for one that may stand alone, so that it takes no other word; `--option a --option b` for
     `--option a b` of one that takes several; hyphens for underscores where that makes an option's name.
@@ -127,7 +127,7 @@ def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
 
 
 def _hyphenated(word: str) -> str:
-    """`--max_cost=2` as `--max-cost=2`."""
+    """The word with hyphens in its option's name: `--max-cost=2` for `--max_cost=2`."""
     name, equals, value = word.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else word
 

@@ -1,4 +1,4 @@
-"""`koderz benchmark import`: samples judged into a run, or runs of another machine."""
+"""`koderz benchmark import`: judges samples into a run, or copies runs of another machine."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def import_runs(
 
 
 class _Importing:
-    """What was imported so far, and what is wrong with the rest."""
+    """The imports so far, and the problems with the rest."""
 
     def __init__(self, settings: Settings, *, quiet: bool, json: bool, chooses_sinks: bool) -> None:
         self._settings = settings
@@ -85,11 +85,11 @@ class _Importing:
 
     @property
     def changed(self) -> list[Path]:
-        """The folders of the runs that are here as they were not before."""
+        """The folders of runs that are new or longer than before."""
         return [self._settings.results / entry["run_id"] for entry in self._done if entry["what"] in _CHANGED]
 
     def take(self, source: Path) -> None:
-        """Raises KoderzError for what is no samples file, or can't be judged."""
+        """Imports a source. Raises KoderzError if it is no samples file, or can't be judged."""
         if not source.is_dir():
             self._judge(source)
             return
@@ -126,7 +126,7 @@ class _Importing:
             choose_sinks(self._settings.results / run_id, self._settings.chosen_sinks, KNOWN)
 
     def tell(self) -> None:
-        """Prints what became of each."""
+        """Prints the result of each import."""
         if self._json:
             print_json(self._done)
         else:

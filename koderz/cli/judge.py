@@ -1,4 +1,4 @@
-"""`koderz judge`: a program, or a samples file, through the sandbox."""
+"""`koderz judge`: judges a program, or a samples file, in the sandbox."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def _samples(file: Path, settings: Settings, output: Path | None, *, json:
 
 
 class Tally:
-    """Says now and then how many programs are judged."""
+    """Prints now and then how many programs are judged."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet, self._last = quiet, time.monotonic()
@@ -119,7 +119,7 @@ class Tally:
 
 
 def _require_samples(file: Path) -> None:
-    """Raises KoderzError for what is plainly a program: a file of JSON objects begins with a bracket, or is gzipped."""
+    """Raises KoderzError for a file that is plainly a program; samples begin with a bracket, or are gzipped."""
     if not file.is_file():  # a pipe can be read only once
         return
     with contextlib.suppress(OSError), file.open("rb") as opened:

@@ -76,7 +76,7 @@ def list_runs(
 
 
 def _moment(text: str) -> str:
-    """The time that a user means, as summaries write it."""
+    """The time that a user gave, in the form of summaries."""
     if matched := re.fullmatch(r"(\d{1,5})([hdw])", text):
         return (datetime.now() - timedelta(**{_UNITS[matched[2]]: int(matched[1])})).isoformat()
     try:
@@ -90,7 +90,7 @@ _UNDER = ("TAGS", "SUITE", "MODEL")
 
 
 def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
-    """A line an arm; what belongs to the whole run stands in the first."""
+    """One row for each arm; columns about the whole run are filled in the first."""
     for number, arm in enumerate(row.arms):
         first = number == 0
         yield (
@@ -107,7 +107,7 @@ def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
 
 
 def _summed_up(row: RunRow, arm: ArmRow) -> tuple[str, str, str]:
-    """What an arm came to by the headline of its run, its interval, and how many experiments passed."""
+    """An arm's figure by the headline of its run, its interval, and the number of experiments that passed."""
     from msgspec.structs import replace
 
     from koderz.analysis.measures import shown, summed_up
@@ -139,7 +139,7 @@ def _status(row: RunRow) -> str:
 
 
 def _sinks(rows: Sequence[RunRow], now: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """What sinks lack of these runs, once for all of them. `now`: by run, the sinks that are being fed."""
+    """A line on the sinks that lack some of these runs. `now` has the sinks being fed, by run."""
     found: dict[str, list[RunRow]] = defaultdict(list)
     for row in rows:
         for name in row.behind if row.status != "running" else ():
@@ -151,7 +151,7 @@ def _sinks(rows: Sequence[RunRow], now: Mapping[str, Collection[str]]) -> Iterat
 
 
 def _which(sink: str, rows: Sequence[RunRow]) -> str:
-    """The run, or how many there are, with how much of them a sink has."""
+    """The run, or the number of runs, with the share that a sink has."""
     shares = sorted({row.progress.get(sink, 0) for row in rows})
     span = f"{shares[0]}%" if len(shares) == 1 else f"{shares[0]} to {shares[-1]}%"
     return f"{rows[0].run_id if len(rows) == 1 else counted(len(rows), 'run')} (at {span})"

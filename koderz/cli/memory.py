@@ -1,4 +1,4 @@
-"""`koderz memory`: what the runs taught, and what else was remembered."""
+"""`koderz memory`: searches and manages the lessons and results in the memory store."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def serve(
 
 
 def _asked(work: Callable[[Cortex], Awaitable[Any]], results: Path | None, *, create: bool = False) -> Any:
-    """What `work` makes of the store. Only what writes may create it."""
+    """The result of `work` on the store. With `create`, a missing store is created."""
     from koderz.settings.toml import results_folder
 
     path = store_path(results_folder(results))

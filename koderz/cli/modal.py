@@ -1,4 +1,4 @@
-"""`koderz modal`: koderz on Modal."""
+"""`koderz modal`: deploys and manages koderz on Modal."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def stop(json: Json = False) -> None:
 
 
 def _done(work: Coroutine[Any, Any, Any], *, json: bool) -> Any:
-    """What the work came to; None where that was printed as JSON."""
+    """The result of the work; None if it was printed as JSON."""
     result = asyncio.run(work)
     if not json:
         return result

@@ -44,12 +44,12 @@ def panels(schema: Schema, *, own_first: bool = False) -> dict[str, list[Field]]
 
 
 def changeable(schema: Schema | None = None) -> list[str]:
-    """The options that may differ when a run is taken up again."""
+    """The options that may be changed when a run is resumed."""
     return [name for name, field in (schema or schema_of()).fields.items() if field.about.changeable]
 
 
 def addresses(schema: Schema | None = None) -> list[str]:
-    """The options that a run's record may not have whole, so that they are given when it is taken up again."""
+    """The addresses that a run's record may lack parts of, so that they can be given when it is resumed."""
     return [name for name, field in (schema or schema_of()).fields.items() if field.about.is_address]
 
 
@@ -101,7 +101,7 @@ def with_settings(
 
 
 def schema_of_run(words: Sequence[str]) -> Schema:
-    """The options of the run that a command line names; the usual ones where it names none that is here."""
+    """The options of the run that a command line names; the default ones if it names none that exists."""
     from koderz.engines.owners import schema_of_plan
     from koderz.settings.toml import results_folder
     from tracker.runs import find_run, read_plan
@@ -114,7 +114,7 @@ def schema_of_run(words: Sequence[str]) -> Schema:
 
 
 def schema_said(words: Sequence[str], usual: Mapping[str, Any], scope: Scope) -> Schema:
-    """The options of what a command line, or else `usual`, chooses, beside variables and koderz.toml."""
+    """The options of what a command line or else `usual` chooses, with variables and koderz.toml."""
     fields = schema_of().fields
     flags = {flag: name for name in CHOOSING if name not in scope.without for flag in fields[name].flags}
     found: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def schema_said(words: Sequence[str], usual: Mapping[str, Any], scope: Scope) ->
 
 
 def use_of(flag: str, scope: Scope) -> str:
-    """What a flag without effect in this scope is for, or what does its work there; empty for one that nothing has."""
+    """A hint on a flag without effect in this scope: its use or its replacement; empty for an unknown flag."""
     general = {each: name for name, field in fields_of(Settings).items() for each in field.flags}
     general |= {flag_of(name): name for name in ("problems_file", *scope.without) if name not in general.values()}
     if name := general.get(flag):
@@ -184,7 +184,7 @@ def _parameter(field: Field, panel: str, text: str) -> inspect.Parameter:
 
 
 def _completion(field: Field) -> Callable[[str], list[str]] | None:
-    """What a shell may offer as the value of an option that has a few known ones."""
+    """A completer for an option with a few known values."""
     known = _KNOWN.get(field.name, field.choices)
     return (lambda incomplete: [word for word in known if word.startswith(incomplete)]) if known else None
 
@@ -199,13 +199,13 @@ def _annotation(field: Field) -> Any:
 
 
 def _help(field: Field, default: Any) -> str:
-    """The option's text, with a default that the command has instead of the option's own."""
+    """The option's help, with the command's default if it differs from the option's own."""
     text = field.about.help if default == field.default else field.about.help.partition(" Default: ")[0]
     return text + _default(field, default)
 
 
 def _default(field: Field, default: Any) -> str:
-    """What the help says of the default; nothing where the text says it already or there is none."""
+    """The default as shown in the help; empty if there is none or the help already states it."""
     if default is None or default is False or field.is_negated or default == ():
         return ""
     if isinstance(default, tuple):
@@ -221,7 +221,7 @@ def _problems_file() -> inspect.Parameter:
 
 
 def _joined(given: dict[str, Any]) -> dict[str, Any]:
-    """The options as `koderz.settings` knows them: ids split, flags that say no turned round."""
+    """The options as `koderz.settings` expects them: ids split, negative flags inverted."""
     if isinstance(models := given.get("local_model"), list):
         given["local_model"] = models[0]
         if len(models) > 1:

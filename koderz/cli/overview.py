@@ -1,4 +1,4 @@
-"""A run on a screen: what it was, what it came to, and what was not passed."""
+"""A run on a screen: its settings, its results, and its failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TOLD_APART = frozenset(  # have lines of their own
 
 
 def overview(run: Run, arms: Sequence[str]) -> Iterator[Block]:
-    """What is to be read of it, with what the named arms came to."""
+    """The blocks that show a run, with the results of the named arms."""
     return (Text(part) if isinstance(part, str) else part for part in _parts(run, arms))
 
 
@@ -68,7 +68,7 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
 
 
 def _told_sections(sections: Sequence[Section]) -> Iterator[Block]:
-    """What its suite and solvers have in the report, as far as a screen has a place for it."""
+    """The report sections of the run's suite and solvers, as far as a screen can show them."""
     from koderz.analysis.report.sections import Spreads
     from koderz.analysis.report.strips import strips
 
@@ -83,7 +83,7 @@ def _told_sections(sections: Sequence[Section]) -> Iterator[Block]:
 
 
 def told_comparison(c: Comparison) -> str:
-    """What one arm gained over the other, in a sentence."""
+    """A sentence on the gain of one arm over the other."""
     first, second = c.arms
     if c.success_rate_improvement is None:
         return f"{second} against {first}: no problem was judged in both"
@@ -152,7 +152,7 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
 
 
 def _average(measure: Measure, found: Mean) -> str:
-    """A mean with its interval, and how it was taken where that isn't the usual way."""
+    """A mean with its interval, and the kind of average if it isn't the usual one."""
     sure = f", 95% interval {found.interval[0]:.4g} to {found.interval[1]:.4g}" if found.interval else ""
     how = "on average" if measure.averaged == "arithmetic" else f"({measure.averaged} mean)"
     how = "(median)" if measure.averaged == "median" else how
@@ -160,7 +160,7 @@ def _average(measure: Measure, found: Mean) -> str:
 
 
 def _failures(run: Run, arm: str) -> Iterator[str | Table]:
-    """Failed attempts by cause, and what later attempts fixed, where experiments pass or fail."""
+    """Failed attempts by cause, and the fixes by later attempts, if experiments pass or fail."""
     if not run.headline.passed:
         return
     from koderz.analysis.failures import causes_table, failures_of
@@ -190,7 +190,7 @@ def _faults(run: Run) -> Iterator[str]:
 
 
 def _fields(run: Run) -> Mapping[str, Field]:
-    """The options of what took part, as far as that is known here."""
+    """The options of the run's suite, solvers, …, as far as they are known here."""
     if run.folder:
         with suppress(KoderzError):
             return schema_of_plan(read_plan(run.folder)).fields
@@ -198,7 +198,7 @@ def _fields(run: Run) -> Mapping[str, Field]:
 
 
 def _is_set(name: str, value: Any, fields: Mapping[str, Field]) -> bool:
-    """Whether a setting says more than that nobody changed it."""
+    """Whether a setting differs from its default."""
     if name in _TOLD_APART:
         return name == "samples" and value != 1
     default = fields[name].default if name in fields else None

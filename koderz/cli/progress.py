@@ -1,4 +1,4 @@
-"""Where a run stands, while it runs: a line now and then, or a bar in a terminal."""
+"""The progress of a run: a line now and then, or a bar in a terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WIDE, _BAR = 110, 24  # columns of a terminal that has room for a bar, and of t
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """One look at a run."""
+    """The state of a run at one moment."""
 
     planned: int
     tally: Tally[Any]
@@ -39,11 +39,11 @@ class Pulse:
 
     @property
     def done(self) -> int:
-        """How many experiments have ended."""
+        """The number of experiments that have ended."""
         return len(self.tally.ended)
 
     def figures(self) -> str:
-        """What stands beside the bar."""
+        """The figures beside the bar."""
         tally = self.tally
         rate = f" ({100 * tally.passed / tally.judged:.0f}%)" if tally.judged else ""
         parts = [f"{tally.passed} {self.passed}{rate}"] if self.passed else []
@@ -56,13 +56,13 @@ class Pulse:
         return " · ".join(parts)
 
     def line(self) -> str:
-        """All of it, for where there is no terminal."""
+        """All figures as a line, for output that is no terminal."""
         return f"{self.done}/{self.planned} · {self.figures()}"
 
 
 @asynccontextmanager
 async def shown(view: SessionView, doing: Callable[[], str]) -> AsyncIterator[None]:
-    """Shows where the session stands, and what it is `doing`, for as long as it is entered."""
+    """Shows the session's progress, and what it is `doing`, while the block runs."""
     task = asyncio.create_task(_live(view, doing) if is_live() else _lines(view, doing))
     try:
         yield
@@ -73,7 +73,7 @@ async def shown(view: SessionView, doing: Callable[[], str]) -> AsyncIterator[No
 
 
 def pulse_of(view: SessionView, doing: str = "") -> Pulse:
-    """A look at the session."""
+    """The present state of the session."""
     tally, progress = view.tracker.tally, view.orchestrator.progress
     done = len(tally.ended)
     seconds = max(time.monotonic() - progress.started, 1e-9)
@@ -92,7 +92,7 @@ def pulse_of(view: SessionView, doing: str = "") -> Pulse:
 
 
 def word_for_passed(plan: Plan) -> str:
-    """What is said of experiments of a plan that pass; empty where their ends don't say so."""
+    """The word for experiments of a plan that pass; empty if their ends don't tell."""
     return "" if completes(plan) else (plan.headline or PASSING).passed
 
 
@@ -106,14 +106,14 @@ def _throttled(view: SessionView) -> str:
 
 
 async def _lines(view: SessionView, doing: Callable[[], str]) -> None:
-    """A plain line every few seconds."""
+    """Prints a line every few seconds."""
     while True:
         await asyncio.sleep(LINE_EVERY)
         warn(pulse_of(view, doing()).line())
 
 
 async def _live(view: SessionView, doing: Callable[[], str]) -> None:
-    """A bar that is redrawn in place."""
+    """Shows a bar that is redrawn in place."""
     with _bar() as bar:
         task = bar.add_task("", total=view.plan.record.planned, pulse="")
         try:

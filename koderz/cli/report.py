@@ -50,7 +50,7 @@ def report(
 
 
 def _latest(results: Path, limit: int, *, mixed: bool) -> Sequence[Run]:
-    """The newest that are of one kind with the very newest: real or simulated."""
+    """The newest runs that are of the same kind as the very newest: real or simulated."""
     from koderz.analysis.runs import load_run, run_paths
 
     found: list[Run] = []

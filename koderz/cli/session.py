@@ -1,4 +1,4 @@
-"""A session on the screen: what is about to happen, its progress, and its results."""
+"""A session on the screen: its header, its progress, and its results."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 
 class Account:
-    """What is told of a run in place of its success rates, and while it goes on."""
+    """The presentation of a run: its progress line and, in place of success rates, its results."""
 
     def begin(self, plan: Plan) -> None:
-        """The run is about to begin, or to go on."""
+        """Called before the run begins or continues."""
 
     def doing(self) -> str:
-        """What stands beside the figures of its progress."""
+        """Text to show beside the figures of the progress."""
         return ""
 
     def told(self, record: Record) -> str:  # noqa: ARG002
-        """The line that something that became durable is worth; empty for none."""
+        """A line to print for a new record; empty for none."""
         return ""
 
     def results(self, folder: Path) -> None:
-        """Prints what the run in a folder has come to."""
+        """Prints the results of the run in a folder."""
         raise NotImplementedError
 
 
 def account_of(mode: str) -> Account | None:
-    """That of runs of a mode; None where it is of success rates."""
+    """The account for runs of a mode; None if they are presented as success rates."""
     found: type[Account] | None = added("accounts", mode)
     return found() if found else None
 
@@ -52,12 +52,12 @@ class SessionScreen:
     """Shows a session."""
 
     def __init__(self, shown: Shown, figures: Callable[[Path], object] | None = None) -> None:
-        """`figures`: prints what the run in a folder has come to, in place of its success rates."""
+        """`figures` prints the results of the run in a folder in place of its success rates."""
         self._shown, self._figures = shown, figures
         self._account: Account | None = None
 
     def header(self, plan: Plan) -> None:
-        """What is about to happen."""
+        """Prints the run's id, tasks and model before it begins."""
         if self._shown.json or self._shown.quiet:
             return
         config = plan.record.config
@@ -78,7 +78,7 @@ class SessionScreen:
         say()
 
     def recorded(self, record: Record) -> None:
-        """Progress is looked at now and then; a line is drawn only where an account has one."""
+        """Prints the account's line for a record, if there is one."""
         if self._account and not self._shown.quiet and (line := self._account.told(record)):
             warn(line)
 
@@ -100,7 +100,7 @@ class SessionScreen:
             yield
 
     def results(self, session: Session) -> None:
-        """How a run ended: tables, then where it is saved and what to do next."""
+        """Prints the results of a run: tables, then where it is saved and what to do next."""
         summary = session.summary
         if not self._shown.json:
             self._tell(session)
@@ -141,7 +141,7 @@ class SessionScreen:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """`a`, `both a and b`, `a, b and c`."""
+    """Names joined as `a`, `both a and b`, or `a, b and c`."""
     if len(names) == 2:
         return f"both {names[0]} and {names[1]}" + (" modes" if tuple(names) == USUAL else "")
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
@@ -159,7 +159,7 @@ def _result_lines(summary: Summary) -> Iterator[str]:
 
 
 def _saved_lines(session: Session) -> Iterator[str]:
-    """Where the results are to be found, by the sinks that they go into."""
+    """Lines on where the results are saved, by sink."""
     run = session.summary.run_id
     fed = session.sinks.sinks if session.sinks else ()
     places = {
@@ -174,7 +174,7 @@ def _saved_lines(session: Session) -> Iterator[str]:
 
 
 def _arm_lines(summary: Summary) -> Iterator[str]:
-    """A line an arm; below two that are paired, what the second is better by."""
+    """A line an arm; below two paired arms, the gain of the second."""
     from koderz.analysis.measures import headline_measure, named_average
 
     pair = summary.comparison if len(summary.arms) == 2 else None
@@ -211,7 +211,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _row(name: str, summary: Summary, measure: Measure, *, titled: bool) -> tuple[str, str, str, str]:
-    """What an arm came to, in the columns of `_arm_lines`."""
+    """The result of an arm, in the columns of `_arm_lines`."""
     from koderz.analysis.measures import shown
 
     figures = summary.arms[name].summary
@@ -224,7 +224,7 @@ def _row(name: str, summary: Summary, measure: Measure, *, titled: bool) -> tupl
 
 
 def _known(value: float | None, form: str, unit: str = "") -> str:
-    """A dash, as wide, for the average of nothing."""
+    """A formatted average; a dash of the same width if there is none."""
     return f"{value:{form}}{unit}" if value is not None else "-".rjust(len(f"{0.0:{form}}{unit}"))
 
 
@@ -246,7 +246,7 @@ def _single_lines(summary: Summary) -> Iterator[str]:
 
 
 def _has_ended(summary: Summary) -> bool:
-    """Whether there is anything to show: of a run that was only handed over, there isn't."""
+    """Whether there are results to show; a run that was only submitted has none."""
     return summary.status != "detached" or any(arm.results for arm in summary.arms.values())
 
 
@@ -289,7 +289,7 @@ def _causes(figures: Figures) -> str:
 
 
 def next_steps(summary: Summary, run: str) -> Iterator[str]:
-    """What went otherwise than planned, and the command that fixes it."""
+    """Lines on what went wrong, each with the command that fixes it."""
     if summary.faults:
         first = summary.faults[0]
         where = f" ({first['frames'][-1]['file']}, line {first['frames'][-1]['line']})" if first.get("frames") else ""

@@ -122,7 +122,7 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
 
 
 def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Iterator[Block]:
-    """Grouped by cause, the commonest first; faults last, which are nobody's failure."""
+    """Failures grouped by cause, the commonest first; faults come last."""
     from koderz.analysis.blocks import Table, Text
     from tracker.records import Fault
 
@@ -160,7 +160,7 @@ def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: i
 
 
 def _show_spreads(run: AnyRun, found: Sequence[Outcome]) -> None:
-    """What the figures of these experiments were estimated from, where the report draws that."""
+    """Draws the distributions behind the figures of these experiments, if the report draws them."""
     from koderz.analysis.report.sections import Spreads, sections_of
     from koderz.analysis.report.strips import strips
     from koderz.cli.tables import print_blocks
@@ -176,7 +176,7 @@ def _show_spreads(run: AnyRun, found: Sequence[Outcome]) -> None:
 
 
 def _print_artifact(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, name: str) -> None:
-    """The artifact of that name of the last attempt that has one. KoderzError where none has."""
+    """Prints the artifact of that name from the last attempt that has one. Raises KoderzError if none has."""
     from tracker.blobs import read_data
 
     attempts = [each for outcome in found for each in _only(experiments.story(outcome), attempt).attempts]

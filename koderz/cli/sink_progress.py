@@ -1,4 +1,4 @@
-"""Shows how the sinks catch up with a run."""
+"""The progress of sinks that catch up with a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROMPT = 15.0  # seconds after which the prompt comes back, even if the memory 
 
 
 def catch_up_session(session: Session, *, quiet: bool, wait: bool) -> None:
-    """Waits for the memory store of a session that is over, with `wait` for all its sinks; the rest goes on alone.
+    """Waits for the memory store after a session, or with `wait` for all its sinks; the rest goes on alone.
 
     With `wait` there is progress. A sink that stays behind is a warning. Ctrl-C leaves the rest to `koderz sync`: the
     run itself is done, so that is no failure.
@@ -49,7 +49,7 @@ def catch_up_session(session: Session, *, quiet: bool, wait: bool) -> None:
 
 
 def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, wait: bool) -> None:
-    """Brings their sinks level with runs that are over, as `catch_up_session` does for one.
+    """Brings the sinks of finished runs up to date, as `catch_up_session` does for one run.
 
     A sink that stays behind is one warning, and isn't waited for again.
     """
@@ -66,13 +66,13 @@ def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, w
 
 
 def _waited_for(work: Sequence[Backlog], choice: Choice, *, quiet: bool) -> list[Synced]:
-    """What stays behind."""
+    """Waits for the work; returns the results of sinks that stay behind."""
     with _counting(len(work), quiet=quiet) as showing_next:
         return [synced for synced in sync_runs(work, choice, showing_next) if synced.state == "behind"]
 
 
 def _left(work: Sequence[Backlog], choice: Choice, *, quiet: bool) -> list[Synced]:
-    """Leaves the work to the background but for what is quick: what of that stays behind."""
+    """Leaves the slow work to the background; returns the results of quick sinks that stay behind."""
     until = time.monotonic() + _PROMPT
     submissions = leave_runs(work, choice)
     behind = [
@@ -87,7 +87,7 @@ def _left(work: Sequence[Backlog], choice: Choice, *, quiet: bool) -> list[Synce
 
 @contextmanager
 def _counting(total: int, *, quiet: bool) -> Iterator[Callable[[str], AbstractContextManager[Watch]]]:
-    """One progress for all runs, which says at which of them it is."""
+    """One progress display for all runs, which shows the current one."""
     at = 0
 
     def title() -> str:
@@ -105,7 +105,7 @@ def _counting(total: int, *, quiet: bool) -> Iterator[Callable[[str], AbstractCo
 
 @contextmanager
 def showing(*, quiet: bool, title: Callable[[], str] = lambda: "sinks") -> Iterator[Watch]:
-    """What draws progress when it is given the sinks' statuses: bars, or a line now and then."""
+    """A display of the sinks' progress, to be called with their statuses: bars, or a line now and then."""
     if quiet:
         yield lambda _: None
     elif is_live():
@@ -116,7 +116,7 @@ def showing(*, quiet: bool, title: Callable[[], str] = lambda: "sinks") -> Itera
 
 
 class _Lines:
-    """A plain line after a second, and then one for each change, every few seconds at most."""
+    """Prints a line after a second, then one for each change, every few seconds at most."""
 
     def __init__(self, title: Callable[[], str]) -> None:
         self._title = title

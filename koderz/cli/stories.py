@@ -1,4 +1,4 @@
-"""An experiment told in a terminal, afterwards or as it happens: prompt, reply, program, verdict, what changed."""
+"""The story of an experiment in a terminal: prompts, replies, programs, verdicts and changes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _DIFF_COLOURS = {"+": _GREEN, "-": _RED, "@": _CYAN}
 
 
 def tell(story: Story, run: str) -> None:
-    """Prints it. Whatever a model wrote is made plain first, then coloured, and that on a terminal only."""
+    """Prints a story. Text of models is made safe first, then coloured on a terminal."""
     for line in _lines(story, run):
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 class StoryPrinter:
-    """An observer that tells the whole story."""
+    """An observer that prints the whole story as it happens."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._say = (lambda _text="": None) if quiet else say
@@ -42,7 +42,7 @@ class StoryPrinter:
         return nullcontext()
 
     def recorded(self, record: Record) -> None:
-        """One step of the story."""
+        """Prints one step of the story."""
         if isinstance(record, Call):
             self._tell_call(record)
         elif isinstance(record, Attempt):
@@ -96,7 +96,7 @@ def _lines(story: Story, run: str) -> Iterator[str]:
 
 
 def _tree(calls: Sequence[Call]) -> Iterator[str]:
-    """Who asked whom: each call below the one whose code asked for it."""
+    """The tree of calls: each call below the one whose code made it."""
     yield _rule("the recursion")
     below: dict[int | None, list[Call]] = {}
     for call in calls:

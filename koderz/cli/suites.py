@@ -1,4 +1,4 @@
-"""`koderz suites`: which suites there are, where their datasets lie, and their rows as files."""
+"""`koderz suites`: lists suites, registers their datasets, and exports their rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_A_SUITE = ("suite", "dataset", "seed")
 
 
 class OfSuite(PanelCommand):
-    """A command whose first argument is the suite whose options it has."""
+    """A command whose first argument names the suite whose options it has."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, ["--suite", *args] if args and not args[0].startswith("-") else args)
@@ -93,5 +93,5 @@ def export(
 
 
 def _about(load: Any) -> str:
-    """The first line of what its function says of itself."""
+    """The first line of the docstring of a suite's function."""
     return (inspect.getdoc(load) or "").partition("\n")[0]

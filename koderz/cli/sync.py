@@ -1,4 +1,4 @@
-"""`koderz sync`: sinks are brought up to date from the journals."""
+"""`koderz sync`: brings sinks up to date from the journals."""
 
 from __future__ import annotations
 

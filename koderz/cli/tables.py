@@ -1,4 +1,4 @@
-"""Tables and sentences on a terminal: folded between words, and with fewer columns where it is narrow.
+"""Tables and sentences on a terminal: folded between words, with fewer columns if it is narrow.
 
 Where standard output is no terminal, nothing is folded, cut or left out, so that `grep`, `awk` and a log get all of it.
 """
@@ -24,12 +24,12 @@ _COMMAND = re.compile(r"(?<=: )koderz .+$")
 
 
 def print_blocks(blocks: Iterable[Block]) -> None:
-    """Prints them, as wide as the terminal. An empty line stands around tables with a rule and before headings."""
+    """Prints blocks as wide as the terminal, with empty lines around ruled tables and before headings."""
     say_all(_lines(blocks, terminal_width()))
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that results go to, or what COLUMNS says instead; None where they go elsewhere."""
+    """The columns of the terminal that results go to, or COLUMNS; None if the output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -50,7 +50,7 @@ def _is_close(block: Block) -> bool:
 
 
 def _sentence_lines(text: str, width: int | None) -> Iterator[str]:
-    """The text, folded with what goes on indented. A command at its end stays in one piece, to be copied."""
+    """The text folded into lines with indentation. A command at its end stays in one piece, to be copied."""
     if width is None or _width(text) <= width:
         yield text
         return
@@ -76,18 +76,18 @@ class _Column:
         self.width = max(_width(line) for cell in (self.head, *self.cells) for line in cell.split("\n"))
 
     def least(self, whole: int, *, tall: bool) -> int:
-        """The width in which words of up to so many characters stay whole, and a head has two lines unless `tall`."""
+        """The width at which words of up to `whole` characters stay whole, and a head has two lines unless `tall`."""
         bodies = self.cells if self.right and whole > _WHOLE[-1] else _words(self.cells, whole)
         heads = _words([self.head], whole) if tall else _halves(self.head)
         return max(map(_width, chain(bodies, heads)), default=0)
 
     def same(self, *, ruled: bool) -> str:
-        """What stands in each row; empty where rows differ, or only one says something."""
+        """The text that all rows share; empty if rows differ or only one has text."""
         values = [cell for cell in self.cells if ruled or cell]
         return values[0] if len(values) > 1 and len({*values}) == 1 else ""
 
     def above(self, other: _Column) -> _Column:
-        """The two as one column, the other's cells on a second line."""
+        """The two columns as one, the other's cells on a second line."""
 
         def both(first: str, second: str) -> str:
             return first + (" · " if "\n" in first else "\n  ") + second if second else first
@@ -96,14 +96,14 @@ class _Column:
 
 
 def _halves(text: str) -> tuple[str, str]:
-    """The text on two lines that are as short as can be."""
+    """The text on two lines that are as short as possible."""
     words = text.split()
     splits = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, len(words) + 1)]
     return min(splits, key=lambda lines: max(map(_width, lines)), default=("", ""))
 
 
 def _words(texts: Iterable[str], whole: int) -> set[str]:
-    """What lines may not end within."""
+    """The words that lines may not break."""
     words = {word for text in texts for word in text.split()}
     long = {word for word in words if len(word) > whole}
     return (words - long).union(*({piece[: _WHOLE[0]] for piece in _JOINT.split(word)} for word in long))
@@ -137,7 +137,7 @@ def _columns(table: Table) -> list[_Column]:
 
 
 def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence[str]) -> tuple[Sequence[_Column], str]:
-    """The columns that there is room for, with widths that fit, and what stands between them.
+    """The columns that fit, with their widths, and the gap between them.
 
     What is the same in each row goes first. Other columns go before gaps get narrower, and both before a word is
     broken.
@@ -169,7 +169,7 @@ def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence
 
 
 def _alike(columns: Sequence[_Column], table: Table) -> Sequence[_Column]:
-    """The columns with the same in each row that may go for that, the first one first: texts, and what is optional."""
+    """The columns with equal rows that may be left out, in order: texts, and optional ones."""
     order = {head: number for number, head in enumerate(table.optional)}
     found = [
         column
@@ -180,7 +180,7 @@ def _alike(columns: Sequence[_Column], table: Table) -> Sequence[_Column]:
 
 
 def _without(columns: Sequence[_Column], head: str, under: str | None) -> Sequence[_Column]:
-    """The columns without that of a head, whose cells may move under those of another one."""
+    """The columns without the one of a head; its cells may move below those of another."""
     gone = next((column for column in columns if column.head == head), None)
     others = [column for column in columns if column.head != head]
     if gone is None or under is None:
@@ -199,7 +199,7 @@ def _narrowed(columns: Sequence[_Column], whole: int, *, tall: bool) -> Sequence
 
 
 def _share_out(columns: Sequence[_Column], room: int) -> None:
-    """Makes columns as wide as they want to be or can: numbers first, then texts, the one that wants least first."""
+    """Gives columns the width that they want or can have: numbers first, then texts, the narrowest first."""
     spare = max(0, room - sum(column.floor for column in columns))
     by_want = sorted(columns, key=lambda column: (not column.right, column.width - column.floor))
     for number, column in enumerate(by_want):
@@ -226,7 +226,7 @@ def _padded(cell: str, column: _Column) -> str:
 
 
 def _folded(text: str, width: int) -> list[str]:
-    """Lines of at most so many columns. A word that is longer than that ends one after a joint, or anywhere."""
+    """Lines of at most `width` columns. A longer word is broken after a joint, or anywhere."""
     if _width(text) <= width:
         return [text]
     lines = [""]
@@ -244,7 +244,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """Columns that a terminal takes for it."""
+    """The columns that the text takes on a terminal."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

@@ -1,4 +1,4 @@
-"""`koderz benchmark watch`: a run as its journal tells it, and as Modal does, from another terminal."""
+"""`koderz benchmark watch`: follows a run from another terminal, by its journal and on Modal."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def watch(
 
 
 async def _watch(results: Path, name: str, every: float | None, *, detailed: bool) -> None:
-    """Shows the run until nobody works on it any more, here or at Modal."""
+    """Shows the run until nobody works on it any more, here or on Modal."""
     folder = await find_anywhere(results, name, os.environ)
     plan = read_plan(folder)
     steps = Audience(plan)
@@ -77,7 +77,7 @@ async def _watch(results: Path, name: str, every: float | None, *, detailed: boo
 
 
 async def _look(remote: RemoteView, follower: Follower) -> bool:
-    """Has the follower hear what is new at Modal; whether more may come."""
+    """Passes new lines from Modal to the follower; returns whether more may come."""
     busy = await remote.is_busy()
     async for line in remote.new_lines():
         follower.add(line)
@@ -85,7 +85,7 @@ async def _look(remote: RemoteView, follower: Follower) -> bool:
 
 
 class Audience:
-    """A line for all that a follower hears of within experiments."""
+    """Prints a line for each step within experiments that a follower reports."""
 
     def __init__(self, plan: Plan) -> None:
         self._heard: list[tuple[str, str]] = []  # experiment, and what is said of it
@@ -100,7 +100,7 @@ class Audience:
             self._heard.append((experiment, said))
 
     async def tell(self, remote: RemoteView | None) -> None:
-        """Prints what was heard since the last time. `remote` knows the pages that the journal doesn't."""
+        """Prints the new steps. `remote` knows the pages of calls that the journal lacks."""
         for experiment, said in self._heard:
             if remote and not self._pages.get(experiment):
                 self._pages[experiment] = await remote.page(experiment)
@@ -109,7 +109,7 @@ class Audience:
 
 
 def _remote(folder: Path, plan: Plan) -> RemoteView | None:
-    """The run as its engine has it, if that is elsewhere and known here."""
+    """The run on its engine, if that is remote and known here."""
     with suppress(KoderzError):
         if view := traits_of(str(plan.config.get("engine") or "local")).view:
             return view(folder, plan.config, os.environ)

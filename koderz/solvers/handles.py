@@ -1,4 +1,4 @@
-"""How a solver reaches the world: what each handle that it may name in its signature does."""
+"""The handles that a solver may name in its signature, by which it reaches models, judge and task."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ HANDLES = NEEDED | {"task", "ask", "judge", "grade", "once", "rng", "prompts", "
 """Every name by which a solver's signature may ask for a handle."""
 
 Rerun = bool | Callable[[Any], Any]
-"""Whether `once` runs its function in a replay too; or what it runs in its place, given the recorded value."""
+"""Whether `once` runs its function in a replay too; or a function to run instead, given the recorded value."""
 
 
 class AskHandle(Protocol):
-    """How a solver asks a model, see `Handles.ask`."""
+    """Asks a model, see `Handles.ask`."""
 
     async def __call__(
         self,
@@ -44,19 +44,19 @@ class AskHandle(Protocol):
 
 
 class JudgeHandle(Protocol):
-    """How a solver has an answer judged, see `Handles.judge`."""
+    """Judges an answer, see `Handles.judge`."""
 
     async def __call__(self, task: Task, answer: Reply | str) -> Verdict: ...
 
 
 class GradeHandle(Protocol):
-    """How a solver scores one of many items, see `Handles.grade`."""
+    """Records the score of one of many items, see `Handles.grade`."""
 
     async def __call__(self, item: str, score: float, **metrics: float | str) -> float: ...
 
 
 class ExclusiveHandle(Protocol):
-    """How a solver measures: within `async with exclusive() as core`, nothing else is measured on the machine.
+    """Reserves the machine: within `async with exclusive() as core`, nothing else is measured on it.
 
     `core` is the one that koderz keeps off, to be given to what is measured; None where the machine has but one.
     """
@@ -65,7 +65,7 @@ class ExclusiveHandle(Protocol):
 
 
 class OnceHandle(Protocol):
-    """How a solver makes something that can't be made again, see `Handles.once`."""
+    """Makes a result that can't be made again, and records it, see `Handles.once`."""
 
     async def __call__(self, name: str, fn: Callable[[], Any], *, rerun: Rerun = False) -> Any: ...
 
@@ -81,18 +81,18 @@ class LongText(Protocol):
 
 
 class LongContextHandle(Protocol):
-    """The text that a task is about, made when it is first asked for, and dropped when the experiment ends."""
+    """The text that a task is about, made on first use and dropped when the experiment ends."""
 
     async def read(self) -> LongText:
         """The text itself."""
         ...
 
     async def facts(self) -> dict[str, Any]:
-        """For the record: `digest`, `characters`, `tokens` of what the benchmark itself sends, `tokenizer`, …"""
+        """Facts for the record: `digest`, `characters`, `tokens` that the benchmark itself sends, `tokenizer`, …"""
         ...
 
     def part(self, of: str = "context", start: int = 0, end: int | None = None) -> dict[str, Any]:
-        """Part of a message that stands for characters of the `context`, the `question` or the whole `input`.
+        """A message part that stands for characters of the `context`, the `question` or the whole `input`.
 
         It is recorded as it is; the text takes its place when the message is sent.
         """
@@ -100,51 +100,51 @@ class LongContextHandle(Protocol):
 
 
 class WorkspaceHandle(Protocol):
-    """A repository to work in. What is done there is recorded; a replay is handed the same without doing it.
+    """A repository to work in. All work is recorded; a replay returns the records without doing it again.
 
     The results hold `output` and `status`, 0 where it went well, and `cause`, the limit that a command was ended for.
     """
 
     @property
     def workdir(self) -> str:
-        """Where commands see the repository."""
+        """The path of the repository as commands see it."""
         ...
 
     @property
     def seconds_left(self) -> float:
-        """Of the time that the agent has."""
+        """The seconds that the agent has left."""
         ...
 
     async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
-        """Runs a line by bash."""
+        """Runs a line in bash."""
         ...
 
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
-        """Replaces the one place of a file that reads `old`; with no `old`, writes the file."""
+        """Replaces the only occurrence of `old` in a file; with no `old`, writes the file."""
         ...
 
     async def agent(self, launch: Callable[[], Launch]) -> dict[str, Any]:
-        """Runs an agent for as long as it has time. Raises the fault that left it without answers.
+        """Runs an agent until its time is up. Raises the fault that left it without answers.
 
         Its result also has `reused`, the replies that were on record, and what its bridge tells.
         """
         ...
 
     async def solve(self) -> dict[str, Any]:
-        """Does what the task's own solution does. Raises Fault where it has none."""
+        """Applies the task's own solution. Raises Fault if there is none."""
         ...
 
     async def diff(self) -> dict[str, Any]:
-        """What was changed: `{diff, too_large}`, and the `error` for which no diff can be taken, if there is one."""
+        """The changes so far: `{diff, too_large}`, and the `error` if no diff can be taken."""
         ...
 
 
 class RecallHandle(Protocol):
-    """How a solver asks for lessons: short texts, none where memory is off or has nothing to say."""
+    """Looks up lessons: short texts, none if memory is off or has none."""
 
     async def __call__(self, verdict: Verdict) -> Sequence[str]: ...
 
 
 async def no_recall(verdict: Verdict) -> Sequence[str]:  # noqa: ARG001 it is a RecallHandle
-    """What a solver gets where memory is off: nothing, and nothing is put on record."""
+    """Returns no lessons and records nothing; used if memory is off."""
     return ()

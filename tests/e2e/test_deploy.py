@@ -52,7 +52,7 @@ def test_pod_has_only_the_rights_it_needs() -> None:
         assert {"cpu", "memory"} <= one["resources"]["limits"].keys()
 
 
-def test_manager_listens_on_the_pods_loopback_and_is_probed_by_commands() -> None:
+def test_manager_is_on_the_pods_loopback_and_probed_by_commands() -> None:
     manager = container("wasm-manager")
     assert manager["command"][manager["command"].index("--host") + 1] == "127.0.0.1"
     assert "ports" not in manager

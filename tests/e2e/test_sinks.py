@@ -520,7 +520,7 @@ def holding() -> Iterator[tuple[str, list[socket.socket]]]:
 
 
 @pytest.mark.slow
-def test_unresponsive_server_leaves_the_prompt_free_and_the_sink_behind(koderz: Shell) -> None:
+def test_unresponsive_server_leaves_the_prompt_free(koderz: Shell) -> None:
     with holding() as (address, held):
         env = {
             "KODERZ_SINKS": "json,mlflow,memory",

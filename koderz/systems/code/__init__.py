@@ -1,4 +1,4 @@
-"""Suites whose answers are Python programs."""
+"""The system `code`: suites whose answers are Python programs."""
 
 from __future__ import annotations
 

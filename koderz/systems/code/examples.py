@@ -1,4 +1,4 @@
-"""The examples in a task's own prompt, as tests: what a solver may see when the tests stay hidden.
+"""Tests made from the examples in a task's own prompt, for solvers from which the real tests are hidden.
 
 Taken are only those that are written out as a call with its result: doctests, `f(1) => 2` with any of the usual
 arrows, `f(1) should return 2`, `For x = 1 the output should be 2`, `Input: x = 1` above `Output: 2`, and asserts
@@ -27,7 +27,7 @@ _AROUND = frozenset({"abs", "list", "round", "set", "sorted", "tuple"})  # what 
 
 
 class _Told(NamedTuple):
-    """What the prompt says of its function."""
+    """The prompt's text about its function."""
 
     entry_point: str
     parameters: Sequence[str]
@@ -47,7 +47,7 @@ def examples_test(prompt: str, entry_point: str) -> str | None:
 
 
 def _read(prompt: str, entry_point: str) -> _Told:
-    """The docstring of the function, or of the prompt, or else the prompt as it is."""
+    """The prompt's text: the docstring of the function, or of the prompt, or else the prompt as it is."""
     try:
         tree = parse(prompt)
     except SyntaxError:
@@ -60,7 +60,7 @@ def _read(prompt: str, entry_point: str) -> _Told:
 
 
 def _docstring(prompt: str, body: Iterable[ast.stmt]) -> str:
-    r"""The first text among the statements, between its quotes: a `\n` in an example is meant as it is written."""
+    r"""The first text among the statements as written between its quotes, with escapes left as they are."""
     for statement in body:
         match statement:
             case ast.Expr(ast.Constant(str())):
@@ -70,7 +70,7 @@ def _docstring(prompt: str, body: Iterable[ast.stmt]) -> str:
 
 
 def _asserts(told: _Told) -> tuple[list[str], list[str]]:
-    """The code that ends the text, if it has asserts: what comes before them, and the asserts."""
+    """The asserts in code at the end of the text, and the code before them."""
     lines = told.text.splitlines()
     for start, line in enumerate(lines):
         if line and not line[0].isspace() and any(later.startswith("assert") for later in lines[start:]):
@@ -94,7 +94,7 @@ def _examples(told: _Told) -> Iterator[tuple[str, str]]:
 
 
 def _offers(told: _Told, line: str, following: str) -> Iterator[tuple[str, str]]:
-    """What the line, or it and the next, may say of a call and its result."""
+    """Possible calls with results in the line, or in it and the next."""
     text = _BULLET.sub("", line)
     call = _leading_call(text)
     rest = text[len(call) :].strip()
@@ -114,7 +114,7 @@ def _is_formula(told: _Told) -> bool:
 
 
 def _leading_call(text: str) -> str:
-    """The call that the text begins with, or nothing."""
+    """The call at the beginning of the text; empty if there is none."""
     for end in (found.end() for found in re.finditer(r"\)", text)):
         match _module(text[:end]):
             case ast.Module([ast.Expr(ast.Call())]):
@@ -123,13 +123,13 @@ def _leading_call(text: str) -> str:
 
 
 def _is_call(told: _Told, source: str) -> bool:
-    """Whether it calls the function, and leans on nothing that isn't written there."""
+    """Whether the source calls the function and needs nothing that isn't in it."""
     names = {node.id for node in ast.walk(parse(source)) if isinstance(node, ast.Name)}
     return told.entry_point in names and names <= _AROUND | {told.entry_point}
 
 
 def _call_with(told: _Told, given: str) -> str:
-    """The call with arguments that are said by their names, or as they are; or nothing."""
+    """The call with the given arguments, named or as they are; empty if they can't be read."""
     match _module(f"_({given})"):
         case ast.Module([ast.Expr(ast.Call(_, arguments, keywords))]):
             by_name = {keyword.arg: keyword.value for keyword in keywords}
@@ -141,7 +141,7 @@ def _call_with(told: _Told, given: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """The value that the text states, perhaps with a remark after it; nothing where that isn't clear."""
+    """The value that the text states, with an optional remark after it; empty if unclear."""
     for stated in (text.strip().rstrip(".,;"), text.strip(), _REMARK.split(text.strip())[0]):
         match _module(_WORDS.get(stated, stated)):
             case ast.Module([ast.Expr(value)]) if _is_literal(value):

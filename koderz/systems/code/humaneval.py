@@ -1,4 +1,4 @@
-"""HumanEval, HumanEval+, and every file in their format.
+"""HumanEval, HumanEval+, and all files in their format.
 
 A row has `task_id`, `prompt`, `entry_point` and `test` (which defines `check(candidate)`), and mostly
 `canonical_solution`. Source: Chen et al., "Evaluating large language models trained on code" (2021).
@@ -41,12 +41,12 @@ def humaneval_plus(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSu
 
 
 def read_humaneval(path: Path) -> tuple[CodeTask, ...]:
-    """Tasks of a file in HumanEval's format, in its order. Raises KoderzError naming the line that is off."""
+    """The tasks of a file in HumanEval's format, in its order. Raises KoderzError, which names the bad line."""
     return read_tasks(path, _task)
 
 
 def _task(row: Row, *, sound: str = "") -> CodeTask:
-    """The task of a row; `sound` is its test where that needn't be looked into."""
+    """The task of a row; `sound` is its test if that is known to be sound."""
     prompt, entry_point = row.text("prompt"), row.text("entry_point")
     reference = row.text("canonical_solution", "")
     test = sound or plus_test(row, entry_point, reference and prompt + reference, oracles=HUMANEVAL_ORACLES)

@@ -1,4 +1,4 @@
-"""Lessons: what a program failed with, and what the one that passed did otherwise. No line of either is in them."""
+"""Lessons: the failure of a program, and the difference of the one that passed. No line of either is quoted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STRUCTURES = {
 
 
 def lesson_of(task_id: str, verdicts: Sequence[Verdict]) -> Lesson | None:
-    """What the attempts at a task teach; None where the first passed, or the last didn't."""
+    """The lesson of the attempts at a task; None if the first passed, or the last didn't."""
     if len(verdicts) < 2 or not verdicts[-1].passed:
         return None
     failed, passed = verdicts[-2:]
@@ -38,7 +38,7 @@ def lesson_of(task_id: str, verdicts: Sequence[Verdict]) -> Lesson | None:
 
 
 def _changes(before: str, after: str) -> str:
-    """In what a program differs from the one before it, in words: no line of either is quoted."""
+    """The differences between two programs in words, without quoting a line of either."""
     lines = list(difflib.unified_diff(before.splitlines()[:2000], after.splitlines()[:2000], lineterm="", n=0))[2:]
     written, taken_out = (sum(line.startswith(sign) for line in lines) for sign in "+-")
     told = [_counted(written, "written anew") if written or not taken_out else _counted(taken_out, "taken out")]
@@ -57,7 +57,7 @@ def _counted(lines: int, what: str) -> str:
 
 
 def _traits(program: str) -> set[str] | None:
-    """What a program uses: modules, built-in functions, methods and structures, but none of its own names."""
+    """The modules, built-in functions, methods and structures that a program uses, without its own names."""
     if not program or len(program) > _LARGEST:
         return None
     try:

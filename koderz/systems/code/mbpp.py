@@ -1,4 +1,4 @@
-"""MBPP and MBPP+: a sentence and a few asserts, to be met by one function.
+"""MBPP and MBPP+: a sentence and a few asserts, to be satisfied by one function.
 
 `mbpp` takes every row of `mbpp.jsonl` or `sanitized-mbpp.json`, in its order; tasks 11 to 510 are what the paper
 evaluates on. The asserts of `test_list` are shown to the model, as the paper does, and judge it;
@@ -46,7 +46,7 @@ _TYPED: Mapping[str, str] = {
     "[float(call[0]), complex(call[1])]": "124",
     "[complex(call[0])]": "252",
 }
-"""What becomes of the arguments of one `call` that JSON has no types for → the tasks of MBPP+.
+"""Conversions of arguments of one `call` that JSON has no types for → the tasks of MBPP+.
 
 These are the tasks that EvalPlus does it for (evalplus/data/mbpp.py, v0.3.1), and its leaderboard rests on that: the
 asserts of 98, 104, 140 and 145 show tuples too, but there programs are called with lists.
@@ -111,7 +111,7 @@ def _task_id(row: Row) -> str:
 
 
 def _asserts(row: Row) -> list[str]:
-    """The tests, each on one line."""
+    """The asserts of a row, each on one line."""
     lines = []
     for number, text in enumerate(row.texts("test_list"), 1):
         tree = as_python(row, f"test_list[{number}]", text.strip())
@@ -122,7 +122,7 @@ def _asserts(row: Row) -> list[str]:
 
 
 def _entry_point(row: Row, asserts: Iterable[str], code: ast.Module) -> str:
-    """What the asserts call of the reference; of several, functions before classes, and the last of them."""
+    """The reference's function that the asserts call; of several, functions before classes, and the last one."""
     called = uses(descendants(parse("\n".join(asserts)))).calls
     defining = [each for each in statements(code) if not isinstance(each.node, IMPORTS)]
     defining.sort(key=lambda each: isinstance(each.node, FUNCTIONS))
@@ -133,7 +133,7 @@ def _entry_point(row: Row, asserts: Iterable[str], code: ast.Module) -> str:
 
 
 def _setup(row: Row, asserts: Iterable[str], entry_point: str, code: ast.Module) -> str:
-    """What comes before the asserts: imports, the row's own code, and what both lean on of the reference.
+    """The code before the asserts: imports, the row's own code, and the parts of the reference that both need.
 
     The authors run all in one namespace, so a test may build its input of a class that only the answer is known
     to define. It is shown with the tests; no model could guess it.
@@ -155,14 +155,14 @@ def _lent(row: Row, missing: set[str], code: Sequence[Statement]) -> list[str]:
 
 
 def _test(setup: str, asserts: Iterable[str], entry_point: str) -> str:
-    """The candidate goes by the name that the asserts call; it may itself be `check`."""
+    """The test with the candidate under the name that the asserts call, which may itself be `check`."""
     head = f"{setup}\n\n\n" if setup else ""
     body = "".join(f"    {line}\n" for line in asserts)
     return f"{head}def check({entry_point}):\n{body}"
 
 
 def _docstring(text: str) -> str:
-    """A text as a docstring that reads as it is, raw where it has backslashes."""
+    """A text as a docstring that reads the same, raw if it has backslashes."""
     quotes = "'''" if '"""' in text else '"""'
     if quotes in text:
         return "\n".join(f"# {line}" for line in text.splitlines()) + "\n"

@@ -1,4 +1,4 @@
-"""EvalPlus' rows as `check(candidate)` tests: thousands of inputs, and the reference to say what is right.
+"""EvalPlus' rows as `check(candidate)` tests: thousands of inputs, with the reference's results to compare.
 
 In its releases a row has `base_input`, `plus_input` and `atol`. In its Hugging Face exports `test` holds all of
 that as code that needs numpy: what is taken over are the inputs and the tolerance. Either way the test made here
@@ -40,7 +40,7 @@ _OF_MBPP: Mapping[str, str] = {
     "is_digit_distance": "digit_distance_nums",
 }
 MBPP_ORACLES: Mapping[str, str] = {name: oracle for oracle, names in _OF_MBPP.items() for name in names.split()}
-"""Entry points of the tasks that aren't judged by equality → the function of the oracle that judges them."""
+"""Entry points of the tasks that aren't judged by equality → the oracle's function that judges them."""
 
 _TEST = Template("""\
 $oracle
@@ -70,7 +70,7 @@ _DATA = re.compile(r"^(?P<indent>[ \t]*)(?P<name>inputs|results) = (?P<value>\[.
 
 
 class _Judged(NamedTuple):
-    """What a row is judged by, as expressions in the test."""
+    """The parts of a row's test, as expressions."""
 
     inputs: str
     tolerance: float
@@ -80,7 +80,7 @@ class _Judged(NamedTuple):
 def plus_test(
     row: Row, entry_point: str, program: str, *, oracles: Mapping[str, str], restored: str = "call"
 ) -> str | None:
-    """The source of a test; None for a row that isn't EvalPlus'. `program` is the reference, whole.
+    """The source of a test; None for a row of another format. `program` is the whole reference.
 
     `restored` is the expression that gives a release's inputs, those of one `call`, the types JSON doesn't know.
     Raises KoderzError for a row that nothing can be judged by.
@@ -114,12 +114,12 @@ def _released(row: Row, restored: str) -> _Judged:
 
 
 def _calls(row: Row, name: str) -> list[list[Any]]:
-    """The inputs in a field. The release of MBPP+ has `{}` where there are none."""
+    """The inputs in a field. The release of MBPP+ has `{}` for none."""
     return [] if row.fields.get(name) == {} else row.lists(name)
 
 
 def _exported(row: Row) -> _Judged | None:
-    """None for a test of another form."""
+    """The parts of an exported test; None for a test of another form."""
     test = row.text("test", "")
     inputs = next((found["value"] for found in _DATA.finditer(test) if found["name"] == "inputs"), None)
     if inputs is None:
@@ -133,7 +133,7 @@ def _exported(row: Row) -> _Judged | None:
 
 
 def _tolerance(loop: ast.For) -> float | None:
-    """Of `assertion(…, atol)` or `assert … <= atol`."""
+    """The tolerance in `assertion(…, atol)` or `assert … <= atol`."""
     match loop.body:
         case [ast.Expr(ast.Call(ast.Name("assertion"), [*_, ast.Constant(float() | int() as tolerance)]))]:
             return tolerance
@@ -143,7 +143,7 @@ def _tolerance(loop: ast.For) -> float | None:
 
 
 def _named(inputs: str) -> str:
-    """The literal with a value for the names that `repr` writes for floats beyond numbers."""
+    """The literal with values for the names that `repr` writes for infinite floats and NaN."""
     return f"(lambda inf, nan: {inputs})(math.inf, math.nan)"
 
 

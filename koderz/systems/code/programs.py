@@ -45,12 +45,12 @@ class CodeSuite:
 
     @property
     def limits(self) -> Judging:
-        """How answers are judged."""
+        """The limits under which answers are judged."""
         return self.given.limits(self.usual)
 
     @property
     def options(self) -> CodeOptions:
-        """What the suite goes by, its own limits where the user has set none."""
+        """The suite's options, with its own limits if the user has set none."""
         return replace(self.given, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
 
     def messages(self, task: CodeTask, prompts: Prompts) -> tuple[Message, ...]:
@@ -58,7 +58,7 @@ class CodeSuite:
         return prompts.first_messages(task.values, cot=self.given.cot)
 
     def simulated(self, tasks: Sequence[CodeTask], seed: int, own: SimulatedOptions) -> SimulatedReplies:
-        """The simulated model that answers these tasks."""
+        """The simulated model for these tasks."""
         from koderz.systems.code.simulated import Simulated
 
         return Simulated(
@@ -74,7 +74,7 @@ class CodeSuite:
         return reference_program(task)
 
     async def judge(self, task: CodeTask, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
-        """Takes the program out of the answer and runs the task's tests on it."""
+        """Extracts the program from the answer and runs the task's tests on it."""
         from koderz.systems.code.extraction.limits import extract_within_limits
 
         text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
@@ -91,14 +91,14 @@ class CodeSuite:
     async def judge_program(
         self, task: CodeTask, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
     ) -> Verdict:
-        """Runs the task's tests on a whole program, as it is. `line_offset` lines before it aren't its author's."""
+        """Runs the task's tests on a whole program. Its first `line_offset` lines aren't its author's."""
         from koderz.systems.code.extraction.search import Extraction
 
         _, verdict = await self._run(task, Extraction(program, "", line_offset), sandbox, how)
         return verdict
 
     def lesson(self, task: CodeTask, verdicts: Sequence[Verdict]) -> Lesson | None:
-        """What the attempts at a task teach, for memory."""
+        """The lesson of the attempts at a task, for memory."""
         from koderz.systems.code.lessons import lesson_of
 
         return lesson_of(task.id, verdicts)
@@ -132,7 +132,7 @@ def _job(task: CodeTask, found: Extraction, test: str, how: Judging) -> Job:
 
 
 def _context(prompt: str) -> str:
-    """What tests may lean on of the prompt, its last function given a body if it has none; prose gives nothing."""
+    """The part of the prompt that tests may use, with a body for its last function if it has none."""
     for source in (prompt, f"{prompt.rstrip()}\n    pass\n"):
         with contextlib.suppress(SyntaxError):
             parse(source)
@@ -141,7 +141,7 @@ def _context(prompt: str) -> str:
 
 
 def _lacks(outcome: JobResult, entry_point: str) -> bool:
-    """Whether a program that was run doesn't define the function, or fails since it isn't there."""
+    """Whether a program that ran doesn't define the function, or failed for lack of it."""
     return outcome.cause == _UNDEFINED or f"name {entry_point!r} is not defined" in outcome.message
 
 
@@ -153,7 +153,7 @@ def _unusable(found: Extraction, task: CodeTask, finish: str) -> Verdict:
 
 
 async def _feedback(task: CodeTask, found: Extraction, outcome: JobResult, sandbox: Sandbox, how: Judging) -> str:
-    """What the solver may be told, which is less than the record holds unless tests are open to it."""
+    """The feedback for the solver, which is less than the record holds unless tests are open to it."""
     if how.feedback == "tests":
         return trimmed(outcome.message, FEEDBACK_CHARS)
     from koderz.systems.code.examples import examples_test

@@ -1,4 +1,4 @@
-"""Rows of task files made into tasks; what would spoil every verdict is found before anything is spent."""
+"""Tasks made from rows of task files; errors that would spoil every verdict are found before anything is spent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CodeTask = Task[Function]
 
 
 def read_tasks(path: Path, as_task: Callable[[Row], CodeTask]) -> tuple[CodeTask, ...]:
-    """The tasks of a file, in its order. Raises KoderzError naming the line that is off."""
+    """The tasks of a file, in its order. Raises KoderzError, which names the bad line."""
     tasks: dict[str, CodeTask] = {}
     for row in read_rows(path):
         task = as_task(row)
@@ -42,7 +42,7 @@ def read_tasks(path: Path, as_task: Callable[[Row], CodeTask]) -> tuple[CodeTask
 
 
 def program_task(row: Row, *, task_id: str, prompt: str, entry_point: str, test: str, reference: str) -> CodeTask:
-    """A task that asks for one function. KoderzError for an id or a name that can't be one."""
+    """A task that asks for one function. Raises KoderzError for an invalid id or name."""
     if not task_id.isprintable() or not task_id or len(task_id) > 200:
         raise row.error("the field 'task_id' has to be 1 to 200 printable characters")
     if not entry_point.isidentifier() or keyword.iskeyword(entry_point):
@@ -72,7 +72,7 @@ def reference_program(task: CodeTask) -> str:
 
 
 def as_python(row: Row, name: str, source: str) -> ast.Module:
-    """The syntax tree of what the field `name` holds. KoderzError where that isn't Python."""
+    """The syntax tree of the code in the field `name`. Raises KoderzError if it isn't Python."""
     try:
         return parse(source)
     except SyntaxError as error:

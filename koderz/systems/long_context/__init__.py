@@ -1,4 +1,4 @@
-"""Long texts and questions about them: RULER, OOLONG, BrowseComp-Plus."""
+"""The system `long_context`: long texts and questions about them in RULER, OOLONG and BrowseComp-Plus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OOLONG, BrowseComp-Plus and RULER planned together: a run for each, and the files that they are written into."""
+"""OOLONG, BrowseComp-Plus and RULER planned together: a run for each, and the files of their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from koderz.systems.long_context.published import ENDINGS
 from koderz.systems.long_context.results import SUMMARY, file_of
 
 SIDECAR = "http://localhost:8080"
-"""Where a WASM manager is looked for if no address is given."""
+"""The default address of a WASM manager."""
 
 KEYS = ("LLM_API_KEY", "OPENAI_API_KEY")
 NO_KEY = (
@@ -33,7 +33,7 @@ _PROBE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A benchmark, and the suite that has its tasks."""
+    """A benchmark, and the suite with its tasks."""
 
     name: str
     suite: str
@@ -57,7 +57,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What runs of several benchmarks have in common."""
+    """The common parameters of runs of several benchmarks."""
 
     model: str = "gpt-5"  # as it is given: the name that the server has for it
     max_depth: int = 3
@@ -70,7 +70,7 @@ class Wish:
 
     @property
     def configuration(self) -> dict[str, Any]:
-        """What the files say of it."""
+        """The parameters as the files state them."""
         at_once = {"max_concurrency": self.concurrency, "rlm_pool_size": self.pool_size}
         return {"max_tasks": self.max_tasks} | (at_once if self.pool_size is not None else {})
 
@@ -89,19 +89,19 @@ def with_key(api_key: str | None, environ: Mapping[str, str]) -> tuple[dict[str,
 
 
 def model_name(name: str, base_url: str | None) -> str:
-    """How koderz calls a model: at an address of its own any name is that server's, else OpenAI's unless it says."""
+    """The model's name in koderz: a name at an address of its own is that server's, else by default OpenAI's."""
     own = "/" in name and (name.partition("/")[0] in WIRE_FORMATS)
     return name if name == "simulated" or (own and not base_url) else f"openai/{name}"
 
 
 def sub_model(environ: Mapping[str, str], base_url: str | None) -> dict[str, str]:
-    """The setting of the model that answers sub-calls, as LLM_RECURSIVE_MODEL says."""
+    """The setting for the model that answers sub-calls, from LLM_RECURSIVE_MODEL."""
     named = environ.get("LLM_RECURSIVE_MODEL")
     return {"sub_model": model_name(named, base_url)} if named else {}
 
 
 async def sidecar(given: str | None, environ: Mapping[str, str]) -> str | None:
-    """The WASM manager to be used: the one that is named, else one that answers on this machine; None for none.
+    """The WASM manager: the given one, else one that answers on this machine; None for none.
 
     A variable that is set but empty says that there is none.
     """
@@ -126,7 +126,7 @@ async def plan_benchmarks(
     scope: Scope = OWN,
     trust_config: bool = False,
 ) -> dict[str, Plan]:
-    """The plans of a run for each benchmark. Nothing is created, nobody is asked. KoderzError for what doesn't fit.
+    """The plans of a run for each benchmark. Creates nothing and asks nobody. Raises KoderzError.
 
     `scope`: the options that have an effect; `trust_config`: whether koderz.toml is trusted.
     """
@@ -143,7 +143,7 @@ async def plan_benchmarks(
 
 
 def about(benchmark: str, runs: Mapping[str, str], wish: Wish) -> dict[str, Any]:
-    """What a plan says of the files that its run belongs to."""
+    """The plan's notes on the files that its run belongs to."""
     return {
         "benchmark": benchmark,
         "runs": dict(runs),
@@ -159,7 +159,7 @@ def about(benchmark: str, runs: Mapping[str, str], wish: Wish) -> dict[str, Any]
 def carry_out(
     plans: Sequence[Plan], environ: Mapping[str, str], observer: Observer | None = None
 ) -> AsyncIterator[Session]:
-    """Sessions of the runs that were laid down, one after the other. They have one model, and so one set of secrets."""
+    """Runs the planned benchmarks one after the other, as sessions with one model and so the same secrets."""
     first = plans[0]
     environ = {**environ, **secrets_in(first.settings)}
     results = first.settings.results
@@ -197,18 +197,18 @@ def _datasets(benchmark: Benchmark, folder: Path | None) -> dict[str, Path]:
 
 
 def _files(folder: Path) -> Path | None:
-    """The folder, or the only file in it; None where it holds none."""
+    """The folder, or the only file in it; None if it is empty."""
     files = [path for path in sorted(folder.rglob("*")) if path.name.endswith(ENDINGS)] if folder.is_dir() else []
     return files[0] if len(files) == 1 else folder if files else None
 
 
 def _require_used(given: Mapping[str, Any], plans: Iterable[Plan]) -> None:
-    """KoderzError for an option that none of the benchmarks has."""
+    """Raises KoderzError for an option that no chosen benchmark has."""
     used = {name for plan in plans for name in fields_in(plan.settings)}
     if unused := [name for name, value in given.items() if name not in used and value is not None]:
         raise KoderzError(f"{flag_of(unused[0])}: none of these benchmarks has such an option")
 
 
 def _filed(plan: Plan, files: Mapping[str, Any]) -> Plan:
-    """The plan, whose run is also written into these files."""
+    """The plan with the files that its run is written into."""
     return plan if files["output"] is None else documented(plan, "long-context", files)

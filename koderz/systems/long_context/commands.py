@@ -47,7 +47,7 @@ _TESTS: Mapping[str, tuple[str, Sequence[str]]] = {
         ),
     ),
 }
-"""What each benchmark tests, in the words of the runner whose screen this is."""
+"""The description of each benchmark's tests, in the words of the runner whose screen this is."""
 
 _TOLD = {
     "mode": "comparative: direct and rlm on the same tasks; zero-shot: direct alone. Default: --solver rlm.",
@@ -56,14 +56,14 @@ _TOLD = {
     "concurrency": "With --async: maximum tasks at work at once. Default: 5.",
     "pool_size": "With --async: maximum cells of code at once, and sessions made ahead. Default: 3.",
 }
-"""The help of settings that mean something else here than elsewhere."""
+"""The help of settings whose meaning differs here."""
 
 app = new_group("Benchmarks of long texts by recursive language models, whose code runs in WASM.")
 
 
 @app.callback()
 def group() -> None:
-    """A group has commands by name, also where it has one alone."""
+    """Makes this a group, which has commands by name even if it has only one."""
 
 
 def _own(help_text: str, metavar: str | None = None, *flags: str, **more: Any) -> Any:
@@ -122,7 +122,7 @@ def run(
 
 
 def _wish(front: Front, api_key: str | None, *, simulated: bool, is_async: bool) -> Wish:
-    """What is asked for: flags over variables over defaults."""
+    """The parameters of the runs: flags over variables over defaults."""
     from koderz.systems.long_context.benchmarks import Wish, model_name, sub_model, with_key
 
     given, environ = dict(front.given), os.environ
@@ -179,7 +179,7 @@ def _catch_up(front: Front, sessions: Sequence[Session]) -> None:
 
 
 class _Screen(SessionScreen):
-    """The screen of the runner that this front is like; progress and warnings are on standard error."""
+    """The screen of the runner that this command imitates; progress and warnings are on standard error."""
 
     def __init__(self, front: Front, wish: Wish, *, enable_logging: bool) -> None:
         super().__init__(front.shown)
@@ -192,7 +192,7 @@ class _Screen(SessionScreen):
             warn(said)
 
     def begin(self, runs: Mapping[str, str]) -> None:
-        """The header of all; `runs`: by the benchmarks' names."""
+        """Prints the header of all runs; `runs`: by the benchmarks' names."""
         wish, self._names = self._wish, {run: name for name, run in runs.items()}
         at_once = [("Max Concurrency", wish.concurrency), ("RLM Pool Size", wish.pool_size)]
         told = [("Model", wish.model), ("Max Depth", wish.max_depth), ("Max Tasks", wish.max_tasks)]
@@ -269,7 +269,7 @@ class _Screen(SessionScreen):
 
 
 def _place(wish: Wish) -> str:
-    """Where code runs."""
+    """The place where code runs."""
     from koderz.sandbox.wasm.image import missing_packages
 
     if manager := wish.settings.get("wasm_url"):

@@ -1,4 +1,4 @@
-"""One question about a text that a program holds: what `rlm.completion` asks, in an experiment of its own."""
+"""One question about a text that a program holds, for `rlm.completion`, in an experiment of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from koderz.types import Reply, Task, Verdict
 
 @dataclass(frozen=True)
 class Given:
-    """A recipe: the text is there."""
+    """A recipe for a text that is already in memory."""
 
     reading: Reading = field(repr=False)
     digest: str
@@ -26,18 +26,18 @@ class Given:
 
 
 class CompletionSuite(LongContextSuite):
-    """One task, and the answer to it, which nobody judges."""
+    """A suite of one task, whose answer is not judged."""
 
     answer = ""
 
     async def judge(self, task: Task[Recipe], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
-        """Passed: there is an answer."""
+        """A verdict that passes any answer."""
         self.answer = answer.text if isinstance(answer, Reply) else answer
         return Verdict("passed", detail="an answer that nobody judges", artifacts={"answer": self.answer})
 
 
 def completion(dataset: Path | None) -> CompletionSuite:  # noqa: ARG001
-    """A question about a text that a program holds, by rlm.completion: none that can be loaded.
+    """A suite that can't be loaded by name, only made by rlm.completion.
 
     Raises KoderzError.
     """

@@ -1,4 +1,4 @@
-"""A long text and a question about it: named by a digest in plans and records, made only while somebody works on it."""
+"""A long text and a question about it: named by a digest in plans and records, made only while it is used."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ REFERENCE = "reference"
 NEEDS = frozenset({"long_context", "session"})
 
 MODES: Mapping[str, tuple[str, ...]] = {"": ("rlm",), "zero-shot": ("direct",), "comparative": ("direct", "rlm")}
-"""What modes stand for in suites of long texts."""
+"""The solvers of modes in suites of long texts."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A text with what is asked about it. It is dropped once nobody works on it any more."""
+    """A text with its question. It is dropped when nobody uses it any more."""
 
     context: str
     question: str
@@ -44,37 +44,37 @@ class Reading:
 
     @property
     def input(self) -> str:
-        """What the benchmark itself sends."""
+        """The benchmark's own prompt."""
         return f"{self.context}{self.between}{self.question}"
 
 
 def in_characters(context: str, question: str, **more: Any) -> Reading:
-    """A text and a question, in tokens of chars/4. `more` goes into the record."""
+    """A text and a question, measured in tokens of chars/4. `more` goes into the record."""
     counter = Characters()
     return Reading(context, question, counter.count(f"{context}\n{question}"), counter.name, more=more)
 
 
 class Recipe(Protocol):
-    """The payload of a task: how its text is made, or where it lies."""
+    """The payload of a task: how its text is made, or where it is stored."""
 
     @property
     def digest(self) -> str:
-        """32 hex digits that change with what is made."""
+        """A digest of everything that the recipe makes, 32 hex digits."""
 
     def make(self) -> tuple[Reading, Any]:
-        """The text, and what belongs into the answer."""
+        """Makes the text, and the expected answer."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """The texts that are being worked on, each held once however many experiments are about it."""
+    """The texts in use, each in memory once however many experiments share it."""
 
     _held: WeakValueDictionary[str, Reading] = field(default_factory=WeakValueDictionary)
     _about: dict[str, tuple[str, Any]] = field(default_factory=dict)
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def read(self, recipe: Recipe) -> Reading:
-        """The text, made in a thread where nobody holds it."""
+        """The text, made in a thread if nobody holds it."""
         lock = self._locks.setdefault(recipe.digest, asyncio.Lock())
         async with lock:
             if held := self._held.get(recipe.digest):
@@ -85,31 +85,31 @@ class Library:
             return made
 
     async def about(self, recipe: Recipe) -> tuple[str, Any]:
-        """The question, and what belongs into the answer."""
+        """The question, and the expected answer."""
         if recipe.digest not in self._about:
             await self.read(recipe)
         return self._about[recipe.digest]
 
 
 class OpenContext:
-    """The text of one task for as long as an experiment is worked on: what solvers name `long_context`."""
+    """The text of one task during an experiment: the handle `long_context`."""
 
     def __init__(self, task: Task[Recipe], library: Library) -> None:
         self._task, self._library = task, library
         self._reading: Reading | None = None
 
     async def read(self) -> Reading:
-        """The text, made when it is first asked for, and held until the experiment ends."""
+        """The text, made on first use, and held until the experiment ends."""
         if self._reading is None:
             self._reading = await self._library.read(self._task.payload)
         return self._reading
 
     def close(self) -> None:
-        """Lets go of the text."""
+        """Drops the text."""
         self._reading = None
 
     async def facts(self) -> dict[str, Any]:
-        """What the record says of the text: its SHA-256, how long it is, and how it was made."""
+        """Facts on the text for the record: its SHA-256, its length, and how it was made."""
         reading = await self.read()
         sent = reading.input
         return {
@@ -121,18 +121,18 @@ class OpenContext:
         }
 
     def part(self, of: str = "context", start: int = 0, end: int | None = None) -> dict[str, Any]:
-        """Part of a message that stands for characters of the `context`, the `question` or the whole `input`."""
+        """A message part that stands for characters of the `context`, the `question` or the whole `input`."""
         return reference(self._task, of, start, end)
 
 
 def reference(task: Task[Recipe], of: str = "input", start: int = 0, end: int | None = None) -> dict[str, Any]:
-    """Part of a message that stands for characters of a task's text."""
+    """A message part that stands for characters of a task's text."""
     part = {"type": REFERENCE, "name": task.id, "digest": task.payload.digest, "of": of}
     return part | ({} if (start, end) == (0, None) else {"start": start, "end": end})
 
 
 class LongContextSuite:
-    """A suite whose tasks are questions about long texts, judged by what belongs into the answer."""
+    """A suite whose tasks are questions about long texts, judged against the expected answer."""
 
     words: tuple[str, ...] = ()
 
@@ -154,7 +154,7 @@ class LongContextSuite:
             self.export = export
 
     def messages(self, task: Task[Recipe], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
-        """What the benchmark itself sends, by reference."""
+        """The benchmark's own messages, by reference."""
         return ({"role": "user", "content": [reference(task)]},)
 
     @asynccontextmanager
@@ -167,7 +167,7 @@ class LongContextSuite:
 
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Sessions]:
-        """The sessions that code about texts runs in."""
+        """Opens the sessions in which code about texts runs."""
         from koderz.sandbox.wasm.opening import open_sessions
 
         async with open_sessions(settings, environ, logging.getLogger("koderz").warning) as sessions:
@@ -175,15 +175,15 @@ class LongContextSuite:
 
     @asynccontextmanager
     async def open_session(self, task: Task[Recipe], handles: Any, shared: Sessions) -> AsyncIterator[Sessions]:  # noqa: ARG002
-        """As many as a solver needs for a task."""
+        """The sessions for a task's solver, as many as it needs."""
         yield shared
 
     async def sent(self, task: Task[Recipe], messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages with the texts that they stand for."""
+        """The messages with references replaced by their texts."""
         return tuple([await self._told(task, message) for message in messages])
 
     async def judge(self, task: Task[Recipe], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
-        """The benchmark's own score; passed is a score of 1."""
+        """The benchmark's own score; a score of 1 passes."""
         reply = answer.text if isinstance(answer, Reply) else answer
         _, answers = await self.library.about(task.payload)
         score, metrics = self._score(task, answers, reply)
@@ -193,7 +193,7 @@ class LongContextSuite:
         return Verdict("failed", "answer", f"score {score:.4g}", score=score, metrics=measured, artifacts=kept)
 
     async def kept(self, task: Task[Recipe], reply: str) -> dict[str, Any]:
-        """What is on record beside a verdict: the question, the answer, and what was expected as JSON."""
+        """The record beside a verdict: the question, the answer, and the expected answer as JSON."""
         question, answers = await self.library.about(task.payload)
         expected = answers.get("answer") if isinstance(answers, Mapping) else getattr(answers, "answer", answers)
         return {"question": question, "answer": reply, "expected": json.dumps(expected)}
@@ -212,14 +212,14 @@ class LongContextSuite:
         return {**message, "content": "".join(texts)}
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
-        """What the simulated model replies: the less often right, the longer the text is."""
+        """A reply of the simulated model, less often right for longer texts."""
         if messages[0]["role"] == "system":  # it has a session, and sees no text
             return self._player.play(messages)
         return self._player.reply(messages, sampling)
 
 
 def recipe_digest(*parts: object) -> str:
-    """32 hex digits that change with any of the parts."""
+    """A digest of the parts, 32 hex digits."""
     return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

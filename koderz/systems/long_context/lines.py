@@ -1,4 +1,4 @@
-"""Lines of JSON that may be long: found once, read again when they are needed, never held."""
+"""Lines of JSON that may be long: located once, read again when needed, never kept in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from koderz.systems.long_context.contexts import Reading
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Where a line lies in a file."""
+    """The place of a line in a file."""
 
     path: Path
     number: int  # from 1
@@ -28,7 +28,7 @@ class Line:
     digest: str  # 32 hex digits
 
     def read(self) -> bytes:
-        """Raises Fault where it isn't what it was when the run began."""
+        """The line's bytes. Raises Fault if they have changed since the run began."""
         try:
             with _opened(self.path) as file:
                 file.seek(self.start)
@@ -40,7 +40,7 @@ class Line:
         return data
 
     def row(self) -> Row:
-        """Raises KoderzError, naming the line, for what is no JSON object."""
+        """The line's fields. Raises KoderzError, which names the line, if it is no JSON object."""
         where = f"{self.path}, line {self.number}"
         try:
             value = json.loads(self.read())
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A recipe: a line, and how a text and answers are made of its fields."""
+    """A recipe: a line, and how its fields are made into a text and answers."""
 
     line: Line
     of_row: Callable[[Mapping[str, Any]], tuple[Reading, Any]]
@@ -67,7 +67,7 @@ class FileLine:
 
 
 def file_lines(path: Path) -> Iterator[Line]:
-    """The lines of a file that aren't empty; it may be gzipped. Raises KoderzError for one that can't be read."""
+    """The non-empty lines of a file, which may be gzipped. Raises KoderzError if it can't be read."""
     try:
         with _opened(path) as file:
             start = 0

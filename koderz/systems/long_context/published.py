@@ -1,4 +1,4 @@
-"""Rows of published data sets, in parquet or JSON lines: found without their texts, which are read when needed."""
+"""Rows of published data sets, in parquet or JSON lines: located without their texts, which are read when needed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from koderz.systems.long_context.contexts import Reading, recipe_digest
 from koderz.systems.long_context.lines import Line, file_lines
 
 Place = Line | tuple[int, int]
-"""Where a row lies: its line, or its group and number in it."""
+"""The place of a row: its line, or its group and number in it."""
 
 Fields = Mapping[str, Any]
 Filter = Callable[[Fields], bool]
 Kind = type | UnionType
 OfRow = Callable[[Fields, Fields], tuple[Reading, Any]]
-"""Makes a text, and what belongs into the answer, of a row's fields and of those that are read late."""
+"""Makes a text and its expected answer from a row's fields and its late fields."""
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 
@@ -41,13 +41,13 @@ class Layout:
     window: tuple[str, ...] = ()  # what rows with the same late columns have in common; without these, they share none
 
     def window_of(self, fields: Fields, place: Any) -> Any:
-        """Differs between rows whose late columns do."""
+        """A key that differs between rows with different late columns."""
         is_known = self.window and fields.get(self.window[0]) is not None
         return tuple(str(fields.get(name)) for name in self.window) if is_known else place
 
 
 class Late:
-    """The late columns of a row, held for as long as somebody needs them."""
+    """The late columns of a row, in memory while anyone uses them."""
 
     __slots__ = ("__weakref__", "fields")
 
@@ -57,14 +57,14 @@ class Late:
 
 @dataclass(frozen=True)
 class Texts:
-    """The late columns of a file's rows, those that several rows share once."""
+    """The late columns of a file's rows, stored once if rows share them."""
 
     path: Path
     columns: tuple[str, ...]
     held: WeakValueDictionary[Any, Late] = field(default_factory=WeakValueDictionary)
 
     def read(self, place: Any) -> Late:
-        """Of the row at a place. Raises Fault where there is none."""
+        """The late columns of the row at a place. Raises Fault if there is none."""
         found = self.held.get(place)
         if found is None:
             (row,) = rows_at(self.path, [place], self.columns)
@@ -91,7 +91,7 @@ class PublishedRow:
 
 
 def files_in(path: Path) -> list[Path]:
-    """The file, or all of a folder. Raises KoderzError where it holds none."""
+    """The file, or all files of a folder. Raises KoderzError if it has none."""
     if not path.is_dir():
         return [path]
     files = sorted(each for each in path.rglob("*") if each.name.endswith(ENDINGS))
@@ -101,7 +101,7 @@ def files_in(path: Path) -> list[Path]:
 
 
 def published(path: Path, layout: Layout, keep: Filter, of_row: OfRow) -> Iterator[PublishedRow]:
-    """The rows of a file, or of all files of a folder. Raises KoderzError for what isn't in this layout."""
+    """The rows of a file, or of all files of a folder. Raises KoderzError for another layout."""
     for file in files_in(path):
         texts, first = Texts(file, (*layout.late,)), dict[Any, Any]()
         for place, fields, digest in listed(file, layout):
@@ -112,7 +112,7 @@ def published(path: Path, layout: Layout, keep: Filter, of_row: OfRow) -> Iterat
 
 
 def listed(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
-    """The rows of a file without their late columns: where each lies, its columns, and its digest.
+    """The rows of a file without their late columns: the place, the columns and the digest of each.
 
     Raises KoderzError, naming the row, for what isn't in this layout.
     """
@@ -120,7 +120,7 @@ def listed(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
 
 
 def rows_at(path: Path, places: Collection[Place], columns: Collection[str]) -> list[Fields]:
-    """Some rows of a file, those of parquet group by group. Raises Fault where one is gone."""
+    """Some rows of a file, in parquet read by group. Raises Fault if one is gone."""
     lines = [place.row().fields for place in places if isinstance(place, Line)]
     groups: dict[int, set[int]] = {}
     for group, number in (place for place in places if not isinstance(place, Line)):
@@ -129,7 +129,7 @@ def rows_at(path: Path, places: Collection[Place], columns: Collection[str]) -> 
 
 
 def _rows_in(path: Path, group: int, numbers: Collection[int], columns: Collection[str]) -> list[Fields]:
-    """Up to the last one; a single row, which may be a long text, without those beside it."""
+    """The rows up to the last one wanted; a single row, maybe a long text, is read without its neighbours."""
     found: list[Fields] = []
     with opened_parquet(path, Fault) as file:
         if group < file.num_row_groups:

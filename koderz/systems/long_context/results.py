@@ -1,4 +1,4 @@
-"""The files that runs of the front `koderz rlm` are projected into: one of each benchmark, and one of all of them."""
+"""The result files of `koderz rlm`: one for each benchmark, and one for all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def file_of(benchmark: str) -> str:
 
 
 class LongContextResults:
-    """The file of the run in `folder`, and that of all runs that were planned with it.
+    """The file of the run in `folder`, and that of all runs planned with it.
 
     `about`: what its plan says of them, see `koderz.systems.long_context.benchmarks`.
     """
@@ -34,7 +34,7 @@ class LongContextResults:
         self._folder, self._about = folder, about
 
     def take(self, outcome: Experiment | Fault) -> None:
-        """They are written at the end."""
+        """Does nothing, since the files are written at the end."""
 
     def write(self, summary: Summary) -> None:
         """Writes both, each as a whole. Raises OSError."""
@@ -48,7 +48,7 @@ class LongContextResults:
 
 
 def benchmark_document(folder: Path, summary: Summary, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a benchmark came to, task by task."""
+    """The results of a benchmark, task by task."""
     part = part_of(read_plan(folder), summary, about["names"][about["benchmark"]])
     return {
         "benchmark": part["name"],
@@ -60,7 +60,7 @@ def benchmark_document(folder: Path, summary: Summary, about: Mapping[str, Any])
 
 
 def summary_document(results: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What all benchmarks came to that have begun. Times are seconds."""
+    """The results of all benchmarks that have begun. Times are seconds."""
     begun = {}
     for benchmark, run in about["runs"].items():
         if (results / run / NAME).exists():
@@ -77,7 +77,7 @@ def summary_document(results: Path, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
-    """What one benchmark came to. Its accuracy is the mean score, as text with two decimals; None: nothing judged."""
+    """The result of one benchmark. Its accuracy is the mean score, as text with two decimals, or None."""
     figures = arm_of(summary).summary
     score, judged = figures.measures.get("score"), figures.total_problems
     seconds = round(summary.duration_seconds, 2)
@@ -109,12 +109,12 @@ def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
 
 
 def arm_of(summary: Summary) -> Arm:
-    """The arm that the files are about: the last one, which is the recursive one unless somebody chose others."""
+    """The arm that the files are about: the last one, by default the recursive one."""
     return list(summary.arms.values())[-1]
 
 
 def is_generated(tasks: Sequence[str]) -> bool:
-    """Whether the tasks were made up, which their ids say."""
+    """Whether the tasks were made up, by their ids."""
     return any("generated" in task.partition("/")[0] for task in tasks)
 
 
@@ -155,7 +155,7 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _kept(stories: Stories, experiment_id: str) -> dict[str, Any]:
-    """Question, answer and what was expected, as the suite had them kept beside its verdict."""
+    """The question, the answer and the expected answer, as recorded beside the verdict."""
     attempts = [record for record in stories.of(experiment_id) if isinstance(record, Attempt)]
     texts = {name: text for name, text in attempts[-1].artifacts.items() if isinstance(text, str)} if attempts else {}
     expected = texts.get("expected")
@@ -167,7 +167,7 @@ def _kept(stories: Stories, experiment_id: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """What JSON says; of a private suite the text is what stands in its place."""
+    """The JSON value; for a private suite, the marker in its place."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Long context on one front: OOLONG, BrowseComp-Plus and RULER, asked by recursive language models.
+"""The Python front for long contexts: OOLONG, BrowseComp-Plus and RULER, with recursive language models.
 
 from koderz.rlm import create_rlm_repl_with_sidecar, run_all_benchmarks
 
@@ -40,7 +40,7 @@ from koderz.systems.long_context.results import benchmark_document
 
 @dataclass(frozen=True, slots=True)
 class Rlm:
-    """A recursive language model: whom it asks, how deep it may go, and where its code runs."""
+    """A recursive language model: its model, its depth, and the place where its code runs."""
 
     model: str
     max_depth: int
@@ -49,7 +49,7 @@ class Rlm:
     enable_logging: bool = False
 
     def completion(self, context: str, query: str | None = None) -> str:
-        """What it answers about a text, in one experiment as `koderz run` makes it; without a query, to the text."""
+        """The answer about a text, in one experiment like that of `koderz run`; without a query, to the text itself."""
         return asyncio.run(self.completion_async(context, query))
 
     async def completion_async(self, context: str, query: str | None = None) -> str:
@@ -71,7 +71,7 @@ class Rlm:
 
     @property
     def observer(self) -> Observer | None:
-        """What logs each step as `koderz`, where that is wished for."""
+        """An observer that logs each step as `koderz`, if wanted."""
         return StepLog() if self.enable_logging else None
 
 
@@ -106,14 +106,14 @@ def create_rlm_repl_with_sidecar(
 
 
 def create_rlm_pool(pool_size: int = 3, **arguments: Any) -> list[Rlm]:
-    """As many as may execute cells at once; the other arguments are those of `create_rlm_repl_with_sidecar`."""
+    """A pool that allows `pool_size` cells at once; other arguments as for `create_rlm_repl_with_sidecar`."""
     return [create_rlm_repl_with_sidecar(**arguments)] * pool_size
 
 
 def run_oolong_benchmark(
     rlm: Rlm, config: Mapping[str, Any] | None = None, output_dir: str | None = "results"
 ) -> dict[str, Any]:
-    """Runs OOLONG; `{name, results, metrics, total_time, avg_time_per_task}`, times in seconds.
+    """Runs OOLONG; returns `{name, results, metrics, total_time, avg_time_per_task}`, times in seconds.
 
     `config`: `max_tasks` (10), `timeout` (seconds of a cell), and settings and options of the suite by their names,
     such as `context_lengths`. `output_dir` None writes no files. Raises KoderzError for an unknown key.
@@ -124,7 +124,7 @@ def run_oolong_benchmark(
 def run_deep_research_benchmark(
     rlm: Rlm, config: Mapping[str, Any] | None = None, output_dir: str | None = "results"
 ) -> dict[str, Any]:
-    """Runs BrowseComp-Plus, or what stands in for it; see `run_oolong_benchmark`."""
+    """Runs BrowseComp-Plus, or its generated substitute; see `run_oolong_benchmark`."""
     return asyncio.run(_run(("deep_research",), [rlm], config, output_dir))["deep_research"]
 
 
@@ -138,7 +138,7 @@ def run_ruler_benchmark(
 def run_all_benchmarks(
     rlm: Rlm, config: Mapping[str, Any] | None = None, output_dir: str | None = "results"
 ) -> dict[str, dict[str, Any]]:
-    """Runs all of them in turn; what each comes to, by its name. See `run_oolong_benchmark`."""
+    """Runs all benchmarks in turn; returns the result of each by name, see `run_oolong_benchmark`."""
     return asyncio.run(_run(tuple(BENCHMARKS), [rlm], config, output_dir))
 
 
@@ -148,7 +148,7 @@ async def run_oolong_benchmark_async(
     output_dir: str | None = "results",
     max_concurrency: int = 5,
 ) -> dict[str, Any]:
-    """`run_oolong_benchmark` with so many tasks at once; cells execute at once as the pool has members."""
+    """Runs `run_oolong_benchmark` with `max_concurrency` tasks at once, and as many cells as the pool has members."""
     return (await _run(("oolong",), rlm_pool, config, output_dir, max_concurrency))["oolong"]
 
 
@@ -158,7 +158,7 @@ async def run_deep_research_benchmark_async(
     output_dir: str | None = "results",
     max_concurrency: int = 5,
 ) -> dict[str, Any]:
-    """`run_deep_research_benchmark` with so many tasks at once; see `run_oolong_benchmark_async`."""
+    """Runs `run_deep_research_benchmark` with several tasks at once; see `run_oolong_benchmark_async`."""
     return (await _run(("deep_research",), rlm_pool, config, output_dir, max_concurrency))["deep_research"]
 
 
@@ -168,7 +168,7 @@ async def run_ruler_benchmark_async(
     output_dir: str | None = "results",
     max_concurrency: int = 5,
 ) -> dict[str, Any]:
-    """`run_ruler_benchmark` with so many tasks at once; see `run_oolong_benchmark_async`."""
+    """Runs `run_ruler_benchmark` with several tasks at once; see `run_oolong_benchmark_async`."""
     return (await _run(("ruler",), rlm_pool, config, output_dir, max_concurrency))["ruler"]
 
 
@@ -178,7 +178,7 @@ async def run_all_benchmarks_async(
     output_dir: str | None = "results",
     max_concurrency: int = 5,
 ) -> dict[str, dict[str, Any]]:
-    """`run_all_benchmarks` with so many tasks at once; see `run_oolong_benchmark_async`."""
+    """Runs `run_all_benchmarks` with several tasks at once; see `run_oolong_benchmark_async`."""
     return await _run(tuple(BENCHMARKS), rlm_pool, config, output_dir, max_concurrency)
 
 
@@ -218,5 +218,5 @@ async def _run(
 
 
 def _as_words(value: Any) -> Any:
-    """The value of an option as its flag takes it: a list of words."""
+    """The value of an option in its flag's form: a list of words."""
     return [str(each) for each in value] if isinstance(value, list | tuple) else value

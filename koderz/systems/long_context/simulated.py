@@ -1,4 +1,4 @@
-"""What the simulated model replies to a long prompt, the less often right the longer it is, or in a session."""
+"""Replies of the simulated model to a long prompt, less often right for a longer one, or in a session."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _listed(found: Sequence[str], chance: float) -> str:  # noqa: ARG001 others 
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """How the simulated model plays a suite.
+    """The simulated model's way to play a suite.
 
     `search` is its second turn in a session, in which `context` and `question` are at hand: it leaves `replies`.
     """
@@ -63,7 +63,7 @@ class Player:
     said: Callable[[Sequence[str], float], str] = _listed  # what was found, and with which chance, as a reply
 
     def play(self, messages: Sequence[Message]) -> str:
-        """What it replies in a session: it looks, searches by code, and asks about what it has found."""
+        """The reply in a session: looks, searches by code, and asks about the findings."""
         question = _QUESTION.search(text_of(messages[1]))
         if question is None:
             return _CHILD if len(messages) == 2 else "FINAL_VAR(found)"
@@ -71,7 +71,7 @@ class Player:
         return _LOOK.format(question=question[1]) if not turn else self.search if turn == 1 else _FOUND
 
     def reply(self, messages: Sequence[Message], sampling: Any) -> str:
-        """Each thing that belongs into the answer is found with a chance that falls with the prompt's length."""
+        """A reply that holds each expected answer with a chance that falls with the prompt's length."""
         asked = text_of(messages[-1])
         chance = 1 / (1 + len(asked) / CHARS_A_TOKEN / HALF)
         seed = hashlib.sha256(f"{getattr(sampling, 'seed', 0)} {asked}".encode("utf-8", "replace")).hexdigest()

@@ -1,4 +1,4 @@
-"""The English words of the package wonderwords 3.0.1, out of which RULER's tasks are made."""
+"""The English words of the package wonderwords 3.0.1, from which RULER's tasks are made."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DIGESTS = {
     "adjectivelist": "66814d46b7e292c8",
     "verblist": "9fbf5e4e69b8869a",
 }
-"""The first 16 hex digits of the SHA-256 of each list, as that version has it: any other makes other rows."""
+"""The first 16 hex digits of the SHA-256 of each list in that version; other lists would make other rows."""
 
 
 @cache
 def words_of(name: str) -> tuple[str, ...]:
-    """The words of one list, in its order. Raises KoderzError for the list of another version."""
+    """The words of one list, in its order. Raises KoderzError if the list is of another version."""
     spec = find_spec("wonderwords")
     if spec is None or not spec.submodule_search_locations:
         raise KoderzError(f"the package wonderwords isn't installed: pip install wonderwords=={VERSION}")
@@ -44,7 +44,7 @@ def all_words() -> tuple[str, ...]:
 
 
 class WordPairs(Sequence[str]):
-    """Every `adjective-noun`, sorted, each once: six million words, of which only those asked for are made."""
+    """Every `adjective-noun`, sorted, each once: six million words, made only on demand."""
 
     def __init__(self, adjectives: Sequence[str], nouns: Sequence[str]) -> None:
         self._nouns = sorted(set(nouns))
@@ -61,7 +61,7 @@ class WordPairs(Sequence[str]):
         return f"{group}{self._nouns[place]}" if isinstance(group, str) else group[place]
 
     def _grouped(self, beginnings: Sequence[str]) -> Iterator[str | list[str]]:
-        """Beginnings by themselves, or where one begins with another (`good-`, `good-natured-`) their words, mixed."""
+        """Beginnings by themselves, or if one begins with another (`good-`, `good-natured-`) their words, mixed."""
         together: list[str] = []
         for beginning in [*beginnings, ""]:
             if together and not (beginning and beginning.startswith(together[0])):
@@ -73,5 +73,5 @@ class WordPairs(Sequence[str]):
 
 @cache
 def word_pairs() -> WordPairs:
-    """The words that needles are about."""
+    """The words that needles are made of."""
     return WordPairs(words_of("adjectivelist"), words_of("nounlist"))

@@ -27,7 +27,7 @@ _MOST_CONNECTIONS = 4096
 _CHECK = "optimize results --watch --run-id"
 _GIVING_WAY = dict.fromkeys(("n_threads", "max_parallel_batches"), "--item-concurrency")
 _OPTIONS = {"seed": "--seed", "temperature": "--temperature", "n_samples": "half of --validation-items, at most 100"}
-"""Parameters of the original's optimizers, and what they are here: those that change nothing, and others."""
+"""Parameters of the original's optimizers, and their counterparts here: unused ones, and others."""
 
 _TOLD = {
     "suite": "The suite. Default: datasets.",
@@ -42,7 +42,7 @@ _TOLD = {
 COMMANDS = {
     "results": ("koderz.systems.optimizers.results:results", "Show what a run has come to, also while it goes on.")
 }
-"""Command → the module that holds it, loaded when it is run, and its line of help."""
+"""Each command's module, which is loaded when it runs, and its line of help."""
 
 
 class OptimizeGroup(LazyGroup):
@@ -127,7 +127,7 @@ def run(
 
 
 def _take_up(front: Front, given: Mapping[str, Any], run: str, how: str) -> None:
-    """Resumes or retries a run; all but what may change is from its record."""
+    """Resumes or retries a run. Its record supplies all options except those that may change."""
     from koderz.cli.options import addresses, changeable
 
     if run.startswith("run_"):
@@ -144,7 +144,7 @@ def _models(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _sizes(given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, modal: bool) -> dict[str, Any]:
-    """How much is done, and how much of it at once."""
+    """The settings for the amount of work, and for how much of it runs at once."""
     found: dict[str, Any] = {"samples": seeds} if seeds else {}
     if given.get("test_mode"):
         found = {"samples": 1, "budget_calls": TEST_BUDGET} | found
@@ -158,7 +158,7 @@ def _sizes(given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, 
 
 
 def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
-    """An arm for each optimizer, with so many samples as there are seeds, and one of the initial prompt, with one."""
+    """An arm for each optimizer, with a sample for each seed, and one of the initial prompt, with one sample."""
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.solvers import SOLVERS
 
@@ -181,7 +181,7 @@ def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
 
 
 def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """What the file says of each optimizer. Raises KoderzError for what none of them has, or no such value can be."""
+    """The file's parameters of each optimizer. Raises KoderzError for an unknown parameter or invalid value."""
     import inspect
 
     import orjson
@@ -219,7 +219,7 @@ def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any
 
 
 def _require_like(where: str, value: Any, default: Any) -> None:
-    """Raises KoderzError for a value that isn't of the default's type, or a number below 0, or 0 for a count."""
+    """Raises KoderzError for a value of another type than the default, below 0, or 0 for a count."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     least = int(type(default) is int and default > 0)
     wanted = {bool: "true or false", int: f"a whole number from {least}", float: "a number from 0"}.get(

@@ -1,4 +1,4 @@
-"""`koderz optimize results`: what optimizers have come to, also while they work."""
+"""`koderz optimize results`: the results of optimizers, also while they work."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _readable(folders: Sequence[Path]) -> Iterator[OptimizerRun]:
 
 
 def _brought(results: Path, name: str) -> Path:
-    """The run's folder, made anew where only the engine knows it."""
+    """The run's folder, made anew if only the engine knows it."""
     from koderz.runs.remote import find_anywhere
     from koderz.systems.optimizers.analysis.runs import found_run
 
@@ -97,7 +97,7 @@ def _brought(results: Path, name: str) -> Path:
 
 
 def _choose(folders: Sequence[Path]) -> str | None:
-    """The run that the user picks of the latest."""
+    """The run that the user chooses among the latest ones."""
     if len(folders) < 2:
         return None
     for number, folder in enumerate(folders, 1):
@@ -116,7 +116,7 @@ async def _look(view: View) -> None:
 
 
 async def _watch(view: View, interval: float, *, quiet: bool) -> None:
-    """Looks at the run until it has ended, or nobody works on it any more."""
+    """Shows the run until it has ended, or nobody works on it any more."""
     said = ""
     while True:
         done = f"{view.count('Success', 'Failed')} of {len(view.tasks)} tasks completed, {view.count('Failed')} failed"
@@ -134,7 +134,7 @@ async def _watch(view: View, interval: float, *, quiet: bool) -> None:
 
 
 def _draw(view: View, *, detailed: bool, whole_errors: bool) -> None:
-    """The screen. Its lines are never broken; the table folds as others do."""
+    """Prints the screen. Its lines are never broken; the table folds like others."""
     say(f"Run: {view.document['run_id']} - {view.status}")
     say_all(_configuration(view))
     say_all(_progress(view))
@@ -222,7 +222,7 @@ def _scores(task: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _measured(task: Mapping[str, Any], which: str) -> dict[str, tuple[float, Any]]:
-    """Scores and sizes by metric, out of either form of an evaluation."""
+    """Scores and sizes by metric, from either format of an evaluation."""
     stage = {"initial": "initial", "optimized": "final"}[which]
     by_split = [_under(task, "evaluations", stage, split, "result", "metrics") for split in _SPLITS]
     candidates = (*by_split, _under(task, f"{which}_evaluation", "metrics"))
@@ -235,7 +235,7 @@ def _measured(task: Mapping[str, Any], which: str) -> dict[str, tuple[float, Any
 
 
 def _under(value: Any, *keys: str) -> Any:
-    """What lies there; None where nothing does, since the file may be anybody's."""
+    """The value at a path of keys; None if there is none, since the file may be foreign."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
@@ -253,7 +253,7 @@ def _errors(tasks: Sequence[Mapping[str, Any]], *, whole: bool) -> Iterator[str]
 
 
 def _show_task(view: View, name: str, *, json: bool) -> None:
-    """One task with both prompts and the end of its log."""
+    """Shows one task with both prompts and the end of its log."""
     found = next((task for task in view.tasks if task.get("id") == name), None)
     if found is None:
         known = ", ".join(str(task.get("id")) for task in view.tasks[:3])
@@ -277,7 +277,7 @@ def _show_task(view: View, name: str, *, json: bool) -> None:
 
 
 def _prompt(prompt: Any) -> Iterator[str]:
-    """A prompt's messages, or the texts of an early form."""
+    """The lines of a prompt: its messages, or the texts of an early format."""
     if not isinstance(prompt, Mapping):
         yield "  none on record"
         return

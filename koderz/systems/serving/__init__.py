@@ -1,4 +1,4 @@
-"""Servers of completions under load: what they are sent, when, and how long it takes."""
+"""The system `serving`: completion servers under load, and how fast they answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A load that is sent from beside a server, where koderz can't reach that: what came back there is read here."""
+"""A load sent from a process beside a server that koderz can't reach; the recorded answers are read here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HEADERS = (("content-type", "application/json"), ("accept-encoding", "identity"
 
 
 class _Exchange(msgspec.Struct):
-    """What came of a request; times are seconds since the load began."""
+    """The recorded exchange of a request; times are seconds since the load began."""
 
     start: float
     ended: float
@@ -49,14 +49,14 @@ _Parts = Sequence[tuple[float, bytes]]
 
 
 async def measured_beside(beside: Beside, target: Target, prompts: Sequence[Prompt], load: Load) -> Measured:
-    """As `load.measured`, without a look whether the server is ready. Raises OSError where the load isn't sent."""
+    """Measures as `load.measured`, without waiting for the server. Raises OSError if the load isn't sent."""
     requests = [_request("POST", target.url, target.body(prompt)) for prompt in prompts]
     exchanges, lags = await _exchanged(beside, target, requests, load)
     return Measured([_timing(target, *each) for each in zip(prompts, exchanges, strict=True)], lags)
 
 
 async def first_model_beside(beside: Beside, target: Target) -> str:
-    """As `client.first_model`."""
+    """The first model that the server lists, as `client.first_model` returns it."""
     ((exchange, parts),), _ = await _exchanged(beside, target, [_request("GET", models_url(target))], Load())
     if exchange.error:
         raise OSError(exchange.error)
@@ -79,7 +79,7 @@ def _request(method: str, url: str, body: bytes = b"") -> str:
 async def _exchanged(
     beside: Beside, target: Target, requests: Sequence[str], load: Load
 ) -> tuple[list[tuple[_Exchange, _Parts]], list[float]]:
-    """What came of the requests, and how late their sender was. Raises OSError or ValueError."""
+    """The exchanges of the requests, and the delays of their sender. Raises OSError or ValueError."""
     order = {
         "port": urlsplit(target.url).port,
         "requests": requests,
@@ -106,7 +106,7 @@ async def _exchanged(
 
 
 def _timing(target: Target, prompt: Prompt, came: tuple[_Exchange, _Parts]) -> Timing:
-    """What an exchange tells, read as an answer that comes in now is."""
+    """The timing of an exchange, read in the same way as an answer that arrives now."""
     exchange, parts = came
     timing = Timing(exchange.start, exchange.ended, exchange.queued, input_tokens=prompt.tokens, error=exchange.error)
     if timing.error:
@@ -132,7 +132,7 @@ def _timing(target: Target, prompt: Prompt, came: tuple[_Exchange, _Parts]) -> T
 
 
 def _events(parts: _Parts) -> Iterator[tuple[float, h11.Event]]:
-    """What an answer consists of, and when it came. Raises h11.RemoteProtocolError for what is no whole answer."""
+    """The events of an answer, and when they arrived. Raises h11.RemoteProtocolError if it isn't whole."""
     connection = h11.Connection(h11.CLIENT)
     connection.send(h11.Request(method="GET", target="/", headers=[("host", "-")]))
     connection.send(h11.EndOfMessage())

@@ -1,4 +1,4 @@
-"""One request to a server that streams its completion, and when each part of the answer came."""
+"""One request to a server that streams its completion, with the time of each part of the answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = 512  # bytes of an error's body
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go, and what all of them say."""
+    """The address that requests go to, and their common parameters."""
 
     base_url: str  # without a slash at its end
     endpoint: str
@@ -40,17 +40,17 @@ class Target:
 
     @property
     def address(self) -> str:
-        """Where requests go as it may be shown and recorded: without what could be a secret in it."""
+        """The target's address as it may be shown and recorded, without possible secrets."""
         return shown_address(self.url)
 
     @property
     def url(self) -> str:
-        """The endpoint below the base URL; a `/v1` that both have stands there once."""
+        """The endpoint below the base URL, with `/v1` only once."""
         base = self.base_url.removesuffix("/v1") if self.endpoint.startswith("/v1/") else self.base_url
         return base + self.endpoint
 
     def body(self, prompt: Prompt) -> bytes:
-        """What is sent for a prompt."""
+        """The request body for a prompt."""
         asked: dict[str, Any] = (
             {"messages": [{"role": "user", "content": prompt.text}], "max_completion_tokens": prompt.output_tokens}
             if self.chat
@@ -62,7 +62,7 @@ class Target:
 
 @dataclass(slots=True)
 class Timing:
-    """What came of one request. Times are seconds."""
+    """The times of one request, in seconds."""
 
     start: float = 0.0  # when it was sent; since the load began
     ended: float = 0.0  # when nothing more was read; since the load began
@@ -120,20 +120,20 @@ async def connected(target: Target) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 async def first_model(target: Target) -> str:
-    """The first model that the server lists; empty where it lists none. Raises OSError or ValueError."""
+    """The first model that the server lists; empty if it lists none. Raises OSError or ValueError."""
     async with connected(target) as session, session.get(models_url(target), allow_redirects=False) as answer:
         return first_listed(answer.status, await answer.read(), target)
 
 
 def models_url(target: Target) -> str:
-    """Where the server lists its models."""
+    """The address of the server's list of models."""
     parts = urlsplit(target.url)
     path = parts.path.removesuffix("/chat/completions").removesuffix("/completions")
     return f"{parts.scheme}://{parts.netloc}{path}/models"
 
 
 def first_listed(status: int, body: bytes, target: Target) -> str:
-    """The first model of a list. Raises ValueError where it is none."""
+    """The first model of a list. Raises ValueError if the body is no list."""
     if status != 200:
         raise ValueError(f"{shown_address(models_url(target))} answers HTTP {status}: {_words(body, target)}")
     listed = orjson.loads(body).get("data") or [{}]
@@ -141,7 +141,7 @@ def first_listed(status: int, body: bytes, target: Target) -> str:
 
 
 async def timed(session: aiohttp.ClientSession, target: Target, prompt: Prompt, begun: float) -> Timing:
-    """Sends one request, once. `begun`: when the load did, by time.perf_counter."""
+    """Sends one request, once. `begun`: the start of the load by time.perf_counter."""
     timing = Timing(input_tokens=prompt.tokens)
     body = target.body(prompt)
     started = time.perf_counter()
@@ -164,12 +164,12 @@ async def timed(session: aiohttp.ClientSession, target: Target, prompt: Prompt, 
 
 
 def refusal(status: int, reason: str, body: bytes, target: Target) -> str:
-    """What an answer says that brings no stream."""
+    """The error in an answer without a stream."""
     return f"HTTP {status} {reason}: {_words(body, target)}".rstrip(": ")
 
 
 def settled(timing: Timing, target: Target) -> Timing:
-    """The same; where the request failed, without anything of its answer."""
+    """The timing; for a failed request, without the parts of its answer."""
     if timing.error:
         timing.error = clean(timing.error, target.api_key, *secrets_of(target.base_url))
         timing.ttft = timing.latency = 0.0
@@ -178,7 +178,7 @@ def settled(timing: Timing, target: Target) -> Timing:
 
 
 class Stream:
-    """Reads a stream of events into a timing. What comes in one packet has come at one time."""
+    """Reads a stream of events into a timing. Events of one packet have the same time."""
 
     def __init__(self, timing: Timing, started: float) -> None:
         self._timing, self._started, self._last = timing, started, 0.0
@@ -186,7 +186,7 @@ class Stream:
         self._rest = b""
 
     def add(self, data: bytes, now: float) -> None:
-        """What has come now, by the clock that `started` was read from."""
+        """Takes in data that has arrived now, by the clock of `started`."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if text := _token(line, self._timing):
@@ -198,7 +198,7 @@ class Stream:
                 self._last = now
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Called at the end of the stream."""
         if self._said:
             self._timing.latency, self._timing.text = self._last - self._started, "".join(self._said)
         else:
@@ -206,7 +206,7 @@ class Stream:
 
 
 def _token(line: bytes, timing: Timing) -> str:
-    """The text of a line of a stream; empty where it brings no token. Notes what else it says."""
+    """The text of a stream's line; empty if it brings no token. Records other facts in it."""
     if not line.startswith(b"data:"):
         return ""
     payload = line[5:].strip()

@@ -25,7 +25,7 @@ _OPTIONS = (
     *("suite.serving", "seed", "local_model", "base_url", "api_key_env", "temperature", "top_p", "request_timeout"),
     *("grace", "results", "tags", "sinks", "no_sinks", "sink_patience", "mlflow_detail"),
 )
-"""What of a run's options means something to a load."""
+"""The options of a run that apply to a load."""
 
 
 _server = partial(typer.Option, help="The server's, without --base-url.", rich_help_panel="Server")
@@ -78,10 +78,10 @@ def serve_bench(
 
 
 class ServingAccount(Account):
-    """Tells of a load by the lines that vLLM prints."""
+    """The account of a load: the lines that vLLM prints."""
 
     def results(self, folder: Path) -> None:
-        """They, and what is to be known of how it was measured; nothing before it was."""
+        """Prints the figures and the warnings on their measurement; nothing before there are any."""
         from koderz.systems.serving.figures import lines_of, result_of
 
         if record := _recorded(folder):
@@ -91,7 +91,7 @@ class ServingAccount(Account):
 
 
 def _target(given: Mapping[str, Any]) -> Target:
-    """Where requests are going to go. Raises KoderzError where that can't be, Unreachable where a key is missing."""
+    """The target of requests. Raises KoderzError for an invalid one, Unreachable if a key is missing."""
     from koderz.settings.schema import Settings
     from koderz.systems.serving.options import ServingOptions
     from koderz.systems.serving.suite import target_of
@@ -119,7 +119,7 @@ async def _first_model(target: Target) -> str:
 
 
 def _recorded(folder: Path) -> Mapping[str, Any] | None:
-    """The last load that a run has on record; None where there is none."""
+    """The last recorded load of a run; None if there is none."""
     from koderz.plans.ids import planned_ids
     from tracker.records import Once
     from tracker.stories import Stories
@@ -131,7 +131,7 @@ def _recorded(folder: Path) -> Mapping[str, Any] | None:
 
 
 def _warn(record: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-    """What is to be known of how it was measured."""
+    """Warns of problems with the measurement."""
     if result["client_bound"]:
         lag = result["client_lag_p99_ms"]
         warn(f"client_bound: this client itself was up to {lag:.1f} ms late (p99), more than 5 % of the median ITL")

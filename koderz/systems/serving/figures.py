@@ -1,4 +1,4 @@
-"""What a load came to, in the fields, definitions and printed lines of vLLM's `bench serve`."""
+"""The figures of a load, with the fields, definitions and printed lines of vLLM's `bench serve`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Json = Mapping[str, Any]
 
 
 def result_of(record: Json) -> dict[str, Any]:
-    """The result of a recorded load, as vLLM saves it, and what this client says of itself."""
+    """The result of a recorded load in vLLM's format, with notes on this client."""
     about, requests = record["about"], record["requests"]
     done = [each for each in requests if not each["error"]]
     duration = max(each["ended"] for each in requests) - min(each["start"] for each in requests)
@@ -79,7 +79,7 @@ _HEAD = (
 
 
 def details_of(record: Json) -> dict[str, list[Any]]:
-    """What --save-detailed adds, an entry a request; times in seconds."""
+    """The fields that --save-detailed adds, an entry a request; times in seconds."""
     names = {
         "input_lens": "input_tokens",
         "output_lens": "output_tokens",
@@ -95,7 +95,7 @@ def details_of(record: Json) -> dict[str, list[Any]]:
 
 
 def metrics_of(result: Json) -> dict[str, float]:
-    """The figures that experiments are compared by: without those of requests that were never answered."""
+    """The figures by which experiments are compared, without those of requests that were never answered."""
     about = {*_HEAD, "output_tokens_by"}
     spans = () if result["completed"] else tuple(f"_{name}_ms" for name in _SPANS)
     return {
@@ -106,7 +106,7 @@ def metrics_of(result: Json) -> dict[str, float]:
 
 
 def lines_of(result: Json) -> Iterator[str]:
-    """What vLLM prints: ISO-Bench and others read figures by these labels."""
+    """The lines that vLLM prints; ISO-Bench and others read figures by their labels."""
     yield f"{' Serving Benchmark Result ':=^50}"
     yield _line("Successful requests:", result["completed"])
     yield _line("Failed requests:", result["failed"])
@@ -139,7 +139,7 @@ def _line(label: str, value: float) -> str:
 
 
 def _spans(done: Sequence[Json], *, queued: bool) -> dict[str, list[float]]:
-    """By metric what it was for each request, in seconds; of `itl`, for all chunks."""
+    """The values of each metric for each request, in seconds; of `itl`, for all chunks."""
     tpots = [
         (each["latency"] - each["ttft"]) / (each["output_tokens"] - 1) if each["output_tokens"] > 1 else 0.0
         for each in done
@@ -154,7 +154,7 @@ def _spans(done: Sequence[Json], *, queued: bool) -> dict[str, list[float]]:
 
 
 def _statistics(name: str, values: Sequence[float], percentiles: Sequence[float]) -> dict[str, float]:
-    """In milliseconds; 0 where there is no value, as vLLM has it."""
+    """Statistics in milliseconds; 0 if there is no value, as in vLLM."""
     import numpy as np
 
     data = np.asarray(values or [0.0]) * 1000
@@ -164,7 +164,7 @@ def _statistics(name: str, values: Sequence[float], percentiles: Sequence[float]
 
 
 def _good(spans: Mapping[str, Sequence[float]], most: Mapping[str, float]) -> int | None:
-    """The requests that kept within every limit; None where there is none. One of a single token has a TPOT of 0."""
+    """The number of requests within all limits; None without limits. A request of a single token has a TPOT of 0."""
     if not most:
         return None
     return sum(
@@ -174,7 +174,7 @@ def _good(spans: Mapping[str, Sequence[float]], most: Mapping[str, float]) -> in
 
 
 def _most_tokens(done: Sequence[Json]) -> float:
-    """The most chunks with tokens in any second since the first request was sent."""
+    """The largest number of chunks with tokens in any second since the first request was sent."""
     first = min((each["start"] for each in done), default=0.0)
     seconds: Counter[int] = Counter()
     for each in done:
@@ -187,7 +187,7 @@ def _most_tokens(done: Sequence[Json]) -> float:
 
 
 def _most_at_once(done: Sequence[Json]) -> int:
-    """The most requests under way at any time; one that ends as another begins isn't beside it."""
+    """The largest number of requests under way at once; one that ends as another begins doesn't count with it."""
     events = sorted(event for each in done for event in ((each["start"], 1), (each["start"] + each["latency"], -1)))
     most = now = 0
     for _, change in events:

@@ -1,4 +1,4 @@
-"""A load: requests sent when they are due, and how late this client itself was."""
+"""A load: requests sent at their due times, with the delays of this client itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL = 1.0  # seconds between two requests to a server that isn't ready
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """When requests are sent."""
+    """The schedule of requests."""
 
     request_rate: float = float("inf")  # a second
     burstiness: float = 1.0
@@ -33,7 +33,7 @@ class Load:
     seed: int = 0
 
     def due(self, count: int) -> list[float]:
-        """When each request is sent, seconds after the load begins.
+        """The time at which each request is sent, in seconds after the load begins.
 
         The gaps are gamma-distributed, rescaled so that the last is due at count / rate, as vLLM has it.
         """
@@ -49,13 +49,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a load came to."""
+    """The measurements of a load."""
 
     timings: Sequence[Timing]
     lags: Sequence[float]  # how late the event loop was whenever it was looked at, seconds
 
     def record(self, about: Mapping[str, Any], count: Callable[[str], int] | None) -> dict[str, Any]:
-        """As it is recorded, times to the microsecond. `count`: the tokenizer, for a server that counts no tokens."""
+        """The record of the load, times to the microsecond. `count`: a tokenizer, if the server counts no tokens."""
         by = "usage"
         for timing in self.timings:
             if not timing.error and not timing.output_tokens:
@@ -71,7 +71,7 @@ class Measured:
 
 
 async def measured(target: Target, prompts: Sequence[Prompt], load: Load) -> Measured:
-    """Sends each prompt once, when it is due, whether or not others are done. Nothing is retried.
+    """Sends each prompt once, at its due time, whether or not others are done. Nothing is retried.
 
     Raises Fault where the server isn't ready in time, if that is to be looked at.
     """
@@ -106,7 +106,7 @@ async def measured(target: Target, prompts: Sequence[Prompt], load: Load) -> Mea
 
 
 async def _look(lags: list[float]) -> None:
-    """Notes how late the event loop wakes whom it should."""
+    """Notes how late the event loop wakes a sleeping task."""
     while True:
         due = time.perf_counter() + _LOOK
         await asyncio.sleep(_LOOK)

@@ -1,4 +1,4 @@
-"""The options of the suite `serving`, by the names that vLLM's `bench serve` has for them."""
+"""The options of the suite `serving`, named as in vLLM's `bench serve`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _wrong_percentiles(words: Iterable[str]) -> str:
 
 
 def read_goodput(words: Iterable[str]) -> dict[str, float]:
-    """`ttft:300` as the seconds that a request may take. Raises ValueError for anything else."""
+    """Limits such as `ttft:300` as seconds. Raises ValueError for anything else."""
     found = {}
     for word in words:
         name, _, value = word.partition(":")
@@ -49,7 +49,7 @@ def read_goodput(words: Iterable[str]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """What a server is sent, and how fast."""
+    """The options of a load: its prompts and its rate."""
 
     backend: Literal["openai", "openai-chat", "vllm", "sglang"] = option(
         "openai", "The server's API: openai, vllm and sglang mean completions, openai-chat chat completions.", "NAME"

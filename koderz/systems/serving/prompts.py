@@ -1,4 +1,4 @@
-"""What a server is sent: random words, ShareGPT's conversations, or prompts of one's own."""
+"""The prompts of a load: random words, ShareGPT's conversations, or the user's own."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Prompt(NamedTuple):
 
 
 def counter_of(tokenizer: str | None) -> Callable[[str], int]:
-    """What counts the tokens of a text: a tokenizer's file, else words. Raises KoderzError or Unreachable."""
+    """A counter of tokens: a tokenizer's file, else words. Raises KoderzError or Unreachable."""
     return load_tokenizer(tokenizer).count if tokenizer else lambda text: len(text.split())
 
 
 def load_prompts(options: ServingOptions, seed: int) -> list[Prompt]:
-    """As many as are asked for; a dataset that has fewer is begun anew. Raises KoderzError where there are none."""
+    """The requested number of prompts, repeating a smaller dataset. Raises KoderzError if there are none."""
     rng = random.Random(f"serving {seed}")  # noqa: S311 repeatable on purpose
     if options.dataset_name == "random":
         return [*_random(options, rng)]
@@ -58,7 +58,7 @@ def load_prompts(options: ServingOptions, seed: int) -> list[Prompt]:
 
 
 def _random(options: ServingOptions, rng: random.Random) -> Iterator[Prompt]:
-    """Random words; with a tokenizer, cut to the very number of its tokens."""
+    """Random words; with a tokenizer, cut to the exact number of tokens."""
     wanted = options.random_input_len
     counting: Any = load_tokenizer(options.tokenizer) if options.tokenizer else None
     for _ in range(options.num_prompts):
@@ -71,14 +71,14 @@ def _random(options: ServingOptions, rng: random.Random) -> Iterator[Prompt]:
 
 
 def _cut(text: str, wanted: int, counting: Any) -> tuple[str, int]:
-    """The text up to its token of that number, and how many it has by itself."""
+    """The text up to its `wanted`-th token, and the number of tokens that it has by itself."""
     encoded = counting.tokenizer.encode(text, add_special_tokens=False)
     text = text[: encoded.offsets[min(wanted, len(encoded.ids)) - 1][1]]
     return text, counting.count(text)
 
 
 def _sharegpt(options: ServingOptions) -> Iterator[Prompt]:
-    """The first question and answer of each conversation, but for those that vLLM leaves out as well."""
+    """The first question and answer of each conversation, except those that vLLM leaves out."""
     assert options.dataset_path
     count = counter_of(options.tokenizer)
     for row in read_rows(options.dataset_path):

@@ -1,4 +1,4 @@
-"""The solver `serve-bench`: it has a server put under load, and judges how that went."""
+"""The solver `serve-bench`: puts a server under load and judges the measurement."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class LoadHandle(Protocol):
     """A load on a server."""
 
     async def measure(self) -> str:
-        """What was measured, as JSON."""
+        """The measurement as JSON."""
         ...
 
 
 @solver(asks=False, roles=(), estimate=asks_nothing)
 async def serve_bench(task: Task, judge: JudgeHandle, evaluator: LoadHandle) -> Verdict:
-    """What the load comes to."""
+    """Measures the load and has the measurement judged."""
     return await judge(task, await evaluator.measure())

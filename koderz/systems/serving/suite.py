@@ -40,7 +40,7 @@ serving.unlisted = True  # type: ignore[attr-defined]
 
 
 class ServingSuite:
-    """One task, which is a load. It is measured by the handle `evaluator`, once, and judged from what was measured."""
+    """One task, a load. The handle `evaluator` measures it once, and it is judged by the measurement."""
 
     name = "serving"
     mode = "serving"
@@ -49,7 +49,7 @@ class ServingSuite:
     required = frozenset({EVALUATOR})
 
     def __init__(self, options: ServingOptions, seed: int) -> None:
-        """Raises KoderzError where the prompts can't be had."""
+        """Loads the prompts. Raises KoderzError if that fails."""
         self._options, self._prompts = options, load_prompts(options, seed)
         source = (
             options.dataset_path.name
@@ -65,7 +65,7 @@ class ServingSuite:
         )
 
     def messages(self, task: Task, prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
-        """What the load is."""
+        """A description of the load."""
         return ({"role": "user", "content": task.prompt},)
 
     @asynccontextmanager
@@ -85,7 +85,7 @@ class ServingSuite:
 
 
 class LoadTest:
-    """The handle `evaluator` of the solver `serve-bench`."""
+    """The handle `evaluator` for the solver `serve-bench`."""
 
     def __init__(self, options: ServingOptions, prompts: Sequence[Prompt], handles: Any, settings: Settings) -> None:
         self._options, self._prompts, self._settings = options, prompts, settings
@@ -94,7 +94,7 @@ class LoadTest:
         self._is_new = False
 
     async def measure(self) -> str:
-        """What was measured, as JSON. Raises Fault where no request was answered; `retry` measures anew then."""
+        """The measurement as JSON. Raises Fault if no request was answered; `retry` measures anew then."""
         for number in count(1):
             record = await self._once(f"load/{number}", self._measured)
             errors = [each["error"] for each in record["requests"]]
@@ -115,7 +115,7 @@ class LoadTest:
 
 
 def about_of(options: ServingOptions, model: str) -> dict[str, Any]:
-    """What the record of a load says of it, begun now."""
+    """The description of a load for its record, with the present time."""
     return {
         "date": f"{datetime.now():%Y%m%d-%H%M%S}",
         "endpoint_type": options.backend,
@@ -133,7 +133,7 @@ def about_of(options: ServingOptions, model: str) -> dict[str, Any]:
 
 
 def load_of(options: ServingOptions, seed: int) -> Load:
-    """When requests are sent."""
+    """The schedule of requests."""
     from koderz.systems.serving.load import Load
 
     return Load(
@@ -147,7 +147,7 @@ def load_of(options: ServingOptions, seed: int) -> Load:
 
 
 def target_of(model: str, options: ServingOptions, settings: Settings) -> Target:
-    """Where requests go. Raises KoderzError for an address that can't be, Unreachable where its key is missing."""
+    """The target of requests. Raises KoderzError for an invalid address, Unreachable if its key is missing."""
     from koderz.systems.serving.client import Target
 
     endpoint = endpoint_for(

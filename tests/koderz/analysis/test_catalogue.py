@@ -32,7 +32,7 @@ def rows(results: Path) -> list[RunRow]:
     return load_catalogue(results).rows
 
 
-def test_a_run_has_its_rate_interval_cost_and_tags(tmp_path: Path) -> None:
+def test_run_has_its_rate_interval_cost_and_tags(tmp_path: Path) -> None:
     of = plan(config={"local_model": "m", "suite": "humaneval", "tags": ["nightly", "v=2"]})
     run(tmp_path, call(0), judged(0), call(1), judged(1, False), fault(2), of=of)
 
@@ -50,7 +50,7 @@ def test_a_run_has_its_rate_interval_cost_and_tags(tmp_path: Path) -> None:
     assert row.cost == 0.5
 
 
-def test_the_arms_of_a_comparative_run_are_told_apart(tmp_path: Path) -> None:
+def test_arms_of_a_comparative_run_are_told_apart(tmp_path: Path) -> None:
     of = plan(1, solvers=("zero-shot", "iterative"))
     run(tmp_path, judged(0, False), judged(0, True, solver="iterative"), of=of)
 
@@ -59,7 +59,7 @@ def test_the_arms_of_a_comparative_run_are_told_apart(tmp_path: Path) -> None:
     assert [(arm.solver, arm.rate) for arm in row.arms] == [("zero-shot", 0.0), ("iterative", 100.0)]
 
 
-def test_a_run_that_goes_on_is_running_and_one_that_was_killed_is_unfinished(tmp_path: Path) -> None:
+def test_run_status_tells_running_from_killed(tmp_path: Path) -> None:
     async def go() -> str:
         with Tracker.create(tmp_path, "bench_0a1b2c3d_20260131_120000", plan()) as tracker:
             await tracker.record(judged(0))
@@ -70,7 +70,7 @@ def test_a_run_that_goes_on_is_running_and_one_that_was_killed_is_unfinished(tmp
     assert (row.status, row.arms[0].judged, row.planned) == ("unfinished", 1, 3)
 
 
-def test_a_summary_without_the_fields_of_later_versions_is_listed(tmp_path: Path) -> None:
+def test_old_summary_without_later_fields_is_listed(tmp_path: Path) -> None:
     old = {
         "run_id": TWO,
         "mode": "zero-shot",
@@ -88,7 +88,7 @@ def test_a_summary_without_the_fields_of_later_versions_is_listed(tmp_path: Path
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"null", b'{"run_id": 3}', b'{"run_id":"x","mode":"y"}', b"\xff"])
-def test_a_damaged_summary_is_one_line_and_the_others_are_listed(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_summary_is_one_line_beside_the_others(tmp_path: Path, damage: bytes) -> None:
     run(tmp_path, judged(0))
     (tmp_path / "other.json").write_bytes(damage)
 
@@ -101,7 +101,7 @@ def test_a_damaged_summary_is_one_line_and_the_others_are_listed(tmp_path: Path,
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", b"\x00" * 99])
-def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: bytes) -> None:
+def test_damaged_index_is_rebuilt(tmp_path: Path, damage: bytes) -> None:
     run(tmp_path, judged(0))
     before = rows(tmp_path)
     (tmp_path / INDEX).write_bytes(damage)
@@ -136,7 +136,7 @@ print([row.column for row in load_catalogue(Path({str(tmp_path)!r})).rows])
     assert (tmp_path / INDEX).read_bytes() == index
 
 
-def test_what_changed_since_is_read_again(tmp_path: Path) -> None:
+def test_changed_run_is_read_again(tmp_path: Path) -> None:
     folder = run(tmp_path, judged(0))
     assert rows(tmp_path)[0].rate == 100
 
@@ -150,7 +150,7 @@ def test_what_changed_since_is_read_again(tmp_path: Path) -> None:
     assert rows(tmp_path)[0].rate == 50
 
 
-def test_a_run_that_was_deleted_is_gone_from_the_list(tmp_path: Path) -> None:
+def test_deleted_run_is_gone_from_the_list(tmp_path: Path) -> None:
     folder = run(tmp_path, judged(0))
     rows(tmp_path)
     folder.with_suffix(".json").unlink()
@@ -162,7 +162,7 @@ def test_a_run_that_was_deleted_is_gone_from_the_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_is_listed_all_the_same(tmp_path: Path) -> None:
+def test_read_only_folder_is_listed(tmp_path: Path) -> None:
     run(tmp_path, judged(0))
     tmp_path.chmod(0o500)
     try:
@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_written_is_listed_all_the_same(tmp_path: Path) 
         tmp_path.chmod(0o700)
 
 
-def test_no_folder_is_no_run(tmp_path: Path) -> None:
+def test_missing_folder_has_no_runs(tmp_path: Path) -> None:
     assert rows(tmp_path / "nowhere") == []
 
 
@@ -193,7 +193,7 @@ def test_runs_are_chosen_and_ordered(tmp_path: Path) -> None:
     assert chosen(found, mode="comparative") == []
 
 
-def test_several_models_of_a_run_are_named_together(tmp_path: Path) -> None:
+def test_models_of_a_run_are_named_together(tmp_path: Path) -> None:
     several = builders.document(config={"local_model": "a", "models": ["a", "b"], "suite": "humaneval"})
     builders.write(tmp_path / f"{builders.RUN}.json", several)
 

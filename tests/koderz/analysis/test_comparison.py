@@ -22,7 +22,7 @@ def compared(folder: Path, a: builders.Outcomes, b: builders.Outcomes) -> koderz
     return koderz.compare(builders.run(folder, a, "a.json"), builders.run(folder, b, "b.json", run_id=builders.OTHER))
 
 
-def test_one_sample_each_is_tested_by_mcnemar_pair_by_pair(tmp_path: Path) -> None:
+def test_single_samples_are_tested_by_mcnemar(tmp_path: Path) -> None:
     found = compared(tmp_path, [True] * 11 + [False] * 9, [False] + [True] * 17 + [False] * 2)
 
     assert (found.pairs, found.a_only, found.b_only, found.both, found.neither) == (20, 1, 7, 10, 2)
@@ -44,7 +44,7 @@ def test_one_sample_each_is_tested_by_mcnemar_pair_by_pair(tmp_path: Path) -> No
     assert exact.interval[0] == 0 < found.interval[0]
 
 
-def test_the_same_two_runs_give_the_same_figures_and_turned_round_the_opposite_ones(tmp_path: Path) -> None:
+def test_comparison_is_repeatable_and_antisymmetric(tmp_path: Path) -> None:
     drawn = random.Random(1)
     a, b = [drawn.random() < 0.5 for _ in range(60)], [drawn.random() < 0.8 for _ in range(60)]
     once, again, turned = compared(tmp_path, a, b), compared(tmp_path, a, b), compared(tmp_path, b, a)
@@ -57,7 +57,7 @@ def test_the_same_two_runs_give_the_same_figures_and_turned_round_the_opposite_o
     assert "B is worse" in turned.verdict
 
 
-def test_a_run_against_itself_differs_by_nothing(tmp_path: Path) -> None:
+def test_comparison_of_a_run_with_itself_shows_no_difference(tmp_path: Path) -> None:
     found = compared(tmp_path, [True, False] * 10, [True, False] * 10)
 
     assert (found.difference, found.p_value, found.probability_better) == (0.0, 1.0, 0.5)
@@ -67,7 +67,7 @@ def test_a_run_against_itself_differs_by_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("samples", [1, 5])
-def test_nothing_is_claimed_on_three_tasks(tmp_path: Path, samples: int) -> None:
+def test_comparison_on_three_tasks_claims_nothing(tmp_path: Path, samples: int) -> None:
     tasks = ["T/0", "T/1", "T/2"]
     a, b = {task: [False] * samples for task in tasks}, {task: [True] * samples for task in tasks}
 
@@ -78,7 +78,7 @@ def test_nothing_is_claimed_on_three_tasks(tmp_path: Path, samples: int) -> None
     assert any("too few" in note for note in found.notes)
 
 
-def test_several_samples_are_clustered_by_task_and_that_is_said(tmp_path: Path) -> None:
+def test_samples_are_clustered_by_task_and_that_is_told(tmp_path: Path) -> None:
     a = {f"T/{i}": [True, False, False] for i in range(12)}
     b = {f"T/{i}": [True, True, i % 2 == 0] for i in range(12)}
 
@@ -103,7 +103,7 @@ def test_different_tasks_are_compared_unpaired_and_that_is_said(tmp_path: Path) 
     assert any("no task in common" in note for note in found.notes)
 
 
-def test_where_only_some_tasks_are_shared_the_others_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_unshared_tasks_are_left_out_and_counted(tmp_path: Path) -> None:
     found = compared(tmp_path, {f"T/{i}": [True] for i in range(10)}, {f"T/{i}": [False] for i in range(3, 12)})
 
     assert (found.pairs, found.difference) == (7, -100.0)
@@ -111,7 +111,7 @@ def test_where_only_some_tasks_are_shared_the_others_are_left_out_and_counted(tm
     assert any(note.endswith("left out: 3 others of A's, 2 of B's.") for note in found.notes)
 
 
-def test_rates_are_over_the_tasks_that_are_compared_so_that_they_subtract(tmp_path: Path) -> None:
+def test_rates_are_over_compared_tasks_so_that_they_subtract(tmp_path: Path) -> None:
     a = {f"T/{i}": [i % 2 == 0] * (1 + i % 3) for i in range(10)}
     b = {f"T/{i}": [True, i % 5 > 0] for i in range(3, 12)}
 
@@ -128,7 +128,7 @@ def test_rates_are_over_the_tasks_that_are_compared_so_that_they_subtract(tmp_pa
     assert list(table.rows[1]) == ["On all its tasks", "52.6% (10/19)", "88.9% (16/18)", "", "", ""]
 
 
-def test_what_is_nought_on_both_sides_takes_no_row(tmp_path: Path) -> None:
+def test_zero_on_both_sides_takes_no_row(tmp_path: Path) -> None:
     runs = [builders.run(tmp_path, [True], f"{name}.json", cost=0.0) for name in "ab"]
 
     rows = [
@@ -139,7 +139,7 @@ def test_what_is_nought_on_both_sides_takes_no_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("a", "b"), [([], [True]), ([True], []), ([], [])])
-def test_no_results_are_nothing_to_compare(tmp_path: Path, a: list[bool], b: list[bool]) -> None:
+def test_comparison_without_results_is_refused(tmp_path: Path, a: list[bool], b: list[bool]) -> None:
     found = compared(tmp_path, a, b)
 
     assert (found.p_value, found.difference, found.significant) == (None, None, False)
@@ -147,7 +147,7 @@ def test_no_results_are_nothing_to_compare(tmp_path: Path, a: list[bool], b: lis
     assert any("has no results" in note for note in found.notes)
 
 
-def test_one_comparative_run_alone_compares_its_arms(tmp_path: Path) -> None:
+def test_comparative_run_alone_compares_its_arms(tmp_path: Path) -> None:
     path = builders.write(tmp_path / "c.json", builders.comparative([False] * 8, [True] * 8))
 
     found = koderz.compare(path)
@@ -156,7 +156,7 @@ def test_one_comparative_run_alone_compares_its_arms(tmp_path: Path) -> None:
     assert found.mcnemar_p == pytest.approx(2 / 256)
 
 
-def test_two_comparative_runs_are_compared_arm_by_arm(tmp_path: Path) -> None:
+def test_comparative_runs_are_compared_arm_by_arm(tmp_path: Path) -> None:
     a = builders.write(tmp_path / "a.json", builders.comparative([False] * 8, [True] * 8))
     b = builders.write(tmp_path / "b.json", builders.comparative([True] * 8, [True] * 8))
 
@@ -169,12 +169,12 @@ def test_two_comparative_runs_are_compared_arm_by_arm(tmp_path: Path) -> None:
         koderz.compare(a, b, arm="best")
 
 
-def test_one_run_with_one_arm_asks_for_a_second(tmp_path: Path) -> None:
+def test_single_run_with_one_arm_asks_for_a_second(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="name a second run"):
         koderz.compare(builders.run(tmp_path, [True]))
 
 
-def test_what_differs_in_settings_and_environment_is_listed(tmp_path: Path) -> None:
+def test_differences_in_settings_and_environment_are_listed(tmp_path: Path) -> None:
     a = builders.run(tmp_path, [True], "a.json", environment={"models": {"m": {"digest": "1"}}, "koderz": "0.1"})
     b = builders.run(
         tmp_path, [True], "b.json", environment={"models": {"m": {"digest": "2"}}, "koderz": "0.1"}, model="n"
@@ -186,7 +186,7 @@ def test_what_differs_in_settings_and_environment_is_listed(tmp_path: Path) -> N
     assert found.environment == {"models.m.digest": ("1", "2")}
 
 
-def test_other_versions_of_the_dataset_are_pointed_out(tmp_path: Path) -> None:
+def test_dataset_versions_that_differ_are_pointed_out(tmp_path: Path) -> None:
     a = builders.run(tmp_path, [True], "a.json", environment={"dataset_digest": "1"})
     b = builders.run(tmp_path, [True], "b.json", environment={"dataset_digest": "2"})
 
@@ -218,7 +218,7 @@ def test_costs_iterations_and_latency_differ_with_intervals(tmp_path: Path) -> N
     assert (iterations.interval, iterations.interval_method) == (None, None), "all alike, which is no certainty"
 
 
-def test_on_fewer_than_twenty_tasks_averages_have_no_interval_and_that_is_said(tmp_path: Path) -> None:
+def test_averages_below_20_tasks_have_no_interval(tmp_path: Path) -> None:
     a = builders.run(tmp_path, [True] * 19, "a.json", cost=0.01)
     dearer = [{**row, "cost": 0.02 + 0.02 * (i % 2)} for i, row in enumerate(builders.rows([True] * 19))]
     found = koderz.compare(a, builders.run(tmp_path, [True] * 19, "b.json", results=dearer))
@@ -227,7 +227,7 @@ def test_on_fewer_than_twenty_tasks_averages_have_no_interval_and_that_is_said(t
     assert "Averages such as cost and latency have intervals on 20 tasks and more." in found.notes
 
 
-def test_an_interval_on_few_tasks_does_not_contradict_its_test(tmp_path: Path) -> None:
+def test_interval_on_few_tasks_does_not_contradict_its_test(tmp_path: Path) -> None:
     found = compared(tmp_path, [False] * 3 + [True] * 2, [True] * 5)
 
     assert found.p_value == pytest.approx(0.1327, abs=5e-5)
@@ -237,7 +237,7 @@ def test_an_interval_on_few_tasks_does_not_contradict_its_test(tmp_path: Path) -
     assert found.interval[1] > 80
 
 
-def test_without_names_the_last_two_runs_that_share_tasks_are_meant(tmp_path: Path) -> None:
+def test_comparison_without_names_takes_the_last_two_that_share_tasks(tmp_path: Path) -> None:
     for number, task in enumerate(["T/0", "X/0", "T/0", "Y/0"]):
         run_id = f"bench_0a1b2c3{number}_20260131_12000{number}"
         builders.write(tmp_path / f"{run_id}.json", builders.document({task: [True]}, run_id=run_id))
@@ -247,7 +247,7 @@ def test_without_names_the_last_two_runs_that_share_tasks_are_meant(tmp_path: Pa
     assert (a.name[13], b.name[13]) == ("0", "2")
 
 
-def test_where_no_runs_share_tasks_that_is_said(tmp_path: Path) -> None:
+def test_comparison_without_shared_tasks_is_told(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="no two runs on the same tasks; make some with"):
         last_comparable(tmp_path)
 
@@ -260,7 +260,7 @@ def _sides(folder: Path, *outcomes: builders.Outcomes) -> list[Side]:
     return [side for run in runs for side in sides_of(run)]
 
 
-def test_a_leaderboard_ranks_and_corrects_for_the_number_of_tests(tmp_path: Path) -> None:
+def test_leaderboard_ranks_and_corrects_for_the_number_of_tests(tmp_path: Path) -> None:
     weak, middle, strong = [False] * 30, [True] * 10 + [False] * 20, [True] * 12 + [False] * 18
 
     board = leaderboard(_sides(tmp_path, weak, strong, middle))
@@ -273,7 +273,7 @@ def test_a_leaderboard_ranks_and_corrects_for_the_number_of_tests(tmp_path: Path
     assert pair.p_holm == pytest.approx(3 * pair.p_value)
 
 
-def test_a_leaderboard_says_who_has_no_results(tmp_path: Path) -> None:
+def test_leaderboard_names_arms_without_results(tmp_path: Path) -> None:
     board = leaderboard(_sides(tmp_path, [True] * 3, [], [False] * 3))
 
     assert len(board.standings) == 2

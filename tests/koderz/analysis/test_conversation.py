@@ -108,7 +108,7 @@ def test_commands_and_their_outputs_are_told_on_every_wire(
 
 
 @each_wire
-def test_what_an_agent_says_of_itself_is_a_line_that_counts_the_rest(tmp_path: Path, wire: str) -> None:
+def test_agent_messages_are_a_line_that_counts_the_rest(tmp_path: Path, wire: str) -> None:
     found = story(tmp_path, *calls(wire))
     first, second = ([*told_asked(step.call, step.asked)] for step in found.steps if step.call)
     texts = [text for _, text in first]
@@ -121,7 +121,7 @@ def test_what_an_agent_says_of_itself_is_a_line_that_counts_the_rest(tmp_path: P
 
 
 @each_wire
-def test_a_long_output_is_cut_and_what_is_left_out_is_counted(tmp_path: Path, wire: str) -> None:
+def test_long_output_is_cut_and_the_rest_counted(tmp_path: Path, wire: str) -> None:
     output = "begin" + "x" * 20_000 + "end"
     (_, second) = calls(wire, output)
     (asked,) = [text for who, text in told_asked(second, second.messages) if who == "result"]
@@ -132,13 +132,13 @@ def test_a_long_output_is_cut_and_what_is_left_out_is_counted(tmp_path: Path, wi
 
 
 @each_wire
-def test_the_verbose_screen_tells_commands_and_outputs(wire: str) -> None:
+def test_verbose_screen_shows_commands_and_outputs(wire: str) -> None:
     replied, asked = calls(wire)
     assert [*_told("1", replied)][:3] == ["[1] reply:", "    → exec_command", "      cmd:"]
     assert [*_told("1", asked)] == ["[1] result:", f"    {OUTPUT}", "[1] reply:", "    reply 2"]
 
 
-def test_the_verbose_screen_tells_an_own_command_with_its_output_and_counts_what_it_leaves_out() -> None:
+def test_verbose_screen_shows_an_own_command_with_its_output() -> None:
     done = Once(experiment_id="e", name="shell", value={"command": "ls", "output": "a\n" * 4000, "status": 0})
     lines = [*_told("1", done)]
     assert lines[:3] == ["[1] shell:", "    $ ls", "    a"]
@@ -146,7 +146,7 @@ def test_the_verbose_screen_tells_an_own_command_with_its_output_and_counts_what
     assert [*_told("1", Once(experiment_id="e", name="agent-metrics", value={"tools": 1}))] == []
 
 
-def test_two_conversations_of_one_client_are_told_once_each(tmp_path: Path) -> None:
+def test_conversations_of_one_client_are_told_once_each(tmp_path: Path) -> None:
     def asked(number: int, *said: str) -> Call:
         body = {"messages": [{"role": "user", "content": text} for text in said]}
         return call(0, number, messages=packed("chat", body))
@@ -156,7 +156,7 @@ def test_two_conversations_of_one_client_are_told_once_each(tmp_path: Path) -> N
     assert told == [["main"], ["other"], ["more"], ["again"]]
 
 
-def test_the_same_output_twice_is_told_twice(tmp_path: Path) -> None:
+def test_output_that_comes_twice_is_told_twice(tmp_path: Path) -> None:
     asked = [{"role": "user", "content": "do"}, {"role": "assistant", "content": "ls"}]
     told = {"role": "user", "content": "[exit code 0]"}
     again = [*asked, told, {"role": "assistant", "content": "ls"}, told]
@@ -175,12 +175,12 @@ def test_the_same_output_twice_is_told_twice(tmp_path: Path) -> None:
         ("[private 0123]", "→ exec_command: [private 0123]"),
     ],
 )
-def test_a_call_is_told_whatever_it_is_given(arguments: str, told: str) -> None:
+def test_tool_call_is_told_for_any_arguments(arguments: str, told: str) -> None:
     function = {"name": "exec_command", "arguments": arguments}
     assert told_reply(replace(call(0), text=None, reply="", tool_calls=[{"function": function}])) == told
 
 
-def test_a_reply_without_text_and_calls_is_called_empty() -> None:
+def test_reply_without_text_and_calls_is_called_empty() -> None:
     assert told_reply(replace(call(0), reply=" ")) == "(an empty reply)"
     assert told_reply(replace(call(0), reply="<think>a</think>b", text="b"), raw=True) == "<think>a</think>b"
     assert shortened("abc", 3) == "abc"

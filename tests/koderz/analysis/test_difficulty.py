@@ -14,7 +14,7 @@ from koderz.errors import KoderzError
 from tests.koderz.analysis import builders
 
 
-def test_the_hardest_come_first_with_who_solves_them(tmp_path: Path) -> None:
+def test_difficulty_lists_the_hardest_first_with_its_solvers(tmp_path: Path) -> None:
     small = builders.run(tmp_path, [True, False, False], "a.json", model="small")
     large = builders.run(tmp_path, [True, True, False], "b.json", model="large")
 
@@ -26,7 +26,7 @@ def test_the_hardest_come_first_with_who_solves_them(tmp_path: Path) -> None:
     assert found[0].flakiness is None
 
 
-def test_only_samples_of_one_arm_that_disagree_are_flaky(tmp_path: Path) -> None:
+def test_flakiness_is_disagreement_within_an_arm(tmp_path: Path) -> None:
     drawn = builders.run(tmp_path, {"T/0": [True, False], "T/1": [True, True]}, "a.json")
     other = builders.run(tmp_path, {"T/1": [False, False]}, "b.json")
 
@@ -42,7 +42,7 @@ def test_flakiness_is_that_of_a_coin_at_one_half() -> None:
     assert flakiness([True]) == 0.0
 
 
-def test_no_results_are_said(tmp_path: Path) -> None:
+def test_difficulty_without_results_is_told(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="no results yet"):
         difficulty(sides_of(builders.run(tmp_path, [])))
 

@@ -67,7 +67,7 @@ def test_csv_has_a_row_an_experiment(tmp_path: Path) -> None:
     assert (third["verdict"], third["cause"], third["success"]) == ("fault", "unreachable", "")
 
 
-def test_no_cell_of_a_csv_is_taken_for_a_formula(tmp_path: Path) -> None:
+def test_csv_cells_are_not_taken_for_formulas(tmp_path: Path) -> None:
     folder = a_run(tmp_path)
     rows = rows_of_csv(exported(folder, "csv")) + rows_of_csv(exported(folder, "csv", attempts=True))
 
@@ -124,7 +124,7 @@ def test_jsonl_is_what_the_evaluators_of_humaneval_and_evalplus_read(tmp_path: P
     assert (first["model"], first["solver"], first["cost"]) == ("m", "zero-shot", 0.25)
 
 
-def test_samples_of_several_arms_are_mixed_only_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_samples_of_several_arms_are_mixed_on_request_only(tmp_path: Path) -> None:
     folder = a_comparative_run(tmp_path)
 
     with pytest.raises(
@@ -142,7 +142,7 @@ def test_samples_of_several_arms_are_mixed_only_where_that_is_asked_for(tmp_path
     assert [row["solver"] for row in rows_of_csv(exported(folder, "csv", arm="iterative"))] == ["iterative"]
 
 
-def test_samples_of_two_models_are_no_more_mixed_than_those_of_two_solvers(tmp_path: Path) -> None:
+def test_samples_of_several_models_are_mixed_on_request_only(tmp_path: Path) -> None:
     of = [
         plan(1, run_id=f"bench_0000000{i}_20260131_120000", config={"local_model": name}) for i, name in enumerate("ab")
     ]
@@ -155,7 +155,7 @@ def test_samples_of_two_models_are_no_more_mixed_than_those_of_two_solvers(tmp_p
 
 
 @pytest.mark.parametrize("attempts", [False, True])
-def test_every_row_names_its_suite_and_the_limits_used(tmp_path: Path, attempts: bool) -> None:
+def test_export_rows_name_suite_and_limits(tmp_path: Path, attempts: bool) -> None:
     folder = a_comparative_run(tmp_path, test_timeout=60.0, test_memory=4096)
 
     (row,) = map(json.loads, exported(folder, "jsonl", arm="iterative", attempts=attempts).splitlines())
@@ -200,7 +200,7 @@ def test_memory_does_not_grow_with_the_programs(tmp_path: Path) -> None:
     assert (tmp_path / "out.csv").stat().st_size > 7_000_000
 
 
-def test_the_format_is_the_one_asked_for_or_that_of_the_file() -> None:
+def test_export_format_is_given_or_that_of_the_file() -> None:
     assert format_of(Path("x.parquet"), None) == "parquet"
     assert format_of(Path("x.txt"), "md") == "md"
     with pytest.raises(KoderzError, match="say which --format"):

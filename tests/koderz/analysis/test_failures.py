@@ -52,7 +52,7 @@ def test_attempts_are_grouped_by_cause_and_what_was_fixed_is_counted(tmp_path: P
     assert found.tokens_to_solution == 10
 
 
-def test_an_attempt_that_was_judged_anew_counts_once_as_it_was_judged_last(tmp_path: Path) -> None:
+def test_failures_count_a_rescored_attempt_by_its_last_verdict(tmp_path: Path) -> None:
     found = recorded(tmp_path, attempt(0, 1, "wall"), attempt(0, 1, "assertion"), judged(0, False, 1, "assertion"))
 
     assert found.causes == [Cause(cause="assertion", attempts=1, experiments=1, fixed=None, ended=1)]
@@ -62,7 +62,7 @@ def test_attempts_of_an_experiment_without_an_end_are_not_counted(tmp_path: Path
     assert recorded(tmp_path, attempt(0, 1, "syntax")).causes == []
 
 
-def test_without_a_journal_only_the_ends_are_known(tmp_path: Path) -> None:
+def test_failures_without_a_journal_know_the_ends_alone(tmp_path: Path) -> None:
     run = builders.run(tmp_path, [True, False, False])
 
     found = failures_of(Side(run, "zero-shot"))
@@ -73,7 +73,7 @@ def test_without_a_journal_only_the_ends_are_known(tmp_path: Path) -> None:
     assert found.cost_per_solved_task == pytest.approx(0.03)
 
 
-def test_nothing_solved_costs_nothing_a_solution(tmp_path: Path) -> None:
+def test_cost_per_solution_without_solutions_is_absent(tmp_path: Path) -> None:
     none = failures_of(Side(builders.run(tmp_path, []), "zero-shot"))
 
     assert (none.cost_per_solved_task, none.tokens_to_solution, none.causes) == (None, None, [])

@@ -13,7 +13,7 @@ from koderz.errors import KoderzError
 from tests.koderz.analysis import builders
 
 
-def test_a_row_an_experiment_with_what_its_run_was(tmp_path: Path) -> None:
+def test_frame_has_a_row_per_experiment_with_its_run(tmp_path: Path) -> None:
     run = koderz.load_summary(builders.write(tmp_path / "c.json", builders.comparative([False, True], [True, True])))
 
     frame = koderz.to_dataframe(run)
@@ -25,7 +25,7 @@ def test_a_row_an_experiment_with_what_its_run_was(tmp_path: Path) -> None:
     assert frame["cost_local"].sum() == pytest.approx(frame["cost"].sum())
 
 
-def test_a_metric_has_a_column(tmp_path: Path) -> None:
+def test_frame_has_a_column_per_metric(tmp_path: Path) -> None:
     first, second = builders.rows([True, False])
     run = builders.run(tmp_path, [True, False], results=[{**first, "metrics": {"f1": 0.5}, "score": 0.25}, second])
 
@@ -46,7 +46,7 @@ def test_files_folders_and_mixtures_of_them_are_taken(tmp_path: Path) -> None:
     assert len(koderz.to_dataframe([str(file), builders.run(tmp_path, [True] * 3), results])) == 9
 
 
-def test_no_results_are_an_empty_frame_with_its_columns(tmp_path: Path) -> None:
+def test_frame_without_results_has_its_columns(tmp_path: Path) -> None:
     frame = koderz.to_dataframe(builders.run(tmp_path, []))
 
     assert len(frame) == 0
@@ -66,7 +66,7 @@ def test_polars_gives_the_same_rows(tmp_path: Path) -> None:
     assert koderz.to_dataframe(run, library="polars")["success"].to_list() == [True, False]
 
 
-def test_a_notebook_shows_runs_and_comparisons_with_everything_escaped(tmp_path: Path) -> None:
+def test_notebook_shows_runs_and_comparisons_escaped(tmp_path: Path) -> None:
     evil = builders.run(tmp_path, {"<script>": [True], "T/1": [False]}, model="<img src=x>")
     fine = builders.run(tmp_path, {"<script>": [False], "T/1": [False]}, "b.json", model="n")
 

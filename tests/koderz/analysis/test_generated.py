@@ -66,13 +66,13 @@ def test_made_up_tasks_have_a_page_of_their_own_in_mlflow(koderz: Shell) -> None
     assert {"koderz/ruler", "koderz/ruler-generated"} <= names
 
 
-def test_a_run_has_tasks_of_one_kind(koderz: Shell) -> None:
+def test_generated_and_real_tasks_share_no_run(koderz: Shell) -> None:
     done = koderz(*RUN, "--suite", "ruler", "--ruler-tasks", "vt", "niah_single_2", "--limit", 4, code=2)
 
     assert "niah_single_2[generated]/4096/0 is generated and vt/4096/0 isn't" in done.err
 
 
-def test_the_api_refuses_them_side_by_side(koderz: Shell) -> None:
+def test_generated_and_real_tasks_are_not_compared_by_the_api(koderz: Shell) -> None:
     one, made_up = (begun(koderz, *run) for run in (OFFICIAL, MADE_UP))
     results: Path = koderz.results
 

@@ -87,7 +87,7 @@ def test_list_has_the_average_of_the_headline(tmp_path: Path) -> None:
     assert (found.headline.passed, found.rate) == ("", -1.0)
 
 
-def test_leaderboard_ranks_by_the_headline_and_leaves_out_arms_without_it(tmp_path: Path) -> None:
+def test_leaderboard_ranks_by_the_headline_those_that_have_it(tmp_path: Path) -> None:
     run = perf(tmp_path)
 
     board = compare_runs([str(run.path)], tmp_path).document()
@@ -108,7 +108,7 @@ def test_arm_without_the_headline_is_no_baseline_of_others(tmp_path: Path) -> No
     assert found["measure"].name == "success"
 
 
-def test_two_sides_are_compared_by_the_headline_where_nothing_passes(tmp_path: Path) -> None:
+def test_comparison_uses_the_headline_where_nothing_passes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         of_arms(tmp_path, {"only": [row("T/0", False, score=0.5)]}, f"{name}.json", **BY_SCORE)
 

@@ -55,7 +55,7 @@ def made(run: Run, model: str | None = None) -> tuple[int, int, int]:
     return len(calls), sum(call.tokens_in for call in calls), sum(call.tokens_out for call in calls)
 
 
-def test_a_run_equal_to_the_last_one_likely_takes_what_that_took_model_by_model(tmp_path: Path) -> None:
+def test_estimate_by_an_equal_run_takes_its_figures_by_model(tmp_path: Path) -> None:
     run = asyncio.run(ran(tmp_path, 20, by_chance(1), **ASKING))
 
     found = guess(tmp_path, 20, **ASKING)
@@ -74,7 +74,7 @@ def test_a_run_equal_to_the_last_one_likely_takes_what_that_took_model_by_model(
 
 
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_what_the_next_run_takes_is_near_the_likely_figure(tmp_path: Path, seed: int) -> None:
+def test_estimate_by_history_is_near_the_next_run(tmp_path: Path, seed: int) -> None:
     for first in range(2):
         asyncio.run(ran(tmp_path, 30, by_chance(10 * seed + first), **ASKING))
     likely = guess(tmp_path, 30, **ASKING).likely
@@ -88,7 +88,7 @@ def test_what_the_next_run_takes_is_near_the_likely_figure(tmp_path: Path, seed:
     assert likely.calls_range[0] < likely.calls < likely.calls_range[1]
 
 
-def test_other_tasks_likely_take_what_those_before_took_on_average(tmp_path: Path) -> None:
+def test_estimate_for_other_tasks_takes_earlier_averages(tmp_path: Path) -> None:
     calls = made(asyncio.run(ran(tmp_path, 10, by_chance(1), mode="iterative", max_iterations=4)))[0]
 
     found = guess(tmp_path, 40, mode="iterative", max_iterations=4)
@@ -97,7 +97,7 @@ def test_other_tasks_likely_take_what_those_before_took_on_average(tmp_path: Pat
     assert found.likely.calls == round(4 * calls)
 
 
-def test_the_nearest_runs_count_and_that_is_said(tmp_path: Path) -> None:
+def test_estimate_uses_the_nearest_runs_and_says_so(tmp_path: Path) -> None:
     asking: dict[str, Any] = {"mode": "iterative", "max_iterations": 4}
     asyncio.run(ran(tmp_path, 4, Scripted(bad), **asking))
 
@@ -112,7 +112,7 @@ def test_the_nearest_runs_count_and_that_is_said(tmp_path: Path) -> None:
     assert "no run like this" in guess(tmp_path, 4, mode="zero-shot").basis["zero-shot"]
 
 
-def test_a_model_that_had_no_part_before_likely_does_what_is_usual(tmp_path: Path) -> None:
+def test_estimate_for_a_new_model_takes_the_usual(tmp_path: Path) -> None:
     asking: dict[str, Any] = {"mode": "iterative", "max_iterations": 4}
     run = asyncio.run(ran(tmp_path, 4, by_chance(1), **asking))
 
@@ -132,7 +132,7 @@ def test_runs_of_the_simulated_model_tell_nothing_of_another(tmp_path: Path) -> 
     assert guess(tmp_path, 4, **simulated).basis["iterative"].startswith("by 4 experiments")
 
 
-def test_four_in_five_sums_are_within_their_range(tmp_path: Path) -> None:
+def test_estimate_range_holds_four_in_five_sums(tmp_path: Path) -> None:
     plan = asyncio.run(planned(tmp_path, 1))
     inside = {size: _share_inside(plan, size) for size in (5, 20, 100)}
 

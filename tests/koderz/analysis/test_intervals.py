@@ -64,7 +64,7 @@ def test_tangos_limits_are_where_his_score_test_just_rejects(a_only: int, b_only
         (10, 10, 0, 20, 0.6791, 1.0),
     ],
 )
-def test_the_interval_of_two_proportions_is_newcombes(
+def test_interval_of_two_proportions_is_newcombes(
     b: int, b_tasks: int, a: int, a_tasks: int, low: float, high: float
 ) -> None:
     assert intervals.newcombe(a, a_tasks, b, b_tasks) == pytest.approx((low, high), abs=5e-5)
@@ -123,7 +123,7 @@ def test_unpaired_intervals_hold_the_difference_as_often_as_they_say(
 
 
 @pytest.mark.parametrize(("tasks", "samples"), [(5, 4), (20, 4), (164, 2)])
-def test_intervals_of_several_samples_hold_the_difference_as_often_as_they_say(tasks: int, samples: int) -> None:
+def test_interval_of_several_samples_has_its_coverage(tasks: int, samples: int) -> None:
     """Tasks of unlike hardness; one in ten is made almost certain by B."""
     rng = np.random.default_rng(8)
     rates = rng.beta(0.4, 0.4, (1_000_000,))
@@ -142,7 +142,7 @@ def test_intervals_of_several_samples_hold_the_difference_as_often_as_they_say(t
 
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.01, 1e-5])
 @pytest.mark.parametrize("tasks", [5, 6, 12, 30])
-def test_an_interval_excludes_nought_exactly_where_a_difference_is_shown(tasks: int, alpha: float) -> None:
+def test_interval_excludes_zero_exactly_where_a_test_rejects(tasks: int, alpha: float) -> None:
     for a_only in range(tasks + 1):
         for b_only in range(tasks + 1 - a_only):
             (low, high), shown = told(parted(a_only, b_only, tasks), alpha)
@@ -152,7 +152,7 @@ def test_an_interval_excludes_nought_exactly_where_a_difference_is_shown(tasks: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unpaired", [False, True])
-def test_so_does_one_of_several_samples_and_one_of_other_tasks(unpaired: bool) -> None:
+def test_interval_of_samples_or_other_tasks_agrees_with_its_test(unpaired: bool) -> None:
     rng = np.random.default_rng(8)
     verdicts = set()
     for _ in range(60):
@@ -164,7 +164,7 @@ def test_so_does_one_of_several_samples_and_one_of_other_tasks(unpaired: bool) -
     assert verdicts == {True, False}
 
 
-def test_few_tasks_that_agree_are_no_certainty() -> None:
+def test_interval_of_few_agreeing_tasks_is_not_certain() -> None:
     for several in ([[True]] * 5, [[True, True]] * 5, [[True, False]] * 5):
         (low, high), _ = told(matching(several, several))
         assert low < -20
@@ -174,7 +174,7 @@ def test_few_tasks_that_agree_are_no_certainty() -> None:
 # Averages of other measures
 
 
-def test_the_bootstrap_is_that_of_scipy() -> None:
+def test_bootstrap_equals_that_of_scipy() -> None:
     from scipy import stats
 
     drawn = random.Random(4)
@@ -201,7 +201,7 @@ def test_the_bootstrap_is_that_of_scipy() -> None:
     assert intervals.bootstrap_mean(values) == intervals.bootstrap_mean(values)
 
 
-def test_fewer_tasks_than_can_be_resampled_have_no_interval() -> None:
+def test_bootstrap_needs_enough_tasks() -> None:
     assert intervals.bootstrap_mean([1.0, 2.0] * 9 + [3.0]) is None
     assert intervals.bootstrap_mean([1.0, 2.0] * 10) is not None
     assert intervals.bootstrap_mean([0.0] * 30) is None
@@ -209,7 +209,7 @@ def test_fewer_tasks_than_can_be_resampled_have_no_interval() -> None:
     assert intervals.bootstrap_difference([1.0, 2.0] * 30, [1.0] * 20) is not None
 
 
-def test_ten_thousand_tasks_are_no_reason_for_another_interval() -> None:
+def test_bootstrap_of_10000_tasks_gives_the_same_interval() -> None:
     low, high = intervals.bootstrap_mean([1.0, 0.0, 0.0, -1.0] * 2500) or (0, 0)
 
     assert low < 0 < high

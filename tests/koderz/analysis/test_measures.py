@@ -94,7 +94,7 @@ def test_measure_of_two_values_is_compared_as_success_is(tmp_path: Path) -> None
     assert found.verdict.startswith("B is better in exact: +50.0 points")
 
 
-def test_measure_that_no_suite_declares_says_so_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_measure_that_is_undeclared_says_so_and_unknown_is_refused(tmp_path: Path) -> None:
     a, b = (measured(tmp_path, name, metric("odd", *map(float, range(8)))) for name in "ab")
 
     assert any(
@@ -117,7 +117,7 @@ def test_measure_that_some_results_lack_is_compared_on_the_others(tmp_path: Path
     assert nothing.measures["iterations"].p_value == 1.0
 
 
-def test_measure_values_that_break_their_declaration_are_not_taken_for_two(tmp_path: Path) -> None:
+def test_measure_values_beyond_0_and_1_are_not_tested_by_mcnemar(tmp_path: Path) -> None:
     a = measured(tmp_path, "a", metric("exact", *[0.5] * 20))
     b = measured(tmp_path, "b", metric("exact", *[1.0] * 20))
 
@@ -126,7 +126,7 @@ def test_measure_values_that_break_their_declaration_are_not_taken_for_two(tmp_p
     assert (found.mcnemar_p, found.difference) == (None, 0.5)
 
 
-def test_other_measures_are_corrected_together(tmp_path: Path) -> None:
+def test_measures_are_corrected_together(tmp_path: Path) -> None:
     drawn = random.Random(3)
     a, b = (
         measured(tmp_path, name, [{"cost": drawn.random() + shift, "latency": drawn.random()} for _ in range(24)])
@@ -264,7 +264,7 @@ def test_permutation_rejects_what_is_alike_in_one_case_of_twenty(
 
 
 @pytest.mark.slow
-def test_permutation_of_different_tasks_rejects_what_is_alike_in_one_case_of_twenty(
+def test_permutation_of_different_tasks_rejects_equals_in_1_of_20(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(statistics, "draws_of", lambda size: 499)
@@ -310,7 +310,7 @@ def test_bootstrap_holds_the_mean_as_often_as_it_says(
     assert least <= held / runs <= 0.98
 
 
-def test_cpu_and_wall_are_measures_of_which_less_is_better_though_no_suite_declares_them(tmp_path: Path) -> None:
+def test_cpu_and_wall_are_lower_is_better_without_declaration(tmp_path: Path) -> None:
     run = measured(tmp_path, "a", metric("cpu", 0.1, 0.2), measures=[])
 
     assert (measure_named("cpu", [run]).direction, measure_named("cpu", [run]).unit) == ("lower", "s")

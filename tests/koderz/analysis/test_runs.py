@@ -19,7 +19,7 @@ from tracker.runs import lock_run
 from tracker.sinks.json import write_summary
 
 
-def test_a_file_without_any_added_field_is_read_with_defaults(tmp_path: Path) -> None:
+def test_old_summary_is_read_with_defaults(tmp_path: Path) -> None:
     results = [{"problem_id": "T/0", "success": True}, {"problem_id": "T/1", "success": False, "iterations": 3}]
     path = builders.write(tmp_path / "old.json", {"mode": "iterative", "results": results, "summary": {}})
 
@@ -33,7 +33,7 @@ def test_a_file_without_any_added_field_is_read_with_defaults(tmp_path: Path) ->
     ]
 
 
-def test_rows_of_one_task_that_name_no_sample_are_its_samples_in_order(tmp_path: Path) -> None:
+def test_rows_without_sample_are_samples_in_order(tmp_path: Path) -> None:
     rows = [{"problem_id": "T/0", "success": success} for success in (True, False, True)]
 
     run = koderz.load_summary(builders.write(tmp_path / "old.json", {"results": rows}))
@@ -41,7 +41,7 @@ def test_rows_of_one_task_that_name_no_sample_are_its_samples_in_order(tmp_path:
     assert [(r.sample, r.success) for r in run.results] == [(0, True), (1, False), (2, True)]
 
 
-def test_both_forms_of_several_arms_are_read(tmp_path: Path) -> None:
+def test_arms_are_read_in_both_forms(tmp_path: Path) -> None:
     both = koderz.load_summary(builders.write(tmp_path / "a.json", builders.comparative([True, False], [True, True])))
     arms = {name: builders.arm([True]) for name in ("human", "agent", "baseline")}
     three = koderz.load_summary(builders.write(tmp_path / "b.json", {"mode": "patches", "arms": arms}))
@@ -78,7 +78,7 @@ def test_both_forms_of_several_arms_are_read(tmp_path: Path) -> None:
         ('{"results": ' + "[" * 5000 + "]" * 5000 + "}", "edited or is damaged|no JSON"),
     ],
 )
-def test_a_bad_file_is_one_line_that_names_it_and_what_to_do(tmp_path: Path, content: str, says: str) -> None:
+def test_bad_summary_is_one_line_with_its_name_and_advice(tmp_path: Path, content: str, says: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(content)
 
@@ -95,7 +95,7 @@ def test_bytes_that_are_no_text_are_no_summary(tmp_path: Path) -> None:
         koderz.load_summary(tmp_path / "bad.json")
 
 
-def test_a_damaged_summary_beside_its_journal_can_be_written_again(tmp_path: Path) -> None:
+def test_damaged_summary_beside_its_journal_can_be_written_again(tmp_path: Path) -> None:
     folder = asyncio.run(journals.recorded(tmp_path))
     folder.with_suffix(".json").write_text('{"results": ')
 
@@ -103,7 +103,7 @@ def test_a_damaged_summary_beside_its_journal_can_be_written_again(tmp_path: Pat
         koderz.load_summary(folder.with_suffix(".json"))
 
 
-def test_a_run_without_a_summary_is_read_from_its_journal_and_shown_as_going(tmp_path: Path) -> None:
+def test_run_without_a_summary_is_read_from_its_journal(tmp_path: Path) -> None:
     folder = asyncio.run(journals.recorded(tmp_path, journals.judged(0), journals.judged(1, success=False)))
 
     (killed,) = resolve(["latest"], tmp_path)
@@ -116,7 +116,7 @@ def test_a_run_without_a_summary_is_read_from_its_journal_and_shown_as_going(tmp
     assert going.folder == folder
 
 
-def test_a_journal_that_is_newer_than_its_summary_counts(tmp_path: Path) -> None:
+def test_newer_journal_wins_over_its_summary(tmp_path: Path) -> None:
     folder = asyncio.run(journals.recorded(tmp_path, journals.judged(0)))
     path, _ = write_summary(folder)
     assert load_run(folder).path == path
@@ -126,7 +126,7 @@ def test_a_journal_that_is_newer_than_its_summary_counts(tmp_path: Path) -> None
     assert load_run(folder).path == folder
 
 
-def test_runs_are_named_by_ids_beginnings_and_files_also_where_only_a_summary_is_left(tmp_path: Path) -> None:
+def test_run_names_may_be_ids_prefixes_and_files(tmp_path: Path) -> None:
     results = tmp_path / "results"
     for name in (builders.RUN, builders.OTHER):
         builders.write(results / f"{name}.json", builders.document(run_id=name))
@@ -153,7 +153,7 @@ def test_runs_are_named_by_ids_beginnings_and_files_also_where_only_a_summary_is
         ("../x", "is no run"),
     ],
 )
-def test_a_name_that_fits_nothing_says_so(tmp_path: Path, name: str, says: str) -> None:
+def test_unknown_run_name_says_so(tmp_path: Path, name: str, says: str) -> None:
     for run_id in (builders.RUN, builders.OTHER):
         builders.write(tmp_path / f"{run_id}.json", builders.document(run_id=run_id))
 

@@ -32,7 +32,7 @@ def test_score_test_is_that_of_published_tables() -> None:
 
 
 @pytest.mark.parametrize("tasks", [6, 8, 11, 20, 50, 164])
-def test_score_test_holds_its_size_where_others_do_not_and_shows_more_than_the_exact_one(tasks: int) -> None:
+def test_score_test_holds_its_size_and_is_stronger_than_the_exact_one(tasks: int) -> None:
     shares = [*np.linspace(0.01, 1, 60), 5 / tasks, 8 / tasks]
     for alpha in (0.05, 0.01, 0.002):
         for share in (share for share in shares if share <= 1):
@@ -62,7 +62,7 @@ def test_holm_is_that_of_published_tables() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
-def test_holm_lies_between_no_correction_and_bonferronis_and_keeps_the_order(values: list[float]) -> None:
+def test_holm_lies_between_none_and_bonferroni_and_keeps_the_order(values: list[float]) -> None:
     adjusted = statistics.holm(values)
 
     for p, q in zip(values, adjusted, strict=True):
@@ -78,7 +78,7 @@ def test_fishers_exact_example_of_paired_plants() -> None:
     assert statistics.sign_flip(eighths) == pytest.approx(2 * 863 / 32768, abs=0.008)
 
 
-def test_few_tasks_are_tested_exactly() -> None:
+def test_exact_test_is_used_on_few_tasks() -> None:
     assert statistics.sign_flip([1.0, 1.0, 1.0]) == pytest.approx(0.25)
     assert statistics.sign_flip([0.5] * 10) == pytest.approx(2 / 1024)
     assert statistics.sign_flip([0.0] * 10) == 1.0
@@ -88,20 +88,20 @@ def test_few_tasks_are_tested_exactly() -> None:
     assert statistics.sign_flip([1.0]) == 1.0
 
 
-def test_the_same_results_give_the_same_figures() -> None:
+def test_statistics_are_repeatable() -> None:
     values = [0.0, 1.0, 0.0, 1.0, 1.0, -1.0, 0.5] * 9
 
     assert statistics.sign_flip(values) == statistics.sign_flip(values)
     assert statistics.shuffle_labels(values, values[1:]) == statistics.shuffle_labels(values, values[1:])
 
 
-def test_the_probability_of_being_better_is_never_sure_on_a_few_tasks() -> None:
+def test_probability_of_being_better_is_never_certain_on_few_tasks() -> None:
     assert statistics.probability_better(0, 0) == 0.5
     assert statistics.probability_better(0, 3) == pytest.approx(15 / 16)
     assert statistics.probability_better(5, 20) == pytest.approx(1 - statistics.probability_better(20, 5))
 
 
-def test_the_probability_of_the_higher_rate_is_that_of_two_beta_distributions() -> None:
+def test_probability_of_the_higher_rate_uses_beta_distributions() -> None:
     draws = np.random.default_rng(1).beta([[9], [5]], [[3], [7]], (2, 200_000))
 
     assert statistics.probability_higher(8, 10, 4, 10) == pytest.approx((draws[1] > draws[0]).mean(), abs=0.005)
@@ -150,7 +150,7 @@ def test_stated_power_of_means_is_that_of_the_permutation_test(groups: int) -> N
     assert statistics.smallest_flipped_difference(1.0, 5000) == pytest.approx(2.8016, abs=2e-3)
 
 
-def test_with_164_tasks_about_eight_points_can_be_seen_and_with_five_nothing() -> None:
+def test_detectable_difference_on_164_tasks_is_about_8_points() -> None:
     assert statistics.smallest_paired_difference(164, 0.15) == pytest.approx(0.083, abs=0.003)
     assert statistics.smallest_paired_difference(5, 0.15) is None
     assert statistics.smallest_paired_difference(0, 0.0) is None
@@ -160,7 +160,7 @@ def test_with_164_tasks_about_eight_points_can_be_seen_and_with_five_nothing() -
 
 @settings(max_examples=20)
 @given(tasks=st.integers(20, 300), discordant=st.floats(0.05, 0.5))
-def test_what_can_be_seen_shrinks_with_more_tasks(tasks: int, discordant: float) -> None:
+def test_detectable_difference_shrinks_with_more_tasks(tasks: int, discordant: float) -> None:
     few = statistics.smallest_paired_difference(tasks, discordant)
     many = statistics.smallest_paired_difference(2 * tasks, discordant)
 
@@ -169,12 +169,12 @@ def test_what_can_be_seen_shrinks_with_more_tasks(tasks: int, discordant: float)
     assert 0 < many < few <= 1
 
 
-def test_the_smallest_difference_of_miller() -> None:
+def test_detectable_difference_is_millers() -> None:
     assert statistics.smallest_difference(0.03) == pytest.approx(2.8016 * 0.03, abs=1e-4)
 
 
 @pytest.mark.slow
-def test_ten_thousand_tasks_are_no_reason_for_another_result() -> None:
+def test_permutation_of_10000_tasks_gives_the_same_result() -> None:
     values = [1.0, 0.0, 0.0, -1.0] * 2500
 
     assert statistics.sign_flip(values) > 0.9

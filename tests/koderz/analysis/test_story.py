@@ -23,7 +23,7 @@ def stories(results: Path, *records: Record) -> list[Story]:
     return [experiments.story(outcome) for outcome in experiments.outcomes]
 
 
-def test_each_reply_is_told_with_what_was_asked_for_it_and_what_became_of_it(tmp_path: Path) -> None:
+def test_story_tells_each_reply_with_its_request_and_outcome(tmp_path: Path) -> None:
     (story,) = stories(
         tmp_path,
         call(0, messages=ASKED),
@@ -39,7 +39,7 @@ def test_each_reply_is_told_with_what_was_asked_for_it_and_what_became_of_it(tmp
     assert (story.outcome.kind, story.program) == ("experiment", "def f():\n    return 2\n")
 
 
-def test_a_call_that_was_not_judged_and_an_attempt_without_a_call_are_told_too(tmp_path: Path) -> None:
+def test_story_tells_unjudged_calls_and_attempts_without_calls(tmp_path: Path) -> None:
     spec = replace(call(0), purpose="spec")
     (story,) = stories(
         tmp_path, spec, call(0, 2), attempt(0, call=2), attempt(0, 2, call=None), judged(0, iterations=2)
@@ -52,7 +52,7 @@ def test_a_call_that_was_not_judged_and_an_attempt_without_a_call_are_told_too(t
     ]
 
 
-def test_where_an_attempt_was_judged_anew_the_last_verdict_counts(tmp_path: Path) -> None:
+def test_story_of_a_rescored_attempt_has_its_last_verdict(tmp_path: Path) -> None:
     (story,) = stories(tmp_path, call(0), attempt(0), judged(0, False), attempt(0, verdict="passed"), judged(0))
 
     assert [found.verdict for found in story.attempts] == ["passed"]
@@ -60,7 +60,7 @@ def test_where_an_attempt_was_judged_anew_the_last_verdict_counts(tmp_path: Path
     assert story.outcome.verdict == "passed"
 
 
-def test_experiments_come_in_the_order_of_the_plan_and_faults_among_them(tmp_path: Path) -> None:
+def test_stories_come_in_the_order_of_the_plan_with_faults(tmp_path: Path) -> None:
     found = stories(tmp_path, judged(2), fault(1), judged(0))
 
     assert [(story.problem_id, story.outcome.kind) for story in found] == [
@@ -70,7 +70,7 @@ def test_experiments_come_in_the_order_of_the_plan_and_faults_among_them(tmp_pat
     ]
 
 
-def test_a_sample_goes_by_the_name_that_its_user_gave_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_story_names_a_sample_as_its_user_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = [Cell("T/0", "zero-shot", 2, ("fast\x1b[31m", "slow")), Cell("T/1", "zero-shot", 1)]
     ended = [judged(0, sample=0), judged(0, sample=1), judged(1)]
     folder = asyncio.run(recorded(tmp_path, *ended, of=plan(cells=cells)))
@@ -88,7 +88,7 @@ def test_a_sample_goes_by_the_name_that_its_user_gave_it(tmp_path: Path, capsys:
     assert b'"names"' not in (folder / "journal.jsonl").read_bytes().partition(b'"T/1","arm"')[2]  # where there is none
 
 
-def test_a_problem_may_be_named_by_its_number() -> None:
+def test_story_is_found_by_problem_number() -> None:
     tasks = ["HumanEval/1", "HumanEval/11"]
     assert problem_named("11", tasks) == "HumanEval/11"
     assert problem_named("HumanEval/1", tasks) == "HumanEval/1"
@@ -100,7 +100,7 @@ def test_programs_that_are_the_same_have_no_diff() -> None:
     assert list(diff("a\n", "a\n")) == []
 
 
-def test_a_bare_summary_has_no_stories(tmp_path: Path) -> None:
+def test_stories_of_a_bare_summary_are_none(tmp_path: Path) -> None:
     (tmp_path / "baseline.json").write_text("{}")
     with pytest.raises(KoderzError, match=r"its journal .* isn't there"):
         journal_folder(tmp_path / "baseline.json")

@@ -26,7 +26,7 @@ def test_predictions_name_the_agent_before_its_model() -> None:
     assert _workers(*arms) == ["codex+openai/m", "claude-code+openai/m", "nop"]
 
 
-def test_predictions_of_patches_have_the_models_name_beside_base_and_human() -> None:
+def test_predictions_of_patches_name_the_model_beside_base_and_human() -> None:
     arms = [("patching", "patching"), ("base", "patch:base"), ("human", "patch:human")]
     assert _workers(*arms) == ["openai/m", "base", "human"]
 

@@ -82,14 +82,14 @@ def test_attempts_go_on_until_one_passes(passes: int) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 10])
-def test_and_no_longer_than_allowed(most: int) -> None:
+def test_iterations_end_at_the_limit(most: int) -> None:
     table = Table()
     verdict = iterated(table, max_iterations=most)
 
     assert (verdict.feedback, len(table.asked)) == (f"feedback {most}", most)
 
 
-def test_the_next_attempt_sees_the_last_one_and_its_feedback() -> None:
+def test_attempt_sees_the_last_one_and_its_feedback() -> None:
     table = Table(2)
     iterated(table)
 
@@ -101,7 +101,7 @@ def test_the_next_attempt_sees_the_last_one_and_its_feedback() -> None:
 
 
 @pytest.mark.parametrize(("history", "shown"), [(1, [3]), (2, [2, 3]), (3, [1, 2, 3]), (9, [1, 2, 3]), (0, [])])
-def test_as_many_earlier_attempts_are_shown_as_asked_for(history: int, shown: list[int]) -> None:
+def test_history_shows_as_many_attempts_as_asked_for(history: int, shown: list[int]) -> None:
     table = Table()
     iterated(table, max_iterations=4, history=history)
 
@@ -109,7 +109,7 @@ def test_as_many_earlier_attempts_are_shown_as_asked_for(history: int, shown: li
     assert all(f"feedback {number}" in told for number, told in zip(shown, table.turns(4)[1::2], strict=True))
 
 
-def test_what_does_not_fit_the_context_is_left_out_from_the_oldest_on() -> None:
+def test_history_drops_the_oldest_beyond_the_context() -> None:
     table = Table(replies=lambda number: f"attempt {number} ".ljust(1500, "."))
     iterated(table, max_iterations=6, history=5, context=3000)
 
@@ -118,7 +118,7 @@ def test_what_does_not_fit_the_context_is_left_out_from_the_oldest_on() -> None:
     assert [text.split(".")[0] for text in table.turns(6)[::2]] == ["attempt 4 ", "attempt 5 "]
 
 
-def test_the_very_last_attempt_is_always_shown() -> None:
+def test_history_always_shows_the_very_last_attempt() -> None:
     table = Table(replies=lambda number: f"attempt {number} ".ljust(9000, "."))
     iterated(table, max_iterations=3, context=256)
 
@@ -135,7 +135,7 @@ def test_room_is_left_for_the_reply() -> None:
     assert longest / 3 + 4096 <= 8192
 
 
-def test_an_empty_reply_is_shown_as_one() -> None:
+def test_history_shows_an_empty_reply_as_one() -> None:
     table = Table(2, replies=lambda number: "")
     iterated(table)
 
@@ -145,7 +145,7 @@ def test_an_empty_reply_is_shown_as_one() -> None:
 # Stopping early
 
 
-def test_a_reply_that_repeats_at_temperature_0_ends_it_with_a_note() -> None:
+def test_repeated_reply_at_temperature_0_ends_it_with_a_note() -> None:
     table = Table(replies=lambda number: "attempt 1" if number == 4 else f"attempt {number}")
     verdict = iterated(table, temperature=0.0)
 
@@ -154,14 +154,14 @@ def test_a_reply_that_repeats_at_temperature_0_ends_it_with_a_note() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.8, 0.01, None])
-def test_a_reply_that_repeats_by_chance_does_not(temperature: float | None) -> None:
+def test_repeated_reply_by_chance_does_not_end_it(temperature: float | None) -> None:
     table = Table(replies=lambda number: "the same")
     verdict = iterated(table, temperature=temperature, max_iterations=5)
 
     assert (len(table.asked), verdict.note) == (5, "")
 
 
-def test_a_pass_that_repeats_is_a_pass() -> None:
+def test_repeated_reply_that_passes_is_a_pass() -> None:
     table = Table(2, replies=lambda number: "the same")
 
     assert iterated(table, temperature=0.0).passed
@@ -170,7 +170,7 @@ def test_a_pass_that_repeats_is_a_pass() -> None:
 # Specifications
 
 
-def test_a_specification_is_written_first_and_every_attempt_sees_it() -> None:
+def test_specification_is_written_first_and_every_attempt_sees_it() -> None:
     table = Table()
     iterated(table, "spec", max_iterations=3)
 
@@ -179,7 +179,7 @@ def test_a_specification_is_written_first_and_every_attempt_sees_it() -> None:
     assert all("spec 1" in messages[1]["content"] for messages in table.of("attempt"))
 
 
-def test_a_specification_at_hand_is_used() -> None:
+def test_specification_at_hand_is_used() -> None:
     table = Table(1)
     iterated(table, "spec", specs={"T/0": "it is at hand", "T/1": "of another"})
 
@@ -187,7 +187,7 @@ def test_a_specification_at_hand_is_used() -> None:
     assert "it is at hand" in table.of("attempt")[0][1]["content"]
 
 
-def test_one_at_hand_for_another_task_is_not() -> None:
+def test_specification_for_another_task_is_not_used() -> None:
     table = Table(1)
     iterated(table, "spec", specs={"T/1": "of another"})
 
@@ -195,7 +195,7 @@ def test_one_at_hand_for_another_task_is_not() -> None:
 
 
 @pytest.mark.parametrize("cot", [True, False])
-def test_thinking_step_by_step_is_asked_for_beside_a_specification_too(cot: bool) -> None:
+def test_step_by_step_thinking_works_beside_a_specification(cot: bool) -> None:
     table = Table(1)
     iterated(table, "spec", cot=cot)
 
@@ -208,9 +208,7 @@ def test_thinking_step_by_step_is_asked_for_beside_a_specification_too(cot: bool
 @pytest.mark.parametrize(
     ("interval", "most", "reviews"), [(2, 7, 3), (2, 6, 2), (5, 5, 0), (5, 6, 1), (1, 4, 3), (9, 4, 0)]
 )
-def test_reviews_come_every_few_failures_and_none_after_the_last_attempt(
-    interval: int, most: int, reviews: int
-) -> None:
+def test_reviews_come_every_few_failures_and_none_at_the_end(interval: int, most: int, reviews: int) -> None:
     table = Table()
     iterated(table, "checkpoint", max_iterations=most, checkpoint_interval=interval)
 
@@ -218,7 +216,7 @@ def test_reviews_come_every_few_failures_and_none_after_the_last_attempt(
     assert {model for purpose, _, model in table.asked if purpose == "checkpoint"} <= {"checkpoint"}
 
 
-def test_a_review_fits_into_the_context_too() -> None:
+def test_review_fits_into_the_context() -> None:
     table = Table(replies=lambda number: f"attempt {number} ".ljust(9000, "."))
     iterated(table, "checkpoint", max_iterations=11, checkpoint_interval=5, context=8192)
 
@@ -227,7 +225,7 @@ def test_a_review_fits_into_the_context_too() -> None:
         assert all(f"Attempt {number}:" in message["content"] for number in range(1, 6))
 
 
-def test_a_review_sees_the_attempts_since_the_last_one_and_its_advice_joins_the_next_prompt() -> None:
+def test_review_sees_attempts_since_the_last_and_advises_the_next() -> None:
     table = Table()
     iterated(table, "checkpoint", max_iterations=6, checkpoint_interval=2)
 
@@ -282,7 +280,7 @@ def test_cost_is_kept_by_tier(tmp_path: Path) -> None:
     assert run.summary.summary.cost_by_tier == pytest.approx({"checkpoint": 2.0, "local": 0.1, "spec": 2.0})
 
 
-def test_the_local_tokens_are_priced_on_the_baseline_model(tmp_path: Path) -> None:
+def test_local_tokens_are_priced_on_the_baseline_model(tmp_path: Path) -> None:
     run, _ = tiered(tmp_path, baseline=Price(10.0, 100.0))
 
     assert run.summary.summary.baseline_cost == pytest.approx(2 * 5 * (1000 * 10 + 100 * 100) / 1e6)
@@ -297,13 +295,13 @@ def test_the_local_tokens_are_priced_on_the_baseline_model(tmp_path: Path) -> No
         ({"mode": "zero-shot"}, {"attempt"}),
     ],
 )
-def test_each_part_can_be_left_out(tmp_path: Path, settings: dict[str, Any], purposes: set[str]) -> None:
+def test_options_switch_off_each_part(tmp_path: Path, settings: dict[str, Any], purposes: set[str]) -> None:
     run, _ = tiered(tmp_path, **settings)
 
     assert {call.purpose for call in run.of("call")} == purposes
 
 
-def test_specifications_of_another_run_are_used_again_where_that_is_asked_for_and_are_in_the_plan(
+def test_specifications_of_another_run_are_reused_and_in_the_plan(
     tmp_path: Path,
 ) -> None:
     first, _ = tiered(tmp_path)
@@ -324,7 +322,7 @@ def test_specifications_of_another_model_are_not(tmp_path: Path) -> None:
     assert len(models["spec"].asked) == 2
 
 
-def test_the_note_of_an_early_stop_is_in_the_record(tmp_path: Path) -> None:
+def test_early_stop_note_is_in_the_record(tmp_path: Path) -> None:
     async def go() -> Run:
         return await begun(await planned(tmp_path, 1, mode="iterative"), Scripted(lambda m, s: "BAD"))
 
@@ -332,7 +330,7 @@ def test_the_note_of_an_early_stop_is_in_the_record(tmp_path: Path) -> None:
     assert (result.iterations, result.note) == (2, "stopped after 2: the reply repeats at temperature 0")
 
 
-def test_a_specification_is_kept_for_another_run() -> None:
+def test_specification_is_kept_for_another_run() -> None:
     table = Table(passes=1)
     iterated(table, "spec")
     (messages,) = table.of("spec")

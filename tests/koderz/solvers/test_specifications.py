@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_what_was_kept_is_found_by_model_and_question() -> None:
+def test_specification_is_found_by_model_and_question() -> None:
     assert cached_spec("m", ASKED) is None
     keep_spec("m", ASKED, "It adds:\n é 🙂")
 
@@ -28,7 +28,7 @@ def test_what_was_kept_is_found_by_model_and_question() -> None:
     assert cached_spec("m", ({"role": "system", "content": "write one for f"},)) is None
 
 
-def test_the_last_one_kept_counts(cache: Path) -> None:
+def test_specification_stored_last_counts(cache: Path) -> None:
     keep_spec("m", ASKED, "old")
     keep_spec("m", ASKED, "new")
 
@@ -36,14 +36,14 @@ def test_the_last_one_kept_counts(cache: Path) -> None:
     assert len(list((cache / "koderz" / "specs").iterdir())) == 1
 
 
-def test_a_cache_that_cannot_be_written_is_left_alone(cache: Path) -> None:
+def test_cache_that_cannot_be_written_is_left_alone(cache: Path) -> None:
     cache.write_text("in the way")
     keep_spec("m", ASKED, "text")
 
     assert cached_spec("m", ASKED) is None
 
 
-def test_a_damaged_entry_counts_as_none(cache: Path) -> None:
+def test_damaged_entry_counts_as_none(cache: Path) -> None:
     keep_spec("m", ASKED, "text")
     (path,) = (cache / "koderz" / "specs").iterdir()
     path.write_bytes(b"\xff\xfe")
@@ -51,7 +51,7 @@ def test_a_damaged_entry_counts_as_none(cache: Path) -> None:
     assert cached_spec("m", ASKED) is None
 
 
-def test_a_text_that_no_file_can_hold_is_left_alone() -> None:
+def test_unstorable_text_is_left_alone() -> None:
     keep_spec("m", ASKED, "half a pair \ud800")
 
     assert cached_spec("m", ASKED) is None

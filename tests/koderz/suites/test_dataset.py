@@ -34,7 +34,7 @@ def every_row(path: Path) -> list[Row]:
         "as one list over many lines": b'\xef\xbb\xbf\r\n[\r\n  {"n": 1},\r\n  {"n": 2}\r\n]\r\n',
     }.values(),
 )
-def test_the_rows_are_the_same_however_the_file_was_written(tmp_path: Path, data: bytes) -> None:
+def test_rows_are_the_same_in_any_file_format(tmp_path: Path, data: bytes) -> None:
     plain, zipped, misnamed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl"
     plain.write_bytes(data)
     zipped.write_bytes(gzip.compress(data, mtime=0))
@@ -69,7 +69,7 @@ def test_numbers_keep_what_json_libraries_like_to_lose(tmp_path: Path) -> None:
         (gzip.compress(b'{"n": 1}\n', mtime=0)[:12] + b"garbage garbage", "can't be read"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path: Path, data: bytes, said: str) -> None:
+def test_file_error_is_told_with_its_line(tmp_path: Path, data: bytes, said: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
 
@@ -77,7 +77,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path: Path, data: b
     assert str(path) in complaint(every_row, path)
 
 
-def test_a_file_that_is_not_there_or_is_a_folder_is_said(tmp_path: Path) -> None:
+def test_missing_file_or_folder_is_told(tmp_path: Path) -> None:
     assert "there is no dataset" in complaint(every_row, tmp_path / "a.jsonl")
     assert "can't be read" in complaint(every_row, tmp_path)
 
@@ -92,7 +92,7 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_said(tmp_path: Path) -> None
         ({"x": "\ud800"}, "half a surrogate pair"),
     ],
 )
-def test_a_field_that_is_no_text_is_named_with_its_line(value: dict[str, Any], said: str) -> None:
+def test_field_that_is_no_text_is_named_with_its_line(value: dict[str, Any], said: str) -> None:
     with pytest.raises(KoderzError, match=f"a.jsonl, line 7: .*{said}"):
         Row("a.jsonl, line 7", value).text("x")
 
@@ -109,7 +109,7 @@ def test_fields_of_other_kinds_are_checked_too() -> None:
             row.number(name, 0)
 
 
-def test_a_file_in_the_cache_folder_is_found_gzipped_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_file_is_found_gzipped_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "koderz"
     folder.mkdir()

@@ -39,9 +39,7 @@ def released(name: str) -> Suite:
         pytest.param("MbppPlus", 378, GREEDY, marks=pytest.mark.slow),
     ],
 )
-def test_a_release_is_whole_and_references_with_needs_of_their_own_pass(
-    name: str, count: int, chosen: Sequence[str]
-) -> None:
+def test_release_is_whole_and_references_pass(name: str, count: int, chosen: Sequence[str]) -> None:
     suite = released(name)
     verdicts: dict[str, str] = {}
 

@@ -1,1 +1,1 @@
-"""Reading a model's reply: from its text to the code in it. `extraction` is the way in."""
+"""Extraction of code from a model's reply, beginning with the module `extraction`."""

@@ -1,4 +1,4 @@
-"""Where a reply keeps its code: the blocks of an answer that may be code, kind by kind, the plainest first.
+"""The blocks of a reply that may be code, by kind, the plainest first.
 
 Reasoning is set aside. Markdown is read as models write it rather than as CommonMark defines it: a fence may be
 indented, quoted or in a list, its language may share a line with code, and an opening fence with a language ends a
@@ -34,7 +34,7 @@ _MORE_ENDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Text that may be code. `longer` are the texts up to a later fence, in case the first one belongs to the code."""
+    """A text that may be code. `longer` are the texts up to a later fence, in case the first is part of the code."""
 
     text: str
     language: str = ""  # lower case; "" where none was named
@@ -59,7 +59,7 @@ class _Fence:
 
 
 def split_reasoning(text: str) -> tuple[str, str]:
-    """Return the answer, and what stands in reasoning that was begun and never ended ("" mostly).
+    """Return the answer, and the text of reasoning that never ended (usually "").
 
     Closed reasoning is dropped, as is everything before a closing tag that has no opening one: some chat templates put
     the opening tag into the prompt. A tag counts only at the edge of a line, so that code about tags stays whole.
@@ -110,7 +110,7 @@ def fenced_blocks(text: str) -> list[Block]:
 
 
 def _after_stray_closing(line: str) -> str | None:
-    """What follows the last closing tag of a line if that is at its start or end; else None."""
+    """The text after the last closing tag at the start or end of a line; else None."""
     closings = list(_CLOSING.finditer(line))
     if not closings or (line[: closings[-1].start()].strip() and line[closings[-1].end() :].strip()):
         return None
@@ -140,7 +140,7 @@ def _fence(line: str, number: int) -> _Fence | None:
 
 
 def _spans(fences: list[_Fence], end: int) -> Iterator[tuple[_Fence, int, bool]]:
-    """Opening fences, each with the number of the line after its block's last, and whether that line closes it."""
+    """Opening fences, each with the number of the line after its block, and whether that line closes the block."""
     opening: _Fence | None = None
     for fence in fences:
         if opening is None:
@@ -166,7 +166,7 @@ def _one_liner(fence: _Fence) -> str | None:
 
 
 def _first_line(opening: _Fence) -> tuple[str, str]:
-    """The language of a fence, and the code that shares its line."""
+    """The language of a fence, and the code on the same line."""
     one_liner = _one_liner(opening)
     info = opening.info if one_liner is None else one_liner
     language = _LANGUAGE.match(info)
@@ -241,7 +241,7 @@ def _json_blocks(text: str) -> list[Block]:
 
 
 def _json_strings(text: str) -> list[str]:
-    """All strings in a JSON object or array; a list of strings alone is taken for the lines of one."""
+    """All strings in a JSON object or array; a list of strings counts as the lines of one."""
     stripped = text.strip()
     if stripped[:1] not in ("{", "[") or stripped[-1:] not in ("}", "]"):
         return []
@@ -273,7 +273,7 @@ def _tagged_blocks(text: str) -> list[Block]:
 
 
 def _bare_blocks(text: str, entry_point: str) -> list[Block]:
-    """From the last definition of the entry point, from the first definition, from where lines begin to look like code.
+    """The text from the last definition of the entry point, from the first definition, from the first line like code.
 
     The first such line comes last, since it leaves out least.
     """
@@ -287,7 +287,7 @@ def _bare_blocks(text: str, entry_point: str) -> list[Block]:
 
 
 def _outer_code_lines(lines: list[str]) -> dict[int, None]:
-    """The numbers of the lines that look like code and aren't within a block that such a line opens."""
+    """The numbers of the lines that look like code and aren't inside a block begun by such a line."""
     found: dict[int, None] = {}
     inside: int | None = None  # the margin of the line that opened the block
     for number, line in enumerate(lines):

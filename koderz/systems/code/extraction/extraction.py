@@ -1,4 +1,4 @@
-"""The program that a model's reply means.
+"""Extraction of the program that a model's reply means.
 
     reply ─▶ its answer, reasoning set aside ─▶ blocks that may be code ─▶ the one that answers ─▶ the program
 
@@ -62,7 +62,7 @@ def _extract(search: Search, answer: str, entry_point: str, finish_reason: str) 
 
 
 def _cut_off_first(blocks: Sequence[Block]) -> list[Block]:
-    """The last block in the first place, as the least preferred, where the end of the reply cut it off."""
+    """The blocks with the last one first, the least preferred, if the end of the reply cut it off."""
     return [*blocks[-1:], *blocks[:-1]] if blocks and not blocks[-1].closed else list(blocks)
 
 
@@ -88,7 +88,7 @@ def _without_program(
 
 
 def _broken(search: Search, blocks: Sequence[Block]) -> Extraction | None:
-    """What the last block comes to that doesn't parse to its end."""
+    """The result for the last block that doesn't parse to its end."""
     for block in reversed(blocks):
         code = search.reading(block)
         if not (code and code.whole):
@@ -112,7 +112,7 @@ def _syntax_error(program: str, line_offset: int) -> str:
 
 
 def _as_code(search: Search, block: Block) -> str:
-    """A block as code without the entry point, or "": one that nothing marks must at least define something."""
+    """A block as code without the entry point, or "". An unmarked block must at least define something."""
     code = search.reading(block)
     if code is None:
         return ""

@@ -1,4 +1,4 @@
-"""Extraction within limits of size and time, whatever a reply holds, and without holding up the event loop.
+"""Extraction within limits of size and time for any reply, without blocking the event loop.
 
 A short reply is read at once, as nothing in it can take long. A longer one, which is rare, is read by an
 interpreter of its own, which the kernel ends when its CPU time is up: in a thread, one call into the parser
@@ -49,7 +49,7 @@ json.dump([found.program, found.cause, found.line_offset, found.reason], sys.std
 
 
 async def extract_within_limits(reply: str, prompt: str, entry_point: str, finish_reason: str) -> Extraction:
-    """The same as `extract_program`, but "no_code", with the reason, for a reply that is too long or takes too long.
+    """Extracts as `extract_program`; the cause is "no_code" for a reply that is too long or takes too long.
 
     Raises Fault where the interpreter that reads a long reply can't do so for no fault of the reply's.
     """

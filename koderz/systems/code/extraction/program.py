@@ -1,4 +1,4 @@
-"""Text that may be Python, and the code that can be made of it.
+"""Conversion of text that may be Python into code.
 
 A block of a reply is often Python but for how it was written down: indented as a whole, with typographic quotes, as a
 session at the interpreter's prompt, as a diff, or with prose after it. `Parser.read` undoes just that, and only where
@@ -41,7 +41,7 @@ _DIFF_MARKS = ("--- ", "+++ ", "@@", "diff ", "index ", "-", "\\ ")
 
 @dataclass(frozen=True)
 class Code:
-    """Text that parses. `whole` is false where prose or a broken end was cut off behind it."""
+    """A text that parses. `whole` is false if prose or a broken end was cut off after it."""
 
     text: str
     tree: ast.Module
@@ -54,18 +54,18 @@ class Code:
 
     @cached_property
     def offer(self) -> Offer | None:
-        """How it offers the entry point."""
+        """The way in which the code offers the entry point."""
         return offer_of(self.body, self.entry_point) if self.entry_point in self.text else None
 
 
 class Parser:
-    """Parses text within a budget of characters, so that no reply can keep the caller busy for long."""
+    """Parses text within a budget of characters, so that no reply can occupy the caller for long."""
 
     def __init__(self, entry_point: str, budget: int = 2 * LONGEST) -> None:
         self._entry_point, self._left = entry_point, budget
 
     def parse(self, text: str) -> Code | int:
-        """Return the code, or the number (from 1) of the line where it stops being Python; 0 where that isn't known."""
+        """Return the code, or the number (from 1) of the line with the syntax error; 0 if unknown."""
         if len(text) > min(LONGEST, self._left):
             return 0
         try:
@@ -76,7 +76,7 @@ class Parser:
         return found
 
     def read(self, texts: Iterable[str]) -> Code | None:
-        """Return the code in the first form of the first text that parses; where none does, the leading part of one."""
+        """Return the code in the first form of the first text that parses; if none does, the leading part of one."""
         failed: list[tuple[str, int]] = []
         for form in (form for text in texts for form in _forms(text, self._entry_point)):
             found = self.parse(form)
@@ -102,7 +102,7 @@ class Parser:
 
 
 def _effort(text: str, found: Code | int) -> int:
-    """Characters that it took; those behind an error are only split into tokens."""
+    """The characters that parsing took; those behind an error are only split into tokens."""
     if isinstance(found, Code) or not found:
         return len(text)
     return len(text) * found // (text.count("\n") + 1) + len(text) // 16
@@ -115,7 +115,7 @@ def mentions_definition(text: str, entry_point: str) -> bool:
 
 
 def dedented(text: str) -> str:
-    """Without blank lines around it, and without the margin that its first line has."""
+    """The text without blank lines around it, and without the margin of its first line."""
     lines = text.rstrip().split("\n")
     first = next((number for number, line in enumerate(lines) if line.strip()), 0)
     margin = margin_of(lines[first])
@@ -123,12 +123,12 @@ def dedented(text: str) -> str:
 
 
 def margin_of(line: str) -> str:
-    """The blanks that a line begins with."""
+    """The blanks at the beginning of a line."""
     return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def _statement_start(lines: list[str], error_line: int) -> int:
-    """The index of the line where the top-level statement begins that the error is in; 0 where there is none."""
+    """The index of the line that begins the top-level statement with the error; 0 if there is none."""
     index = min(error_line, len(lines)) - 1
     while index > 0 and (not lines[index].strip() or lines[index][0] in " \t#)]}"):
         index -= 1
@@ -165,7 +165,7 @@ def _raw_forms(text: str, entry_point: str) -> Iterator[str]:
 
 
 def _unwrapped(text: str) -> str:
-    """Without quotes, backticks or asterisks around the whole."""
+    """The text without quotes, backticks or asterisks around it."""
     for _ in range(_MOST_WRAPPERS):
         if "```" not in text and text[-1:] == _PAIRS.get(text[:1]):
             text = text[1:-1].strip("\n")
@@ -173,14 +173,14 @@ def _unwrapped(text: str) -> str:
 
 
 def _with_spaces(text: str) -> Iterator[str]:
-    """Tabs and spaces mixed: as an editor shows them that sets tabs at four columns, then at eight."""
+    """The text with mixed tabs and spaces expanded: with tabs at four columns, then at eight."""
     if "\t" in text:
         for width in (4, 8):
             yield "\n".join(margin_of(line).expandtabs(width) + line.lstrip(" \t") for line in text.split("\n"))
 
 
 def _session(lines: list[str]) -> Iterator[str]:
-    """What was typed at the interpreter's prompt."""
+    """The input in a session at the interpreter's prompt."""
     if any(line.startswith(">>>") for line in lines):
         typed = (line for line in lines if line.startswith((">>> ", "... ")))
         yield "\n".join(line[4:] for line in typed)
@@ -199,7 +199,7 @@ _FUTURE_IMPORT = re.compile(r"from[ \t]+__future__[ \t]+import[ \t]+[\w \t,]+")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a prompt gives to every program that answers it."""
+    """The parts of a prompt that complete every program."""
 
     text: str = ""  # its imports and helpers, without the function that is asked for
     names: frozenset[str] = frozenset()
@@ -208,7 +208,7 @@ class Context:
 
 
 def read_context(prompt: str, entry_point: str, parser: Parser) -> Context:
-    """Return the context that a prompt gives; an empty one where the prompt is prose, as MBPP's is."""
+    """Return the context in a prompt; an empty one if the prompt is prose, as in MBPP."""
     text = prompt.strip("\n").rstrip()
     found = parser.parse(text)
     if not isinstance(found, Code):
@@ -228,7 +228,7 @@ def read_context(prompt: str, entry_point: str, parser: Parser) -> Context:
 
 
 def joined(given: Sequence[str], code: str, delegate: str, parser: Parser) -> tuple[str, int]:
-    """Return the program of what is given and the code behind it, and how many lines stand before the code's first one.
+    """Return the program made of the context and the code after it, and the number of lines before the code.
 
     What the code defines wins over what is given, because it comes later. Imports from `__future__` move to the top,
     where alone they are allowed; their lines stay behind as blank ones, so that line numbers hold.
@@ -245,7 +245,7 @@ def joined(given: Sequence[str], code: str, delegate: str, parser: Parser) -> tu
 
 
 def blanked(text: str, gone: Iterable[Statement]) -> str:
-    """The text with the lines of some statements left empty, and its end without what continues into nothing."""
+    """The text with the lines of these statements emptied, and without a dangling continuation at its end."""
     lines = text.split("\n")
     for each in gone:
         first = each.first_line - 1
@@ -268,7 +268,7 @@ def as_body(code: Code, indent: str) -> str:
 
 
 def _without_futures(text: str, parser: Parser) -> tuple[str, list[str]]:
-    """The text with blank lines in place of its imports from `__future__`, and those imports."""
+    """The text with blank lines in place of its `__future__` imports, and those imports."""
     found = parser.parse(text) if "__future__" in text else 0
     if not isinstance(found, Code):
         return text, []

@@ -1,4 +1,4 @@
-"""Which of several blocks answers the task, and the program that it makes."""
+"""The choice of the block that answers the task, and the program made of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PROCESS_SETTINGS = {"setrecursionlimit", "set_int_max_str_digits", "seed"}  # w
 
 
 def demonstrations(body: Sequence[Statement], offer: Offer, given: frozenset[str]) -> list[Statement]:
-    """Return the statements that the entry point doesn't need, whole lines of them: a line is kept or left as one.
+    """Return the statements that the entry point doesn't need, in whole lines.
 
     `given` are the names that the prompt defines; what the reply makes of those counts as needed.
     """
@@ -49,7 +49,7 @@ def demonstrations(body: Sequence[Statement], offer: Offer, given: frozenset[str
 
 
 def borrowed(body: Sequence[Statement], offer: Offer, given: frozenset[str], others: Iterable[Code]) -> str:
-    """Return top-level statements of other blocks that bind what the entry point needs and nobody else binds.
+    """Return statements of other blocks that bind names that the entry point needs and nobody else binds.
 
     A helper in one block and the function in the next belong together. `others` are in order of preference.
     """
@@ -78,13 +78,13 @@ def _sets_up(statement: Statement, needed: set[str], objects: set[str], setting:
 
 
 def _assigned(body: Sequence[Statement]) -> set[str]:
-    """Names of objects with a state: `table.append(1)` may set up something, `math.sqrt(2)` doesn't."""
+    """The names of objects with a state: `table.append(1)` may set up something, `math.sqrt(2)` doesn't."""
     stateless = (*DEFINITIONS, *IMPORTS)
     return {name for each in body if not isinstance(each.node, stateless) for name in each.binds}
 
 
 def _is_idle(statement: Statement, *, after: bool) -> bool:
-    """Whether a statement that sets up nothing needed can go. `after`: the entry point is there already.
+    """Whether a statement that sets up nothing needed can be removed. `after`: it follows the entry point.
 
     Before it, a call is kept unless it plainly shows something off: what it does to the process may matter. An import
     that nothing uses goes where it may fail, so that verdicts don't depend on what is installed.
@@ -126,7 +126,7 @@ def _reads_stdin(node: ast.AST) -> bool:
 
 
 def _whole_lines(found: list[Statement], body: Sequence[Statement]) -> list[Statement]:
-    """Those that share no line with a statement that stays (`import sys; print(1)`)."""
+    """The statements that share no line with one that stays (`import sys; print(1)`)."""
     gone = {id(each) for each in found}
     return [each for group in line_groups(body) if all(id(each) in gone for each in group) for each in group]
 
@@ -138,7 +138,7 @@ PYTHON = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What a reply comes to.
+    """The result of extracting a program from a reply.
 
     `program` is whole: the prompt's imports and helpers, then the reply's code. It is None without a usable one; with
     cause "syntax" it holds the text that came closest, with "no_entry_point" code that may define the entry point once
@@ -155,7 +155,7 @@ class Extraction:
 
 
 class Search:
-    """Reads blocks, each text once, and finds the program among them."""
+    """Reads blocks, each text once, and searches them for the program."""
 
     def __init__(self, prompt: str, entry_point: str) -> None:
         self._parser = Parser(entry_point)
@@ -163,11 +163,11 @@ class Search:
         self._read_texts: dict[str, Code | None] = {}
 
     def reading(self, block: Block) -> Code | None:
-        """Return the block as Python, or None; a part of it (`whole` is false) where its end is no Python."""
+        """Return the block as Python, or None; only a part of it (`whole` is false) if its end is no Python."""
         return self._read(block.text, *block.longer)
 
     def defining(self, blocks: Sequence[Block], strength: Strength) -> Extraction | None:
-        """Return the program of the last block that offers the entry point in that strength."""
+        """Return the program of the last block that offers the entry point with this strength."""
         latest_first = [self.reading(block) for block in reversed(blocks)]  # the budget is for the preferred ones
         for index, code in enumerate(latest_first):
             if code and code.offer and code.offer.strength == strength:
@@ -189,7 +189,7 @@ class Search:
         return None
 
     def combining(self, blocks: Sequence[Block]) -> Extraction | None:
-        """Return the program of all blocks of Python together, where each holds a part of the function."""
+        """Return the program of all Python blocks together, if each holds a part of the function."""
         texts = [block.text for block in blocks if block.language in PYTHON]
         code = self._read("\n".join(texts)) if len(texts) > 1 else None
         if code and code.offer and code.offer.strength == "defined":
@@ -197,7 +197,7 @@ class Search:
         return None
 
     def as_it_stands(self, text: str, cause: str) -> Extraction:
-        """Return a text where the program would be: one that is no Python, or that only running tells more of."""
+        """Return a text in place of a program: one that is no Python, or that only running can judge."""
         program, offset = joined([self._context.text], text, "", self._parser)
         return Extraction(program, cause, offset)
 
@@ -207,7 +207,7 @@ class Search:
         return self._read_texts[texts[0]]
 
     def _completions(self, block: Block) -> Iterator[str]:
-        """The head with the block as its body: as it stands, with its first line moved in, and moved in as a whole.
+        """The head with the block as its body: as it is, with its first line indented, and indented as a whole.
 
         A first line alone has lost its indent where somebody stripped the reply.
         """
@@ -231,7 +231,7 @@ class Search:
 
 
 def _answers(code: Code) -> bool:
-    """Whether the function's own body says what it returns; prose and examples never do."""
+    """Whether the function's own body states a return value; prose and examples never do."""
     functions = [e.node for e in code.body if isinstance(e.node, FUNCTIONS) and e.node.name == code.entry_point]
     return any(
         isinstance(node, ast.Return | ast.Yield | ast.YieldFrom)

@@ -1,4 +1,4 @@
-"""What the statements of a module bind, read and change: enough to tell what a function needs.
+"""The names that statements of a module bind, read and change, enough to tell what a function needs.
 
 Names are followed without regard to control flow, and within a function a name is local if it is bound anywhere in it.
 """
@@ -25,7 +25,7 @@ _LEAVES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What some nodes do with names."""
+    """The uses of names by some nodes."""
 
     reads: set[str] = field(default_factory=set)
     stores: set[str] = field(default_factory=set)  # whose attributes or items are set
@@ -34,14 +34,14 @@ class Uses:
 
 
 class Statement:
-    """A statement of a module's top level. What it does with names is found out when it is asked for."""
+    """A statement at a module's top level. Its uses of names are computed on demand."""
 
     def __init__(self, node: ast.stmt) -> None:
         self.node = node
 
     @cached_property
     def nodes(self) -> Sequence[ast.AST]:
-        """What runs with it at the top level: of a function or a class only what stands before its body."""
+        """The nodes that run at the top level; of a function or class only the part before its body."""
         return [*executed(self.node, classes=False)]
 
     @cached_property
@@ -51,7 +51,7 @@ class Statement:
 
     @cached_property
     def runs(self) -> Uses:
-        """What happens when the statement itself runs."""
+        """The uses of names when the statement itself runs."""
         return uses(executed(self.node))
 
     @cached_property
@@ -96,7 +96,7 @@ def free_names(body: Sequence[Statement]) -> set[str]:
 
 
 def line_groups(body: Iterable[Statement]) -> list[list[Statement]]:
-    """Return the statements, those together that share a line (`import sys; print(1)`)."""
+    """Return the statements in groups that share a line (`import sys; print(1)`)."""
     groups: list[list[Statement]] = []
     for each in body:
         if groups and each.first_line <= groups[-1][-1].last_line:
@@ -116,7 +116,7 @@ def needs(body: Iterable[Statement], seeds: Iterable[str]) -> set[str]:
 
 
 def setters(body: Sequence[Statement], needed: set[str], objects: set[str], barred: Iterable[str]) -> set[str]:
-    """Return the functions of `body`, `barred` ones aside, that set up a needed name when called, also through others.
+    """Return the functions in `body`, except `barred`, that set up a needed name when called, even indirectly.
 
     To call a method sets something up only where it is one of `objects`.
     """
@@ -131,7 +131,7 @@ def setters(body: Sequence[Statement], needed: set[str], objects: set[str], barr
 
 
 def _reached(seeds: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """The seeds, what follows from them, and what follows from that."""
+    """The seeds, and everything reachable from them."""
     found = set(seeds)
     pending = list(found)
     while pending:
@@ -142,7 +142,7 @@ def _reached(seeds: Iterable[str], following: Callable[[str], Iterable[str]]) ->
 
 
 def executed(node: ast.AST, *, classes: bool = True) -> Iterator[ast.AST]:
-    """Yield the nodes that run when the statement does: no function's body, nor without `classes` a class's."""
+    """Yield the nodes that run with the statement: no function's body, nor without `classes` a class's."""
     pending = [node]
     while pending:
         each = pending.pop()
@@ -168,7 +168,7 @@ def descendants(node: ast.AST) -> list[ast.AST]:
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below, but for operators and the like: half the time of `ast.iter_child_nodes`."""
+    """The child nodes except operators and the like, in half the time of `ast.iter_child_nodes`."""
     found: list[ast.AST] = []
     for name in node._fields:
         value = getattr(node, name, None)
@@ -188,7 +188,7 @@ def _reads(node: ast.AST) -> set[str]:
 
 
 def _locals(node: ast.AST, everything: list[ast.AST]) -> set[str]:
-    """Names that aren't the module's: all that a function binds; elsewhere what a lambda or a loop in brackets does."""
+    """The names local to a node: all that a function binds; elsewhere those of a lambda or a comprehension."""
     found = {each.arg for each in everything if isinstance(each, ast.arg)}
     if isinstance(node, FUNCTIONS):
         bound = {name for each in everything if each is not node for name in _bound_by(each)}
@@ -202,7 +202,7 @@ def _shared(everything: list[ast.AST]) -> set[str]:
 
 
 def _effects(function: ast.AST) -> Uses:
-    """What a call of the function does with the module's names; one that is declared global counts as stored into."""
+    """The uses of the module's names by a call of the function; names declared global count as stored into."""
     everything = descendants(function)
     own = _locals(function, everything)
     does = uses(everything)
@@ -210,7 +210,7 @@ def _effects(function: ast.AST) -> Uses:
 
 
 def uses(nodes: Iterable[ast.AST]) -> Uses:
-    """What the nodes do with names."""
+    """The uses of names by the nodes."""
     found = Uses()
     for node in nodes:
         if isinstance(node, ast.Name):
@@ -255,7 +255,7 @@ _VALUES = (ast.Lambda, ast.Name, ast.Attribute, ast.Call, ast.IfExp, ast.Subscri
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A module's way to the entry point.
+    """The way in which a module offers the entry point.
 
     `strength` is "weak" where the name is there but its code is not: a signature printed again, an import from a module
     that nobody has. `names` are what the program must keep; `delegate` is code to be put behind the module, "" mostly.
@@ -268,7 +268,7 @@ class Offer:
 
 
 def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
-    """Return how the module's top level offers the entry point; None where it doesn't.
+    """Return the way in which the module's top level offers the entry point; None if it doesn't.
 
     An entry point inside another function is not offered: no caller could reach it. One that is a method is, since
     wrapping the answer into a class is a habit of some sites' tasks and not a mistake about this one. A module that
@@ -289,12 +289,12 @@ def offer_of(body: Sequence[Statement], entry_point: str) -> Offer | None:
 
 
 def is_stub(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function has a signature, perhaps a docstring, and nothing that would compute its result."""
+    """Whether a function has a signature, perhaps a docstring, and no code that computes a result."""
     return all(map(_does_nothing, function.body))
 
 
 def _any_function(body: Sequence[Statement]) -> Offer | None:
-    """For tasks whose tests alone know the name: every function is one that they may call."""
+    """An offer for tasks whose tests alone know the name: every function may be the entry point."""
     functions = [n for n, each in enumerate(body) if isinstance(each.node, FUNCTIONS) and not is_stub(each.node)]
     if not functions:
         return None
@@ -319,7 +319,7 @@ def _is_name(node: ast.expr, name: str) -> bool:
 
 
 def _may_be_function(value: ast.expr, name: str) -> bool:
-    """False for `add = 3` and `add = add(1, 2)`, as examples of use have it."""
+    """Whether a value may be a function; false in `add = 3` and `add = add(1, 2)`, as in examples of use."""
     return isinstance(value, _VALUES) and not (isinstance(value, ast.Call) and _is_name(value.func, name))
 
 

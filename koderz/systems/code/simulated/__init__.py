@@ -1,4 +1,4 @@
-"""The simulated model: answers a suite's tasks plausibly, at no cost and with nothing to install."""
+"""The simulated model, which answers a suite's tasks plausibly, at no cost and with nothing to install."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Simulated(SimulatedReplies):
         return self._latency * (0.5 + self._draws(messages, sampling)[0])
 
     async def check(self) -> dict[str, str]:
-        """How many tasks it can answer."""
+        """The number of tasks that it can answer."""
         return {"tasks": str(self._tasks)}
 
     def _draws(self, messages: Sequence[Message], sampling: Sampling) -> Sequence[float]:
@@ -105,13 +105,13 @@ class Simulated(SimulatedReplies):
 
 
 def _draws(parts: object) -> Sequence[float]:
-    """Eight numbers in 0..1 that follow from what is given."""
+    """Eight numbers in 0..1 determined by the arguments."""
     digest = blake2b(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS), digest_size=32).digest()
     return [number / 2**32 for number in struct.unpack("<8I", digest)]
 
 
 def _varied(hardness: float, sampling: Sampling, draw: float) -> float:
-    """How hard a task is for one sample: the warmer, the further from its own hardness."""
+    """The hardness of a task for one sample; a higher temperature moves it further from the task's own."""
     warmth = min(1.0, sampling.temperature or 0.0)
     return min(max(hardness + (draw - 0.5) * VARIETY * warmth, 0.0), 1.0 - 2**-32)
 

@@ -1,4 +1,4 @@
-"""What a conversation shows: the task that it is about, what is wanted, and how often it went wrong."""
+"""Facts about a conversation: its task, the kind of answer asked for, and the number of failures so far."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GUIDANCE = (
 
 
 class TaskIndex:
-    """Finds the task that a conversation asks for, however its prompt was dressed up."""
+    """Finds the task of a conversation, however its prompt is wrapped."""
 
     def __init__(self, tasks: Iterable[CodeTask]) -> None:
         self._by_message: dict[str, CodeTask] = {}
@@ -40,13 +40,13 @@ class TaskIndex:
                 self._by_message.setdefault(text_of(task.messages[-1]), task)
 
     def find(self, messages: Sequence[Message]) -> CodeTask | None:
-        """The task of the first message that names one; None where no message does."""
+        """The task of the first message that contains one; None if no message does."""
         texts = [*_contents(messages, "user"), *_contents(messages, "system")]
         found = chain(map(self._by_message.get, texts), map(self._named, texts))
         return next((task for task in found if task is not None), None)
 
     def _named(self, text: str) -> CodeTask | None:
-        """The task whose prompt stands in the text; else the one whose function is defined or called last."""
+        """The task whose prompt is in the text; else the one whose function is defined or called last."""
         for names in (_DEFINED, _CALLED):
             named = dict.fromkeys(reversed(names.findall(text)))
             tasks = [task for name in named for task in self._by_name.get(name, ())]
@@ -57,7 +57,7 @@ class TaskIndex:
 
 
 def wanted(messages: Sequence[Message]) -> Wanted:
-    """What the instruction asks for: the words that a system prompt, or the last message, begins with."""
+    """The kind of answer asked for, by the first words of a system prompt or the last message."""
     for text in [*_contents(messages, "system"), *_contents(messages, "user")[-1:]]:
         for instruction, word in _INSTRUCTIONS:
             if instruction.match(text):
@@ -66,7 +66,7 @@ def wanted(messages: Sequence[Message]) -> Wanted:
 
 
 def failures_shown(messages: Sequence[Message]) -> int:
-    """How many failed attempts a conversation shows, by its turns or by what its last message says.
+    """The number of failed attempts in a conversation, by its turns or by the text of its last message.
 
     "Attempt 4" and "4 failed attempts" count for conversations that were cut short to fit.
     """
@@ -78,7 +78,7 @@ def failures_shown(messages: Sequence[Message]) -> int:
 
 
 def guidance_given(messages: Sequence[Message]) -> int:
-    """How many kinds of guidance (a specification, a review's advice) the messages carry: 0, 1 or 2."""
+    """The number of kinds of guidance (a specification, a review's advice) in the messages: 0, 1 or 2."""
     told = [text_of(message) for message in messages if message["role"] != "assistant"]
     return sum(any(word in text and heading.search(text) is not None for text in told) for word, heading in _GUIDANCE)
 

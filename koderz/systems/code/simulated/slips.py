@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Slip:
-    """One way to go wrong at a node of a kind; `make` changes it in place, or says False: it doesn't fit."""
+    """One kind of mistake at a node; `make` changes the node in place, or returns False if it doesn't fit."""
 
     kind: type[ast.AST]
     make: Callable[[Any], bool]
@@ -36,7 +36,7 @@ _WRONG_BUILTIN: Mapping[str, str] = {**_swapped(("min", "max"), ("any", "all")),
 
 
 def _operator(table: Mapping[Any, Any]) -> Callable[[Any], bool]:
-    """Another operator, of a comparison the first."""
+    """A change to another operator; for a comparison, of its first one."""
 
     def make(node: Any) -> bool:
         other = table.get(type(node.ops[0] if isinstance(node, ast.Compare) else node.op))

@@ -1,4 +1,4 @@
-"""What a task is answered with: its reference in the forms that models write it, and wrong versions of it."""
+"""The simulated answers to a task: its reference in the forms that models write, and wrong versions of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Versions:
 
     @cached_property
     def right(self) -> tuple[str, ...]:
-        """Whole, as a function alone, as a body alone: all pass. Empty without a usable reference."""
+        """The reference whole, as a function alone, as a body alone: all pass. Empty without a usable reference."""
         if not self._source:
             return ()
         whole = self._source.strip("\n")
@@ -34,14 +34,14 @@ class Versions:
 
     @cached_property
     def wrong(self) -> tuple[str, ...]:
-        """Those most likely wrong: a stub, if nothing better can be made."""
+        """Programs that are most likely wrong: a stub, if no better one can be made."""
         stub = f"def {self._task.payload.entry_point}(*arguments):\n    raise NotImplementedError"
         made = wrong_versions(self._bare, self._task.payload.entry_point, seed=self._seed)
         return made or (stub,)
 
     @cached_property
     def endless(self) -> str:
-        """One that never returns: the loop in front of it forgets to move on."""
+        """A program that never returns: the loop in front of it forgets to advance."""
         tree = ast.parse(self._bare)
         loop = ast.parse("position = 0\nwhile position < 1:\n    continue").body
         for function in _functions(tree, self._task.payload.entry_point):
@@ -50,7 +50,7 @@ class Versions:
 
     @cached_property
     def _source(self) -> str:
-        """The reference as a program; empty where it defines no such function."""
+        """The reference as a program; empty if it doesn't define the function."""
         source = reference_program(self._task)
         with contextlib.suppress(SyntaxError):
             return source if _functions(parse(source), self._task.payload.entry_point) else ""
@@ -83,7 +83,7 @@ def wrong_versions(source: str, entry_point: str, *, seed: int) -> tuple[str, ..
 
 
 def _places(source: str, entry_point: str) -> list[tuple[int, Slip]]:
-    """All slips that may fit, each with the rank in the function of the node to make it at."""
+    """All slips that may fit, each with the rank of its node in the function."""
     nodes = enumerate(_nodes(ast.parse(source), entry_point))
     return [(rank, slip) for rank, node in nodes for slip in SLIPS if isinstance(node, slip.kind)]
 

@@ -1,4 +1,4 @@
-"""The shapes of a reply: prose, fences, second thoughts; and what is said where no code is asked for."""
+"""The shapes of a simulated reply: prose, fences, second thoughts; and replies without code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REFUSALS = (
 
 
 def reply_with(program: str, name: str, draw: float) -> str:
-    """A program in one of the shapes that models reply in; `draw` (0..1) picks it.
+    """A program in one of the usual shapes of a reply; `draw` (0..1) chooses it.
 
     A body without its function is only put into a fence, with or without a word before it.
     """
@@ -56,7 +56,7 @@ def review(task: CodeTask | None) -> str:
 
 
 def unrecognised() -> str:
-    """What is said where no known task is asked for."""
+    """The reply if no known task is asked for."""
     return "This is a simulated model: it answers only the tasks that it was given, and found none of them here."
 
 
@@ -88,4 +88,4 @@ SHAPES: Sequence[str] = (
     *(_INTRODUCED, _INTRODUCED, _EXPLAINED, _EXPLAINED, _FENCE, _FENCE, "```py\n{program}\n```"),
     *(_PLAIN_FENCE, _THOUGHT, _WITH_USAGE, "{program}"),
 )
-"""What a program is dressed in, given the name of its function."""
+"""The wrappings of a program, filled in with the name of its function."""

@@ -1,4 +1,4 @@
-"""The corpus of BrowseComp-Plus, out of which questions are filled up with documents; it isn't encrypted."""
+"""The corpus of BrowseComp-Plus, which adds documents to questions; it isn't encrypted."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _LAYOUT = Layout({"text": str}, {"docid": int | str})
 
 @dataclass(frozen=True)
 class Corpus:
-    """The documents {docid, text, url} of a file or folder, in parquet or JSON lines; where they lie is held alone."""
+    """The documents {docid, text, url} of a file or folder, in parquet or JSON lines, read only when needed."""
 
     path: Path
 
     @property
     def digest(self) -> str:
-        """Changes with the files' names and sizes. Raises KoderzError where there are none."""
+        """A digest of the files' names and sizes. Raises KoderzError if there are none."""
         try:
             return recipe_digest(*((file.name, file.stat().st_size) for file in files_in(self.path)))
         except OSError as error:
             raise KoderzError(f"--corpus {self.path} can't be read: {error.strerror}") from None
 
     def others(self, count: int, known: Collection[str], draw: random.Random) -> list[Document]:
-        """So many drawn documents but for those known. Raises Fault where there are too few."""
+        """A number of drawn documents other than the known ones. Raises Fault if there are too few."""
         left = [docid for docid in self._places if docid not in known]
         if len(left) < count:
             raise Fault(
@@ -43,7 +43,7 @@ class Corpus:
 
     @cached_property
     def _places(self) -> dict[str, tuple[Path, Place]]:
-        """Where each document lies, by its docid."""
+        """The place of each document, by its docid."""
         return {
             str(fields["docid"]): (file, place)
             for file in files_in(self.path)

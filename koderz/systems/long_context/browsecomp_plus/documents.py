@@ -1,4 +1,4 @@
-"""A question about numbered documents: how they are laid out as one text, and what is asked beside the question."""
+"""A question about numbered documents, laid out as one text, with the instructions beside the question."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Confidence: how sure you are, from 0% to 100%"""
 
 
 class Document(NamedTuple):
-    """One of the texts that are searched."""
+    """One of the searched texts."""
 
     docid: str
     text: str
@@ -24,7 +24,7 @@ class Document(NamedTuple):
 
 
 class Sought(NamedTuple):
-    """What a reply is judged by."""
+    """The expected answer and evidence, by which a reply is judged."""
 
     query: str
     answer: str
@@ -34,7 +34,7 @@ class Sought(NamedTuple):
 def read_about(
     documents: Sequence[Document], query: str, answer: str, evidence: frozenset[str], **more: Any
 ) -> tuple[Reading, Sought]:
-    """The documents as one text with the question; and what is right. `more` goes into the record."""
+    """The documents as one text with the question, and the expected answer. `more` goes into the record."""
     context = "".join(f"[{each.docid}] {each.url}\n{each.text}\n\n" for each in documents)
     made = in_characters(context, f"{query}{FORM}", documents=len(documents), **more)
     return made, Sought(query, answer, evidence)

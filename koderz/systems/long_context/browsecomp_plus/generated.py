@@ -1,4 +1,4 @@
-"""Made-up documents about a made-up world, and questions that take two to four of them.
+"""Made-up documents about a made-up world, and questions that need two to four of them.
 
 Every thing in it has a document of its own, which names others: its founder, its birthplace, its river. A question goes
 from one to the next (the birthplace of the founder of the institute that awards a prize), so that the answer follows
@@ -26,7 +26,7 @@ ASKED = "What is the name of {}?"
 
 
 class Relation(NamedTuple):
-    """Something that the documents of one kind say of a thing of another kind."""
+    """A statement that documents of one kind make about a thing of another kind."""
 
     of: str
     to: str
@@ -79,7 +79,7 @@ _ENDS = ("ack", "eth", "ind", "ova", "une", "ymp", "asz", "ebri", "olda", "uvi")
 
 
 class Thing(NamedTuple):
-    """A thing of a world, with what its document says of it."""
+    """A thing of a world, with the statements of its document."""
 
     kind: str
     name: str
@@ -87,7 +87,7 @@ class Thing(NamedTuple):
 
 
 class World:
-    """Things that name each other, as many as there are to be documents; lakes have none."""
+    """A world of things that name each other, one for each document; lakes have none."""
 
     def __init__(self, draw: random.Random, size: int) -> None:
         self._draw = draw
@@ -103,7 +103,7 @@ class World:
         }
 
     def chain(self, hops: int) -> tuple[str, str, list[str]]:
-        """A question of so many hops, its answer, and the things whose documents it takes."""
+        """A question of a number of hops, its answer, and the things whose documents it needs."""
         starts = [name for name, thing in self.things.items() if thing.kind not in ("town", "river")]
         while True:
             at = start = self._draw.choice(starts)
@@ -119,7 +119,7 @@ class World:
                 return ASKED.format(f"{phrases}{start}"), at, passed
 
     def text(self, thing: Thing) -> str:
-        """What its document says: what it is, whom it names, and what is of no use."""
+        """The text of a thing's document: its kind, the things it names, and filler."""
         draw = self._draw
         sentences = [draw.choice(each.sentences).format(thing.says[each.phrase]) for each in _of(thing.kind)]
         others = [*self.things]
@@ -149,7 +149,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedResearch:
-    """A recipe: a world of so many documents, and a question about it."""
+    """A recipe: a world with a number of documents, and a question about it."""
 
     seed: int
     documents: int
@@ -179,7 +179,7 @@ class GeneratedResearch:
 
 
 def _words(draw: random.Random) -> Iterator[str]:
-    """Made-up words, none within another; a row of them in no order, then the next longer ones."""
+    """Made-up words, none within another: a batch in random order, then the next longer ones."""
     beginnings = list(_SYLLABLES)
     while True:
         words = [f"{start}{end}".capitalize() for start in beginnings for end in _ENDS]

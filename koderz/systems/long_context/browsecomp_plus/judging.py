@@ -1,4 +1,4 @@
-"""How a model judges an answer: what it is asked, what its reply says, and how the simulated model does it.
+"""Judging of an answer by a model: the prompt, the reading of its reply, and the simulated judge.
 
 The prompt is koderz' own. BrowseComp-Plus' (`GRADER_TEMPLATE` in scripts_evaluation/evaluate_run.py) is in a repository
 that names no licence, so it is none of koderz' files; `--prompt-dir` takes it from whoever has it.
@@ -34,12 +34,12 @@ _CLAIMED = re.compile(r"Confidence: (\d+)%")
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """What a judge is asked, with `${question}`, `${response}` and `${correct_answer}`."""
+    """A judge's prompt with `${question}`, `${response}` and `${correct_answer}`."""
 
     text: str
 
     def question_for(self, sought: Sought, reply: str) -> Message:
-        """What the judge is asked of a reply."""
+        """The message that asks the judge about a reply."""
         values = {"question": sought.query, "response": reply, "correct_answer": sought.answer}
         return {"role": "user", "content": Template(self.text.strip()).substitute(values)}
 
@@ -50,7 +50,7 @@ class JudgePrompt:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a plan records of it: `prompt_digest`, `prompt`, and `caveats` where it isn't a published one."""
+        """The prompt in a plan's record: `prompt_digest`, `prompt`, and `caveats` if it isn't a published one."""
         digest = hashlib.sha256(_PLACES.sub(r"{\1}", self.text.strip()).encode()).hexdigest()[:16]
         if digest in _OFFICIAL:
             return {"prompt_digest": digest, "prompt": _OFFICIAL[digest], "caveats": []}
@@ -72,14 +72,14 @@ OWN_PROMPT = JudgePrompt(load_prompts().texts[PROMPT])
 
 
 class Judgement(NamedTuple):
-    """What a judge's reply says."""
+    """The content of a judge's reply."""
 
     correct: bool
     confidence: float | None  # per cent, that the answer claims
 
 
 def judgement_of(reply: str) -> Judgement:
-    """Raises Fault for a reply that doesn't say whether the answer is correct."""
+    """The judgement in a reply. Raises Fault if it doesn't say whether the answer is correct."""
     correct = _named("correct", "(yes|no)", reply)
     if correct is None:
         raise Fault(
@@ -91,14 +91,14 @@ def judgement_of(reply: str) -> Judgement:
 
 
 def simulated_judgement(answer: str, reply: str) -> str:
-    """What the simulated model says as a judge: whether the answers are the same text."""
+    """The simulated model's reply as a judge, by comparing the answers as texts."""
     claimed = _CLAIMED.findall(reply)
     correct = "yes" if is_exact(answer, reply) else "no"
     return f"reasoning: compared as texts\ncorrect: {correct}\nconfidence: {claimed[-1] if claimed else 100}%"
 
 
 def _named(name: str, value: str, reply: str) -> str | None:
-    """What follows a name: `**name:**` before `**name**:` before `name:`, the first of each."""
+    """The value after a name: `**name:**` before `**name**:` before `name:`, the first of each."""
     for form in (rf"\*\*{name}:\*\*", rf"\*\*{name}\*\*:", f"{name}:"):
         if found := re.search(rf"{form}\s*{value}", reply, re.IGNORECASE):
             return found[1]

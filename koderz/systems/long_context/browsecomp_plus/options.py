@@ -10,7 +10,7 @@ from koderz.settings.options import option
 
 @dataclass(frozen=True, slots=True)
 class ResearchOptions:
-    """Which documents a question is asked about, and what is kept of them."""
+    """The choice of documents for a question, and of how texts are recorded."""
 
     browsecomp_canary: str | None = option(
         None,

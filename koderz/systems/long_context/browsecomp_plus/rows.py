@@ -1,4 +1,4 @@
-"""BrowseComp-Plus' published rows: encrypted so that no model is trained on them, decrypted in memory alone."""
+"""BrowseComp-Plus' published rows, encrypted so that no model is trained on them; decrypted in memory only."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _LAYOUT = Layout(
 
 
 def key_of(canary: str) -> bytes:
-    """What the rows are encrypted with."""
+    """The key of the rows' encryption."""
     return hashlib.sha256(canary.encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which documents a question is asked about."""
+    """The choice of the documents for a question."""
 
     documents: int | None  # None: those that its row names
     corpus: Corpus | None
     seed: int
 
     def of(self, query_id: str, row: Mapping[str, list[Document]]) -> list[Document]:
-        """Gold and evidence, then negatives, then others of the corpus, as many as are wanted; in no order.
+        """Gold and evidence, then negatives, then others of the corpus, up to the wanted number; shuffled.
 
         Raises Fault where there are too few.
         """
@@ -64,7 +64,7 @@ class Choice:
 
 
 def encrypted_rows(path: Path, key: bytes, choice: Choice) -> Iterator[PublishedRow]:
-    """The rows of a file or folder. Raises KoderzError for what isn't in this layout, or has another key."""
+    """The rows of a file or folder. Raises KoderzError for another layout or another key."""
     for row in published(path, _LAYOUT, lambda _: True, partial(_of_row, key, choice)):
         for name in ("query", "answer"):
             try:
@@ -76,7 +76,7 @@ def encrypted_rows(path: Path, key: bytes, choice: Choice) -> Iterator[Published
 
 
 def decrypted(value: Any, key: bytes) -> Any:
-    """A value with its texts decrypted. Raises ValueError for one that was encrypted with another key."""
+    """A value with its texts decrypted. Raises ValueError if the key is another one."""
     if isinstance(value, str):
         return xored(base64.b64decode(value, validate=True), key).decode()
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a reply to a question about documents is worth: its answer, its citations, and how sure it says it is."""
+"""Scoring of a reply to a question about documents: its answer, its citations, and its stated confidence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 def metrics_of(sought: Sought, reply: str) -> dict[str, float]:
-    """`exact_match`, precision and recall of what is cited, and the `confidence` in per cent if the reply has one."""
+    """`exact_match`, precision and recall of citations, and the `confidence` in per cent if the reply states one."""
     cited = {number for form in _CITED for inside in form.findall(reply) for number in re.findall(r"\d+", inside)}
     right = len(cited & sought.evidence)
     found = {
@@ -30,12 +30,12 @@ def metrics_of(sought: Sought, reply: str) -> dict[str, float]:
 
 
 def is_exact(answer: str, reply: str) -> bool:
-    """Whether what follows `Exact Answer:`, else the whole reply, is the answer, however it is written."""
+    """Whether the text after `Exact Answer:`, else the whole reply, equals the answer apart from spelling."""
     said = _EXACT.findall(reply)
     return _normal(said[-1] if said else reply) == _normal(answer)
 
 
 def _normal(text: str) -> str:
-    """Without case, punctuation, articles and needless blanks."""
+    """The text without case, punctuation, articles and extra blanks."""
     lower = unicodedata.normalize("NFKC", text).lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", lower).split())

@@ -1,4 +1,4 @@
-"""How the simulated model plays questions about made-up documents, from one to the next, and how it judges."""
+"""The simulated model on questions about made-up documents, as a player and as a judge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ replies = [re.sub(r'Explanation: .*', 'Explanation: ' + ' '.join(seen), reply)]
 
 
 def answers(asked: str) -> list[str]:
-    """The name that is asked for with the numbers of the documents that tell it, where all of them are there."""
+    """The requested name with the numbers of the documents that tell it, if all of them are in the text."""
     queries = _QUERY.findall(asked)
     if not queries:
         return []
@@ -79,4 +79,4 @@ def _said(found: Sequence[str], chance: float) -> str:
 PLAYER = Player(answers, _SEARCH, _said)
 
 READER = Player(lambda _: [])
-"""Of published questions, which take more than looking for words."""
+"""The player of published questions, which need more than a search for words."""

@@ -1,4 +1,4 @@
-"""The suite `browsecomp-plus`, and `research-generated`."""
+"""The suites `browsecomp-plus` and `research-generated`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CANARY = "KODERZ_BROWSECOMP_CANARY"
 
 
 class ResearchSuite(LongContextSuite):
-    """Questions about documents, judged by a model, or by whether the answer is the same text."""
+    """Questions about documents, judged by a model, or by exact match."""
 
     parts = ("calibration",)
     judge_prompts = (PROMPT,)
@@ -54,13 +54,13 @@ class ResearchSuite(LongContextSuite):
         self._asked_of_judge = OWN_PROMPT
 
     def messages(self, task: Task[Recipe], prompts: Any) -> tuple[Message, ...]:
-        """What the benchmark itself sends, by reference. The judge's prompt is taken from `prompts`, too."""
+        """The benchmark's own messages, by reference. The judge's prompt is also taken from `prompts`."""
         self._asked_of_judge = JudgePrompt(prompts.texts[PROMPT])
         return super().messages(task, prompts)
 
     @property
     def judge_record(self) -> Mapping[str, Any]:
-        """What a plan records of a judge that is a model. Made-up questions have no published prompt."""
+        """The plan's record of a judge that is a model. Made-up questions have no published prompt."""
         record = self._asked_of_judge.record
         return {**record, "caveats": []} if self.name == _MADE_UP else record
 
@@ -72,7 +72,7 @@ class ResearchSuite(LongContextSuite):
         how: Any,
         ask: Callable[..., Awaitable[Reply]] | None = None,
     ) -> Verdict:
-        """The word of the model in the role `judge`, or exact match where there is none; with what is cited.
+        """The verdict of the model in the role `judge`, or by exact match if there is none, with the citations.
 
         Raises Fault where the model's reply can't be read.
         """
@@ -87,7 +87,7 @@ class ResearchSuite(LongContextSuite):
         return replace(exact, verdict=word, cause=cause, detail="", score=float(judged.correct), metrics=metrics)
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
-        """As every suite of long texts, and as a judge."""
+        """A simulated reply, as for all suites of long texts, or as a judge."""
         asked = text_of(messages[-1])
         parts = self._asked_of_judge.parts(asked)
         if parts is None:

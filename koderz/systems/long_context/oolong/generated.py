@@ -1,4 +1,4 @@
-"""Texts of OOLONG's kind, made from templates that tell the labels apart, so that what is right is known.
+"""Generated texts like OOLONG's, from templates that determine the labels, so that answers are known.
 
 Templates can be told apart by regular expressions: it is easier than the published texts, whose labels take reading.
 """
@@ -35,7 +35,7 @@ _FORMAT = "oolong-generated 1"
 
 
 class Window:
-    """A text with what its lines are."""
+    """A text with the date, user and label of each line."""
 
     __slots__ = ("__weakref__", "entries", "text")
 
@@ -70,7 +70,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Windows:
-    """The texts that are held by somebody, by length and number."""
+    """The texts in use, by length and number."""
 
     seed: int
     held: WeakValueDictionary[tuple[int, int], Window] = field(default_factory=WeakValueDictionary)
@@ -85,7 +85,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class GeneratedQuestion:
-    """A recipe: one of the questions about a text. Questions are of each kind in turn."""
+    """A recipe: one of the questions about a text. The kinds of questions take turns."""
 
     windows: Windows
     length: int
@@ -94,7 +94,7 @@ class GeneratedQuestion:
 
     @property
     def text(self) -> int:
-        """The number of its text."""
+        """The number of the question's text."""
         return self.number // self.per_text
 
     @property
@@ -120,7 +120,7 @@ class GeneratedQuestion:
         raise AssertionError("a number of lines can always be asked for")
 
     def _kinds(self) -> Iterator[Kind]:
-        """The one whose turn it is, else the next that has a clear answer."""
+        """The kind whose turn it is, else the next one that has a clear answer."""
         for step in range(len(KINDS)):
             yield KINDS[(self.number + step) % len(KINDS)]
 

@@ -10,7 +10,7 @@ from koderz.suites.tokens import wrong_lengths
 
 @dataclass(frozen=True, slots=True)
 class OolongOptions:
-    """Which rows of a published file are asked, or which are generated."""
+    """The choice of rows of a published file, or of generated ones."""
 
     oolong_datasets: tuple[str, ...] = option(
         (), "Only rows of these data sets, such as trec_coarse. Default: all.", "NAME", listed=True

@@ -1,4 +1,4 @@
-"""Questions of every kind about lines with a date, a user and a label: how they are worded, and what is right."""
+"""Questions of each kind about lines with a date, a user and a label: their wording and their answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 APART = 0.02
-"""How far apart, as a share of all, frequencies have to be for a question that compares them."""
+"""The least difference of frequencies, as a share of all, for a question that compares them."""
 
 
 class Entry(NamedTuple):
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of question. `answer` is None where what is asked isn't clear enough to be asked."""
+    """A kind of question. `answer` returns None if the question has no clear answer."""
 
     group: str
     task: str
@@ -39,7 +39,7 @@ class Kind:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Finds what a question of this kind is about."""
+        """A pattern that finds the subjects of a question of this kind."""
         escaped = re.escape(self.wording)
         for name in "ab":
             escaped = escaped.replace(rf"\{{{name}\}}", f"(?P<{name}>.+?)", 1)
@@ -48,7 +48,7 @@ class Kind:
 
 
 def _ranked(counts: Mapping[str, int], place: int) -> str | None:
-    """What stands at a place by frequency, if its neighbours are clearly more or less frequent."""
+    """The value at a rank by frequency, if its neighbours are clearly more or less frequent."""
     ranked = sorted(counts.items(), key=lambda item: -item[1])
     place %= len(ranked)
     apart = APART * sum(counts.values())

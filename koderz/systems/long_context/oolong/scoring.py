@@ -1,4 +1,4 @@
-"""OOLONG's scores, with all their oddities."""
+"""OOLONG's scores, reproduced with their oddities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAIR = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 
 def gold_of(answer: str) -> Any:
-    """What is right: the first of a list in Python's notation, or a day. Raises ValueError for anything else."""
+    """The right answer: the first of a list in Python's notation, or a day. Raises ValueError for anything else."""
     if "datetime" in answer:
         return datetime.datetime.strptime(answer, "[datetime.date(%Y, %m, %d)]")
     try:
@@ -27,7 +27,7 @@ def gold_of(answer: str) -> Any:
 
 
 def parsed(reply: str) -> str:
-    """What the answer is taken to be: what follows the last colon, else a short reply, else the last word."""
+    """The answer in a reply: the text after the last colon, else a short reply, else the last word."""
     if ":" not in reply:
         if len(reply) < _SHORT:
             return reply
@@ -77,7 +77,7 @@ def _as_date(said: str) -> datetime.datetime | None:
 
 
 def _lax(gold: str, said: str, reply: str) -> float:
-    """Whatever its case, the answer is contained, and the last comparison anywhere counts."""
+    """The score by containment, ignoring case; the last comparison anywhere counts."""
     lower = reply.lower()
     last = max(_COMPARISONS, key=lower.rfind)
     return float(gold.lower() in (last if last in lower and _compares(gold) else said.lower()))

@@ -1,4 +1,4 @@
-"""How the simulated model plays OOLONG's generated questions: it has each form of line labelled, and counts by code."""
+"""The simulated model on OOLONG's generated questions: has each form of line labelled, and counts by code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LABEL_OF = "What is the label of this line?"
 
 
 def answers(asked: str) -> list[str]:
-    """What is right of a generated text and question, read from them alone; nothing where they are others."""
+    """The right answers to a generated text and question, read from them alone; empty for others."""
     question = asked.rpartition("\n")[2]
     if question == _LABEL_OF:
         return [entry.label for entry in _entries(asked)]

@@ -128,7 +128,7 @@ def _tasks(name: str, path: Path, layout: Layout, keep: Filter, of_row: OfRow) -
 
 
 def _text_of(fields: Fields, layout: Layout) -> str:
-    """What the text is known by that a row may ask about together with others."""
+    """The key of the text that a row shares with others."""
     window = layout.window_of(fields, None)
     return f"text {'/'.join(window)}" if window else ""
 

@@ -1,1 +1,1 @@
-"""Recursive language models: code in a session looks at a context that no model is shown whole."""
+"""Recursive language models: code in a session examines a context that no model sees as a whole."""

@@ -1,4 +1,4 @@
-"""What a recursive language model writes and is told: blocks of code, final answers, and what code came to."""
+"""The protocol of a recursive language model: blocks of code, final answers, and the output of code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FINAL = re.compile(r"^[ \t]*FINAL(_VAR)?\(", re.MULTILINE)
 
 
 class Said(NamedTuple):
-    """A reply, taken apart."""
+    """A parsed reply."""
 
     blocks: tuple[str, ...]  # of code that is to run
     is_open: bool  # the last block has no closing fence
@@ -22,7 +22,7 @@ class Said(NamedTuple):
 
 
 def read(reply: str) -> Said:
-    """The blocks and the final answer of a reply. What is in a fence is never a final answer."""
+    """The blocks and the final answer of a reply. Text in a fence is never a final answer."""
     blocks: list[str] = []
     outside: list[str] = []
     code: list[str] = []
@@ -47,14 +47,14 @@ def read(reply: str) -> Said:
 
 
 def told(cells: Sequence[Mapping[str, Any]], room: int = SHOWN) -> str:
-    """What the blocks of a reply came to, as the model is told: at most `room` characters of each."""
+    """The output of a reply's blocks as the model sees it: at most `room` characters of each."""
     if len(cells) == 1:
         return _block("REPL output:", cells[0], room)
     return "\n\n".join(_block(f"REPL output (block {n}):", cell, room) for n, cell in enumerate(cells, 1))
 
 
 def cut(text: str, room: int = SHOWN) -> str:
-    """The text, or its beginning and how much more there is."""
+    """The text, or its beginning with the number of characters left out."""
     return text if len(text) <= room else f"{text[:room]}... + [{len(text) - room} chars...]"
 
 
@@ -76,7 +76,7 @@ def _final(text: str) -> tuple[str | None, str | None]:
 
 
 def _balanced(text: str) -> str:
-    """What stands before the parenthesis that closes; all of it where none does."""
+    """The text before the parenthesis that closes; all of it if none does."""
     depth = 1
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -1,4 +1,4 @@
-"""A model at work in a session, and the models that its code asks: the same at every depth."""
+"""A model at work in a session, and the models that its code calls; the same at every depth."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LEAST_SHOWN = 500  # characters of what a block printed
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an experiment may take. Seconds, US dollars, tokens."""
+    """The limits of an experiment, in seconds, US dollars and tokens."""
 
     max_depth: int
     max_turns: int
@@ -40,13 +40,13 @@ class Limits:
 
     @property
     def room(self) -> int:
-        """Characters of a prompt."""
+        """The characters that fit into a prompt."""
         return (self.window - min(self.reply, self.window // 2)) * CHARS_A_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Where in the recursion a model is at work."""
+    """The position of a model in the recursion."""
 
     depth: int = 0
     parent: int | None = None  # the call whose cell asked for it
@@ -59,7 +59,7 @@ class Level:
 
 @dataclass(slots=True)
 class Work:
-    """One model's conversation, and what its code has come to."""
+    """One model's conversation, and the state of its code."""
 
     level: Level
     session: AnySession
@@ -76,7 +76,7 @@ class Work:
 
 
 class Recursion:
-    """Everything that the levels of one experiment share."""
+    """The state that all levels of one experiment share."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Recursion:
         sub: str | None,
         at_once: int,
     ) -> None:
-        """`sub`: the role that answers sub-calls, None for the model itself; `at_once`: calls of those in flight."""
+        """`sub`: the role that answers sub-calls, None for the model itself; `at_once`: sub-calls in flight."""
         self.notes: list[str] = []
         self._ask, self._once, self._sessions, self._prompts = ask, once, sessions, prompts
         self._limits, self._helper = limits, sub
@@ -99,7 +99,7 @@ class Recursion:
         self._dearest = 0.0
 
     async def answered(self, context: str, question: str, level: Level) -> str:
-        """What the model at this level answers, by way of a session of its own. Raises Fault.
+        """The answer of the model at this level, found in a session of its own. Raises Fault.
 
         The `question` is empty where the context is all that is asked.
         """
@@ -123,7 +123,7 @@ class Recursion:
             await own.close()
 
     async def _begun(self, own: AnySession, context: str, level: Level) -> None:
-        """Puts the context into a new session, also in a replay, which waits for it as it does for a cell."""
+        """Puts the context into a new session, also in a replay, which waits for it as for a cell."""
 
         async def begin() -> dict[str, Any]:
             await own.put("context", context)
@@ -162,7 +162,7 @@ class Recursion:
         ]
 
     async def _cell(self, work: Work, code: str) -> Mapping[str, Any]:
-        """Runs a cell, which is on record; in a replay it runs again, for what it changes in the session."""
+        """Runs a cell and records it. A replay runs it again, since it changes the session."""
         work.cells += 1
         number, calls = work.cells, 0
 
@@ -195,7 +195,7 @@ class Recursion:
     # What code asks
 
     async def _answer(self, call: SubCall, work: Work, where: str) -> Sequence[str]:
-        """A text a prompt, in their order; they are asked for at once, as far as may be."""
+        """A text for each prompt, in order; the calls run at the same time as far as allowed."""
         level = Level(work.level.depth + 1, work.call)
         answers = [
             asyncio.ensure_future(self._sub(call.name, prompt, replace(level, path=f"{work.level.path}{where}.{n}/")))
@@ -222,7 +222,7 @@ class Recursion:
         return (await self._called(messages, level, self._helper, "sub")).text
 
     async def _called(self, messages: Sequence[Message], level: Level, model: str | None, purpose: str) -> Reply:
-        """A call; those that code asks for hold one of the places for as long as they are in flight."""
+        """Makes a call; calls by code occupy one of the slots while in flight."""
         if not level.depth:
             reply = await self._ask(messages, model, purpose)
         else:
@@ -235,7 +235,7 @@ class Recursion:
     # Limits
 
     async def _limit(self, work: Work, turn: int) -> str:
-        """Which limit is reached, or empty."""
+        """The limit that is reached, or empty."""
         limits = self._limits
         if limits.max_errors is not None and work.errors >= limits.max_errors:
             return f"{work.errors} cells in a row failed"
@@ -246,14 +246,14 @@ class Recursion:
         return ""
 
     async def _elapsed(self, work: Work, turn: int) -> float:
-        """Seconds since the experiment began, as they are on record: a replay stops where the first run did."""
+        """The recorded seconds since the experiment began, so that a replay stops where the first run did."""
         now = round(time.monotonic() - self._began, 3)
         value = float(await self._once(f"clock {work.level.path}{turn}", lambda: now))
         self._began = min(self._began, time.monotonic() - value)
         return value
 
     def _is_affordable(self) -> bool:
-        """Whether two calls as dear as the dearest one so far still fit: the next one, and one that answers."""
+        """Whether two calls as dear as the dearest so far still fit: the next one, and one for the answer."""
         cap = self._limits.max_cost
         return cap is None or self._spent + 2 * self._dearest <= cap
 
@@ -261,7 +261,7 @@ class Recursion:
         return _size(messages) <= self._limits.room
 
     async def _condensed(self, work: Work) -> None:
-        """Puts a summary in the place of a history that nearly fills the window; the session keeps the whole."""
+        """Replaces a history that nearly fills the window by a summary; the session keeps the whole."""
         if not work.messages or _size(work.conversation) <= FULL * self._limits.room:
             return
         history = "\n\n".join(f"{one['role']}: {text_of(one)}" for one in work.messages)
@@ -281,7 +281,7 @@ class Recursion:
         ]
 
     async def _last_words(self, work: Work) -> str:
-        """What the model answers when it may do no more: one plain call, where there is room for it."""
+        """The final answer of a model that has reached a limit: one plain call, if there is room for it."""
         asked: Message = {"role": "user", "content": self._prompts.render("rlm-final")}
         messages = [*work.conversation, asked]
         while work.messages and not self._fits(messages):
@@ -310,7 +310,7 @@ class Recursion:
 
 
 def _plain(text: str) -> str:
-    """A last reply without the form of a final answer, should it have one."""
+    """The last reply, without the markup of a final answer."""
     said = read(text)
     return text.strip() if said.final is None else said.final
 
@@ -324,7 +324,7 @@ def _digest(found: CellResult) -> str:
 
 
 def _recorded(code: str, found: CellResult, container: str) -> dict[str, Any]:
-    """What the journal has of a cell: its output as far as a model is ever shown it."""
+    """The journal's record of a cell: its output as far as a model may ever see it."""
     output = "\n".join(part.rstrip("\n") for part in (found.stdout, found.stderr) if part.strip())
     if found.truncated:
         output += "\n(it printed more than 1 MB, which is cut)"

@@ -1,4 +1,4 @@
-"""A recursive language model: it never sees its context, but writes code that looks at it, and asks models about parts.
+"""The solver `rlm`: a model that never sees its context, but writes code that reads it and asks models.
 
 After "Recursive Language Models" (Zhang, Kraska, Khattab; arXiv 2512.24601).
 """
@@ -76,7 +76,7 @@ async def rlm(
     window: int = 16384,
     max_tokens: int = 4096,
 ) -> Verdict:
-    """The verdict on what the model answers at the root of the recursion. Times are seconds.
+    """Judges the answer of the model at the root of the recursion. Times are seconds.
 
     `window`: tokens that a conversation and its reply may come to, at every depth.
     """

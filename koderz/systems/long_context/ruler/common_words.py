@@ -1,4 +1,4 @@
-"""Common words extraction: a numbered list of words, of which the ten are asked for that it has more often."""
+"""Common words extraction: a numbered list of words, in which the ten most common ones are asked for."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _STEP = 10
 
 
 class _Listing(NamedTuple):
-    """How often the common words stand in a list, and how often the others."""
+    """The number of occurrences of common words in a list, and of the others."""
 
     common: int
     others: int
 
 
 class CommonWordsFamily:
-    """Rows of one length, each after a short list that is answered."""
+    """Rows of one length, each after a short list with its answer."""
 
     def __init__(self, frame: Frame, more_words: Sequence[str] = ()) -> None:
-        """`more_words`: for lists of more words than wonderwords has; without them such lists have made-up words."""
+        """`more_words`: for lists of more words than wonderwords has; the default is made-up words."""
         self._frame = replace(frame, step=_STEP, room=frame.max_length - TOKENS_TO_GENERATE)
         self._draws = Draws(frame.seed, quick=frame.measured)
         self._words = list(all_words())
@@ -55,7 +55,7 @@ class CommonWordsFamily:
         return row_of(index, text, tokens + TOKENS_TO_GENERATE, ANSWER_PREFIX)
 
     def text(self, size: int) -> Text:
-        """Draws a list of so many different words, after the example."""
+        """Draws a list of a number of different words, after the example."""
         example, answers = self._list(*self._example)
         listed, outputs = self._list(size, self._listing)
         template = TEMPLATE + ANSWER_PREFIX
@@ -86,7 +86,7 @@ class CommonWordsFamily:
         return searched(lambda n: frame.tokenizer.count(self.text(n).prompt) <= frame.room, _STEP, high) or _STEP
 
     def _measured(self) -> int:
-        """By the characters of an entry, whose number has more and more digits, and the tokens of a character."""
+        """The size by the characters of an entry, whose number grows in digits, and the tokens of a character."""
         frame, listing = self._frame, self._listing
         text = self.text(_FIRST).prompt
         room = frame.room * AIM / (frame.tokenizer.count(text) / len(text))
@@ -106,7 +106,7 @@ def _mean_length(words: Sequence[str]) -> float:
 
 
 def made_up(count: int, draw: Random, taken: Collection[str] = ()) -> list[str]:
-    """So many words of three syllables, all different, none of them in `taken`."""
+    """Words of three syllables, all different, none of them in `taken`."""
     base = len(_SYLLABLES)
     every = base**3
     first, stride = draw.randrange(every), draw.randrange(every)
@@ -127,6 +127,6 @@ def _numbered(words: Sequence[str]) -> str:
 
 
 def _digits(entries: int) -> int:
-    """Of all numbers from 1 to that one."""
+    """The total digits of all numbers from 1 to `entries`."""
     length = int(log10(entries)) + 1 if entries else 0
     return entries * length - sum(10**n - 1 for n in range(1, length)) if length else 0

@@ -1,4 +1,4 @@
-"""What RULER's tasks have in common: where random numbers come from, how a size is found, what a row is."""
+"""Shared parts of RULER's tasks: random numbers, the search for a size, and the format of rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AIM = 0.999  # of the room, where a size is measured rather than searched: two t
 
 
 class Text(NamedTuple):
-    """One text that was drawn: the whole prompt with the beginning of its answer, and what belongs into the answer."""
+    """One drawn text: the whole prompt with the beginning of its answer, and the expected answer."""
 
     prompt: str
     outputs: list[str]
@@ -25,7 +25,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What rows of one task and length are made with."""
+    """The parameters of rows of one task and length."""
 
     max_length: int  # tokens, those of the answer included
     seed: int
@@ -36,28 +36,28 @@ class Frame:
 
 
 class Family(Protocol):
-    """Tasks of one kind. All of a task's rows are drawn one after the other, after a size was settled."""
+    """Tasks of one kind. All rows of a task are drawn one after the other, after the size is settled."""
 
     def settle(self) -> None:
-        """Finds the size of a row's text. Raises NeedsMeasuring where a search needs what isn't there."""
+        """Finds the size of a row's text. Raises NeedsMeasuring if the search lacks words."""
 
     def row(self, index: int) -> dict[str, Any]:
-        """Draws the next row, in the layout of RULER's files. Raises KoderzError where none fits."""
+        """Draws the next row, in the layout of RULER's files. Raises KoderzError if none fits."""
 
     def state(self) -> Any:
-        """Where the random numbers are, for `restore`."""
+        """The state of the random numbers, for `restore`."""
 
     def restore(self, state: Any) -> None:
-        """Goes back to where `state` was."""
+        """Restores the random numbers to `state`."""
 
 
 class NeedsMeasuring(Exception):
-    """A search would need words that nobody has given."""
+    """A search would need words that are not given."""
 
 
 @dataclass
 class Draws:
-    """Python's and numpy's stream of random numbers, both from one seed."""
+    """The random streams of Python and numpy, both from one seed."""
 
     seed: int
     quick: bool = False  # whether shuffling may be done by numpy, in a tenth of the time
@@ -69,7 +69,7 @@ class Draws:
 
     @property
     def numpy(self) -> Any:
-        """numpy's legacy stream, which not all tasks draw from."""
+        """The legacy stream of numpy, which not all tasks use."""
         if self._numpy is None:
             from numpy.random import RandomState
 
@@ -77,7 +77,7 @@ class Draws:
         return self._numpy
 
     def shuffle(self, items: list[Any]) -> None:
-        """Always in the same way, whatever was drawn before."""
+        """Shuffles in the same way whatever was drawn before."""
         if self.quick:
             import numpy as np
 
@@ -100,7 +100,7 @@ class Draws:
 
 
 def searched(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The largest size that fits, by halving; each probe draws a whole text. None where none did."""
+    """The largest size that fits, by halving; each probe draws a whole text. None if none does."""
     best = None
     while low <= high:
         middle = (low + high) // 2
@@ -124,7 +124,7 @@ def settled(tokens: Callable[[int], int], frame: Frame, extra: int = 0) -> int:
 
 
 def drawn(draw: Callable[[int], Text], size: int, frame: Frame) -> tuple[Text, int]:
-    """A text of that size with its tokens, or of a smaller one where it is too long. KoderzError where none fits."""
+    """A text of that size with its tokens, or of a smaller one if it is too long. Raises KoderzError if none fits."""
     for _ in range(_MOST_TRIES):
         text = draw(size)
         if (tokens := frame.tokenizer.count(text.prompt)) <= frame.room:
@@ -135,7 +135,7 @@ def drawn(draw: Callable[[int], Text], size: int, frame: Frame) -> tuple[Text, i
 
 
 def parted(prompt: str, answer_prefix: str) -> tuple[str, str]:
-    """What is asked, and the beginning of the answer: from where its first ten characters stand last."""
+    """The question, and the beginning of the answer: from the last place of its first ten characters."""
     place = prompt.rfind(answer_prefix[:10])
     return prompt[:place], prompt[place:]
 

@@ -1,4 +1,4 @@
-"""Frequent words extraction: coded words, drawn by Zipf's law, of which the three most frequent are asked for."""
+"""Frequent words extraction: coded words, drawn by Zipf's law; the three most frequent are asked for."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class FrequentWordsFamily:
         return Text((TEMPLATE + ANSWER_PREFIX).format(context=" ".join(words)), vocabulary[1:4])
 
     def _searched(self, vocabulary: list[str]) -> int:
-        """From few words upwards, one step back from the first text that is too long."""
+        """The size found by growing a text until it is too long, and one step back."""
         frame = self._frame
         size = frame.room // _LETTERS
         while frame.tokenizer.count(self._text(vocabulary, size).prompt) < frame.room:
@@ -77,7 +77,7 @@ class FrequentWordsFamily:
         return size - frame.step
 
     def _measured(self, vocabulary: list[str]) -> int:
-        """By the characters of all words and the tokens of a character."""
+        """The size by the characters of all words and the tokens of a character."""
         frame = self._frame
         text = self._text(vocabulary, _MEASURED).prompt
         room = int(frame.room * AIM * len(text) / frame.tokenizer.count(text)) - len(TEMPLATE + ANSWER_PREFIX)
@@ -90,7 +90,7 @@ class FrequentWordsFamily:
 
 
 def _counts(vocabulary: int, size: int) -> list[int]:
-    """How often the word of each rank stands in a text of about so many words."""
+    """The number of occurrences of the word of each rank in a text of about `size` words."""
     import numpy as np
 
     counts: list[int] = (size * (np.arange(1, vocabulary + 1) ** -_ALPHA) / _ZETA).astype(int).tolist()

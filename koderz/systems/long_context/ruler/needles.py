@@ -1,4 +1,4 @@
-"""Needles of several types at several places of a text of noise: generated, and no part of RULER."""
+"""Generated needles of several types at several places in noise, which are not part of RULER."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLACES: Mapping[str, tuple[tuple[float, float], ...]] = {
     "end": ((0.95, 1),),
     "distributed": tuple((n / 5, n / 5) for n in range(1, 5)),
 }
-"""Between which shares of a text each needle lies."""
+"""The range of each place, as shares of a text, in which needles lie."""
 
 _STEP = 25
 _DAYS = 50 * 365
@@ -56,7 +56,7 @@ KINDS: Mapping[str, tuple[str, Callable[[random.Random], str]]] = {
     "dates": ("dates", _date),
     "quotes": ("quotes", _quote),
 }
-"""What each type is called in a text, and how one is drawn."""
+"""The name of each type in a text, and a function that draws one."""
 
 
 class NeedleFamily:

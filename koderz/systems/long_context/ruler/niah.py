@@ -1,4 +1,4 @@
-"""Needles in a haystack: sentences that say a value for a key, among noise, essays or other needles."""
+"""Needles in a haystack: sentences that state a value for a key, among noise, essays or other needles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Needles:
 
 
 def prompt_of(context: str, kind: str, query: str, *, is_single: bool) -> str:
-    """The whole prompt; with one answer in the singular."""
+    """The whole prompt, in the singular if there is one answer."""
     template = TEMPLATE + ANSWER_PREFIX
     if is_single:
         for plural, singular in _SINGULAR:
@@ -59,7 +59,7 @@ class NeedlesFamily:
     """Rows of one needle task and length."""
 
     def __init__(self, task: Needles, frame: Frame, essay: Sequence[str] = ()) -> None:
-        """`essay`: the words of the haystack where it is one."""
+        """`essay`: the words of the haystack if it is one."""
         step = 500 if task.haystack == "essay" else 25 if frame.max_length >= 4096 else 5
         self._task, self._essay = task, essay
         self._frame = replace(frame, step=step, room=frame.max_length - TOKENS_TO_GENERATE)
@@ -86,7 +86,7 @@ class NeedlesFamily:
         return row | {"index": place}
 
     def text(self, size: int) -> Text:
-        """Draws a text of so many units: sentences of noise, words of an essay, or needles."""
+        """Draws a text of `size` units: sentences of noise, words of an essay, or needles."""
         task = self._task
         keys, values, needles = [], [], []
         for _ in range(max(task.keys, task.queries)):
@@ -138,7 +138,7 @@ class NeedlesFamily:
 
 
 def _uuid(draw: random.Random) -> str:
-    """A version 4 UUID of the next 128 bits; the class of that name would take three times as long."""
+    """A version 4 UUID of the next 128 bits, three times as fast as the standard class."""
     bits = draw.getrandbits(128)
     bits = bits & ~(0xC000 << 48) | 0x8000 << 48
     text = f"{bits & ~(0xF000 << 64) | 4 << 76:032x}"

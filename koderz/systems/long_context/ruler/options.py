@@ -13,7 +13,7 @@ from koderz.systems.long_context.ruler.tasks import ALL
 
 @dataclass(frozen=True, slots=True)
 class RulerOptions:
-    """Which rows there are, and what they are made of."""
+    """The choice of rows, and their material."""
 
     ruler_tasks: tuple[str, ...] = option(
         ("niah_single_1", "niah_multikey_2", "vt", "cwe", "fwe"),

@@ -1,4 +1,4 @@
-"""Made-up prose, in which needles lie where the user has no essays."""
+"""Made-up prose to hide needles in if the user has no essays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SENTENCES = 4000
 
 
 def prose(seed: int) -> str:
-    """Sentences of English words that mean nothing; texts that are longer have it several times."""
+    """Meaningless sentences of English words; longer texts repeat them."""
     draw = random.Random(seed)  # noqa: S311 repeatable on purpose
     nouns, adjectives, verbs = (words_of(name) for name in ("nounlist", "adjectivelist", "verblist"))
 

@@ -21,7 +21,7 @@ _STEP = 10
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, its answers, and by number the documents that hold them and others on the same."""
+    """A question, its answers, and the numbers of the documents that hold them and of related ones."""
 
     query: str
     outputs: list[str]
@@ -120,7 +120,7 @@ class QuestionsFamily:
         return row_of(index, text, tokens + TOKENS_TO_GENERATE, ANSWER_PREFIX)
 
     def _text(self, index: int, size: int) -> Text:
-        """Draws so many documents for a question."""
+        """Draws `size` documents for a question."""
         question, documents = self._collection.questions[index], self._collection.documents
         chosen = [documents[n] for n in self._chosen(question, size)]
         self._draws.shuffle(chosen)

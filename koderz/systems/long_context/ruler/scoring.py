@@ -9,7 +9,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f]")
 
 
 def score(task: str, outputs: Sequence[str], reply: str) -> float:
-    """The share of outputs that a reply holds, whatever their case; of questions 1 where it holds any."""
+    """The share of expected outputs in a reply, ignoring case; for questions 1 if it has any."""
     said = _UNPRINTABLE.sub("\n", reply.strip()).strip().lower()
     found = [output.lower() in said for output in outputs]
     if task.startswith("qa"):

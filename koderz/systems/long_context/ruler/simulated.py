@@ -1,4 +1,4 @@
-"""How the simulated model plays RULER: it looks for what is asked, and has a part of the text read that holds it."""
+"""The simulated model on RULER: searches for the wanted words, and has the text around them read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBERED = re.compile(r"\d+\. (\S+)")
 
 
 def answers(asked: str) -> list[str]:
-    """What belongs into the answer to a whole prompt; none where it isn't one of RULER's."""
+    """The expected answers to a whole prompt; empty if it isn't one of RULER's."""
     question = asked.rpartition("\n")[2]
     if query := _QUERY.search(question):
         keys = re.split(r", (?:and )?", query[1])
@@ -32,7 +32,7 @@ def answers(asked: str) -> list[str]:
 
 
 def _assigned(text: str, value: str) -> list[str]:
-    """The variables that have a value, directly or by another one."""
+    """The variables that have a value, directly or through another one."""
     found: dict[str, Any] = {value: None}
     for name, origin in _ASSIGNMENT.findall(text):
         if origin in found:

@@ -1,4 +1,4 @@
-"""The suite `ruler`: rows made from a seed, or those of a folder that RULER's own scripts have written."""
+"""The suite `ruler`: rows made from a seed, or those of a folder written by RULER's own scripts."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def _made_tasks(all_rows: Sequence[Rows], count: int) -> Iterator[Task[Recipe]]:
 
 
 def _clusters(rows: Rows, count: int) -> dict[int, str]:
-    """By number, the passages that a question has in common with others; it is the same at any length."""
+    """The passages that a question shares with others, by number; the same at any length."""
     questions = rows.material.collection(rows.task).questions[:count]
     found = linked({number: question.shares for number, question in enumerate(questions)})
     return {number: f"{rows.task}, passage {name}" for number, name in found.items()}
 
 
 def _export(all_rows: Sequence[Rows], count: int, folder: Path) -> Iterator[tuple[Path, int]]:
-    """`TASK/validation.jsonl` as RULER's scripts write it, in a folder for each length where there are several."""
+    """`TASK/validation.jsonl` as RULER's scripts write it, in a folder for each length if there are several."""
     lengths = {rows.length for rows in all_rows}
     for rows in all_rows:
         place = folder / str(rows.length) if len(lengths) > 1 else folder

@@ -1,4 +1,4 @@
-"""RULER's thirteen tasks by name, and `needles`: what each is made of, and its rows."""
+"""RULER's thirteen tasks and `needles` by name, with their material and their rows."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ TASKS = (*NEEDLES, "vt", "cwe", "fwe", *READERS)
 ALL = (*TASKS, "needles")
 
 GENERATED = "[generated]"
-"""After the name of a task whose text isn't RULER's own."""
+"""The mark after the name of a task whose text isn't RULER's own."""
 
 _FORMAT = "ruler 1"  # changes with what is made of the same settings
 
 
 @dataclass(frozen=True)
 class Material:
-    """What rows are made with, whatever their task and length."""
+    """The material of rows, whatever their task and length."""
 
     seed: int
     tokenizer: Tokenizer
@@ -72,7 +72,7 @@ class Material:
         return words
 
     def collection(self, task: str) -> Collection:
-        """The questions of a qa task. Raises KoderzError saying what to fetch."""
+        """The questions of a qa task. Raises KoderzError, which says what to fetch."""
         if self.qa_data is None:
             raise KoderzError(
                 "qa_1 needs SQuAD's dev-v2.0.json and qa_2 HotpotQA's hotpot_dev_distractor_v1.json: "
@@ -83,7 +83,7 @@ class Material:
         return self._collections[task]
 
     def digest_of(self, task: str) -> str:
-        """Of the files that a task is made of."""
+        """A digest of the files that a task is made of."""
         needs_essay = task in NEEDLES and NEEDLES[task].haystack == "essay"
         path = self.haystack if needs_essay else self.qa_data if task in READERS else None
         if path is None:
@@ -102,7 +102,7 @@ class Material:
 
 @dataclass(eq=False)
 class Rows:
-    """The rows of one task and length, each made when it is asked for; of those made before, their state is kept."""
+    """The rows of one task and length, each made on demand; the state before it is kept."""
 
     task: str
     length: int
@@ -126,7 +126,7 @@ class Rows:
 
     @property
     def name(self) -> str:
-        """As ids begin: with a mark where the text is not RULER's own."""
+        """The beginning of ids, with a mark if the text is not RULER's own."""
         kind, slash, rest = self.task.partition("/")
         return f"{kind}{GENERATED if self.is_generated else ''}{slash}{rest}"
 
@@ -151,7 +151,7 @@ class Rows:
 
     @property
     def generator(self) -> str:
-        """How the rows that were made were made: `official` as RULER does, or `sized`."""
+        """The way in which rows are made: `official` as RULER does, or `sized`."""
         return "sized" if self._is_sized else "official"
 
     @property
@@ -159,7 +159,7 @@ class Rows:
         return self.task.partition("/")[0]
 
     def _official(self, index: int) -> dict[str, Any]:
-        """All rows come from one stream of random numbers, so that those before have to be drawn first."""
+        """A row from one stream of random numbers for all rows, for which those before have to be drawn first."""
         if self._family is None:
             family = self._new_family(Frame(self.length, self.material.seed, self.material.tokenizer))
             family.settle()
@@ -174,7 +174,7 @@ class Rows:
         return row
 
     def _sized(self, index: int) -> dict[str, Any]:
-        """Each row has random numbers of its own."""
+        """A row from random numbers of its own."""
         seed = int(recipe_digest(self.material.seed, self.task, self.length, index)[:8], 16)
         family = self._new_family(Frame(self.length, seed, self.material.tokenizer, measured=True))
         family.settle()
@@ -196,7 +196,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RulerRecipe:
-    """One row, and how to make it."""
+    """A recipe for one row."""
 
     rows: Rows
     index: int
@@ -211,7 +211,7 @@ class RulerRecipe:
 
 
 def reading_of(row: Mapping[str, Any], tokenizer: Tokenizer, generator: str) -> Reading:
-    """The last line of a row's input is the question, all before it the context."""
+    """The text of a row: the last line of its input is the question, all before it the context."""
     context, between, question = row["input"].rpartition("\n")
     more = {"generator": generator, "answer_prefix": "not sent"}
     if "token_position_answer" in row:
@@ -220,7 +220,7 @@ def reading_of(row: Mapping[str, Any], tokenizer: Tokenizer, generator: str) -> 
 
 
 def kinds_of(task: str, positions: Sequence[str], types: Sequence[str]) -> list[str]:
-    """A task by name; `needles` is one for each type and position."""
+    """The kinds of a task; `needles` has one for each type and position."""
     if task != "needles":
         return [task]
     return [f"needles/{kind}/{place}" for kind in KINDS if kind in types for place in PLACES if place in positions]

@@ -1,4 +1,4 @@
-"""Variable tracking: a chain of assignments among noise, of which all names with one value are asked for."""
+"""Variable tracking: a chain of assignments among noise; all names with one value are asked for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXAMPLE_LENGTH = 500  # tokens
 
 
 class VariablesFamily:
-    """Rows of one length, each with an example before it that is answered."""
+    """Rows of one length, each after an example with its answer."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = replace(
@@ -48,7 +48,7 @@ class VariablesFamily:
         return row_of(index, text, tokens + TOKENS_TO_GENERATE, ANSWER_PREFIX)
 
     def _text(self, size: int, *, is_example: bool = False) -> Text:
-        """Draws a text of so many sentences of noise."""
+        """Draws a text with `size` sentences of noise."""
         names, draw = self._names(3 if is_example else 5), self._draws.random
         value = _EXAMPLE_VALUE if is_example else str(self._draws.numpy.randint(10000, 99999))
         chain = [f"VAR {names[0]} = {value}"]
@@ -61,7 +61,7 @@ class VariablesFamily:
         return Text((TEMPLATE + ANSWER_PREFIX).format(context=context, query=value, num_v=HOPS + 1), names)
 
     def _names(self, letters: int) -> list[str]:
-        """Until five are distinct; the first five are used, distinct or not."""
+        """Draws names until five are distinct; the first five are used, distinct or not."""
         names = [self._letters(letters) for _ in range(HOPS + 1)]
         while len(set(names)) < HOPS + 1:
             names.append(self._letters(letters))
@@ -86,7 +86,7 @@ class VariablesFamily:
         return Text(f"{self._randomised()}\n{text.prompt}", text.outputs)
 
     def _randomised(self) -> str:
-        """The example with other names and another value, each replaced wherever it stands."""
+        """The example with other names and another value, replaced throughout."""
         example = self._example
         for name in example.strip().split()[-HOPS - 1 :]:
             example = example.replace(name, self._letters(len(name)))

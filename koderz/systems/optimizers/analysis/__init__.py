@@ -1,1 +1,1 @@
-"""Runs of prompt optimizers: what their searches found, what it gains, and how they compare."""
+"""Analysis of runs of prompt optimizers: the prompts they found, their gains, and comparisons."""

@@ -1,4 +1,4 @@
-"""`checkpoint.json` and a log a task, as the original of the optimizer benchmarks keeps them, made from the journal."""
+"""`checkpoint.json` and a log for each task, in the format of the original benchmark runner, made from the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INDENT = 3  # spaces, as the original has it
 
 
 class CheckpointSink:
-    """Keeps `checkpoint.json` and the tasks' logs of one run level with its journal."""
+    """Keeps `checkpoint.json` and the tasks' logs of one run up to date with its journal."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -31,7 +31,7 @@ class CheckpointSink:
         self._has_begun = False  # what was recorded before is folded first, since the sink may be new and the run old
 
     def take(self, records: Sequence[Record]) -> None:
-        """Folds the lines; logs are written where there is something new, the checkpoint after every outcome."""
+        """Takes in records; writes logs that have news, and the checkpoint after every outcome."""
         told: set[str] = set()
         if not self._has_begun:
             self._has_begun = True
@@ -45,7 +45,7 @@ class CheckpointSink:
             write_whole(self._source.folder / NAME, [encoded(self._state.document())], durable=False)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing, since no resource is held."""
 
     def _write_log(self, experiment_id: str) -> None:
         cell, trial = self._state.cells[experiment_id], self._state.trials[experiment_id]
@@ -57,7 +57,7 @@ _NEWS = (records.Experiment, records.Fault, records.Resumed, records.Finished)
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """The document as JSON, indented as the original's are."""
+    """The document as JSON, indented like the original's."""
     import json
 
     return json.dumps(orjson.loads(orjson.dumps(document)), indent=_INDENT, ensure_ascii=False).encode(
@@ -67,7 +67,7 @@ def encoded(document: Mapping[str, Any]) -> bytes:
 
 @dataclass
 class State:
-    """What a run's lines come to."""
+    """The state of a run, computed from its lines."""
 
     plan: records.Plan
     trials: dict[str, Trial] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class State:
         self.cells: Mapping[str, Cell] = {cell.experiment_id: cell for cell in cells_of(self.plan)}
 
     def fold(self, line: Record) -> bool:
-        """Takes in a line; whether there is something new to tell."""
+        """Takes in a line; returns whether there is news to show."""
         if isinstance(line, records.Finished):
             self.status = line.status
             return True
@@ -99,7 +99,7 @@ class State:
         return "Failed" if isinstance(trial.outcome, records.Fault) else "Success"
 
     def document(self) -> dict[str, Any]:
-        """`checkpoint.json`: the original's fields, and ours beside them."""
+        """The content of `checkpoint.json`: the original's fields, with ours beside them."""
         config, cells = self.plan.config, [*self.cells.values()]
         about = self.plan.details.get("suite") or {}
         optimizers = dict.fromkeys(cell.optimizer for cell in cells if cell.optimizer != BASELINE)
@@ -180,7 +180,7 @@ class State:
         }
 
     def _evaluations(self, cell: Cell, trial: Trial, base: Trial, *, is_kept: bool) -> dict[str, dict[str, Any]]:
-        """By stage and split; the initial prompt's test is the baseline's, which is the only one that asked for it."""
+        """The evaluations by stage and split. The initial prompt's test is the baseline's, which alone asked for it."""
         initial, winner = str(trial.result.get("initial", "")), str(trial.result.get("winner", ""))
         before = self._evaluation(cell, base, "test", initial)
         after = before if is_kept else self._evaluation(cell, trial, "test", winner)
@@ -213,7 +213,7 @@ class State:
         }
 
     def _baseline(self, cell: Cell) -> Trial:
-        """The search for nothing that has this one's dataset and model."""
+        """The baseline experiment for the same dataset and model."""
         for other in self.cells.values():
             if other.optimizer == BASELINE and (other.dataset, other.model) == (cell.dataset, cell.model):
                 return self.trials.get(other.experiment_id) or Trial()
@@ -230,7 +230,7 @@ class State:
         return {split: self._evaluation(cell, trial, split, digest) for split in ("train", "validation")}
 
     def _evaluation(self, cell: Cell, trial: Trial, split: str, digest: str) -> dict[str, Any] | None:
-        """What a candidate scored on a split; None where it wasn't asked there."""
+        """A candidate's score on a split; None if it wasn't asked there."""
         grades = trial.judged(split, digest or str(trial.result.get("winner", "")))
         found = trial.mean(split, digest or str(trial.result.get("winner", "")))
         if found is None:
@@ -270,7 +270,7 @@ def _measured(grades: Mapping[str, records.Grade], name: str) -> dict[str, float
 
 
 def _older(evaluation: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """An evaluation in the original's earlier form."""
+    """An evaluation in the original's earlier format."""
     if evaluation is None:
         return None
     result = evaluation["result"]

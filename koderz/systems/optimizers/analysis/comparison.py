@@ -56,7 +56,7 @@ class Pair:
 
 
 def compare_optimizers(folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None) -> Compared:
-    """One run's rows, or two runs' pairs. `min_gain`: what each optimizer of the last has to gain, as a fraction.
+    """One run's rows, or two runs' pairs. `min_gain`: the gain required of each optimizer of the last, as a fraction.
 
     `arm`: that optimizer alone. Raises KoderzError where nothing is left to compare or judge.
     """
@@ -114,7 +114,7 @@ def _pairs(plans: Sequence[Plan], searches: Sequence[Sequence[Search]]) -> list[
 
 
 def _by_place(searches: Sequence[Search]) -> dict[Place, list[Search]]:
-    """The searches of each place, those that kept the initial prompt with the baseline's scores."""
+    """The searches of each place; those that kept the initial prompt have the baseline's scores."""
     bases = {search.place: search for search in searches if search.optimizer == BASELINE}
     found: dict[Place, list[Search]] = {}
     for search in searches:

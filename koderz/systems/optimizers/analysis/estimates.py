@@ -1,4 +1,4 @@
-"""How far prompts, or the optimizers that found them, lie apart on the same test items, and how surely.
+"""Estimates of how far prompts, or the optimizers that found them, lie apart on the same test items.
 
 A search is drawn as its items are: with another seed an optimizer finds another prompt. From `FEWEST_SEARCHES` on, a
 difference is one of optimizers, whose interval holds for other searches and other items alike. Below, too little is
@@ -21,13 +21,13 @@ from tracker.clusters import Clusters, count_of, members, method_in, no_interval
 from tracker.records import Measure
 
 FEWEST_SEARCHES = 5
-"""Of an optimizer, for a claim about it: a variance of fewer is known to within a factor of 8 at best."""
+"""The fewest searches of an optimizer for a claim about it; below, a variance is known to a factor of 8 at best."""
 
 Scores = Mapping[str, float]
-"""By the ids of test items."""
+"""Scores by the ids of test items."""
 
 Limits = Callable[[float, bool], tuple[Interval, str] | None]
-"""The interval at an alpha with its method. It excludes 0 exactly where a difference is shown, as the second says."""
+"""The interval at an alpha and its method. It excludes 0 exactly if a difference is shown, the second argument."""
 
 About = Literal["optimizer", "prompts"]
 
@@ -51,7 +51,7 @@ class Gain:
     limits: Limits = field(repr=False)
 
     def together(self, count: int, p_adjusted: float | None) -> tuple[Interval, str] | None:
-        """The interval as one of so many that hold all at once, by Bonferroni's inequality, with its method."""
+        """The interval as one of `count` that hold together, by Bonferroni's inequality, and its method."""
         if self.interval is None or p_adjusted is None:
             return None
         return self.limits(statistics.ALPHA / count, p_adjusted < statistics.ALPHA)
@@ -60,7 +60,7 @@ class Gain:
 def gain_of(
     a: Sequence[Scores], b: Sequence[Scores], clusters: Clusters | None = None, *, is_fixed: bool = False
 ) -> Gain | None:
-    """B's scores less A's, item by item; None where they have no item in common.
+    """B's scores less A's, item by item; None if they have no item in common.
 
     `a` and `b` have the scores of each search; `is_fixed`: A is no search, but one prompt that was there before.
     """
@@ -94,11 +94,11 @@ def gain_of(
 
 
 Estimated = tuple[float, str, Limits, float | None]
-"""The p-value of no difference, the test's name, the intervals, and the smallest difference that would show."""
+"""The p-value of no difference, the test's name, the intervals, and the smallest difference that could be shown."""
 
 
 def _of_items(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], clusters: Clusters) -> Estimated:
-    """For other items and the same prompts."""
+    """The estimate for other items and the same prompts."""
     one = len(a) == len(b) == 1
     before, after = ({item: [fmean(scores[item] for scores in side)] for item in items} for side in (a, b))
     pairs = matched(Measure(name="score", direction="higher", two_valued=one), before, after, clusters)
@@ -115,7 +115,7 @@ def _of_items(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], cl
 
 
 def _of_searches(a: Sequence[Scores], b: Sequence[Scores], items: Sequence[str], clusters: Clusters) -> Estimated:
-    """For other searches and other items."""
+    """The estimate for other searches and other items."""
     found = crossed(
         [[scores[item] for item in items] for scores in a],
         [[scores[item] for item in items] for scores in b],
@@ -141,7 +141,7 @@ def _positions(items: Sequence[str], clusters: Clusters) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """A mean difference with the error that searches and items leave it."""
+    """A mean difference with its error from both searches and items."""
 
     difference: float
     error: float
@@ -149,7 +149,7 @@ class Crossed:
 
     @property
     def p(self) -> float:
-        """Two-sided, that there is no difference."""
+        """The two-sided p-value of no difference."""
         from scipy.stats import t
 
         if not self.error:
@@ -157,7 +157,7 @@ class Crossed:
         return float(2 * t.sf(abs(self.difference) / self.error, self.freedom))
 
     def interval(self, alpha: float) -> Interval:
-        """Of scores from 0 to 1, whose differences are never beyond 1."""
+        """The interval of the difference of scores from 0 to 1, within -1 and 1."""
         half = self._quantile(1 - alpha / 2) * self.error if self.error else 0.0
         return max(-1.0, self.difference - half), min(1.0, self.difference + half)
 
@@ -189,7 +189,7 @@ def crossed(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], groups: 
         membership[list(group)] = number
 
     def by_group(residuals: Any) -> float:
-        """The variance of a mean of so many items, by how far groups of them lie off."""
+        """The variance of a mean of so many items, from the deviations of groups of them."""
         sums = np.bincount(membership, residuals, minlength=count)
         return float(np.sum(sums**2) / items**2 * count / (count - 1))
 

@@ -1,4 +1,4 @@
-"""Whether an optimizer helps: its winners on the test items beside the initial prompt and random search."""
+"""The gains of optimizers: their winners on the test items beside the initial prompt and random search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracker.runs import read_plan
 
 RANDOM = "random_search"
 BETTER_PROMPTS, WORSE_PROMPTS = "prompts better", "prompts worse"
-"""Verdicts on the prompts that were found, where there are too few searches for one on the optimizer."""
+"""Verdicts on the found prompts, used if there are too few searches for one on the optimizer."""
 
 _MOST_FAULTY = 0.02  # share of test items that can't be judged
 _KINDS = ("once", "grade", "experiment")
@@ -28,7 +28,7 @@ _KINDS = ("once", "grade", "experiment")
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """An experiment that came to an end: one optimizer on one dataset, for one model, with one seed."""
+    """A completed experiment: one optimizer on one dataset, for one model, with one seed."""
 
     experiment: records.Experiment
     seed: int
@@ -39,22 +39,22 @@ class Search:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Its dataset and model."""
+        """The search's dataset and model."""
         return self.experiment.problem_id, self.experiment.model
 
     @property
     def unread_share(self) -> float | None:
-        """The share of the winner's test replies whose answer couldn't be read; None where it isn't on record."""
+        """The share of the winner's test replies whose answer couldn't be read; None if not on record."""
         share = self.result.get("unread")
         return None if share is None else float(share)
 
     @property
     def optimizer(self) -> str:
-        """As users name it."""
+        """The optimizer's name for users."""
         return shown_name(self.experiment.arm)
 
     def with_scores_of(self, base: Search | None) -> Search:
-        """The same with the baseline's scores where its winner is the initial prompt, which isn't asked again."""
+        """The search with the baseline's scores if its winner is the initial prompt, which isn't asked again."""
         if self.scores or base is None:
             return self
         result = {**self.result, "unread": base.result.get("unread")}
@@ -95,12 +95,12 @@ class Row:
 
 
 def shown_name(arm: str) -> str:
-    """The optimizer of an arm, whose name has a model behind it where a run has several."""
+    """The name of an arm's optimizer; with several models, the arm's name has the model behind it."""
     return arm.partition(" · ")[0]
 
 
 def searches_of(folder: Path) -> list[Search]:
-    """The experiments of the run in `folder` that came to an end, in the order of their ends."""
+    """The completed experiments of the run in `folder`, in the order of their ends."""
     journal = folder / NAME
     plan = read_plan(folder)
     wanted = {CODES[kind] for kind in _KINDS}
@@ -130,7 +130,7 @@ def searches_of(folder: Path) -> list[Search]:
 
 
 def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[Row]:
-    """A row for each optimizer of each dataset and model, corrected by Holm's procedure over those of both."""
+    """A row for each optimizer of each dataset and model, Holm-corrected within each of these."""
     rows: list[Row] = []
     for dataset in plan.tasks:
         for model in dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms):
@@ -143,7 +143,7 @@ def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[Row]:
 
 
 def gain_over_seeds(a: Sequence[Search], b: Sequence[Search], *, is_fixed: bool = False) -> Gain | None:
-    """B less A, each averaged over its searches; None where they have no item in common.
+    """B less A, each averaged over its searches; None if they have no item in common.
 
     `is_fixed`: A is the initial prompt, and no search.
     """
@@ -167,7 +167,7 @@ class _Group:
         return sorted(found, key=lambda search: search.seed)
 
     def reasons(self) -> Iterator[str]:
-        """Why it isn't comparable."""
+        """The reasons why the group isn't comparable."""
         if self.plan.config.get("test_mode"):
             yield "test mode (5 items a split)"
         if self.base is None:
@@ -244,7 +244,7 @@ def _mean_unread(searches: Sequence[Search]) -> float | None:
 
 
 def _vs_random(gain: Gain | None, p_adjusted: float | None, count: int, *, comparable: bool) -> dict[str, Any] | None:
-    """An optimizer beside random search: `beats` is of the optimizers, `prompts_better` of what they have found."""
+    """An optimizer against random search: `beats` is about optimizers, `prompts_better` about found prompts."""
     if gain is None:
         return None
     adjusted = gain.together(count, p_adjusted)
@@ -263,7 +263,7 @@ def _vs_random(gain: Gain | None, p_adjusted: float | None, count: int, *, compa
 
 
 def claim(gain: Gain, p_adjusted: float | None, adjusted: tuple[Interval, str] | None, better: str, worse: str) -> str:
-    """What may be said of a difference: its corrected p-value is small, and its corrected interval excludes 0.
+    """The claim about a difference that its corrected p-value and interval support.
 
     `better` and `worse` are said of optimizers; of the prompts that were found there are words of their own.
     """

@@ -1,4 +1,4 @@
-"""What a run of optimizers says of itself: in its summary, its memories, its traces, and the registry of prompts."""
+"""The additions of optimizers to a run's summary, its memories, its traces, and the registry of prompts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class OptimizerPart(Part):
     scores = ("gain",)
 
     def summary(self, plan: records.Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """What a summary says of its datasets."""
+        """The datasets' entries in a summary."""
         return plan.details.get("suite") or {}
 
     def completed(self, plan: records.Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:  # noqa: ARG002
-        """Results with what only the baseline tells: its score, the gain, and whether the own interval lies above 0."""
+        """Results completed from the baseline: its score, the gain, and whether the own interval lies above 0."""
         searches = {search.experiment.experiment_id: search for search in searches_of(folder)}
         bases = {search.place: search for search in searches.values() if search.experiment.solver == BASELINE}
 
@@ -54,7 +54,7 @@ class OptimizerPart(Part):
         return [whole(result) for result in results]
 
     def excerpt(self, story: Sequence[records.Record]) -> str:
-        """The first 2 KB of the prompt that a search kept, as its experiment's memory has it."""
+        """The first 2 KB of the winning prompt, for the experiment's memory."""
         trial = Trial()
         for line in story:
             trial.fold(line)
@@ -63,7 +63,7 @@ class OptimizerPart(Part):
         return f"Prompt:\n{cut}{'' if cut == prompt else ' …'}" if prompt else ""
 
     def steps(self, story: Sequence[records.Record]) -> Iterator[Step]:
-        """The candidates of a search in the order of their first scoring, each with its means; not its items."""
+        """The candidates of a search in the order of their first scoring, each with its means but without items."""
         trial = Trial()
         begun, ended = {}, {}
         for line in story:
@@ -97,7 +97,7 @@ class OptimizerPart(Part):
                 yield Data(f"{dataset}_{split}", known["digest"], known["n"], split)
 
     def prompts(self, plan: records.Plan, folder: Path) -> Iterator[FoundPrompt]:
-        """The best by validation, never by test, of each dataset and model whose searches have all ended."""
+        """The best prompt by validation, never by test, for each dataset and model whose searches have all ended."""
         stories = Stories(folder)
         stories.refresh()
         verdicts = {(row.dataset, row.model, row.optimizer): row.verdict for row in rows_of(plan, searches_of(folder))}
@@ -124,7 +124,7 @@ class OptimizerPart(Part):
 
 
 def _with_variables(messages: Sequence[Message]) -> Iterator[dict[str, str]]:
-    """The template with its `{column}` as MLflow's `{{column}}`; examples, whose texts are as they are, come before."""
+    """The template with `{column}` as MLflow's `{{column}}`; unchanged examples come before it."""
     for number, message in enumerate(messages, 1):
         text = text_of(message)
         text = re.sub(r"\{(\w+)\}", r"{{\1}}", text) if number == len(messages) else text

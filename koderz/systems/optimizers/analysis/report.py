@@ -1,4 +1,4 @@
-"""What a report tells of optimizers: gains, searches, prompts, what they cost, and what validation had promised."""
+"""The report's section on optimizers: gains, searches, prompts, costs, and what validation had promised."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PURPOSES = (*SEARCHING, "test")
 
 
 class Compared(Protocol):
-    """A row that was tested."""
+    """A tested row."""
 
     @property
     def method(self) -> str | None: ...
@@ -37,7 +37,7 @@ _OPTIONAL = ("N", "ADJ. P", "MODEL")
 
 
 def section_of(plan: Plan, folder: Path) -> Section | None:
-    """What the report tells of the run in `folder`; None before any search has ended."""
+    """The section for the run in `folder`; None before any search has ended."""
     stories = Stories(folder, os.environ)
     stories.refresh()
     state = State(plan)
@@ -49,7 +49,7 @@ def section_of(plan: Plan, folder: Path) -> Section | None:
 
 
 def row_blocks(rows: Sequence[Row]) -> Iterator[Text | Table]:
-    """Why some of them aren't comparable, all of them in a table, and which of them beat random search."""
+    """The reasons why some rows aren't comparable, a table of all, and those that beat random search."""
     for reason in dict.fromkeys(reason for row in rows for reason in row.reasons):
         having = [row for row in rows if reason in row.reasons]
         which = "" if len(having) == len(rows) else f"{', '.join(dict.fromkeys(map(named, having)))}: "
@@ -79,7 +79,7 @@ def _beside_random(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def methods_of(rows: Sequence[Compared]) -> Iterator[str]:
-    """What p-values and intervals come from, a sentence."""
+    """A sentence on the methods of p-values and intervals."""
     tests = dict.fromkeys(row.method for row in rows if row.method)
     intervals = dict.fromkeys(row.interval_method for row in rows if row.interval_method)
     if tests:
@@ -88,18 +88,18 @@ def methods_of(rows: Sequence[Compared]) -> Iterator[str]:
 
 
 def prompts_in(count: int) -> str:
-    """The prompts of so many searches, with their verb."""
+    """A phrase for the prompts of a number of searches, with its verb."""
     return "this prompt is" if count == 1 else f"these {count} prompts are"
 
 
 def verdict_in(verdict: str, prompts: int) -> str:
-    """A verdict in words; of prompts that were found it says how many they are."""
+    """A verdict in words; one on found prompts states their number."""
     said, _, word = verdict.partition(" ")
     return f"{prompts_in(prompts)} {word}" if said == "prompts" else verdict
 
 
 def _prices(rows: Sequence[Row]) -> Iterator[str]:
-    """What a metric call cost, of each dataset and model whose optimizers paid unlike for it."""
+    """A sentence on the cost of a metric call for each dataset and model where optimizers differ in it."""
     for (dataset, model), here in groupby(rows, lambda row: (row.dataset, row.model)):
         costs = {row.optimizer: row.cost_usd / row.metric_calls for row in here if row.metric_calls and row.cost_known}
         if not costs or min(costs.values()) == max(costs.values()):
@@ -112,7 +112,7 @@ def _prices(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def named(row: Row) -> str:
-    """What a row is about, in words."""
+    """A description of a row in words."""
     return f"{row.optimizer} on {row.dataset} for {row.model}"
 
 
@@ -179,7 +179,7 @@ def _curve(cell: Cell, trial: Trial) -> Curve | None:
 
 
 def _promised(trial: Trial) -> float | None:
-    """What the winner is better by on all of validation than the initial prompt."""
+    """The winner's gain over the initial prompt on all of validation."""
     means, result = trial.result["validation"], trial.result
     if result["winner"] not in means or result["initial"] not in means:
         return None
@@ -200,7 +200,7 @@ def _promises(cells: Sequence[Cell], trials: Mapping[str, Trial], documents: Map
 
 
 def _spend(cells: Sequence[Cell], trials: Mapping[str, Trial]) -> Table:
-    """Calls and US dollars of each optimizer, over all datasets, models and seeds."""
+    """A table of the calls and US dollars of each optimizer, over all datasets, models and seeds."""
     rows = []
     for optimizer in dict.fromkeys(cell.optimizer for cell in cells):
         own = [

@@ -1,4 +1,4 @@
-"""Runs of optimizers as people ask for them: koderz' own, and those that the original of these benchmarks has left."""
+"""Runs of optimizers for display: koderz' own, and those of the original benchmark runner."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tracker.stories import Stories
 
 OPTIMIZE = "optimize"
 FOREIGN = "run_"
-"""How the names of the original's runs begin."""
+"""The beginning of names of the original's runs."""
 
 _TIME = -len("20260131_234512")  # where the time begins in the names of both
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRun:
-    """One run, as a list shows it."""
+    """One run in a list."""
 
     run_id: str
     timestamp: str
@@ -45,7 +45,7 @@ def latest_runs(results: Path, count: int | None = None) -> list[Path]:
 
 
 def found_run(results: Path, name: str | None) -> Path:
-    """The run of that name, or the latest. Raises KoderzError where there is none."""
+    """The run with this name, or the latest. Raises KoderzError if there is none."""
     folders = latest_runs(results)
     if name is None:
         if not folders:
@@ -56,12 +56,12 @@ def found_run(results: Path, name: str | None) -> Path:
 
 
 def is_foreign(folder: Path) -> bool:
-    """Whether it is the original's, which has no journal."""
+    """Whether the run is the original's, which has no journal."""
     return folder.name.startswith(FOREIGN)
 
 
 def shown(folder: Path) -> OptimizerRun:
-    """The run as a list shows it. Raises KoderzError for one that can't be read."""
+    """The run for a list. Raises KoderzError if it can't be read."""
     if is_foreign(folder):
         document = foreign_document(folder)
         began = [each.get("timestamp_start") for each in document["task_results"]]
@@ -81,7 +81,7 @@ def shown(folder: Path) -> OptimizerRun:
 
 
 def foreign_document(folder: Path) -> dict[str, Any]:
-    """The checkpoint of an original's run, of an early form, too. Raises KoderzError where it is none."""
+    """The checkpoint of an original's run, also in the early format. Raises KoderzError for anything else."""
     path = folder / NAME
     try:
         document = json.loads(path.read_bytes())
@@ -104,12 +104,12 @@ def foreign_document(folder: Path) -> dict[str, Any]:
 
 
 def log_of(folder: Path, result: Mapping[str, Any]) -> Path:
-    """Where the log of a task is, if it has one."""
+    """The path of a task's log, which may not exist."""
     return folder / f"optimization_{str(result.get('id')).replace('/', '_')}.log"
 
 
 class View:
-    """One run as it is shown: the document of its checkpoint, as of the last look."""
+    """One run for display: the document of its checkpoint, up to the last look."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.is_foreign = folder, is_foreign(folder)
@@ -125,7 +125,7 @@ class View:
         self.document = self._state.document()
 
     async def look(self) -> None:
-        """Takes in what is new here, and at the engine if that is elsewhere."""
+        """Takes in new records here, and at the engine if that is remote."""
         if self.is_foreign:
             self.document = foreign_document(self.folder)
             return
@@ -144,7 +144,7 @@ class View:
 
     @property
     def about(self) -> Mapping[str, Any]:
-        """What is on record of the datasets; nothing of an original's run."""
+        """The record of the datasets; empty for an original's run."""
         return {} if self.is_foreign else (self.plan.details.get("suite") or {})
 
     @property
@@ -153,7 +153,7 @@ class View:
         return found
 
     def count(self, *words: str) -> int:
-        """How many tasks have one of these states."""
+        """The number of tasks in one of these states."""
         return sum(task["status"] in words for task in self.tasks)
 
     @property
@@ -163,17 +163,17 @@ class View:
         return "COMPLETED WITH FAILURES" if self.count("Failed") else "COMPLETED SUCCESSFULLY"
 
     def rows(self) -> list[Row]:
-        """What may be said of each optimizer; nothing of an original's run."""
+        """The rows of claims about optimizers; empty for an original's run."""
         return [] if self.is_foreign else rows_of(self.plan, searches_of(self.folder))
 
     def logs(self, task: Mapping[str, Any]) -> str:
-        """Where a task's log is to be seen; empty where it has none."""
+        """The place of a task's log; empty if it has none."""
         trial = None if self.is_foreign else self._state.trials.get(str(task.get("experiment_id")))
         path = log_of(self.folder, task)
         return (trial.page if trial else "") or (str(path.resolve()) if path.exists() else "")
 
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The document that `--json` prints."""
         return {
             "run_id": self.document["run_id"],
             "status": self.status,
@@ -199,7 +199,7 @@ class View:
 
 
 def _remote(folder: Path, config: Mapping[str, Any]) -> Any:
-    """The run as its engine has it, if that is elsewhere and known here."""
+    """The run on its engine, if that is remote and known here."""
     with suppress(KoderzError):
         if view := traits_of(str(config.get("engine") or "local")).view:
             return view(folder, config, os.environ)

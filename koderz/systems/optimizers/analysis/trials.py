@@ -1,4 +1,4 @@
-"""What became of a search for a better prompt, folded from the journal's lines as they come."""
+"""Searches for better prompts, folded from the journal's lines as they come."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEARCHING = ("item", "judge", "propose", "analyse")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An experiment that a plan has: a dataset, an optimizer, a model and a seed."""
+    """An experiment of a plan: a dataset, an optimizer, a model and a seed."""
 
     experiment_id: str
     dataset: str
@@ -32,7 +32,7 @@ class Cell:
 
     @property
     def id(self) -> str:
-        """As the original of these benchmarks calls a task, with the seed behind it."""
+        """The original's id of a task, with the seed behind it."""
         return "_".join((self.dataset, self.optimizer, self.model, *([] if self.seed is None else [str(self.seed)])))
 
     @property
@@ -54,14 +54,14 @@ def cells_of(plan: records.Plan) -> Iterator[Cell]:
 
 
 def differences(plan: records.Plan) -> dict[str, str]:
-    """What the optimizers of a run differ in from the originals of their names; empty for runs before that was kept."""
+    """The differences of optimizers from the originals of their names; empty for runs before these were recorded."""
     solvers = plan.details.get("solvers") or {}
     return {name: str(about["differs"]) for name, about in solvers.items() if about.get("differs")}
 
 
 @dataclass
 class Trial:
-    """One search, as far as its lines tell. Lines that come again change nothing."""
+    """One search, as far as its lines tell. Repeated lines change nothing."""
 
     begun: float | None = None  # seconds since 1970
     ended: float | None = None
@@ -79,7 +79,7 @@ class Trial:
     _means: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)  # of what wasn't kept
 
     def fold(self, line: Record) -> bool:
-        """Takes in a line; whether there is something new to tell."""
+        """Takes in a line; returns whether there is news to show."""
         key = getattr(line, "key", "") or f"{line.kind} {line.time}"
         if key in self._seen:
             return False
@@ -108,22 +108,22 @@ class Trial:
         return False
 
     def take_up(self, line: records.Resumed) -> None:
-        """Forgets a fault before a session that tries it again."""
+        """Forgets a fault before a session that retries it."""
         if line.how == "retry" and isinstance(self.outcome, records.Fault) and self.outcome.time < line.time:
             self.outcome, self.ended = None, None
 
     def mean(self, split: str, digest: str) -> tuple[float, int] | None:
-        """The mean score of a candidate on the items of a split that could be judged, and how many."""
+        """The mean score of a candidate on the judged items of a split, and their number."""
         scores = [grade.score for grade in self.judged(split, digest).values()]
         return (fmean(scores), len(scores)) if scores else self._means.get((split, digest))
 
     def judged(self, split: str, digest: str) -> dict[str, records.Grade]:
-        """The grades by item, but for those that no judge could read."""
+        """The grades by item, except those that no judge could read."""
         found = self.scores.get((split, digest), {})
         return {item: grade for item, grade in found.items() if "fault" not in grade.labels}
 
     def best_so_far(self) -> Iterator[tuple[int, float]]:
-        """Metric calls, and the best mean by then of a candidate that was scored on the whole minibatch.
+        """Metric calls, and the best mean by then of a candidate scored on the whole minibatch.
 
         Each time that a better one is found, and at the end.
         """
@@ -139,7 +139,7 @@ class Trial:
 
     @property
     def prompt(self) -> list[Message]:
-        """The messages that the search ended with, examples and all, without the format line; empty before."""
+        """The final messages of the search, with examples, without the format line; empty before the end."""
         winner = self.candidates.get(str(self.result.get("winner", ""))) or {}
         template: list[Message] = list(winner.get("messages") or ())
         examples = list(self.shown.get("test", ()))[1:-1] if winner.get("demos") else []
@@ -162,7 +162,7 @@ class Trial:
         return True
 
     def _let_go(self) -> None:
-        """Keeps the means alone of candidates that were neither first nor best: thousands of grades are large."""
+        """Keeps only the means of candidates that were neither first nor best, as thousands of grades are large."""
         kept = (self.result.get("winner"), self.result.get("initial"))
         for place in [place for place in self.scores if place[1] not in kept]:
             if found := self.mean(*place):
@@ -174,7 +174,7 @@ class Trial:
             self.shown["test"] = call.messages
 
     def lines(self) -> Iterator[str]:
-        """The log: what was tried, scored and kept, a candidate after the other."""
+        """The lines of the log: tried, scored and kept candidates, one after the other."""
         for moment, note in self.notes:
             at = datetime.fromtimestamp(moment).strftime("%H:%M:%S")
             kind, _, digest = note.partition(" ")
@@ -226,6 +226,6 @@ def _ending(outcome: records.Experiment | records.Fault) -> str:
 
 
 def seconds_of(line: records.Line) -> float:
-    """When it was asked for, or else written, since 1970."""
+    """The time at which the line's action was requested, or else written, since 1970."""
     waited = line.latency if isinstance(line, records.Call) else 0.0
     return (datetime.fromisoformat(line.time) - timedelta(seconds=waited)).timestamp()

@@ -1,4 +1,4 @@
-"""Graded items, for optimizers of prompts: published datasets, a user's own, and two that are made up."""
+"""Graded items for prompt optimizers: published datasets, a user's own, and two made-up ones."""
 
 BASELINE = "none"
-"""The solver that has the initial prompt alone, on the test split alone: what every other is compared with."""
+"""The solver with the initial prompt alone, run on the test split alone: the baseline of all others."""

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.payload import Dataset, Item
 
 LONGEST = 20_000
-"""Characters that a proposal may have."""
+"""The most characters of a proposal."""
 
 _HELD = 0.8  # share of a test item's runs of five words that a proposal may not hold
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A prompt: messages with placeholders, the first of them the system's, and the ids of train items as examples."""
+    """A prompt: messages with placeholders, the system's first, and the ids of train items as examples."""
 
     messages: tuple[Message, ...]
     demos: tuple[str, ...] = ()
@@ -36,30 +36,30 @@ class Candidate:
 
     @property
     def instruction(self) -> str:
-        """What the system message says, without the fixed line on the format."""
+        """The text of the system message, without the fixed line on the format."""
         return str(self.messages[0]["content"])
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits that change with the messages and the examples."""
+        """A digest of the messages and the examples, 16 hex digits."""
         data = json.dumps([self.messages, self.demos], sort_keys=True)
         return hashlib.sha256(data.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def with_system(self, text: str) -> Candidate:
-        """The same with another instruction."""
+        """A copy with another instruction."""
         return replace(self, messages=({**self.messages[0], "content": text}, *self.messages[1:]))
 
     def with_user(self, template: str) -> Candidate:
-        """The same with another user's message, which has to end with an item's placeholder."""
+        """A copy with another user's message, which has to end with an item's placeholder."""
         return replace(self, messages=(*self.messages[:-1], {**self.messages[-1], "content": template}))
 
     def with_demos(self, ids: Sequence[str]) -> Candidate:
-        """The same with these train items as worked examples, in this order."""
+        """A copy with these train items as worked examples, in this order."""
         return replace(self, demos=tuple(ids))
 
 
 class Template:
-    """How candidates of a dataset are written, and which of them aren't accepted."""
+    """The form of a dataset's candidates, and the rules for accepting them."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.initial = Candidate(tuple(dataset.messages))
@@ -67,7 +67,7 @@ class Template:
         self._train = {item.id: item for item in dataset.train}
 
     def messages(self, candidate: Candidate, item: Item) -> list[Message]:
-        """What a model is sent: nothing but the item's own placeholders is filled, and these once."""
+        """The messages for a model. Only the item's own placeholders are filled in, and only once."""
         system, *others = candidate.messages
         told = "\n\n".join(part for part in (str(system["content"]), self._dataset.format_line) if part)
         found: list[Message] = [{"role": "system", "content": told}] if told else []
@@ -77,12 +77,12 @@ class Template:
         return found + [{**each, "content": fill(str(each["content"]), item.columns)} for each in others]
 
     def size(self, candidate: Candidate) -> int:
-        """Characters of the messages and the examples."""
+        """The number of characters of the messages and the examples."""
         demos = (self._dataset.demonstrate(self._train[demo]) for demo in candidate.demos)
         return sum(len(str(each["content"])) for each in candidate.messages) + sum(len(a) + len(b) for a, b in demos)
 
     def refusal(self, candidate: Candidate) -> str:
-        """Why a proposal isn't accepted; empty where it is."""
+        """The reason why a proposal isn't accepted; empty if it is."""
         if unknown := [demo for demo in candidate.demos if demo not in self._train]:
             return f"the example {unknown[0]!r} is no train item"
         texts = [str(each["content"]) for each in candidate.messages]
@@ -105,7 +105,7 @@ class Template:
 
     @cached_property
     def _test_texts(self) -> list[frozenset[str]]:
-        """The runs of five words of each text of a test item, but for texts that other splits have, too."""
+        """The runs of five words in each text of a test item, except texts that other splits have too."""
         others = {
             normalised(text) for item in (*self._dataset.train, *self._dataset.validation) for text in _texts(item)
         }
@@ -131,7 +131,7 @@ def _texts(item: Item) -> Sequence[str]:
 
 
 def read_object(text: str) -> dict[str, Any] | None:
-    """The first JSON object in a reply that has `prompts` or `failure_modes`, also in a fence or in prose.
+    """The first JSON object in a reply with `prompts` or `failure_modes`, even within a fence or prose.
 
     `prompts` are texts, `failure_modes` have `name`, `description` and `root_cause`; None where neither is there.
     """
@@ -145,7 +145,7 @@ def _listed(values: object, keep: Callable[[object], Any]) -> list[Any]:
 
 
 def _text(value: object) -> str:
-    """A text without halves of characters, which no JSON can hold."""
+    """The text without halves of surrogate pairs, which no JSON can hold."""
     return value.strip().encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 

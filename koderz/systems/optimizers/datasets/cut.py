@@ -1,4 +1,4 @@
-"""Three splits of a dataset's source splits: shuffled, cut, and none holding what another one does."""
+"""Cutting of a dataset into three splits: shuffled, and without shared texts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from koderz.systems.optimizers.datasets.payload import SPLITS, Item, Leakage, On
 _MARGIN = 100  # rows behind what is cut that are read with it, since some may take the place of dropped ones
 
 Source = Iterable[Item]
-"""The items of a source split, the same ones each time it is gone through."""
+"""The items of a source split, the same ones on each iteration."""
 
 
 class Piece(NamedTuple):
-    """Where a split is cut from, after its source split was shuffled."""
+    """A split's piece of its source split after shuffling."""
 
     source: str
     start: int
@@ -34,7 +34,7 @@ Preset = Mapping[SplitName, Piece]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What was cut."""
+    """The result of cutting a dataset."""
 
     splits: Mapping[SplitName, tuple[Item, ...]]
     leakage: Leakage
@@ -42,7 +42,7 @@ class Cut:
 
 
 def cut(name: str, sources: Mapping[str, Source], preset: Preset, *, seed: int, policy: OnLeak) -> Cut:
-    """The splits of a preset, test first, each filled up from behind where items of it are dropped.
+    """The splits of a preset, test first; dropped items are replaced by later ones.
 
     One shuffle of a source split serves all that is cut from it. A row whose text an earlier one of its source has is
     dropped, but not of a source that serves test alone; then what validation shares with test, and train with either.
@@ -81,12 +81,12 @@ def cut(name: str, sources: Mapping[str, Source], preset: Preset, *, seed: int, 
 
 
 def _is_of_test(preset: Preset, source: str) -> bool:
-    """Whether a source serves test alone."""
+    """Whether a source is used for test alone."""
     return {split for split, piece in preset.items() if piece.source == source} == {"test"}
 
 
 def _fitting(preset: Preset, counts: Mapping[str, int]) -> Preset:
-    """The preset; the pieces of a source that is too small for one of them follow each other from its first row."""
+    """The preset; if a source is too small for a piece, its pieces follow each other from its first row."""
     small = {piece.source for piece in preset.values() if piece.start >= counts[piece.source]}
     ends = dict.fromkeys(small, 0)
     fitting = {}
@@ -100,7 +100,7 @@ def _fitting(preset: Preset, counts: Mapping[str, int]) -> Preset:
 
 
 class _Drawn:
-    """A source split in the order of its shuffle; of its items those are held that were asked for."""
+    """A source split in shuffled order; only items that were asked for are in memory."""
 
     def __init__(self, items: Source, seed: int, is_of_test: bool) -> None:
         from numpy.random import default_rng
@@ -121,20 +121,20 @@ class _Drawn:
         self._read = 0  # places of the order
 
     def at(self, place: int) -> Item:
-        """The item that comes there in the shuffle."""
+        """The item at a place of the shuffled order."""
         if place >= self._read:
             self.read_on(4 * place + _MARGIN)
         return self.held[self.order[place]]
 
     def read_on(self, end: int) -> None:
-        """Goes through the source for the items up to a place of the order."""
+        """Reads the source for the items up to a place of the order."""
         wanted = {*self.order[self._read : end]}
         self.held |= {row: item for row, item in enumerate(self._items) if row in wanted}
         self._read = end
 
 
 class _Cutting:
-    """The splits that are cut so far."""
+    """The splits cut so far."""
 
     def __init__(self, drawn: Mapping[str, _Drawn], policy: OnLeak) -> None:
         self._drawn, self._policy = drawn, policy
@@ -159,7 +159,7 @@ class _Cutting:
         return tuple(items)
 
     def _leaks(self, split: SplitName, source: _Drawn, place: int, item: Item) -> bool:
-        """Whether its text stands elsewhere, which is counted; test is left whole but for repeated rows."""
+        """Whether the text occurs elsewhere, which is counted. Test loses only repeated rows."""
         if self._policy == "drop" and source.order[place] in source.repeats:
             like = "exact"
         else:

@@ -1,4 +1,4 @@
-"""The evaluator: scores candidates on items within a budget of metric calls, and picks the winner of a search."""
+"""The evaluator: scores candidates on items within a budget of metric calls, and chooses a search's winner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.payload import Dataset, Item
 
 WORDS = ("selected", "kept", "baseline")
-"""How an experiment ends: with another prompt, with the initial one, or as that of `none`."""
+"""The ends of an experiment: another prompt, the initial one, or the baseline of `none`."""
 
 _FINALISTS = 3  # candidates, at most, that are scored on all of validation besides the initial prompt
 _REASONING_TOKENS = 9000
@@ -34,7 +34,7 @@ _SPARE = 1.5  # of what the last passes are expected to cost, US dollars
 
 
 class Evaluator:
-    """Scores candidates on train and validation items; what solvers name `evaluator`.
+    """Scores candidates on train and validation items: the handle `evaluator`.
 
     Each pair of candidate and item is asked for once, and counts as a metric call. Nothing depends on the order in
     which replies arrive, nor on the run's id: the same seed and replies make the same search.
@@ -43,7 +43,7 @@ class Evaluator:
     def __init__(
         self, dataset: Dataset, handles: Handles, options: SearchOptions, *, seed: int, max_cost: float | None = None
     ) -> None:
-        """`max_cost`: US dollars that the experiment may cost."""
+        """`max_cost`: the cap of the experiment in US dollars."""
         self._dataset, self._handles, self._options = dataset, handles, options
         self._template = Template(dataset)
         self.initial = self._template.initial
@@ -70,19 +70,19 @@ class Evaluator:
 
     @property
     def left(self) -> int:
-        """Metric calls that the search may still make."""
+        """The metric calls that the search may still make."""
         first = sum((self.initial.digest, item.id) not in self._results for item in self.minibatch)
         return max(0, self._options.budget_calls - self._counts.metric_calls - self._kept_back - first)
 
     @property
     def best(self) -> tuple[Candidate, float]:
-        """The best candidate by its mean on the minibatch, with that; the initial prompt and 0 before any is scored."""
+        """The best candidate by its minibatch mean, and that mean; the initial prompt and 0 before any is scored."""
         ranked = self.ranked
         return ranked[0] if ranked else (self.initial, 0.0)
 
     @property
     def ranked(self) -> list[tuple[Candidate, float]]:
-        """The candidates that were scored on the whole minibatch, the best first, with their means."""
+        """The candidates scored on the whole minibatch with their means, the best first."""
         found = []
         for number, (digest, candidate) in enumerate(self._candidates.items()):
             tasks = [self._results.get((digest, item.id)) for item in self.minibatch]
@@ -94,7 +94,7 @@ class Evaluator:
         return [(candidate, -mean) for mean, _, _, candidate in sorted(found, key=lambda each: each[:3])]
 
     async def score(self, candidate: Candidate, items: Sequence[Item] | None = None) -> Scored:
-        """The candidate's scores on the minibatch, or on these train or validation items.
+        """Scores the candidate on the minibatch, or on these train or validation items.
 
         What is known is found again free. Where the budget has too little left, the first items are asked for that it
         has room for. Raises BudgetSpent where it has none, where no money is left, or where 20 proposals in a row
@@ -121,7 +121,7 @@ class Evaluator:
         return await self.known(candidate, items)
 
     async def propose(self, messages: Sequence[Message], *, purpose: str = "propose") -> dict[str, Any]:
-        """What the reasoning model replies: a JSON object with `prompts` (texts) or `failure_modes`.
+        """The reasoning model's reply: a JSON object with `prompts` (texts) or `failure_modes`.
 
         These are objects with `name`, `description` and `root_cause`. A reply with neither is asked for once more; {}
         where the second has neither, too. Raises BudgetSpent where no money is left, and where 20 proposals in a row
@@ -139,23 +139,23 @@ class Evaluator:
         return {}
 
     async def write(self, messages: Sequence[Message]) -> str:
-        """What the reasoning model replies, for searches that read it themselves. Raises BudgetSpent as `propose`."""
+        """The reasoning model's reply as text, for searches that parse it. Raises BudgetSpent as `propose` does."""
         reply = await self._requested(messages, "propose", self._next_request(), 0)
         return reply.text.encode("utf-8", "replace").decode()
 
     def asked(self, item: Item) -> str:
-        """What the initial prompt asks of an item, with its columns in place."""
+        """The initial prompt's question about an item, with its columns filled in."""
         return fill(str(self.initial.messages[-1]["content"]), item.columns)
 
     def compare_on_all(self) -> None:
-        """Has candidates compared on all of validation, with nothing kept back for a last pass over it.
+        """Compares candidates on all of validation, without reserving calls for a last pass over it.
 
         It has to be called before anything is scored.
         """
         self.minibatch, self._kept_back = self.validation, 0
 
     async def known(self, candidate: Candidate, items: Sequence[Item] | None = None) -> Scored:
-        """What is known of the candidate on the minibatch, or on these items; nothing is asked for."""
+        """The known scores of the candidate on the minibatch, or on these items; makes no call."""
         keys = {item.id: (candidate.digest, item.id) for item in (self.minibatch if items is None else items)}
         asked = {item: self._results[key] for item, key in keys.items() if key in self._results}
         results = dict(zip(asked, await asyncio.gather(*map(asyncio.shield, asked.values())), strict=True))
@@ -167,7 +167,7 @@ class Evaluator:
     # How it ends
 
     async def conclude(self, solving: Awaitable[str | None]) -> Verdict:
-        """The verdict of the solver: its search to the end, the last pass over validation, the test of the winner.
+        """The verdict of the solver: its search, the last pass over validation, the test of the winner.
 
         What a solver returns is why it ended by itself: `converged` unless it says `limit`.
         """
@@ -196,7 +196,7 @@ class Evaluator:
             await self._close()
 
     async def _last_pass(self) -> dict[str, float]:
-        """Means over all of validation, by digest: of the initial prompt, and of the best that can be paid for."""
+        """The means over all of validation, by digest: of the initial prompt, and of the best within the budget."""
         finalists = [candidate for candidate, _ in self.ranked if candidate != self.initial]
         means: dict[str, float] = {}
         for candidate in (self.initial, *finalists[:_FINALISTS]):
@@ -209,7 +209,7 @@ class Evaluator:
         return means
 
     def _winner(self, means: Mapping[str, float]) -> Candidate:
-        """The best by its mean; the initial prompt unless another is better than it."""
+        """The best candidate by its mean; the initial prompt unless another is better."""
         start = means.get(self.initial.digest, -math.inf)
         better = [digest for digest, mean in means.items() if mean > start]
         order = [*self._candidates]
@@ -256,12 +256,12 @@ class Evaluator:
         return Verdict(word, score=test.mean if test else None, metrics=metrics, note="; ".join(notes))
 
     async def _figures(self, candidate: Candidate, items: Sequence[Item]) -> dict[str, float]:
-        """What the metric says of all items at once."""
+        """The metric's figures over all items."""
         results = [(item, await self._results[candidate.digest, item.id]) for item in items]
         return dict(self._dataset.metric.over([(item, each.graded) for item, each in results if each.graded]))
 
     async def _unread(self, candidate: Candidate) -> float | None:
-        """The share of its replies to test items whose answer can't be read; None where none could be judged."""
+        """The share of its replies to test items with an unreadable answer; None if none could be judged."""
         results = [await self._results[candidate.digest, item.id] for item in self._dataset.test]
         causes = [each.graded.cause in UNREAD for each in results if each.graded]
         return fmean(causes) if causes else None
@@ -275,7 +275,7 @@ class Evaluator:
     # One candidate on one item
 
     async def _graded(self, candidate: Candidate, items: Sequence[Item]) -> None:
-        """Asks for these pairs, none of which is known, and waits for them; they count before anything is awaited."""
+        """Scores these new pairs and waits for them. They are counted before anything is awaited."""
         if items and candidate.digest not in self._candidates:
             self._candidates[candidate.digest] = candidate
             self._noted[candidate.digest] = asyncio.create_task(self._note(candidate))
@@ -288,7 +288,7 @@ class Evaluator:
         await asyncio.gather(*tasks)
 
     def _note(self, candidate: Candidate) -> Coroutine[Any, Any, None]:
-        """Puts a candidate on record, with the metric calls that were made before it."""
+        """Records a candidate, with the number of metric calls before it."""
         return self._once(f"candidate/{candidate.digest}", {
             "digest": candidate.digest,
             "number": 0 if candidate == self.initial else len(self._candidates),
@@ -326,7 +326,7 @@ class Evaluator:
     # Bookkeeping
 
     def _next_request(self) -> int:
-        """The number of a request to the reasoning model. Raises BudgetSpent where no money is left."""
+        """The number of the next request to the reasoning model. Raises BudgetSpent if no money is left."""
         self._requests += 1
         self._require_money(0)
         return self._requests
@@ -344,7 +344,7 @@ class Evaluator:
             raise BudgetSpent("stale")
 
     def _require_money(self, items: int) -> None:
-        """Raises BudgetSpent where so many items and the passes that are still to come might cost too much."""
+        """Raises BudgetSpent if so many items and the remaining passes might cost too much."""
         if self._max_cost is None or not self._counts.replies:
             return
         an_item = self._counts.item_cost / self._counts.replies
@@ -353,7 +353,7 @@ class Evaluator:
             raise BudgetSpent("usd")
 
     def _digest(self, *what: object) -> int:
-        """31 bits that depend on seed, dataset, optimizer and `what`."""
+        """A digest of seed, dataset, optimizer and `what`, 31 bits."""
         text = repr((self._seed, self._dataset.name, self._solver, *what))
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
 
@@ -363,7 +363,7 @@ class Evaluator:
 
 @asynccontextmanager
 async def open_evaluator(dataset: Dataset, handles: Handles, settings: Settings) -> AsyncIterator[Evaluator]:
-    """The evaluator of one experiment."""
+    """Opens the evaluator of one experiment."""
     options = next((each for each in settings.own if isinstance(each, SearchOptions)), SearchOptions())
     seed = settings.seed + handles.identity.sample
     yield Evaluator(dataset, handles, options, seed=seed, max_cost=settings.max_experiment_cost)

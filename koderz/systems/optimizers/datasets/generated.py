@@ -1,4 +1,4 @@
-"""The datasets that are made up: sums told as stories, and messages to be sorted. They are easier than any real one."""
+"""The generated datasets: sums told as stories, and messages to sort. They are easier than any real one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from koderz.systems.optimizers.datasets.payload import SPLITS, Item
 ITEMS = 300  # of each split
 
 Draw = Callable[[random.Random, int], Item]
-"""The item of a number, without its id."""
+"""Draws the item with a number, without its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A dataset that is made up from a seed."""
+    """A dataset generated from a seed."""
 
     instruction: str
     user: str
@@ -32,7 +32,7 @@ class Generated:
         return {split: Piece("generated", ITEMS * number, ITEMS) for number, split in enumerate(SPLITS)}
 
     def items(self, name: str, seed: int) -> Iterator[Item]:
-        """All of them, no two alike or nearly so."""
+        """All items, no two equal or nearly so."""
         draw = random.Random(f"{name} {seed}")  # noqa: S311 repeatable on purpose
         texts = Texts(())
         number = 0
@@ -67,7 +67,7 @@ _PARTS = ("{a} shares the {thing} equally among {n} boxes and keeps one box.",)
 
 
 def _arithmetic(draw: random.Random, number: int) -> Item:
-    """A story of one to eight steps; in a third of them a number is of no use."""
+    """A story of one to eight steps; a third of them have an irrelevant number."""
     kind = "distractor" if number % 3 == 0 else draw.choice(("chain", "rate", "share"))
     words = dict(zip("ab", draw.sample(_NAMES, 2), strict=True)) | {"thing": draw.choice(_THINGS)}
     count = draw.randint(5, 8) if kind == "chain" else draw.randint(1, 7 if kind == "distractor" else 4)
@@ -89,7 +89,7 @@ def _arithmetic(draw: random.Random, number: int) -> Item:
 
 
 def _step(draw: random.Random, value: int, sign: str) -> tuple[str, int, int]:
-    """What happens to a value: the sign, the number, and what comes out, which is whole and above 0."""
+    """A step of arithmetic: the sign, the number, and the result, which is whole and above 0."""
     if sign == "/":
         parts = [n for n in range(2, 10) if value % n == 0 and value > n]
         if parts:
@@ -138,7 +138,7 @@ _BYE = (
 
 
 def _label(draw: random.Random, number: int) -> Item:
-    """A message with a label; in each second one something stands that belongs to another label."""
+    """A message with a label; every second one has a phrase that belongs to another label."""
     label, mixed = draw.choice(_LABELS), number % 2 == 0
     names = draw.sample(_NAMES, 2)
     words = dict(zip("ab", names, strict=True)) | {"thing": draw.choice(_THINGS), "town": draw.choice(_TOWNS)}

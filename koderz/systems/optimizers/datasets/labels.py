@@ -48,7 +48,7 @@ _ARTICLE = r"(?!['’]|\s(?!(?:is|are|was|and|or|but|because|since|as|if|would|s
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels, and the words that mean each of them."""
+    """Labels, and the words that stand for each."""
 
     words: Mapping[str, tuple[str, ...]]  # by label
     texts: Mapping[str, str] = field(default_factory=dict)  # the whole option that a label stands for
@@ -56,7 +56,7 @@ class Labels:
 
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> Labels:
-        """The labels of a choice, such as A to E or 1 to 5."""
+        """The labels of a multiple choice, such as A to E or 1 to 5."""
         return cls({label: (label,) for label in options}, options, is_cased=True)
 
     @property
@@ -64,7 +64,7 @@ class Labels:
         return tuple(self.words)
 
     def read(self, reply: str) -> set[str]:
-        """The labels that a reply names; several where it doesn't say which.
+        """The labels that a reply names; several if it is ambiguous.
 
         They are looked for as the reply's only word, in the last LaTeX box, after "answer is" and its like in nine
         languages, before "is correct", alone on a line or there with their option, in brackets or bold, then anywhere;
@@ -87,11 +87,11 @@ class Labels:
         return self._by_text(text) - denied
 
     def _alone(self, text: str) -> str:
-        """The label that is all of a text; empty where it is none."""
+        """The label that makes up a whole text; empty if it is none."""
         return self._label.get(self._folded(text.strip().strip("()[]{}*_`\"'.,:;$“”【】。 \n")), "")
 
     def _with_option(self, line: str) -> str:
-        """The label that a line begins with, where the rest is the option that it stands for; else empty."""
+        """The label at the beginning of a line whose rest is that label's option; else empty."""
         if not self.texts or len(line) > _LONGEST_LINE:
             return ""
         first, _, rest = line.strip().strip("#*_ ").partition(" ")
@@ -99,7 +99,7 @@ class Labels:
         return label if label and _words(rest) == _words(self.texts[label]) else ""
 
     def _found(self, text: str, pattern: re.Pattern[str], denied: set[str]) -> set[str]:
-        """The labels that a pattern finds; those that the text denies go to `denied`."""
+        """The labels that a pattern finds; labels that the text denies are added to `denied`."""
         found: set[str] = set()
         for match in pattern.finditer(text):
             label = self._label.get(self._folded(match["label"])) or self._label.get(match["label"].upper())
@@ -116,7 +116,7 @@ class Labels:
 
     @cached_property
     def _stated(self) -> tuple[re.Pattern[str], ...]:
-        """How a reply says which one it takes."""
+        """Patterns of statements that choose a label."""
         return tuple(map(_compiled, self._statements()))
 
     def _statements(self) -> Iterator[str]:
@@ -132,7 +132,7 @@ class Labels:
 
     @cached_property
     def _marked(self) -> tuple[re.Pattern[str], ...]:
-        """How a label stands out from a text."""
+        """Patterns of labels that stand out from a text."""
         capital = rf"(?P<label>(?-i:[AI]){_END}{_ARTICLE}|(?!(?-i:[AI](?!{_WORD}))){self._spelled}{_END})"
         anywhere = capital if self.is_cased else self._word
         patterns = [rf"{_OPEN}{self._word}[.:]?{_CLOSE}"]
@@ -152,7 +152,7 @@ class Labels:
 
     @property
     def _small(self) -> str:
-        """The small letters of a choice's labels as a pattern; empty where it has others."""
+        """A pattern of the lower-case labels of a choice; empty for other labels."""
         letters = [label.lower() for label in self.words if len(label) == 1 and label.isupper()]
         return rf"(?P<label>(?-i:[{''.join(letters)}]))" if self.is_cased and len(letters) == len(self.words) else ""
 
@@ -161,7 +161,7 @@ class Labels:
         return flat if self.is_cased else flat.casefold()
 
     def _by_text(self, reply: str) -> set[str]:
-        """The options whose text stands in the reply and isn't part of another one that does."""
+        """The options whose text occurs in the reply, not as part of another one that does."""
         said = _words(reply)
         found = {label: words for label, text in self.texts.items() if (words := _words(text)) and words in said}
         return {
@@ -179,7 +179,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _unwrapped(boxed: str) -> str:
-    """What a box holds, without LaTeX's commands for letters."""
+    """The content of a box, without LaTeX's commands for letters."""
     return re.sub(r"\\(?:text|textbf|mathrm|mathbf|boldsymbol)\b|\\[ ,;!]", "", boxed)
 
 
@@ -188,6 +188,6 @@ def _spaced(word: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Its words in lower case, each between spaces; empty where it has none."""
+    """The text's words in lower case, each between spaces; empty if it has none."""
     words = re.findall(r"[^\W_]+", text.lower())
     return f" {' '.join(words)} " if words else ""

@@ -1,4 +1,4 @@
-"""Texts that are the same, or nearly so: found before they can stand in two splits."""
+"""Detection of equal or nearly equal texts, so that none is in two splits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WORDS = 5  # of a shingle
 
 
 class _Spaces(dict[int, str]):
-    """What takes the place of a character when texts are normalised: a space that of punctuation."""
+    """A translation table for normalising: punctuation becomes a space."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -30,27 +30,27 @@ def normalised(text: str) -> str:
 
 
 def shingles(text: str) -> frozenset[str]:
-    """Each five words in a row of a normalised text; the text itself where it has fewer."""
+    """The runs of five words of a normalised text; the text itself if it has fewer."""
     words = text.split(" ")
     return frozenset(" ".join(words[at : at + WORDS]) for at in range(max(1, len(words) - WORDS + 1)))
 
 
 class Texts:
-    """Texts that are compared with those that were added before.
+    """Texts to be compared with those added before.
 
     Two sets of which 0.8 is common share one of the few rarest shingles of each, in any order of rarity: only texts
     that do are compared whole. Source: Chaudhuri et al., "A primitive operator for similarity joins" (2006).
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """`texts`: those that tell which shingles are rare."""
+        """`texts` determine which shingles are rare."""
         known = {*map(normalised, texts)}
         self._frequency = Counter(shingle for text in known for shingle in shingles(text))
         self._added: set[str] = set()
         self._by_rarest: dict[str, list[frozenset[str]]] = defaultdict(list)
 
     def add(self, text: str) -> None:
-        """Has later ones compared with it."""
+        """Adds a text for later comparisons."""
         known = normalised(text)
         if known not in self._added:
             self._added.add(known)
@@ -59,7 +59,7 @@ class Texts:
                 self._by_rarest[shingle].append(own)
 
     def like(self, text: str) -> Literal["exact", "near"] | None:
-        """Whether one that was added is equal after normalising, or nearly so."""
+        """Whether an added text is equal after normalising, or nearly so."""
         known = normalised(text)
         if known in self._added:
             return "exact"
@@ -68,7 +68,7 @@ class Texts:
         return "near" if any(_are_near(own, other) for other in others) else None
 
     def _rarest(self, own: frozenset[str]) -> list[str]:
-        """As many as two near sets can't both be without."""
+        """The rarest shingles, as many as two near sets can't both lack."""
         count = len(own) - -(-COMMON * len(own) // OF) + 1
         return sorted(own, key=lambda shingle: (self._frequency[shingle], shingle))[:count]
 

@@ -1,4 +1,4 @@
-"""The datasets that options name, or that are found here, read and cut."""
+"""Reads and cuts the datasets that options name, or that are found here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NONE_HERE = (
 
 
 def load_datasets(options: DatasetOptions) -> tuple[tuple[Dataset, ...], tuple[str, ...]]:
-    """The datasets, and what is to be said of the choice. Raises KoderzError where one isn't known or isn't here."""
+    """The datasets, and notes on their choice. Raises KoderzError if one is unknown or missing."""
     places = _places(options)
     notices: tuple[str, ...] = ()
     names = tuple(dict.fromkeys(options.demo_datasets)) or tuple(places)
@@ -42,7 +42,7 @@ def load_datasets(options: DatasetOptions) -> tuple[tuple[Dataset, ...], tuple[s
 
 
 def _places(options: DatasetOptions) -> dict[str, Path]:
-    """Where the published datasets and one's own lie, as far as they are here."""
+    """The paths of the published datasets and the user's own, as far as they exist."""
     given = {name: Path(path) for name, _, path in (word.partition("=") for word in options.dataset)}
     if made_up := given.keys() & GENERATED.keys():
         raise KoderzError(f"--dataset {min(made_up)}=…: {min(made_up)} is generated; give your own another name")
@@ -135,7 +135,7 @@ def _dataset(
 
 
 def metric_of(name: str, splits: Mapping[SplitName, Sequence[Item]], options: DatasetOptions) -> Metric:
-    """The metric that is asked for, else the dataset's own. Raises KoderzError where that can't score the items."""
+    """The chosen metric, else the dataset's own. Raises KoderzError if it can't score the items."""
     if options.metric == "opik":
         if name not in PUBLISHED:
             raise KoderzError("--metric opik: the original of these benchmarks knows the nine published datasets alone")
@@ -155,7 +155,7 @@ def _cut(name: str, sources: list[FileRows], preset: Preset, options: DatasetOpt
 
 
 def _of_sources(name: str, preset: Preset, sources: list[str], unlabelled: str) -> Preset:
-    """The preset, where there are just the source splits that it names; else one in which each split has its own.
+    """The preset if its source splits exist; else one in which each split has its own source.
 
     `unlabelled`: a source split that may be there and isn't used by the preset, as it has no answers.
     """

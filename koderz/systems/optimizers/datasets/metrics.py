@@ -1,4 +1,4 @@
-"""How a reply is scored: the metrics that there are, each from 0 to 1, and more is better."""
+"""Metrics that score a reply from 0 to 1; more is better."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from koderz.types import Message, Reply
 AskJudge = Callable[[Sequence[Message]], Awaitable[Reply]]
 
 UNREAD = ("no_answer", "ambiguous")
-"""Causes of a score that tell of a reply whose answer can't be read."""
+"""The causes of a score that mean an unreadable answer."""
 
 _SHOWN = 200  # characters of what was read or wanted, in a reason
 
 
 class Graded(NamedTuple):
-    """What a metric says of a reply."""
+    """The result of a metric on a reply."""
 
     score: float  # 0 to 1
     metrics: Mapping[str, float]  # what is measured beside, by name
@@ -35,42 +35,42 @@ class Graded(NamedTuple):
 
 
 class Unread(Exception):
-    """A judge model's replies can't be read: a fault of the item, which has no score."""
+    """A judge model's replies can't be read. It is a fault of the item, which gets no score."""
 
 
 class Metric(Protocol):
-    """How replies to the items of a dataset are scored."""
+    """A way to score replies to the items of a dataset."""
 
     @property
     def name(self) -> str:
-        """What its score is called in files and on screens."""
+        """The name of its score in files and on screens."""
         ...
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The names of what is measured beside."""
+        """The names of its further figures."""
         ...
 
     @property
     def asks_judge(self) -> bool:
-        """Whether it asks a model."""
+        """Whether the metric asks a model."""
         ...
 
     @property
     def format_line(self) -> str:
-        """What it looks for in a reply, as models are told."""
+        """The line that tells models the form of a reply that the metric reads."""
         ...
 
     async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:
-        """The score of a reply without its reasoning blocks. Raises Unread where a judge's replies can't be read."""
+        """The score of a reply without its reasoning blocks. Raises Unread if a judge's replies can't be read."""
         ...
 
     def demonstrated(self, item: Item) -> str:
-        """A reply that is right, as an example shows it."""
+        """A right reply, for an example."""
         ...
 
     def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:
-        """What can only be said of all items at once, such as `macro_f1`."""
+        """Figures over all items at once, such as `macro_f1`."""
         ...
 
 
@@ -88,7 +88,7 @@ BESIDE: Mapping[str, Measured] = {
 
 @dataclass(frozen=True, slots=True)
 class TextMetric:
-    """A figure of the gold's and the reply's texts."""
+    """A figure of the texts of the gold and the reply."""
 
     name: str
     others: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class TextMetric:
 
 @dataclass(frozen=True, slots=True)
 class NumberMetric:
-    """Whether the reply's number is the gold's."""
+    """Scores whether the reply's number is the gold's."""
 
     others: tuple[str, ...] = ()
     name: str = field(default="exact_match", init=False)
@@ -138,7 +138,7 @@ class NumberMetric:
 
 @dataclass(frozen=True, slots=True)
 class LabelMetric:
-    """Whether the reply names the right label: of the item's own options, or of labels that all items share."""
+    """Scores whether the reply names the right label, of the item's own options or of labels common to all items."""
 
     labels: Labels | None = None  # None: the items' options
     has_macro: bool = True
@@ -167,7 +167,7 @@ class LabelMetric:
         return item.gold
 
     def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:
-        """`macro_f1` of labels that all items share, over those that stand in golds or answers."""
+        """The `macro_f1` of labels common to all items, over those that occur in golds or answers."""
         if self.labels is None or not self.has_macro or not graded:
             return {}
         return {"macro_f1": macro_f1([(item.gold, each.answer) for item, each in graded])}
@@ -175,7 +175,7 @@ class LabelMetric:
 
 @dataclass(frozen=True, slots=True)
 class OwnMetric:
-    """A user's function of item and reply, which says a number from 0 to 1."""
+    """A user's function of item and reply that returns a number from 0 to 1."""
 
     name: str
     function: Callable[[Item, str], Any] = field(repr=False)
@@ -212,7 +212,7 @@ class OwnMetric:
 
 
 def macro_f1(pairs: Collection[tuple[str, str]]) -> float:
-    """The mean over labels of their F1, of pairs of gold and answer; what is no label counts as a miss alone."""
+    """The mean of the labels' F1 over pairs of gold and answer; an answer that is no label counts only as a miss."""
     golds, answers = Counter(gold for gold, _ in pairs), Counter(answer for _, answer in pairs if answer)
     right = Counter(gold for gold, answer in pairs if gold == answer)
     labels = {*golds, *answers}

@@ -1,4 +1,4 @@
-"""The number that a reply ends in, as for GSM8K."""
+"""The number at the end of a reply, as for GSM8K."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PLAIN = str.maketrans(
 
 
 def number_in(reply: str) -> str | None:
-    """The number that a reply gives as its answer, without separators of thousands; None where it has none.
+    """The number that a reply gives as its answer, without separators of thousands; None if it has none.
 
     It is the one after the last `####` that is no heading, else the one in the last `\\boxed{…}`, else the reply's
     last. Of several in the first two it is the result of the equation, else the first. A minus counts where it stands
@@ -57,12 +57,12 @@ def number_in(reply: str) -> str | None:
 
 
 def gold_number(gold: str) -> str:
-    """The number of a gold in GSM8K's form, which is what follows `####`, or of one that is a number alone."""
+    """The number of a gold in GSM8K's form, after `####`, or of one that is a number alone."""
     return gold.rpartition("####")[2].strip().replace(",", "")
 
 
 def decimal_in(number: str) -> Decimal:
-    """The value, so that 18.00 is 18. Raises ValueError for what is no number."""
+    """The value, so that 18.00 equals 18. Raises ValueError for anything but a number."""
     try:
         return Decimal(number)
     except ArithmeticError:
@@ -70,7 +70,7 @@ def decimal_in(number: str) -> Decimal:
 
 
 def last_boxed(text: str) -> str:
-    """What stands in the last LaTeX box, up to the brace that closes it; empty where there is none."""
+    """The content of the last LaTeX box, up to its closing brace; empty if there is none."""
     start = text.rfind(_BOXED)
     if start < 0:
         return ""
@@ -92,14 +92,14 @@ def _normal(reply: str) -> str:
 
 
 def _marked(text: str) -> str:
-    """What follows the last `####` of a reply; empty where that is the heading of a section with more text."""
+    """The text after the last `####` of a reply; empty if that is the heading of a section with more text."""
     _, mark, after = text.rpartition("####")
     _, _, later = after.partition("\n")
     return "" if not mark or (_HEADING.match(after) and _NUMBER.search(later)) else after
 
 
 def _answered(answer: str) -> str | None:
-    """The number that an answer gives: what the equation on its first line with a number comes to, else the first."""
+    """The number in an answer: the result of the equation on its first line with a number, else the first."""
     line = next((line for line in answer.split("\n") if _NUMBER.search(line)), "")
     if _SPACED.fullmatch(line):
         line = line.replace(" ", "")

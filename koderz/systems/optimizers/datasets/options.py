@@ -26,7 +26,7 @@ def _wrong_metric(name: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DatasetOptions(SearchOptions):
-    """Which items are scored, how, and what is asked first."""
+    """The choice of items, their scoring, and the initial prompt."""
 
     demo_datasets: tuple[str, ...] = option(
         (), "The datasets. Default: those of the nine published ones that are found.", "NAME", listed=True

@@ -1,4 +1,4 @@
-"""What scoring candidates comes to, and how a search ends."""
+"""The results of scoring candidates, and the end of a search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koderz.systems.optimizers.datasets.metrics import Graded
 
 
 class BudgetSpent(Exception):
-    """The search is over, and so is the solver: nothing is wrong."""
+    """The budget is spent. It ends the search and the solver, and is no error."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the search is over: {reason}")
@@ -18,7 +18,7 @@ class BudgetSpent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a candidate came to on some items, by their ids. Items that can't be judged are left out."""
+    """A candidate's scores on some items, by their ids. Items that can't be judged are left out."""
 
     mean: float  # 0 where nothing was scored
     scores: Mapping[str, float]
@@ -37,7 +37,7 @@ class Result:
 
 @dataclass
 class Counts:
-    """What a search has made so far."""
+    """The counts of a search so far."""
 
     metric_calls: int = 0
     reasoning_calls: int = 0

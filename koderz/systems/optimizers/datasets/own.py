@@ -1,4 +1,4 @@
-"""What users bring of their own: datasets by their columns, initial prompts, metrics."""
+"""Users' own datasets (by their columns), initial prompts and metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeItem = Callable[[str, Row], Item]
 
 
 def own_item(name: str, options: DatasetOptions) -> MakeItem:
-    """How the items of one's own dataset are made of its rows. Raises KoderzError where no columns are named."""
+    """A function that makes the items of one's own dataset from rows. Raises KoderzError if no columns are named."""
     inputs, output = options.input_columns, options.output_column
     if not inputs or not output:
         raise KoderzError(f"{name} is a dataset of your own: name its columns with --input-column and --output-column")
@@ -42,13 +42,13 @@ def own_item(name: str, options: DatasetOptions) -> MakeItem:
 
 
 def plain_messages(columns: Collection[str]) -> tuple[Message, ...]:
-    """The prompt of a dataset of one's own, where no other is given."""
+    """The default prompt of a user's own dataset."""
     shown = "\n\n".join(f"{column}: {{{column}}}" for column in columns)
     return {"role": "system", "content": "Answer."}, {"role": "user", "content": shown}
 
 
 def read_prompt(path: Path, usual: tuple[Message, ...], columns: Collection[str]) -> tuple[Message, ...]:
-    """The initial prompt in a file: a text takes the instruction's place in `usual`, JSON is messages.
+    """The initial prompt in a file: a text replaces the instruction in `usual`, JSON is messages.
 
     Raises KoderzError for a file that can't be read, and for messages that aren't any or show no column.
     """
@@ -72,7 +72,7 @@ def read_prompt(path: Path, usual: tuple[Message, ...], columns: Collection[str]
 
 
 def chosen_metric(name: str, items: Collection[Item]) -> Metric:
-    """The metric of a name for these items. Raises KoderzError where it can't score them."""
+    """The metric with this name for these items. Raises KoderzError if it can't score them."""
     if ":" in name:
         return _from_file(name)
     if name in ("choice", "label"):

@@ -1,4 +1,4 @@
-"""Datasets in one file, for a machine that doesn't have their own: the items that were cut, and what is asked first."""
+"""Datasets in one file for a machine without them: the items that were cut, and the initial prompts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from koderz.systems.optimizers.datasets.payload import Dataset, Item, Leakage, S
 
 
 def packed(datasets: Sequence[Dataset]) -> bytes:
-    """All of them, with the text of the file that defines the user's own metric, if they have one."""
+    """All datasets as bytes, with the source of the user's own metric if there is one."""
     names = [field.name for field in fields(Dataset) if field.name != "metric"]
     content = {
         "datasets": [{name: getattr(each, name) for name in names} for each in datasets],
@@ -30,7 +30,7 @@ def packed(datasets: Sequence[Dataset]) -> bytes:
 
 
 def unpacked(path: Path, options: DatasetOptions) -> tuple[Dataset, ...]:
-    """The datasets in a file of `packed`. Raises KoderzError for any other."""
+    """The datasets in a file made by `packed`. Raises KoderzError for any other file."""
     try:
         content = msgspec.json.decode(gzip.decompress(path.read_bytes()))
         with _metric_at_hand(options, content["metric"]) as at_hand:
@@ -41,7 +41,7 @@ def unpacked(path: Path, options: DatasetOptions) -> tuple[Dataset, ...]:
 
 @contextmanager
 def _metric_at_hand(options: DatasetOptions, source: str) -> Iterator[DatasetOptions]:
-    """The options with the user's own metric in a file that is here."""
+    """The options with the user's own metric in a local file."""
     if not source or options.metric is None:
         yield options
         return

@@ -1,4 +1,4 @@
-"""A dataset as an experiment sees it: items in three splits, the initial prompt, and the metric."""
+"""A dataset in an experiment: items in three splits, the initial prompt, and the metric."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Item:
 
     @property
     def text(self) -> str:
-        """Its input columns as one text."""
+        """The item's input columns as one text."""
         return "\n".join(self.columns.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Leakage:
-    """Items that were dropped since their text stands in another row (kept ones: that do), each counted once."""
+    """The numbers of items dropped since their text is in another row, each counted once."""
 
     policy: OnLeak
     exact: Mapping[SplitName, int]  # equal after normalising
@@ -49,13 +49,13 @@ class Leakage:
 
     @property
     def total(self) -> tuple[int, int]:
-        """Exact and near ones of all splits."""
+        """The exact and the near duplicates of all splits."""
         return sum(self.exact.values()), sum(self.near.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """What a task of the suite `datasets` is about."""
+    """The payload of a task of the suite `datasets`."""
 
     name: str
     source: str  # where its rows come from
@@ -82,7 +82,7 @@ class Dataset:
 
     @property
     def digests(self) -> dict[SplitName, str]:
-        """16 hex digits of each split's items, in their order."""
+        """A digest of each split's items in order, 16 hex digits."""
         return {name: items_digest(items) for name, items in self.splits.items()}
 
     def demonstrate(self, item: Item) -> tuple[str, str]:
@@ -91,7 +91,7 @@ class Dataset:
 
 
 def fill(template: str, columns: Mapping[str, str]) -> str:
-    """The template with the columns' values in the place of their names in braces; other braces stay as they are.
+    """The template with the columns' values in place of their names in braces; other braces stay.
 
     Values are never looked at again, so that a `{question}` in one remains what it is.
     """
@@ -99,12 +99,12 @@ def fill(template: str, columns: Mapping[str, str]) -> str:
 
 
 def placeholders(template: str, columns: Collection[str]) -> set[str]:
-    """The columns that a template names."""
+    """The columns whose placeholders a template has."""
     return {name for name in _PLACEHOLDER.findall(template) if name in columns}
 
 
 def items_digest(items: Iterable[Item]) -> str:
-    """16 hex digits that change with whatever of the items a prompt or a score may depend on."""
+    """A digest of everything about the items that a prompt or score may depend on, 16 hex digits."""
     digest = hashlib.sha256()
     for item in items:
         known = [item.id, dict(item.columns), item.gold, dict(item.options)]

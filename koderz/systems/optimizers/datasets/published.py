@@ -1,4 +1,4 @@
-"""The nine published datasets in their Hugging Face columns: what is read of a row, asked, and looked for."""
+"""The nine published datasets in their Hugging Face columns: their rows, prompts and metrics."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from koderz.systems.optimizers.datasets.payload import Item
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 Make = Callable[[str, Row, int], Item]
-"""Of an id, a row and the data's seed."""
+"""Makes an item of an id, a row and the data's seed."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A dataset that users bring as a file or folder."""
+    """A published dataset that users supply as a file or folder."""
 
     place: str  # on Hugging Face
     licence: str
@@ -49,7 +49,7 @@ class Published:
 
     @property
     def download(self) -> str:
-        """The shell command that gets the files that are read, but for the folder that they go to."""
+        """The shell command that downloads the needed files; the target folder is to be added."""
         files = self.unnamed or f"{self.config or 'data'}/*"
         return f"hf download {self.place} --repo-type dataset --include '{files}' --local-dir"
 
@@ -62,7 +62,7 @@ def _plain(*columns: str, gold: str) -> Make:
 
 
 def _labelled(*columns: str, label: str, words: Mapping[str, tuple[str, ...]], shared: str = "") -> Make:
-    """Items of one label each, which in the file is one of its words. `shared`: the column that several rows repeat."""
+    """Items with one label, given by one of its words in the file. `shared`: the column that several rows repeat."""
     labels = {word.casefold(): name for name, known in words.items() for word in known}
 
     def make(item_id: str, row: Row, _seed: int) -> Item:
@@ -77,7 +77,7 @@ def _labelled(*columns: str, label: str, words: Mapping[str, tuple[str, ...]], s
 
 
 def scalar(row: Row, name: str) -> str:
-    """A field as text that may be a number or a truth value, too."""
+    """A field as text; it may also be a number or a truth value."""
     value = row.fields.get(name)
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -122,7 +122,7 @@ def _medhallu(item_id: str, row: Row, seed: int) -> Item:
 
 
 def _truthful(item_id: str, row: Row, seed: int) -> Item:
-    """Of either configuration, or of TruthfulQA.csv, whose lists are joined by semicolons."""
+    """An item of either configuration, or of TruthfulQA.csv, whose lists are joined by semicolons."""
     if "Question" in row.fields:
         question, best, wrong = row.text("Question"), row.text("Best Answer"), _split(row.text("Incorrect Answers"))
     elif "mc1_targets" in row.fields:
@@ -145,7 +145,7 @@ def _mc1(row: Row) -> tuple[str, list[str]]:
 
 
 def _ordered(right: str, wrong: Sequence[str], seed: int, question: str) -> tuple[dict[str, str], str]:
-    """Options in an order that follows from the seed and the texts, and the label of the right one."""
+    """Options in an order determined by the seed and the texts, and the label of the right one."""
     texts = sorted({right, *wrong})
     random.Random(f"{seed} {question} {texts}").shuffle(texts)  # noqa: S311 repeatable on purpose
     return dict(zip(_LETTERS, texts, strict=False)), _LETTERS[texts.index(right)]
@@ -282,4 +282,4 @@ PUBLISHED: Mapping[str, Published] = {
         config="3.0.0",
     ),
 }
-"""By name, in the order in which they are listed."""
+"""The published datasets by name, in the order of listings."""

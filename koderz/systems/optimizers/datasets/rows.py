@@ -22,12 +22,12 @@ _SPLIT = re.compile(rf"({'|'.join(_NAMES)})(?:$|[._-])", re.IGNORECASE)
 _MOST_CHARACTERS = 1_000_000  # of an item
 
 MakeItem = Callable[[str, Row], Item]
-"""Of an id and a row. Raises KoderzError for a row that isn't as it should be."""
+"""Makes an item of an id and a row. Raises KoderzError for an invalid row."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """A source split: the rows of one file, or of several that follow each other."""
+    """A source split: the rows of one file, or of several in sequence."""
 
     dataset: str
     name: str  # of the source split
@@ -48,7 +48,7 @@ class FileRows:
 def source_splits(
     dataset: str, path: Path, make: MakeItem, usual: str, folders: Collection[str] = (), unnamed: str = ""
 ) -> list[FileRows]:
-    """The source splits of a file or folder; those of a folder are told by how the files' names begin.
+    """The source splits of a file or folder; in a folder, file names begin with their split's name.
 
     `usual`: the name of the split of a single file, and of files that match the pattern `unnamed`, whose names don't
     say it; `folders`: where files may lie in a folder that has none itself. Raises KoderzError where there is nothing

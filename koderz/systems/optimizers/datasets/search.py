@@ -1,4 +1,4 @@
-"""How long an optimizer searches and whom it asks: the options of every search."""
+"""The options of every search: its length, and the models that it asks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.payload import Dataset
 
 STALE = 20
-"""Proposals in a row that bring nothing new: then a search ends."""
+"""The number of proposals in a row without anything new that ends a search."""
 
 MINIBATCH = 100
-"""Items, at most, that a candidate is scored on during a search."""
+"""The most items on which a candidate is scored during a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ _WRITTEN_TOKENS = (100, 1000)  # of its reply
 
 
 def minibatch_size(validation: int) -> int:
-    """How many of so many validation items a candidate is scored on during a search."""
+    """The number of validation items on which a candidate is scored during a search."""
     return min(MINIBATCH, max(5, validation // 2), validation)
 
 
 def kept_back(budget: int, validation: int) -> int:
-    """Metric calls that a search leaves for the last pass over validation, the initial prompt's minibatch aside."""
+    """The metric calls reserved for the last pass over validation, without the initial prompt's minibatch."""
     return min(4 * (validation - minibatch_size(validation)), budget // 3)
 
 
 def require_budget(dataset: str, validation: int, budget: int) -> None:
-    """Raises KoderzError where a budget of metric calls is below two passes over so many validation items."""
+    """Raises KoderzError if a budget of metric calls is below two passes over the validation items."""
     if budget < 2 * validation:
         raise KoderzError(
             f"--budget-calls {budget} is below two passes over the {validation} validation items of {dataset}; "
@@ -73,7 +73,7 @@ def require_budget(dataset: str, validation: int, budget: int) -> None:
 
 
 def expected_calls(dataset: Dataset, options: SearchOptions, *, is_baseline: bool) -> list[Expected]:
-    """The calls of one experiment: those of a search range from the last pass alone to its whole budget."""
+    """The calls of one experiment; those of a search range from the last pass alone to the whole budget."""
     told = sum(len(str(each["content"])) for each in dataset.messages)
     an_item = (told + sum(len(item.text) for item in dataset.test) / len(dataset.test)) / _CHARS_A_TOKEN
     test, validation = len(dataset.test), len(dataset.validation)
@@ -91,7 +91,7 @@ def expected_calls(dataset: Dataset, options: SearchOptions, *, is_baseline: boo
 def _calls(
     role: str, calls: tuple[float, float], tokens_in: tuple[float, float], tokens_out: tuple[float, float]
 ) -> Expected:
-    """So many calls, with the tokens of each."""
+    """A number of calls, with the tokens of each."""
     least, most = calls
     likely = most * sum(tokens_in) / 2, most * sum(tokens_out) / 2  # a search spends its budget
     return Expected(

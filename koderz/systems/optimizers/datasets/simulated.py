@@ -1,4 +1,4 @@
-"""What the simulated model says about items, and which prompts it writes.
+"""The simulated model's answers to items, and the prompts that it writes.
 
 It answers an item rightly with a chance that depends on the item, and that a rule for the item's kind in the system
 message raises, and examples of its kind raise, too. Whether it is right is drawn by prompt and item, so that the same
@@ -21,7 +21,7 @@ from tracker.messages import text_of
 
 
 class Rule(NamedTuple):
-    """What helps with items of a kind, as it may stand in an instruction."""
+    """A rule that helps with items of a kind, as a sentence for an instruction."""
 
     sentence: str
     pattern: str  # by which it is found there, however it is put
@@ -75,7 +75,7 @@ class SimulatedReader:
         self._lengths = sorted({len(end) for end in self._by_end}, reverse=True)
 
     def reply(self, messages: Sequence[Message], sampling: Any) -> str:
-        """A pure function of both."""
+        """The reply, a pure function of messages and sampling."""
         asked = text_of(messages[-1])
         wanted = _WANTED.search(asked)
         if wanted and '"score"' in wanted[0]:
@@ -104,7 +104,7 @@ class SimulatedReader:
         return dataset.metric.demonstrated(item if is_right else _wrong(dataset, item, drawn))
 
     def _prompts(self, asked: str, draw: random.Random) -> dict[str, Any]:
-        """With kinds to go by mostly a rule for one of them; without any, other words."""
+        """New prompts: if kinds are shown, mostly with a rule for one of them; otherwise with other words."""
         instructions = _INSTRUCTION.findall(asked) or ["Answer."]
         known = _INSTRUCTION.sub("", asked)
         kinds = self._kinds(known)
@@ -112,7 +112,7 @@ class SimulatedReader:
         return {"prompts": [_rewritten(instructions, kinds, draw) for _ in range(count)]}
 
     def _reflected(self, asked: str, instruction: str, seed: int | None) -> str:
-        """A new instruction in a fence, mostly with a rule for one of the items that are shown."""
+        """A new instruction in a fence, mostly with a rule for one of the shown items."""
         draw = random.Random(_digest(asked, seed))  # noqa: S311 repeatable on purpose
         items = [found[1] for shown in _INPUTS.findall(asked) if (found := self._find(shown))]
         return f"```\n{_rewritten([instruction], list(dict.fromkeys(map(kind_of, items))), draw)}\n```"
@@ -125,7 +125,7 @@ class SimulatedReader:
         return {"failure_modes": modes}
 
     def _kinds(self, shown: str) -> list[str]:
-        """The kinds of the items and failure modes that a request shows, the most frequent first."""
+        """The kinds of the items and failure modes in a request, the most frequent first."""
         items = [kind_of(self._items[each][1]) for each in _ITEM.findall(shown) if each in self._items]
         kinds = items + [name for name in _MODE.findall(shown) if name in RULES]
         return sorted(dict.fromkeys(kinds), key=kinds.count, reverse=True)
@@ -140,14 +140,14 @@ class SimulatedReader:
 
 
 def kind_of(item: Item) -> str:
-    """The kind that a rule is for; one of four by its id where the item has none."""
+    """The kind of an item; one of four by its id if it has none."""
     if item.kind:
         return item.kind.partition(" ")[0]
     return _OF_OTHERS[int(_digest(item.id), 16) % len(_OF_OTHERS)]
 
 
 def _last_value(dataset: Dataset, item: Item) -> str:
-    """What stands last in the message that asks for an item."""
+    """The value of the last placeholder in the message that asks about an item."""
     template = dataset.messages[-1]["content"]
     named = placeholders(template, item.columns)
     return item.columns[max(named, key=lambda name: template.rfind(f"{{{name}}}"))]

@@ -1,4 +1,4 @@
-"""The suite `datasets`: a task a dataset, worked on by what scores prompts on its items."""
+"""The suite `datasets`: each task is a dataset, for solvers that score prompts on its items."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class DatasetSuite:
         return task.payload.messages
 
     async def judge(self, task: Task[Dataset], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
-        """Never asked: the evaluator makes the verdicts."""
+        """Raises KoderzError, since the evaluator makes the verdicts."""
         raise KoderzError(f"{task.id} has no answer of its own; its items have, see the handle evaluator")
 
     @property
@@ -80,7 +80,7 @@ class DatasetSuite:
         return expected_calls(task.payload, settings.of(DatasetOptions), is_baseline=solver.name == BASELINE)
 
     def details(self, tasks: Sequence[Task[Dataset]], settings: Settings) -> dict[str, Any]:
-        """What the record says of each dataset. Raises KoderzError where the budget of metric calls is too small."""
+        """The record of each dataset. Raises KoderzError if the budget of metric calls is too small."""
         options = settings.of(DatasetOptions)
         for task in tasks:
             require_budget(task.id, len(task.payload.validation), options.budget_calls)
@@ -89,21 +89,21 @@ class DatasetSuite:
         return {task.id: described(task.payload) for task in tasks}
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
-        """What the simulated model replies to an item, or to a request for prompts."""
+        """The simulated model's reply to an item, or to a request for prompts."""
         return self._simulated.reply(messages, sampling)
 
     def open_evaluator(
         self, task: Task[Dataset], handles: Any, settings: Settings
     ) -> AbstractAsyncContextManager[Evaluator]:
-        """What scores prompts on the dataset's items."""
+        """Opens the evaluator, which scores prompts on the dataset's items."""
         return open_evaluator(task.payload, handles, settings)
 
     def packed(self) -> bytes:
-        """All datasets as one file, without what no item of theirs was cut from."""
+        """All datasets as one file, without rows that no item was cut from."""
         return packed([task.payload for task in self.tasks])
 
     def export(self, folder: Path) -> Iterator[tuple[Path, int]]:
-        """The splits of each dataset, in a folder each."""
+        """Writes the splits of each dataset into a folder of its own."""
         for task in self.tasks:
             yield from write_rows(task.payload, folder / task.id)
 
@@ -114,7 +114,7 @@ def _task(dataset: Dataset) -> Task[Dataset]:
 
 
 def described(dataset: Dataset) -> dict[str, Any]:
-    """What the record of a plan says of a dataset."""
+    """The record of a dataset in a plan."""
     leakage, digests = dataset.leakage, dataset.digests
     exact, near = leakage.total
     clusters = linked({item.id: item.shares for item in dataset.test})
@@ -142,6 +142,6 @@ def described(dataset: Dataset) -> dict[str, Any]:
 
 
 def _numbered(clusters: Mapping[str, str]) -> dict[str, str]:
-    """By item, the number of its cluster: what items share may be a whole text."""
+    """The number of each item's cluster; the shared value itself may be a whole text."""
     numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(clusters.values()), 1)}
     return {item: numbers[name] for item, name in clusters.items()}

@@ -1,4 +1,4 @@
-"""How near a reply's text is to the gold's: SQuAD's exact match and F1, ROUGE-L, and the ratio of edits."""
+"""The similarity of a reply to the gold: SQuAD's exact match and F1, ROUGE-L, and the ratio of edits."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOST_CHARACTERS = 20_000  # of a text that is compared; what follows isn't look
 
 
 def squad_normalised(text: str) -> str:
-    """Lower case, without punctuation and articles, words apart by one space. Source: SQuAD's evaluate-v1.1.py."""
+    """The text in lower case, without punctuation and articles. Source: SQuAD's evaluate-v1.1.py."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
 def squad_exact(gold: str, reply: str) -> float:
-    """1 where both are the same when normalised, else 0."""
+    """1 if both texts are equal when normalised, else 0."""
     return float(squad_normalised(gold) == squad_normalised(reply))
 
 
@@ -47,7 +47,7 @@ def levenshtein_ratio(gold: str, reply: str) -> float:
 
 
 def _shared(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
-    """Twice the longest common subsequence over both lengths; 0 where there is nothing."""
+    """Twice the longest common subsequence over the sum of lengths; 0 for empty sequences."""
     return 2 * _common(a, b) / (len(a) + len(b)) if a and b else 0.0
 
 

@@ -1,1 +1,1 @@
-"""Optimizers: solvers that search for a better prompt with an evaluator, and return nothing."""
+"""Optimizers: solvers that search for a better prompt with an evaluator."""

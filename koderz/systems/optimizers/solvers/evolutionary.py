@@ -1,4 +1,4 @@
-"""An evolutionary search: prompts are crossed and changed, and the better ones live on."""
+"""The optimizer `evolutionary_optimizer`: prompts are crossed and mutated, and the better ones survive."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def evolutionary_optimizer(
     num_generations: int = 0,
     max_trials: int = 0,
 ) -> str:
-    """Each generation keeps `elitism_size` prompts and fills up with children of the winners of tournaments.
+    """Keeps `elitism_size` prompts in each generation, and adds children of the winners of tournaments.
 
     `num_generations`, `max_trials`: of how many generations or candidates it consists; 0: without end.
     """
@@ -53,7 +53,7 @@ async def evolutionary_optimizer(
 
 
 class _Evolution:
-    """Candidates with their fitness, which is the mean on the minibatch."""
+    """A population of candidates with their fitness, the mean on the minibatch."""
 
     def __init__(self, evaluator: Evaluator, prompts: Prompts, tournament: int, crossover: float, mutation: float):
         self.trials = 0
@@ -64,7 +64,7 @@ class _Evolution:
         self._parents: list[Candidate] = []
 
     async def begin(self, size: int) -> list[Candidate]:
-        """The initial prompt and variants of it."""
+        """Makes the first population: the initial prompt and variants of it."""
         initial = self._evaluator.initial
         population = await self._lives([initial])
         if self._evaluator.has_writer:
@@ -75,12 +75,12 @@ class _Evolution:
         return self._parents
 
     def fittest(self, population: list[Candidate]) -> list[Candidate]:
-        """The population, the fittest first; it becomes that of the next parents."""
+        """The population, the fittest first. It supplies the next parents."""
         self._parents = sorted(dict.fromkeys(population), key=lambda each: -self._fitness[each])
         return self._parents
 
     async def child(self) -> list[Candidate]:
-        """A child of two parents, scored; none where it isn't accepted."""
+        """A scored child of two parents; empty if it isn't accepted."""
         one, other = self._selected(), self._selected()
         children = [one]
         if self._random.random() < self._crossover:
@@ -111,14 +111,14 @@ class _Evolution:
         return await self._writer.written(name, count, instructions=shown_instructions(shown), items=items)
 
     def _by_sentences(self, one: Candidate, other: Candidate) -> Candidate:
-        """Some sentences of the one and some of the other, where both are the same in another order."""
+        """A child with sentences of both parents; if it equals a parent, in another order."""
         sentences = [re.split(r"(?<=[.!?])\s+", each.instruction) for each in (one, other)]
         mixed = list(dict.fromkeys(each for parent in sentences for each in parent if self._random.random() < 0.7))
         self._random.shuffle(mixed)
         return one.with_system(" ".join(mixed) or one.instruction)
 
     async def _lives(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Those of the candidates that are accepted, scored."""
+        """The accepted ones among the candidates, scored."""
         living = []
         for candidate in candidates:
             self.trials += 1

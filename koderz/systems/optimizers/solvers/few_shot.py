@@ -1,4 +1,4 @@
-"""Few-shot examples chosen by Bayesian optimization: the tree-structured Parzen estimator of optuna.
+"""The optimizer `few_shot`: examples chosen by Bayesian optimization, optuna's tree-structured Parzen estimator.
 
 Bergstra et al. 2011, "Algorithms for hyper-parameter optimization".
 """
@@ -21,7 +21,7 @@ _REPORT = 10  # items after which a trial may be given up
 
 @solver(roles=(), differs=DIFFERS["few_shot"])
 async def few_shot(evaluator: Evaluator, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0) -> str:
-    """Tries none, or `min_examples` to `max_examples`, of the train items; `max_trials` 0: without end."""
+    """Tries sets of `min_examples` to `max_examples` train items, or none; `max_trials` 0: without limit."""
     from optuna.trial import TrialState
 
     study = _study(evaluator.random.getrandbits(31))
@@ -45,7 +45,7 @@ async def few_shot(evaluator: Evaluator, *, min_examples: int = 2, max_examples:
 
 
 async def _trial(evaluator: Evaluator, trial: Any, candidate: Candidate) -> tuple[float, bool]:
-    """The candidate's mean on the minibatch, or on its first items where it is given up."""
+    """The candidate's mean on the minibatch, or on its first items if it is pruned."""
     mean = 0.0
     for step in range(_REPORT, len(evaluator.minibatch) + _REPORT, _REPORT):
         mean = (await evaluator.score(candidate, evaluator.minibatch[:step])).mean

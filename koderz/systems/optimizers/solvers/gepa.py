@@ -1,4 +1,4 @@
-"""GEPA by its own package: reflective mutation of prompts that are best somewhere (Agrawal et al. 2025)."""
+"""The optimizer `gepa` with its own package: reflective mutation of prompts on a Pareto front (Agrawal et al. 2025)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def gepa(
     reflection_prompt: str = "gepa",
     validation: str = "all",
 ) -> None:
-    """Its search in a thread of its own, scored by the evaluator, which ends it.
+    """Runs gepa's search in a thread of its own; the evaluator scores it and ends it.
 
     `reflection_prompt`: the package's own, or koderz'. `validation`: candidates are compared on `all` of it, or `half`.
     """
@@ -96,7 +96,7 @@ async def gepa(
 
 
 class _Over(BaseException):
-    """Ends the thread; gepa itself goes on after any Exception."""
+    """Ends the thread. It is no Exception, since gepa continues after any Exception."""
 
 
 class _Bridge:
@@ -109,7 +109,7 @@ class _Bridge:
         self._is_closed = False
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the coroutine comes to. What it raises ends the thread, and is raised by `run`."""
+        """The coroutine's result. An error ends the thread, and is raised by `run`."""
         if self._is_closed:
             work.close()
             raise _Over
@@ -122,7 +122,7 @@ class _Bridge:
             raise _Over from error
 
     async def run(self, work: Callable[[], object]) -> None:
-        """The work in a thread, to its end, or to the first error of what it has the loop run."""
+        """Runs the work in a thread, to its end or to the first error of a coroutine."""
 
         def ending() -> None:
             with suppress(_Over):  # `run` raises why
@@ -139,16 +139,16 @@ class _Bridge:
 
 
 class _Adapter:
-    """What gepa reaches the evaluator by, from its thread."""
+    """The adapter through which gepa uses the evaluator from its thread."""
 
     propose_new_texts = None
 
     def __init__(self, evaluator: Evaluator, writer: Writer | None, bridge: _Bridge) -> None:
-        """`writer`: asks by koderz' own prompt; None: the package asks by its own."""
+        """`writer` asks with koderz' own prompt; with None the package asks with its own."""
         self._evaluator, self._writer, self._bridge = evaluator, writer, bridge
 
     def evaluate(self, batch: Sequence[Item], candidate: Mapping[str, str], capture_traces: bool = False) -> Any:
-        """The candidate's scores on a batch; 0 where a reply can't be judged."""
+        """The candidate's scores on a batch; 0 if a reply can't be judged."""
         from gepa.core.adapter import EvaluationBatch
 
         prompt = self._evaluator.initial.with_system(candidate[_PART])
@@ -163,7 +163,7 @@ class _Adapter:
         eval_batch: Any,
         components_to_update: Sequence[str],  # noqa: ARG002 there is but one
     ) -> dict[str, list[dict[str, str]]]:
-        """The items of a batch as a prompt writer is shown them."""
+        """The items of a batch in the form for a prompt writer."""
         trajectories: list[tuple[Item, Scored]] = eval_batch.trajectories
         seen = [(item, scored) for item, scored in trajectories if item.id in scored.reasons]
         if self._writer:
@@ -171,7 +171,7 @@ class _Adapter:
         return {_PART: [self._record(item, scored) for item, scored in seen]}
 
     def _record(self, item: Item, scored: Scored) -> dict[str, str]:
-        """An item under the names that the package's own adapter has."""
+        """An item with the names of the package's own adapter."""
         feedback = f"This is wrong: {scored.reasons[item.id]}\nExpected:\n{trimmed(item.gold, LONGEST_SHOWN)}"
         return {
             "Inputs": trimmed(self._evaluator.asked(item), LONGEST_SHOWN),
@@ -189,7 +189,7 @@ class _Adapter:
         reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
         components_to_update: Sequence[str],  # noqa: ARG002 there is but one
     ) -> dict[str, str]:
-        """A new instruction by koderz' own prompt; the old one where no reply can be read."""
+        """A new instruction by koderz' own prompt; the old one if no reply can be read."""
         assert self._writer
         prompt = self._evaluator.initial.with_system(candidate[_PART])
         items = "\n\n".join(each["item"] for each in reflective_dataset[_PART])
@@ -200,6 +200,6 @@ class _Adapter:
 
 
 class _Silence:
-    """A logger that says nothing."""
+    """A logger that discards everything."""
 
     def log(self, message: str) -> None: ...

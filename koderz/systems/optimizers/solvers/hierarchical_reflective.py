@@ -1,4 +1,4 @@
-"""Hierarchical reflection: failures are analysed in batches, and each kind of failure gets a prompt against it."""
+"""The optimizer `hierarchical_reflective`: analyses failures in batches, and writes a prompt against each kind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def hierarchical_reflective(
     max_iterations: int = 0,
     max_trials: int = 0,
 ) -> str:
-    """Iterations of reflection on a draw of train items; one that gains nothing is followed by another draw.
+    """Iterates reflection on drawn train items; an iteration without a gain is followed by a new draw.
 
     `convergence_threshold`: the search ends where an iteration betters the mean by less than this share of it; 0: it
     goes on. `max_retries` candidates at most are tried against each kind of failure. `max_iterations` and
@@ -78,7 +78,7 @@ async def hierarchical_reflective(
 
 
 async def _modes(writer: Writer, best: Candidate, mean: float, batches: list[str]) -> Modes:
-    """What is wrong, batch by batch and then put together."""
+    """The failure modes, found in each batch and then merged."""
     shown = shown_instructions([(best, mean)])
     found = await asyncio.gather(
         *(

@@ -1,4 +1,4 @@
-"""Meta-prompting: a model rewrites the best prompt, shown what it fails at."""
+"""The optimizer `meta_prompt`: a model rewrites the best prompt, given its failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def meta_prompt(
     synthesis_prompts_per_round: int = 2,
     max_trials: int = 0,
 ) -> str:
-    """Rounds of `prompts_per_round` rewritings; every third puts the best of the `hall_of_fame` together, into two.
+    """Runs rounds of `prompts_per_round` rewritings; every third merges the best of the `hall_of_fame` into two.
 
     `task_examples` items that the best prompt fails at are shown. `max_trials` candidates end it; 0: none do.
     """

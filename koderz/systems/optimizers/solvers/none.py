@@ -1,4 +1,4 @@
-"""The initial prompt, on the test split alone: the baseline of all others."""
+"""The solver `none`: the initial prompt on the test split alone, the baseline of all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What koderz' optimizers have in common with those whose names they bear, and what not."""
+"""The differences between koderz' optimizers and the originals of their names."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ DIFFERS: Mapping[str, str] = {
     "the format line stays behind each instruction.",
     "random_search": "Is koderz' own control, and has no original.",
 }
-"""A line an optimizer, as help, documentation and the record of a run have it."""
+"""A line on each optimizer, used in help, documentation and the record of a run."""

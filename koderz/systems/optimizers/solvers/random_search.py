@@ -1,4 +1,4 @@
-"""Random search: examples drawn at random and paraphrases, without any feedback. What others have to beat."""
+"""The optimizer `random_search`: random examples and paraphrases without feedback, the bar for all others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 async def random_search(
     evaluator: Evaluator, prompts: Prompts, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0
 ) -> str:
-    """Scores draws of train examples and paraphrases of the initial prompt in turn; `max_trials` 0: without end."""
+    """Scores random sets of train examples and paraphrases of the initial prompt in turn; `max_trials` 0: no limit."""
     writer = Writer(evaluator, prompts)
     ids = [item.id for item in evaluator.train]
     await evaluator.score(evaluator.initial)

@@ -1,4 +1,4 @@
-"""Requests to the model that writes prompts: what it is shown, and what becomes of its replies."""
+"""Requests to the model that writes prompts, and the reading of its replies."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.payload import Item
 
 LONGEST_SHOWN = 2000
-"""Characters of a question or an answer that a prompt writer is shown."""
+"""The most characters of a question or an answer in a request."""
 
 
 class Writer:
-    """Has the reasoning model write instructions for an evaluator's dataset."""
+    """Asks the reasoning model for instructions for an evaluator's dataset."""
 
     def __init__(self, evaluator: Evaluator, prompts: Prompts) -> None:
         self._evaluator, self._prompts = evaluator, prompts
 
     async def written(self, name: str, count: int, **values: str) -> list[Candidate]:
-        """At most `count` instructions as candidates, the best first, by the prompt of that name."""
+        """At most `count` instructions as candidates, the best first, by the prompt with this name."""
         found = await self._reply(name, "propose", count=str(count), **values)
         return [self._evaluator.initial.with_system(text) for text in found.get("prompts", ())[:count]]
 
     async def failure_modes(self, name: str, **values: str) -> list[dict[str, str]]:
-        """What is wrong with the answers that are shown, as `name`, `description` and `root_cause`."""
+        """The failure modes of the shown answers, as `name`, `description` and `root_cause`."""
         modes: list[dict[str, str]] = (await self._reply(name, "analyse", **values)).get("failure_modes", [])
         return modes
 
@@ -48,7 +48,7 @@ def shown_instructions(candidates: Iterable[tuple[Candidate, float]]) -> str:
 
 
 def shown_items(items: Sequence[Item], scored: Scored) -> str:
-    """Items with question, answer, what was expected and why it is wrong, in blocks."""
+    """Items in blocks, with question, answer, expected answer and the reason for the score."""
     return "\n\n".join(
         f'<item id="{item.id}">\nQuestion:\n{trimmed(item.text, LONGEST_SHOWN)}\n\n'
         f"Answer:\n{trimmed(scored.replies[item.id], LONGEST_SHOWN)}\n\n"
@@ -63,19 +63,19 @@ def failing(items: Sequence[Item], scored: Scored) -> list[Item]:
 
 
 async def shown_failures(evaluator: Evaluator, candidate: Candidate, most: int) -> str:
-    """Some items of the minibatch that a candidate, which was scored on it, fails at, drawn anew."""
+    """Randomly drawn items of the minibatch on which the scored candidate fails."""
     scored = await evaluator.known(candidate)
     items = failing(evaluator.minibatch, scored)
     return shown_items(evaluator.random.sample(items, min(most, len(items))), scored)
 
 
 def prompts_of(optimizer: str) -> Mapping[str, Sequence[str]]:
-    """The prompts that a solver of that name may tell the reasoning model, as its attribute `prompts`."""
+    """The prompts with which this solver may ask the reasoning model, for its attribute `prompts`."""
     return {MAIN: [name for name in PLACEHOLDERS if name.startswith(f"{optimizer}-")]}
 
 
 def needs_writer(optimizer: str) -> Callable[..., Mapping[str, Any]]:
-    """For `at_hand`: raises KoderzError where no model is to write prompts."""
+    """A check for `at_hand`, which raises KoderzError if there is no model to write prompts."""
 
     def check(options: Mapping[str, Any], *_: object) -> Mapping[str, Any]:
         if options.get("reasoning") is False:

@@ -1,4 +1,4 @@
-"""Sends requests to a port of the loopback when they are due, and notes when each part of the answers came.
+"""Sends requests to a loopback port at their due times, and notes when each part of the answers came.
 
 Run beside a server, where koderz can't reach that from outside, by whatever python3 there is (3.8 or later). It reads
 its order as JSON, and writes a line of JSON with all parts after it, compressed.
@@ -21,7 +21,7 @@ class Load:
         self._places = None
 
     async def done(self):
-        """What came of each request, and how late this was whenever that was looked at."""
+        """The exchange of each request, and the delays of this process."""
         requests, lags = [request.encode() for request in self._order["requests"]], []
         self._places = asyncio.Semaphore(self._order["at_once"] or len(requests) + self._order["warmups"])
         await asyncio.gather(*(self._exchanged(requests[0]) for _ in range(self._order["warmups"])))

@@ -140,7 +140,7 @@ def words(page: Page) -> list[str]:
     return page.locator("#table tbody .word").all_inner_texts()
 
 
-def test_a_story_opens_by_keyboard_and_what_a_model_said_stays_text(opened: Opened) -> None:
+def test_story_opens_by_keyboard_and_model_text_stays_text(opened: Opened) -> None:
     page = opened.page
     button = page.locator("#table tbody button").first
     button.focus()
@@ -158,7 +158,7 @@ def test_a_story_opens_by_keyboard_and_what_a_model_said_stays_text(opened: Open
     assert page.locator(".story").count() == 0
 
 
-def test_the_table_is_searched_chosen_and_sorted(page: Page) -> None:
+def test_table_can_be_searched_filtered_and_sorted(page: Page) -> None:
     page.fill("#search", "t/1")
     assert words(page) == ["failed"]
     assert page.locator("#count").inner_text() == "1 of 1 that fit, of 3 experiments"
@@ -175,7 +175,7 @@ def test_the_table_is_searched_chosen_and_sorted(page: Page) -> None:
     assert words(page) == ["fault", "failed", "passed"]
 
 
-def test_it_fits_a_telephone_and_reads_in_the_dark(page: Page) -> None:
+def test_page_fits_a_telephone_and_dark_mode(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.emulate_media(color_scheme="dark")
 
@@ -188,7 +188,7 @@ def test_it_fits_a_telephone_and_reads_in_the_dark(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_word_stands_out_from_what_is_behind_it(page: Page, scheme: Literal["light", "dark"]) -> None:
+def test_contrast_is_sufficient_everywhere(page: Page, scheme: Literal["light", "dark"]) -> None:
     page.emulate_media(color_scheme=scheme)
     page.locator("#table tbody button").first.click()
     page.wait_for_selector(".story pre")
@@ -196,7 +196,7 @@ def test_every_word_stands_out_from_what_is_behind_it(page: Page, scheme: Litera
     assert page.evaluate(FAINT) == []
 
 
-def test_on_paper_it_is_black_on_white_and_nothing_is_cut_off(page: Page) -> None:
+def test_print_is_black_on_white_and_complete(page: Page) -> None:
     page.set_viewport_size({"width": 720, "height": 1000})  # A4 less its margins
     page.emulate_media(color_scheme="dark", media="print")
 
@@ -205,7 +205,7 @@ def test_on_paper_it_is_black_on_white_and_nothing_is_cut_off(page: Page) -> Non
 
 
 @pytest.mark.parametrize("medium", ["screen", "print"])
-def test_no_half_of_a_row_stays_empty(browser: Browser, tmp_path: Path, medium: Literal["screen", "print"]) -> None:
+def test_layout_leaves_no_half_row_empty(browser: Browser, tmp_path: Path, medium: Literal["screen", "print"]) -> None:
     """Three charts of which two stand side by side, and tables as wide as the page below."""
     one, other = ([True, False, True], [True, True, False])
     runs = []
@@ -227,7 +227,7 @@ def test_no_half_of_a_row_stays_empty(browser: Browser, tmp_path: Path, medium: 
     page.close()
 
 
-def test_a_screen_reader_finds_headings_names_and_figures(page: Page) -> None:
+def test_screen_reader_finds_headings_names_and_figures(page: Page) -> None:
     assert page.get_by_role("heading", level=1).count() == 1
     assert page.get_by_role("searchbox", name="Search").count() == 1
     assert page.get_by_role("img", name=re.compile("of 2 tasks 1 always passed, 1 never")).count() == 1
@@ -330,7 +330,7 @@ def test_flipped_tasks_are_shown_side_by_side_up_to_where_they_part(browser: Bro
     page.close()
 
 
-def test_of_two_models_the_lines_that_differ_stand_out(browser: Browser, full: Path) -> None:
+def test_differing_lines_of_two_models_stand_out(browser: Browser, full: Path) -> None:
     page = opening(browser, full).page
     both = page.locator(".versus", has_text="gpt-4o-mini · zero-shot").filter(has_text="hf.co")
     other = both.filter(has=page.locator(".flip")).first
@@ -345,7 +345,7 @@ def test_of_two_models_the_lines_that_differ_stand_out(browser: Browser, full: P
     page.close()
 
 
-def test_a_storys_command_is_one_that_a_shell_takes_word_by_word(browser: Browser, tmp_path: Path) -> None:
+def test_story_command_can_be_pasted_into_a_shell(browser: Browser, tmp_path: Path) -> None:
     arm, task = "it's · $(touch pwned) `x`; a\x1b[31m", "T/0 && b"
     written(tmp_path, builders.write(tmp_path / "run.json", builders.document({task: [True]}, mode=arm)))
     page = opening(browser, tmp_path / "report.html").page

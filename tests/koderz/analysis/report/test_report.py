@@ -43,7 +43,7 @@ def packed(page: str, name: str) -> Any:
     return orjson.loads(zlib.decompress(base64.b64decode(found[1])))
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_runs_only_its_own_script(tmp_path: Path) -> None:
+def test_report_is_self_contained_and_runs_its_own_script_alone(tmp_path: Path) -> None:
     page, _ = written(tmp_path, small(tmp_path, model=EVIL))
 
     tags = Tags(page).found
@@ -57,7 +57,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_only_its_own_script(tmp_
     assert "window.pwned = 1</script>" not in page
 
 
-def test_every_story_is_in_it_and_exactly_what_was_said(tmp_path: Path) -> None:
+def test_report_has_every_story_verbatim(tmp_path: Path) -> None:
     page, done = written(tmp_path, small(tmp_path))
 
     assert (done.experiments, done.stories) == (3, 3)
@@ -88,7 +88,7 @@ def card(page: str, model: str, solver: str) -> str:
     )
 
 
-def test_the_headline_has_the_newest_complete_run_and_others_are_marked(tmp_path: Path) -> None:
+def test_headline_shows_the_newest_complete_run_and_marks_others(tmp_path: Path) -> None:
     page, _ = written(tmp_path, *several(tmp_path))
 
     shown = card(page, "openai/gpt-4o-mini", "zero-shot")
@@ -101,13 +101,13 @@ def test_the_headline_has_the_newest_complete_run_and_others_are_marked(tmp_path
     assert page.count('class="c1 hollow"') == 1
 
 
-def test_where_no_run_is_complete_the_newest_is_shown_and_marked(tmp_path: Path) -> None:
+def test_headline_marks_the_newest_where_no_run_is_complete(tmp_path: Path) -> None:
     page, _ = written(tmp_path, several(tmp_path)[2])
 
     assert '<p class="mark">interrupted, 2 of 6 judged</p>' in card(page, "openai/gpt-4o-mini", "zero-shot")
 
 
-def test_a_comparative_run_keeps_its_own_comparison_beside_others(tmp_path: Path) -> None:
+def test_comparative_run_keeps_its_comparison_beside_others(tmp_path: Path) -> None:
     page, _ = written(tmp_path, *several(tmp_path))
 
     data = packed(page, "data")
@@ -130,7 +130,7 @@ def test_costs_that_are_all_zero_take_no_column_and_others_do(tmp_path: Path) ->
     assert "US dollars a task, logarithmic scale" in full
 
 
-def test_what_is_set_side_by_side_goes_into_the_page_first(tmp_path: Path) -> None:
+def test_compared_stories_go_into_the_page_first(tmp_path: Path) -> None:
     rng = random.Random(1)
     tasks = range(200)
     runs: list[Path] = []
@@ -169,7 +169,7 @@ def test_ticks_are_few_round_and_within_reach(values: list[float], linear: bool,
     assert all(0 <= scale.place(tick) <= 100 for tick in scale.ticks())
 
 
-def test_a_bare_summary_is_shown_without_stories(tmp_path: Path) -> None:
+def test_bare_summary_is_shown_without_stories(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     path.write_bytes(orjson.dumps(document((True, False, True))))
 
@@ -204,7 +204,7 @@ def arms(results: Path, *names: str) -> Path:
     return run(results, records, replace(of, arms=made))
 
 
-def test_arms_of_several_models_have_names_of_their_own_and_hostile_ones_stay_text(tmp_path: Path) -> None:
+def test_arm_names_tell_models_apart_and_are_escaped(tmp_path: Path) -> None:
     page, _ = written(tmp_path, arms(tmp_path, "iterative · a", f"iterative · {EVIL}"))
 
     entries = packed(page, "data")["entries"]
@@ -215,7 +215,7 @@ def test_arms_of_several_models_have_names_of_their_own_and_hostile_ones_stay_te
     assert "window.pwned = 1</script>" not in page
 
 
-def test_what_a_suite_measures_has_a_table_with_its_methods(tmp_path: Path) -> None:
+def test_measures_have_a_table_with_their_methods(tmp_path: Path) -> None:
     page, _ = written(tmp_path, arms(tmp_path, "iterative · a", "iterative · b"))
 
     assert "Averages over experiments, with 95% intervals (Gaffke&#39;s for bounded means, by beta quantiles" in page
@@ -227,7 +227,7 @@ def test_what_a_suite_measures_has_a_table_with_its_methods(tmp_path: Path) -> N
     assert re.search(r"3.50 s and 3.50 s, p = 1 \(sign-flip permutation test, paired by task; Holm-corrected for", page)
 
 
-def test_what_a_suite_measures_has_a_chart_in_its_own_unit_and_direction(tmp_path: Path) -> None:
+def test_measures_have_a_chart_with_unit_and_direction(tmp_path: Path) -> None:
     page, _ = written(tmp_path, arms(tmp_path, "iterative · a", "iterative · b"))
 
     (score, other) = re.findall(r'<section id="measure-\d".*?</section>', page, re.DOTALL)
@@ -241,7 +241,7 @@ def test_what_a_suite_measures_has_a_chart_in_its_own_unit_and_direction(tmp_pat
     assert not {"img", "iframe"} & {tag for tag, _ in Tags(page).found}
 
 
-def test_a_measure_that_one_arm_alone_has_is_no_chart(tmp_path: Path) -> None:
+def test_measure_of_one_arm_alone_has_no_chart(tmp_path: Path) -> None:
     page, _ = written(tmp_path, small(tmp_path))
 
     assert 'id="measure-' not in page
@@ -253,13 +253,13 @@ def test_runs_without_results_are_an_error_in_one_line(tmp_path: Path) -> None:
         written(tmp_path, folder)
 
 
-def test_a_page_has_room_by_the_number_of_experiments() -> None:
+def test_page_limit_follows_the_number_of_experiments() -> None:
     assert budget_of(1) == budget_of(328) == 1_000_000
     assert budget_of(10_000) == budget_of(99_999) == 10_000_000
     assert 1_000_000 < budget_of(5000) < 10_000_000
 
 
-def test_what_does_not_fit_is_left_out_passes_first(tmp_path: Path) -> None:
+def test_page_limit_leaves_out_passes_first(tmp_path: Path) -> None:
     rng = random.Random(1)
     records: list[Record] = []
     for task in range(328):
@@ -310,7 +310,7 @@ def test_report_compares_each_pair_of_arms_once(tmp_path: Path) -> None:
         assert f'href="#versus-{number}"' in page
 
 
-def test_report_of_many_arms_has_each_pair_in_a_table_and_tells_the_clearest(tmp_path: Path) -> None:
+def test_report_of_many_arms_has_each_pair_and_tells_the_clearest(tmp_path: Path) -> None:
     page = arms_page(tmp_path, 13)
 
     cells = [cell for row in matrix_of(page) for cell in row if cell]
@@ -339,7 +339,7 @@ def test_report_of_two_arms_needs_no_table_of_pairs(tmp_path: Path) -> None:
         ({"suite": "oolong", "dataset": "x"}, "oolong-generated", "m on oolong-generated"),
     ],
 )
-def test_a_report_s_title_names_where_its_tasks_come_from(
+def test_report_title_names_the_source_of_its_tasks(
     tmp_path: Path, config: dict[str, Any], generated: str, title: str
 ) -> None:
     results = [{"problem_id": "T/0", "success": True}]

@@ -15,7 +15,7 @@ _LOAD = (
 )
 
 
-def test_it_loads_pytest_and_nothing_that_lies_about(tmp_path: Path) -> None:
+def test_driver_loads_pytest_and_nothing_else_present(tmp_path: Path) -> None:
     """Its own small session runs in a folder of the system's for temporary ones, which others write into too."""
     for name in ("planted.py", "conftest.py"):
         (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")

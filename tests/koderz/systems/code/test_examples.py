@@ -53,7 +53,7 @@ def asserted(docstring: str) -> list[str]:
         ("Input: 1, 2\nOutput: 3", "f(1, 2) == 3"),
     ],
 )
-def test_an_example_is_read_however_it_is_written_down(docstring: str, example: str) -> None:
+def test_example_is_read_in_any_notation(docstring: str, example: str) -> None:
     assert asserted(docstring) == [example]
 
 
@@ -80,7 +80,7 @@ def test_an_example_is_read_however_it_is_written_down(docstring: str, example: 
         "f(1, 2",
     ],
 )
-def test_what_is_not_plainly_an_example_is_left_alone(docstring: str) -> None:
+def test_doubtful_example_is_left_alone(docstring: str) -> None:
     assert examples_test(prompt(docstring), "f") is None
 
 
@@ -88,11 +88,11 @@ def test_equations_that_define_the_function_are_no_examples() -> None:
     assert asserted("f(1) = 3\nf(n) = 1 + n / 2, if n is even.\nf(2, 1) => 4") == ["f(2, 1) == 4"]
 
 
-def test_each_example_is_asserted_once_and_in_order() -> None:
+def test_examples_are_asserted_once_and_in_order() -> None:
     assert asserted("f(2, 1) => 3\nf(1, 2) => 3\nf(2, 1) => 3") == ["f(2, 1) == 3", "f(1, 2) == 3"]
 
 
-def test_the_asserts_of_an_mbpp_prompt_are_its_examples_with_what_they_need() -> None:
+def test_asserts_of_an_mbpp_prompt_are_its_examples() -> None:
     text = (
         '"""\nWrite a function.\nYour code should pass these tests:\n\nimport math\nclass Node:\n'
         "    def __init__(self, n):\n        self.n = n\nroot = Node(2)\n"
@@ -108,15 +108,15 @@ def test_the_asserts_of_an_mbpp_prompt_are_its_examples_with_what_they_need() ->
 
 
 @pytest.mark.parametrize("text", ["", "Twice a number.", "def f(:", 'def g():\n    """>>> f(1)\n    1"""\n'])
-def test_a_prompt_without_the_function_or_without_python_is_no_trouble(text: str) -> None:
+def test_prompt_without_function_or_python_has_no_examples(text: str) -> None:
     assert examples_test(text, "f") is None
 
 
-def test_a_prompt_in_prose_may_have_examples_too() -> None:
+def test_prompt_in_prose_may_have_examples() -> None:
     assert examples_test("Give twice the number.\nf(1) => 2", "f") == "def check(f):\n    assert f(1) == 2\n"
 
 
-def test_a_docstring_that_comes_after_an_import_is_read() -> None:
+def test_docstring_after_an_import_is_read() -> None:
     assert examples_test('def f(a):\n    import math\n    """\n    >>> f(1)\n    2\n    """\n', "f")
 
 

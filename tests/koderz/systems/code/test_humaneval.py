@@ -14,7 +14,7 @@ from koderz.systems.code.programs import CodeSuite
 from tests.koderz.suites.rows import HUMANEVAL, complaint, only_task, verdicts, whole, written
 
 
-def test_all_164_tasks_of_humaneval_are_there_without_a_file() -> None:
+def test_humaneval_has_its_164_tasks_without_a_file() -> None:
     suite = load_suite("humaneval")
 
     assert [task.id for task in suite.tasks] == [f"HumanEval/{number}" for number in range(164)]
@@ -22,7 +22,7 @@ def test_all_164_tasks_of_humaneval_are_there_without_a_file() -> None:
     assert all(task.prompt and task.payload.test and task.payload.reference for task in suite.tasks)
 
 
-def test_a_file_of_ones_own_is_read_in_its_order(tmp_path: Path) -> None:
+def test_users_file_is_read_in_its_order(tmp_path: Path) -> None:
     path = written(tmp_path / "own.jsonl", {**HUMANEVAL, "task_id": "Own/2"}, {**HUMANEVAL, "task_id": "Own/1"})
 
     suite = humaneval(path)
@@ -64,7 +64,7 @@ def test_humaneval_plus_takes_rows_in_plain_humaneval_form_too(tmp_path: Path) -
         ({"test": "def check():\n    pass\n"}, "no check(candidate)"),
     ],
 )
-def test_a_row_that_would_spoil_its_verdicts_is_named_by_its_line(
+def test_row_that_would_spoil_its_verdicts_is_named_by_its_line(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     path = written(tmp_path / "own.jsonl", {**HUMANEVAL, "task_id": "Own/9"}, {**HUMANEVAL, **change})
@@ -73,21 +73,21 @@ def test_a_row_that_would_spoil_its_verdicts_is_named_by_its_line(
     assert f"{path}, line 2: " in complaint(read_humaneval, path)
 
 
-def test_a_task_that_is_there_twice_and_a_file_without_tasks_are_refused(tmp_path: Path) -> None:
+def test_duplicate_task_and_empty_file_are_refused(tmp_path: Path) -> None:
     assert "line 2: the task Own/0 is there twice" in complaint(
         read_humaneval, written(tmp_path / "a.jsonl", HUMANEVAL, HUMANEVAL)
     )
     assert "holds no task" in complaint(read_humaneval, written(tmp_path / "b.jsonl"))
 
 
-def test_a_doubtful_escape_in_a_test_warns_nobody(tmp_path: Path) -> None:
+def test_doubtful_escape_in_a_test_gives_no_warning(tmp_path: Path) -> None:
     row = {**HUMANEVAL, "test": "def check(candidate):\n    assert candidate(2) == len('\\d') / 2\n"}
 
     assert only_task(humaneval(written(tmp_path / "own.jsonl", row))).id == "Own/0"
 
 
 @pytest.mark.parametrize("field", ["task_id", "prompt", "entry_point", "canonical_solution", "test"])
-def test_the_digest_changes_with_whatever_bears_on_a_verdict_or_an_answer(tmp_path: Path, field: str) -> None:
+def test_digest_changes_with_verdict_and_answer_inputs(tmp_path: Path, field: str) -> None:
     other = {**HUMANEVAL, field: HUMANEVAL[field] + ("x" if field in ("task_id", "entry_point") else "\n\n")}
     extra = {**HUMANEVAL, "note": "what is not asked for"}
 

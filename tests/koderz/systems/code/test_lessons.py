@@ -21,7 +21,7 @@ def tried(*causes: str, programs: Sequence[str] = ()) -> list[Verdict]:
     ]
 
 
-def test_a_lesson_says_what_failed_and_what_the_passing_attempt_did_otherwise() -> None:
+def test_lesson_tells_the_failure_and_what_the_pass_did_otherwise() -> None:
     lesson = lesson_of("T/0", tried("syntax", "assertion", ""))
 
     assert lesson is not None
@@ -31,7 +31,7 @@ def test_a_lesson_says_what_failed_and_what_the_passing_attempt_did_otherwise() 
 
 
 @pytest.mark.parametrize("causes", [("",), ("assertion",), ("assertion", "assertion")])
-def test_there_is_no_lesson_where_nothing_was_mended(causes: tuple[str, ...]) -> None:
+def test_lesson_is_absent_where_nothing_was_mended(causes: tuple[str, ...]) -> None:
     assert lesson_of("T/0", tried(*causes)) is None
 
 
@@ -42,7 +42,7 @@ def test_programs_that_are_none_still_teach(program: str) -> None:
     assert "written anew" in lesson.text
 
 
-def test_a_line_that_had_only_to_go_is_said_to_have_gone() -> None:
+def test_lesson_tells_a_line_that_had_only_to_go() -> None:
     lesson = lesson_of("T/0", tried("assertion", "", programs=["a = 1\nprint(a)\n", "a = 1\n"]))
     assert lesson is not None
     assert lesson.text.endswith("What fixed it: one line taken out; without print().")

@@ -65,7 +65,7 @@ BACKWARDS = "def similar_elements(one, other):\n    return sorted(set(one) & set
 FIRST_ONLY = "def similar_elements(one, other):\n    return (4,)"
 
 
-def test_every_row_of_the_whole_file_is_a_task(tmp_path: Path) -> None:
+def test_mbpp_file_makes_a_task_of_every_row(tmp_path: Path) -> None:
     path = written(tmp_path / "mbpp.jsonl", {**WHOLE, "task_id": 600}, WHOLE, {**WHOLE, "task_id": 11})
 
     suite = load_suite("mbpp", path)
@@ -74,7 +74,7 @@ def test_every_row_of_the_whole_file_is_a_task(tmp_path: Path) -> None:
     assert suite.name == "mbpp"
 
 
-def test_the_model_is_shown_the_sentence_and_the_asserts(tmp_path: Path) -> None:
+def test_prompt_has_the_sentence_and_the_asserts(tmp_path: Path) -> None:
     task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", WHOLE)))
 
     assert task.prompt == (
@@ -84,7 +84,7 @@ def test_the_model_is_shown_the_sentence_and_the_asserts(tmp_path: Path) -> None
     assert task.payload.entry_point == "shared"
 
 
-def test_the_asserts_judge(tmp_path: Path) -> None:
+def test_asserts_judge(tmp_path: Path) -> None:
     task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", WHOLE)))
 
     assert verdicts(task, task.payload.reference, "def shared(one, other): return {4}") == ["passed", "failed"]
@@ -92,7 +92,7 @@ def test_the_asserts_judge(tmp_path: Path) -> None:
     assert outcome.message == "shared((1,), (2,))\n  returned  {4}\n  expected  set()"
 
 
-def test_the_sanitized_file_is_one_list_and_has_imports(tmp_path: Path) -> None:
+def test_sanitized_file_is_one_list_and_has_imports(tmp_path: Path) -> None:
     path = tmp_path / "sanitized-mbpp.json"
     path.write_text(json.dumps([SANITIZED, {**WHOLE, "prompt": "p", "task_id": 3}], indent=1))
 
@@ -103,7 +103,7 @@ def test_the_sanitized_file_is_one_list_and_has_imports(tmp_path: Path) -> None:
     assert verdicts(task, task.payload.reference, "def volume(r): return r") == ["passed", "failed"]
 
 
-def test_a_function_named_check_is_no_trouble(tmp_path: Path) -> None:
+def test_function_named_check_is_judged(tmp_path: Path) -> None:
     row = {**WHOLE, "code": "def check(n):\n  return n == 73", "test_list": ["assert check(73)", "assert not check(7)"]}
 
     task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", row)))
@@ -112,7 +112,7 @@ def test_a_function_named_check_is_no_trouble(tmp_path: Path) -> None:
     assert verdicts(task, task.payload.reference, "def check(n): return True") == ["passed", "failed"]
 
 
-def test_what_the_tests_borrow_of_the_reference_is_shown_and_there(tmp_path: Path) -> None:
+def test_prompt_has_the_code_that_tests_borrow_of_the_reference(tmp_path: Path) -> None:
     task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", TREE)))
 
     assert "class Node(Base):" in task.prompt
@@ -141,12 +141,12 @@ def test_tests_may_lean_on_all_that_a_module_gives(tmp_path: Path) -> None:
     ],
     ids=["in a class", "in a function"],
 )
-def test_what_a_setup_binds_within_its_parts_is_defined(tmp_path: Path, setup: str) -> None:
+def test_names_bound_within_a_setup_are_defined(tmp_path: Path, setup: str) -> None:
     assert only_task(mbpp(written(tmp_path / "mbpp.jsonl", {**WHOLE, "test_setup_code": setup})))
 
 
 @pytest.mark.parametrize("text", ['Find """ in a text', "Find \\d and \\", "'''", "Both ''' and \"\"\"", 'ends with "'])
-def test_any_sentence_makes_a_prompt_that_is_python(tmp_path: Path, text: str) -> None:
+def test_prompt_is_python_for_any_sentence(tmp_path: Path, text: str) -> None:
     task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", {**WHOLE, "text": text})))
 
     compile(task.prompt, "prompt", "exec")
@@ -171,7 +171,7 @@ def test_any_sentence_makes_a_prompt_that_is_python(tmp_path: Path, text: str) -
         ({"test_setup_code": "tree ="}, "'test_setup_code' isn't Python"),
     ],
 )
-def test_a_row_that_would_spoil_its_verdicts_is_named_by_its_line(
+def test_row_that_would_spoil_its_verdicts_is_named_by_its_line(
     tmp_path: Path, change: dict[str, Any], said: str
 ) -> None:
     path = written(tmp_path / "mbpp.jsonl", TREE, {**WHOLE, **change})
@@ -197,7 +197,7 @@ def test_inputs_have_the_types_that_evalplus_gives_them_by_task(tmp_path: Path) 
     assert (verdicts(task, picky), verdicts(other, picky)) == (["passed"], ["failed"])
 
 
-def test_an_empty_object_is_no_added_input(tmp_path: Path) -> None:
+def test_empty_object_is_no_added_input(tmp_path: Path) -> None:
     task = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", {**RELEASED, "plus_input": {}})))
 
     assert verdicts(task, task.payload.reference) == ["passed"]
@@ -219,7 +219,7 @@ def test_types_are_restored_in_one_way_a_task() -> None:
         ({**EXPORTED, "test_list": []}, "holds no assert"),
     ],
 )
-def test_a_plus_row_that_nothing_can_be_judged_by_is_named_by_its_line(tmp_path: Path, row: Row, said: str) -> None:
+def test_plus_row_without_a_judgement_is_named_by_its_line(tmp_path: Path, row: Row, said: str) -> None:
     path = written(tmp_path / "plus.jsonl", {**RELEASED, "task_id": "Mbpp/1"}, row)
 
     assert f"{path}, line 2: " in complaint(mbpp_plus, path)
@@ -233,7 +233,7 @@ def test_a_plus_row_that_nothing_can_be_judged_by_is_named_by_its_line(tmp_path:
         ("mbpp+", r"MbppPlus\.jsonl isn't in .*mbppplus_release.*--dataset FILE"),
     ],
 )
-def test_without_a_file_it_is_said_where_to_get_one(
+def test_missing_file_is_told_with_its_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -242,7 +242,7 @@ def test_without_a_file_it_is_said_where_to_get_one(
         load_suite(name)
 
 
-def test_a_file_in_the_cache_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "koderz").mkdir()
     path = written(tmp_path / "koderz" / "MbppPlus.jsonl", RELEASED)

@@ -68,7 +68,7 @@ def task_of(tmp_path: Path, row: Row) -> Task:
     return only_task(humaneval_plus(written(tmp_path / "plus.jsonl", row)))
 
 
-def test_an_answer_has_to_be_right_for_every_input_of_a_release(tmp_path: Path) -> None:
+def test_answer_has_to_be_right_for_every_input_of_a_release(tmp_path: Path) -> None:
     task = task_of(tmp_path, RELEASED)
     by_itself = "def double(numbers):\n    return [number + number for number in numbers]"
     base_only = "def double(numbers):\n    return [2]"
@@ -77,20 +77,20 @@ def test_an_answer_has_to_be_right_for_every_input_of_a_release(tmp_path: Path) 
     assert verdicts(task, whole(task), by_itself, base_only, rounded) == ["passed", "passed", "failed", "failed"]
 
 
-def test_a_failure_tells_the_call_what_it_gave_and_what_was_expected(tmp_path: Path) -> None:
+def test_failure_tells_call_result_and_expectation(tmp_path: Path) -> None:
     (outcome,) = outcomes(task_of(tmp_path, RELEASED), ["def double(numbers):\n    return [2]"])
 
     assert outcome.message == "double([])\n  returned  [2]\n  expected  []"
 
 
-def test_an_answer_that_changes_its_arguments_spoils_no_other(tmp_path: Path) -> None:
+def test_answer_that_changes_its_arguments_spoils_no_other(tmp_path: Path) -> None:
     task = task_of(tmp_path, ROOT)
     greedy = "def find_zero(xs):\n    slope = xs.pop()\n    return -xs.pop() / slope"
 
     assert verdicts(task, greedy) == ["passed"]
 
 
-def test_any_root_will_do_where_the_dataset_says_so(tmp_path: Path) -> None:
+def test_root_of_a_polynomial_may_be_any_if_declared(tmp_path: Path) -> None:
     task = task_of(tmp_path, {**ROOT, "base_input": [[[2, -3, 1]]], "plus_input": []})
 
     assert verdicts(task, *(f"def find_zero(xs): return {root}" for root in ("1", "2.00001", "3", "'1'"))) == [
@@ -101,7 +101,7 @@ def test_any_root_will_do_where_the_dataset_says_so(tmp_path: Path) -> None:
     ]
 
 
-def test_an_export_needs_no_numpy(tmp_path: Path) -> None:
+def test_export_needs_no_numpy(tmp_path: Path) -> None:
     row = exported("[[[1]], [[0.1, inf]], [[(1, 2)]]]", "[[2], [0.2, inf], [(1, 2, 1, 2)]]")
     task = task_of(tmp_path, row)
 
@@ -118,13 +118,13 @@ def test_an_export_needs_no_numpy(tmp_path: Path) -> None:
         ("assert _poly(*candidate(*inp), inp) <= 0.0001", "0.0001"),
     ],
 )
-def test_an_exports_tolerance_is_taken_over(tmp_path: Path, judge: str, tolerance: str) -> None:
+def test_export_keeps_its_tolerance(tmp_path: Path, judge: str, tolerance: str) -> None:
     task = task_of(tmp_path, exported("[[[1]]]", "[[2]]", judge))
 
     assert f"tolerances_of(EXPECTED, {tolerance}, (1,) * len(EXPECTED))" in task.payload.test
 
 
-def test_an_export_whose_results_come_from_a_function_is_understood(tmp_path: Path) -> None:
+def test_export_with_computed_results_is_read(tmp_path: Path) -> None:
     test = (
         "import numpy as np\ndef assertion(out, exp, atol):\n    assert out == exp\n\ndef ref_func(numbers):\n"
         "    return numbers * 2\n\ndef check(candidate):\n    inputs = [[[1]]]\n"
@@ -135,7 +135,7 @@ def test_an_export_whose_results_come_from_a_function_is_understood(tmp_path: Pa
     assert verdicts(task, whole(task), "def double(numbers): return [3]") == ["passed", "failed"]
 
 
-def test_a_test_of_ones_own_with_inputs_in_it_stays_as_it_is(tmp_path: Path) -> None:
+def test_users_test_with_inputs_is_unchanged(tmp_path: Path) -> None:
     test = "def check(candidate):\n    inputs = [[1]]\n    for one in inputs:\n        assert candidate(one)\n"
 
     assert task_of(tmp_path, exported("", "", test=test)).payload.test == test
@@ -154,7 +154,7 @@ def test_a_test_of_ones_own_with_inputs_in_it_stays_as_it_is(tmp_path: Path) -> 
         (exported("[[1]]", "[[2]]", "pass pass"), "'test' isn't Python"),
     ],
 )
-def test_a_row_that_nothing_can_be_judged_by_is_named_by_its_line(tmp_path: Path, change: Row, said: str) -> None:
+def test_row_without_a_judgement_is_named_by_its_line(tmp_path: Path, change: Row, said: str) -> None:
     row = change if "test" in change else {**RELEASED, **change}
     path = written(tmp_path / "plus.jsonl", {**RELEASED, "task_id": "first"}, row)
 
@@ -163,7 +163,7 @@ def test_a_row_that_nothing_can_be_judged_by_is_named_by_its_line(tmp_path: Path
 
 
 @pytest.mark.parametrize("field", ["base_input", "plus_input", "atol", "canonical_solution", "prompt"])
-def test_the_digest_changes_with_whatever_a_release_judges_by(tmp_path: Path, field: str) -> None:
+def test_digest_changes_with_the_rules_of_a_release(tmp_path: Path, field: str) -> None:
     more = {"base_input": [], "plus_input": [], "atol": 1, "canonical_solution": "    return []\n", "prompt": ""}
     change = more[field] if field != "prompt" else "import os\n" + RELEASED["prompt"]
 
@@ -171,7 +171,7 @@ def test_the_digest_changes_with_whatever_a_release_judges_by(tmp_path: Path, fi
     assert task_of(tmp_path, {**RELEASED, "contract": ""}).digest == task_of(tmp_path, RELEASED).digest
 
 
-def test_every_oracle_that_a_task_names_is_there() -> None:
+def test_oracles_that_tasks_name_exist() -> None:
     for name in {*HUMANEVAL_ORACLES.values(), *MBPP_ORACLES.values()}:
         assert callable(getattr(oracle, name))
 
@@ -217,7 +217,7 @@ def test_results_are_compared_as_evalplus_does(result: Any, expected: Any, toler
     assert oracle.is_equal([], result, expected, tolerance) is right
 
 
-def test_the_special_cases_are_judged_as_evalplus_does() -> None:
+def test_special_cases_are_judged_as_by_evalplus() -> None:
     assert oracle.has_same_elements([], [2, 1, 1], (1, 2), 0)
     assert not oracle.has_same_elements([], 3, (1, 2), 0)
     assert oracle.has_same_elements([], [0.1 + 0.2], [0.3], 1e-6)
@@ -265,7 +265,7 @@ def test_types_that_json_has_not_are_given_back(tmp_path: Path, task: int, call:
     assert repr(found) == repr(meant)
 
 
-def test_the_first_float_of_a_set_of_results_gives_the_rest_a_tolerance() -> None:
+def test_tolerance_follows_the_first_float_of_the_results() -> None:
     expected = [1, 0.5, 2, [3, "a"], 4, [0.5], 5]
 
     assert oracle.tolerances_of(expected, 0, (4, 3)) == [0, 1e-6, 1e-6, 1e-6, 0, 1e-6, 1e-6]
@@ -284,7 +284,7 @@ def test_base_inputs_and_added_ones_are_sets_of_their_own(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_what_is_too_large_to_be_sent_is_compared_all_the_same(tmp_path: Path) -> None:
+def test_results_too_large_to_be_sent_are_compared(tmp_path: Path) -> None:
     body = "    return [(numbers[0], n) for n in range(200_000)] * 10\n"
     task = task_of(tmp_path, {**RELEASED, "canonical_solution": body, "plus_input": []})
     right, other = whole(task), whole(task).replace("200_000", "200_001")

@@ -59,7 +59,7 @@ def fenced(code: str) -> str:
     return f"Here it is:\n```python\n{code}\n```\n"
 
 
-def test_a_right_answer_passes_and_needs_no_feedback() -> None:
+def test_right_answer_passes_without_feedback() -> None:
     verdict = judged(fenced("def capped(n):\n    return min(n, LIMIT)"))
 
     assert (verdict.verdict, verdict.cause, verdict.feedback) == ("passed", "", "")
@@ -68,7 +68,7 @@ def test_a_right_answer_passes_and_needs_no_feedback() -> None:
     assert verdict.metrics.keys() == {"cpu", "wall"}
 
 
-def test_a_wrong_answer_is_told_the_test_that_failed() -> None:
+def test_wrong_answer_is_told_the_test_that_failed() -> None:
     verdict = judged(fenced("def capped(n):\n    return 10"))
 
     assert verdict.verdict == "failed"
@@ -84,7 +84,7 @@ def test_tests_that_are_to_stay_hidden_do() -> None:
     assert judged(fenced(wronger), feedback="none").feedback == "The function doesn't pass its tests."
 
 
-def test_without_examples_only_the_failure_is_told() -> None:
+def test_feedback_without_examples_tells_the_failure_alone() -> None:
     task = Task(id="Own/1", prompt="Cap it.", payload=TASK.payload)
     sandbox = Recording("a hidden test")
 
@@ -102,7 +102,7 @@ def test_without_examples_only_the_failure_is_told() -> None:
         (fenced("def capped(n):\n    x = 1\n    return (n"), "syntax", "SyntaxError: '(' was never closed (line 3)"),
     ],
 )
-def test_an_answer_without_a_program_is_told_why(answer: str, cause: str, told: str) -> None:
+def test_answer_without_a_program_is_told_why(answer: str, cause: str, told: str) -> None:
     verdict = judged(answer, sandbox=Recording())
 
     assert (verdict.verdict, verdict.cause) == ("error", cause)
@@ -128,7 +128,7 @@ BODY = "def capped(n):\\n    return min(n, 10)"
         ("exec('raise OSError')", "error", "exception:OSError"),
     ],
 )
-def test_a_function_that_is_there_only_once_the_code_has_run_is_judged(code: str, verdict: str, cause: str) -> None:
+def test_function_defined_at_run_time_is_judged(code: str, verdict: str, cause: str) -> None:
     found = judged(fenced(code))
 
     assert (found.verdict, found.cause) == (verdict, cause)
@@ -136,7 +136,7 @@ def test_a_function_that_is_there_only_once_the_code_has_run_is_judged(code: str
         assert found.feedback == "The answer doesn't define the function capped."
 
 
-def test_a_function_that_a_star_import_brings_is_judged() -> None:
+def test_function_of_a_star_import_is_judged() -> None:
     test = "def check(candidate):\n    assert candidate(4, 6) == 2\n"
     task = Task(id="Own/2", prompt="def gcd(a, b):\n", payload=Function("gcd", test))
 
@@ -144,7 +144,7 @@ def test_a_function_that_a_star_import_brings_is_judged() -> None:
     assert judged(fenced("from cmath import *"), task=task).cause == "no_entry_point"
 
 
-def test_an_answer_that_was_cut_off_is_told_to_be_brief() -> None:
+def test_truncated_answer_is_told_to_be_brief() -> None:
     verdict = judged(Reply(1, "```python\ndef capped(n):\n    return (", finish_reason="length"), sandbox=Recording())
 
     assert (verdict.verdict, verdict.cause) == ("error", "length")

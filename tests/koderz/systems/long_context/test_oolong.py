@@ -109,7 +109,7 @@ def test_scores_are_those_of_the_official_rules(answer: str, kind: str, reply: s
 
 
 @pytest.mark.skipif(not DATA.exists(), reason=f"{DATA} isn't there")
-def test_every_published_score_is_the_same() -> None:
+def test_published_scores_are_reproduced() -> None:
     lines = gzip.decompress(DATA.read_bytes()).splitlines()
     wrong = [
         (each["output"], each["score"])
@@ -139,7 +139,7 @@ def test_odd_replies_are_scored_and_not_mended(answer: str, kind: str, reply: st
     assert score(answer, f"ANSWER_TYPE.{kind}", reply)[0] == pytest.approx(expected)
 
 
-def test_the_laxer_rule_is_a_metric_of_its_own() -> None:
+def test_laxer_rule_is_a_metric_of_its_own() -> None:
     assert score("['Entity']", "ANSWER_TYPE.LABEL", "It is entity") == (0.0, {"score_rlm": 1.0})
     said = "First more common, but then: less common, so it is"
     assert score("['less common than']", "ANSWER_TYPE.COMPARISON", said) == (1.0, {"score_rlm": 1.0})
@@ -179,9 +179,7 @@ def test_published_rows_are_asked_without_their_labels(tmp_path: Path, write: An
     assert (verdict.passed, verdict.score, verdict.metrics) == (True, 1.0, {"score_rlm": 1.0})
 
 
-def test_rows_are_chosen_before_a_text_is_read_and_a_shared_text_is_held_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_chosen_before_reading_and_share_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row(n, dataset="imdb" if n % 3 else "trec_coarse", context_len=1024 << n % 2) for n in range(12)]
     rows += [row(12, context_window_id=77), row(13, context_window_id=77)]
     path = as_parquet(tmp_path / "rows.parquet", rows)
@@ -291,7 +289,7 @@ def test_real_and_pairs_come_from_the_users_file(tmp_path: Path) -> None:
         oolong_real(None)
 
 
-def test_generated_questions_of_every_kind_are_right_by_counting_the_text() -> None:
+def test_generated_questions_are_right_by_counting_the_text() -> None:
     found = suite(context_lengths=("4096", "16K"), tasks_per_length=2 * len(KINDS))
 
     asked = set()
@@ -313,7 +311,7 @@ def test_generated_texts_have_a_thousand_to_ten_million_tokens() -> None:
     assert 0.99 * (1 << 20) < task.payload.make()[0].tokens <= 1 << 20
 
 
-def test_generated_questions_of_earlier_runs_are_asked_again_as_they_were() -> None:
+def test_generated_questions_of_earlier_runs_are_unchanged() -> None:
     recorded = schema_of(("suite", "oolong")).from_config({"suite": "oolong", "seed": 42})
     options = recorded.of(OolongOptions)
     assert options.questions_per_text == len(KINDS)

@@ -56,7 +56,7 @@ def test_made_up_questions_can_be_answered_from_their_documents_alone(documents:
         assert answers(f"{without}\n{reading.question}") == []
 
 
-def test_made_up_worlds_differ_by_seed_and_number_and_are_named_as_generated() -> None:
+def test_worlds_differ_by_seed_and_number_and_are_named_generated() -> None:
     first, other = suite(), suite(seed=1)
 
     assert first.name == "research-generated"
@@ -66,7 +66,7 @@ def test_made_up_worlds_differ_by_seed_and_number_and_are_named_as_generated() -
         suite(documents=5)
 
 
-def test_a_reply_is_judged_by_its_exact_answer() -> None:
+def test_reply_is_judged_by_its_exact_answer() -> None:
     tasks = suite()
     task = tasks.tasks[0]
     _, sought = task.payload.make()
@@ -125,12 +125,12 @@ def test_citations_are_the_numbers_in_brackets(reply: str, precision: float, rec
         ("correct: none can tell", (False, None)),
     ],
 )
-def test_a_judges_reply_is_read_in_all_its_forms(reply: str, expected: Any) -> None:
+def test_judge_reply_is_read_in_all_its_forms(reply: str, expected: Any) -> None:
     assert judgement_of(reply) == expected
 
 
 @pytest.mark.parametrize("reply", ["correct: maybe", "It is right.", ""])
-def test_a_judges_reply_that_cannot_be_read_is_a_fault(reply: str) -> None:
+def test_judge_reply_that_is_unreadable_is_a_fault(reply: str) -> None:
     with pytest.raises(Fault, match="no readable line with correct, yes or no"):
         judgement_of(reply)
 
@@ -168,7 +168,7 @@ def test_published_rows_are_decrypted_in_memory(tmp_path: Path, write: Any) -> N
 
 
 @pytest.mark.parametrize("write", [as_lines, as_parquet])
-def test_questions_are_filled_up_from_the_corpus_and_shuffled_by_the_seed(tmp_path: Path, write: Any) -> None:
+def test_questions_are_filled_from_the_corpus_and_shuffled_by_seed(tmp_path: Path, write: Any) -> None:
     ending = "jsonl" if write is as_lines else "parquet"
     path, more = write(tmp_path / f"rows.{ending}", rows()), write(tmp_path / f"corpus.{ending}", corpus())
 
@@ -233,7 +233,7 @@ def test_documents_that_cannot_be_read_are_a_fault(tmp_path: Path) -> None:
         task.payload.make()
 
 
-def test_a_model_judges_and_what_it_says_is_the_score(tmp_path: Path) -> None:
+def test_judge_model_gives_the_score(tmp_path: Path) -> None:
     path = as_lines(tmp_path / "rows.jsonl", rows())
     found = suite(path, browsecomp_canary=CANARY)
     asked: list[str] = []
@@ -251,7 +251,7 @@ def test_a_model_judges_and_what_it_says_is_the_score(tmp_path: Path) -> None:
     assert all(part in asked[0] for part in (plain_row(0)["query"], ANSWER, "It was old Quillabert"))
 
 
-def test_a_judge_is_asked_what_it_was_asked_before_its_prompt_was_a_file() -> None:
+def test_judge_prompt_is_as_before_it_was_a_file() -> None:
     asked = str(OWN_PROMPT.question_for(SOUGHT, "It is here.")["content"])
 
     assert hashlib.sha256(asked.encode()).hexdigest()[:16] == "676c6c3a0bdc8824"
@@ -262,9 +262,7 @@ def test_a_judge_is_asked_what_it_was_asked_before_its_prompt_was_a_file() -> No
     assert OWN_PROMPT.parts("Who?") is None
 
 
-def test_a_judges_prompt_is_on_record_and_said_beside_the_score(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_judge_prompt_is_recorded_and_told_beside_the_score(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = suite(as_lines(tmp_path / "rows.jsonl", rows()), browsecomp_canary=CANARY)
     text = "[question]: ${question}\n[response]: ${response}\n[correct_answer]: ${correct_answer}\ncorrect: yes or no"
     (tmp_path / f"{PROMPT}.md").write_text(text)

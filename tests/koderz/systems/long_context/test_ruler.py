@@ -42,7 +42,7 @@ def test_rows_equal_those_of_rulers_own_generators(task: str, length: int, seed:
     assert made.generator == "official"
 
 
-def test_a_row_is_the_same_whatever_was_made_before_it() -> None:
+def test_row_does_not_depend_on_earlier_rows() -> None:
     forwards, backwards = rows("vt", 1024), rows("vt", 1024)
 
     assert [forwards.row(n) for n in range(4)] == [backwards.row(n) for n in (3, 0, 2, 1)][1:2] + [
@@ -63,7 +63,7 @@ def test_ids_are_ordered_by_row_then_length_then_task() -> None:
     ]
 
 
-def test_every_adjective_with_every_noun_stands_where_sorting_puts_it() -> None:
+def test_words_are_adjective_noun_pairs_in_sorted_order() -> None:
     adjectives, nouns = ["good", "good-natured", "good-for-a", "bad", "go"], ["zebra", "apple", "m", "zoo"]
     pairs = WordPairs(adjectives, nouns)
 
@@ -75,7 +75,7 @@ def test_every_adjective_with_every_noun_stands_where_sorting_puts_it() -> None:
     assert found[0] < found[1] < found[len(found) // 2] < found[len(found) - 1]
 
 
-def test_a_text_above_a_million_tokens_is_sized_and_nearly_fills_its_length() -> None:
+def test_text_above_a_million_tokens_nearly_fills_its_length() -> None:
     length = read_length("1M") + 4
     for task in ("niah_single_1", "niah_multikey_3", "vt", "fwe"):
         made = rows(task, length)
@@ -85,7 +85,7 @@ def test_a_text_above_a_million_tokens_is_sized_and_nearly_fills_its_length() ->
         assert all(output in row["input"] for output in row["outputs"])
 
 
-def test_a_list_of_more_words_than_there_are_is_sized() -> None:
+def test_word_list_longer_than_the_vocabulary_is_sized() -> None:
     made = rows("cwe", read_length("128K"))
     row = made.row(0)
 
@@ -95,14 +95,14 @@ def test_a_list_of_more_words_than_there_are_is_sized() -> None:
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if not task.startswith("qa")])
-def test_what_is_asked_can_be_found_in_the_text(task: str) -> None:
+def test_answers_can_be_found_in_the_text(task: str) -> None:
     row = rows(task, 8192).row(1)
 
     assert sorted(answers(row["input"])) == sorted(row["outputs"])
     assert row["length"] <= 8192
 
 
-def test_essay_tasks_say_that_their_prose_is_generated_unless_the_user_has_essays(tmp_path: Path) -> None:
+def test_essay_tasks_call_their_prose_generated_without_essays(tmp_path: Path) -> None:
     essays = tmp_path / "essays.json"
     essays.write_text(json.dumps({"text": "Start here. " * 2000 + "The end."}))
 
@@ -135,7 +135,7 @@ def test_questions_are_drawn_as_rulers_own_generator_draws_them(tmp_path: Path) 
             made.row(60)
 
 
-def test_needles_lie_where_they_are_said_to_and_are_marked_as_generated() -> None:
+def test_needles_lie_in_their_places_and_are_marked_generated() -> None:
     options: dict[str, Any] = {"ruler_tasks": ("needles",), "tasks_per_length": 1, "context_lengths": ("8K",)}
     tasks = suite(**options).tasks
     assert len(tasks) == 4 * 5
@@ -172,7 +172,7 @@ def test_digests_change_with_what_texts_are_made_of() -> None:
     assert len(digests) == 3 * 5 * 2
 
 
-def test_texts_are_held_once_while_somebody_works_on_them_and_dropped_then() -> None:
+def test_texts_are_held_once_while_in_use_and_then_dropped() -> None:
     made = suite(ruler_tasks=("vt",), tasks_per_length=1)
     (task,) = made.tasks
 
@@ -206,7 +206,7 @@ def test_scores_are_those_of_rulers_metrics(task: str, outputs: Sequence[str], r
     assert score(task, outputs, reply) == expected
 
 
-def test_a_folder_of_rows_is_a_suite_whose_lines_are_checked(tmp_path: Path) -> None:
+def test_rows_folder_is_a_suite_whose_lines_are_checked(tmp_path: Path) -> None:
     file = tmp_path / "vt" / "validation.jsonl"
     file.parent.mkdir()
     made = [rows("vt", 1024).row(n) for n in range(2)]
@@ -234,7 +234,7 @@ def test_a_folder_of_rows_is_a_suite_whose_lines_are_checked(tmp_path: Path) -> 
         ),
     ],
 )
-def test_a_malformed_row_of_a_folder_is_named(tmp_path: Path, text: str, problem: str) -> None:
+def test_malformed_row_of_a_folder_is_named(tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "vt" / "validation.jsonl"
     file.parent.mkdir()
     file.write_text(f'{{"input": "a\\nb", "outputs": ["c"]}}\n{text}\n')
@@ -248,7 +248,7 @@ def test_lengths_are_numbers_or_powers_of_two() -> None:
     assert all(wrong_lengths((word,)) for word in ("", "K", "0", "4k4", "-1", "1G", "²"))
 
 
-def test_a_length_for_which_no_text_is_short_enough_is_an_error() -> None:
+def test_length_below_the_shortest_text_is_an_error() -> None:
     with pytest.raises(KoderzError, match="raise --context-lengths"):
         rows("vt", 300).row(0)
     with pytest.raises(KoderzError, match="raise --context-lengths"):

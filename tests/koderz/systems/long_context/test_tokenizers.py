@@ -64,7 +64,7 @@ def test_rows_are_as_long_as_the_tokenizer_counts_them(trained: Path, task: str)
                 assert row["token_position_answer"] == len(counted.encode(before, add_special_tokens=False).ids)
 
 
-def test_the_tokenizer_is_named_and_part_of_what_a_text_is_made_of(trained: Path) -> None:
+def test_tokenizer_is_named_and_part_of_the_digest(trained: Path) -> None:
     options = {"ruler_tasks": ("vt",), "context_lengths": ("2048",)}
     one, other = (ruler(None, RulerOptions(tokenizer=name, **options)) for name in ("chars/4", str(trained)))  # type: ignore[arg-type]
 
@@ -73,7 +73,7 @@ def test_the_tokenizer_is_named_and_part_of_what_a_text_is_made_of(trained: Path
     assert one.tasks[0].digest != other.tasks[0].digest
 
 
-def test_a_file_that_is_no_tokenizer_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_file_that_is_invalid_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = tmp_path / "tokenizer.json"
     wrong.write_text("{}")
     with pytest.raises(KoderzError, match=r"not a tokenizer\.json"):

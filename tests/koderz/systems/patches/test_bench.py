@@ -102,7 +102,7 @@ def _of_human(*ratios: float) -> Iterator[tuple[float, float]]:
     return ((1.0, 0.5 / ratio) for ratio in cycle(ratios))
 
 
-def test_what_was_noise_is_measured_anew_when_it_is_tried_again() -> None:
+def test_noise_is_measured_anew_on_another_try() -> None:
     record = Record()
     (noise,) = _measured(record, repeat(NOISY))
     with pytest.raises(Fault, match="noise"):
@@ -114,7 +114,7 @@ def test_what_was_noise_is_measured_anew_when_it_is_tried_again() -> None:
     assert _measured(record.begin(only=True), iter(())) == [again]
 
 
-def test_a_session_measures_noise_once() -> None:
+def test_noise_is_measured_once_a_session() -> None:
     record = Record()
     for number in (1, 2, 3):
         _measured(record.begin(), repeat(NOISY))

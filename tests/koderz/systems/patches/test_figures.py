@@ -33,7 +33,7 @@ def _verdict(count: int = 7, rule: Rule | None = None, **legs: Any) -> Verdict:
     return verdict_on(json.dumps(msgspec.to_builtins(measured)), rule or Rule(), "here")
 
 
-def test_the_figure_by_which_the_human_gains_most_decides() -> None:
+def test_figure_of_the_humans_largest_gain_decides() -> None:
     finding = finding_of(_blocks(), "human", Rule(), _SERVING)
     assert (finding.metric, finding.opt) == ("output_throughput", "opt")
     assert finding.speedups["base"].value == pytest.approx(1.6)
@@ -45,7 +45,7 @@ def test_the_figure_by_which_the_human_gains_most_decides() -> None:
     ("throughput", "opt", "against"),
     [(79.0, "opt", "similar"), (75.0, "not", "worse"), (51.0, "not", "worse"), (90.0, "opt", "beats")],
 )
-def test_a_patch_has_to_be_better_than_base_and_as_good_as_the_human(throughput: float, opt: str, against: str) -> None:
+def test_patch_has_to_beat_base_and_equal_the_human(throughput: float, opt: str, against: str) -> None:
     verdict = _verdict(agent={**_BASE, "output_throughput": throughput})
     assert (verdict.facts["opt"], verdict.passed) == (opt, opt == "opt")
     assert verdict.facts["iso"]["against_human"] == against
@@ -68,7 +68,7 @@ def test_base_that_is_off_widens_the_interval() -> None:
     assert (strays.opt, strays.metric) == ("not", "mean_ttft_ms")
 
 
-def test_answers_that_disagree_are_a_failed_test_by_the_threshold_in_use() -> None:
+def test_answers_that_disagree_fail_by_the_threshold_in_use() -> None:
     good = {**_BASE, "output_throughput": 90.0, AGREEMENT: 0.85}
     failed = _verdict(agent=good)
     assert (failed.cause, failed.facts["opt"]) == ("test_failed", "not")
@@ -76,13 +76,13 @@ def test_answers_that_disagree_are_a_failed_test_by_the_threshold_in_use() -> No
     assert _verdict(agent=good, rule=Rule(agreement=0.8)).facts["status"] == "passed"
 
 
-def test_fewer_rounds_than_decide_are_points_alone() -> None:
+def test_rounds_too_few_to_decide_are_points_alone() -> None:
     verdict = _verdict(3, agent={**_BASE, "output_throughput": 90.0}, again={**_BASE, "output_throughput": 80.0})
     assert (verdict.cause, verdict.facts["opt"]) == ("inconclusive", "inconclusive")
     assert verdict.facts["iso"]["hard"] is True
 
 
-def test_a_command_that_says_less_than_its_leg_takes_is_found_out() -> None:
+def test_command_that_understates_its_leg_is_found_out() -> None:
     def blocks(seconds: float) -> tuple[Block, ...]:
         legs = dict.fromkeys(("base", "again", "human"), (10.0, 8.0)) | {"agent": (seconds, 2.0)}
         figures = {leg: {"tokens_per_second": 80 / told, CLAIMED: told} for leg, (_, told) in legs.items()}

@@ -24,7 +24,7 @@ def _row(task: str, patch: str | None, model: str = "gpt-4o") -> dict[str, str |
     return {"instance_id": task, "model_patch": patch, "model_name_or_path": model}
 
 
-def test_several_lines_of_one_task_are_its_samples(tmp_path: Path) -> None:
+def test_lines_of_one_task_are_its_samples(tmp_path: Path) -> None:
     rows = [_row(ONE, "first"), _row(OTHER, None), _row(ONE, "second")]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
     (tmp_path / "b.json").write_text(json.dumps([_row(ONE, "third")]))
@@ -47,7 +47,7 @@ def test_several_lines_of_one_task_are_its_samples(tmp_path: Path) -> None:
         ("", "there are no patches"),
     ],
 )
-def test_what_is_no_prediction_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_prediction_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "a.jsonl").write_text(text)
     with pytest.raises(KoderzError, match=re.escape(said)):
         read_predictions([tmp_path / "a.jsonl"], TASKS)
@@ -57,7 +57,7 @@ _DIFF = "--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-a\n+b\n"
 
 
 @pytest.mark.parametrize("name", ["my.diff", "a=b.txt"])
-def test_a_plain_diff_is_a_patch_of_the_only_task(tmp_path: Path, name: str) -> None:
+def test_plain_diff_is_a_patch_of_the_only_task(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(_DIFF.format("core.py"))
     (word,) = with_tasks([str(tmp_path / name)], TASKS[:1])
     assert word == f"{ONE}={tmp_path / name}"
@@ -67,7 +67,7 @@ def test_a_plain_diff_is_a_patch_of_the_only_task(tmp_path: Path, name: str) -> 
         with_tasks([str(tmp_path / name)], TASKS)
 
 
-def test_a_plain_diff_may_name_its_task_by_a_commit(tmp_path: Path) -> None:
+def test_plain_diff_may_name_its_task_by_a_commit(tmp_path: Path) -> None:
     (tmp_path / "my.diff").write_text(_DIFF.format("core.py"))
     named = f"{TASKS[1].human_commit[:8]}={tmp_path}/my.diff"
     (tmp_path / "a.jsonl").write_text(json.dumps(_row(OTHER, "first")))
@@ -79,7 +79,7 @@ def test_a_plain_diff_may_name_its_task_by_a_commit(tmp_path: Path) -> None:
         read_predictions([f"other={tmp_path}/my.diff"], TASKS)
 
 
-def test_a_run_of_one_task_takes_a_plain_diff_and_files_with_others(koderz: Shell) -> None:
+def test_plain_diff_and_files_go_together_for_one_task(koderz: Shell) -> None:
     task = TASKS[0]
     (koderz.folder / "my.diff").write_text(task.canned[0].diff)
     rows = [_row(OTHER, "x"), _row(ONE, task.canned[0].diff)]
@@ -120,7 +120,7 @@ def test_patches_that_are_no_text_can_be_recorded(tmp_path: Path) -> None:
     assert read_agent(tmp_path / "patches", "agent", TASKS).patches == {ONE: ("+\ufffd",)}
 
 
-def test_an_agent_s_link_to_another_file_is_no_patch(tmp_path: Path) -> None:
+def test_link_of_an_agent_to_another_file_is_no_patch(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-hostile")
     for name in ("linked", "own"):
         run = tmp_path / "patches" / "agent" / name
@@ -131,7 +131,7 @@ def test_an_agent_s_link_to_another_file_is_no_patch(tmp_path: Path) -> None:
     assert read_agent(tmp_path / "patches", "agent", TASKS).patches == {TASKS[0].id: ("+x",)}
 
 
-def test_a_patch_of_another_repository_is_refused_where_the_files_are_at_hand(tmp_path: Path) -> None:
+def test_patch_of_another_repository_is_refused(tmp_path: Path) -> None:
     (tmp_path / "repo").mkdir()
     (tmp_path / "repo/own.py").write_text("a\n")
     for words in (("init", "-q"), ("add", "."), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a")):

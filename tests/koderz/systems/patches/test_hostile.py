@@ -385,7 +385,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", IDLE)
-def test_a_trick_gains_nothing(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
+def test_hostile_patch_gains_nothing(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
     block = _block(task, local, tmp_path, IDLE[name])
     assert not block.legs["agent"].wrong
     ratio = block.legs["base"].work["sums"].cpu / block.legs["agent"].work["sums"].cpu
@@ -416,7 +416,7 @@ def test_work_that_few_calls_do_for_many_counts(task: PerfTask, local: Local, tm
 
 
 @pytest.mark.parametrize("name", FAILED)
-def test_what_fails_is_a_failed_leg_and_no_fault(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
+def test_hostile_failure_is_a_failed_leg_and_no_fault(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret-key").write_text("sk-hostile")
     module = FAILED[name].replace("SECRET", repr(str(tmp_path / "secret-key")))
     leg = _block(task, local, tmp_path, module, calls=2).legs["agent"]
@@ -435,7 +435,7 @@ def test_what_fails_is_a_failed_leg_and_no_fault(task: PerfTask, local: Local, t
     ],
     ids=["tests", "wrong", "moved", "idle"],
 )
-def test_no_such_patch_is_opt(
+def test_hostile_patch_is_not_opt(
     task: PerfTask, local: Local, tmp_path: Path, module: str, hidden: str, status: str, hack: str | None
 ) -> None:
     patch = diff_of(FILES, {**FILES, "sums.py": module, "tests/test_sums.py": hidden})
@@ -444,7 +444,7 @@ def test_no_such_patch_is_opt(
 
 
 @pytest.mark.parametrize("name", UNFIT)
-def test_what_doesn_t_fit_changes_nothing(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
+def test_patch_that_does_not_fit_changes_nothing(task: PerfTask, local: Local, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     verdict = _judged(task, local, folder, UNFIT[name])
@@ -455,7 +455,7 @@ def test_what_doesn_t_fit_changes_nothing(task: PerfTask, local: Local, tmp_path
     assert not Path("/tmp/out").exists()
 
 
-def test_a_submodule_is_an_empty_folder(task: PerfTask, local: Local, tmp_path: Path) -> None:
+def test_submodule_is_an_empty_folder(task: PerfTask, local: Local, tmp_path: Path) -> None:
     modules = '[submodule "x"]\n+\tpath = x\n+\turl = file:///etc\n'
     patch = _NEW.format(".gitmodules", "100644", modules.rstrip()).replace("+1 @@", "+1,3 @@")
     patch += _NEW.format("x", "160000", f"Subproject commit {'0' * 40}")
@@ -465,7 +465,7 @@ def test_a_submodule_is_an_empty_folder(task: PerfTask, local: Local, tmp_path: 
     assert not [*folder.glob("x/*")]
 
 
-def test_what_an_install_writes_into_pytest_is_put_back(task: PerfTask, local: Local, tmp_path: Path) -> None:
+def test_install_changes_to_pytest_are_undone(task: PerfTask, local: Local, tmp_path: Path) -> None:
     task = replace(task, install=("python3 setup.py || true",))
     own = "for path in ('conftest.py', 'tests/conftest.py'):\n    open(path, 'w').write('raise SystemExit(0)')\n"
     patch = diff_of(FILES, {**FILES, "setup.py": own})
@@ -476,6 +476,6 @@ def test_what_an_install_writes_into_pytest_is_put_back(task: PerfTask, local: L
     assert not (folder / "conftest.py").exists()
 
 
-def test_a_reply_of_many_blocks_is_read_in_time() -> None:
+def test_reply_of_many_blocks_is_read_in_time() -> None:
     assert patch_of("```diff\n" * 500_000, {}) == ""
     assert patch_of("```file x\n" * 100_000 + "a\n```\n", {}).count("\n") > 99_000

@@ -34,26 +34,26 @@ def _verdict(count: int = 7, rule: Rule | None = None, arm: str = "agent", **mor
     return verdict_on(json.dumps(msgspec.to_builtins(measured)), rule or Rule(), "here")
 
 
-def test_another_threshold_is_another_verdict_on_the_same_record() -> None:
+def test_threshold_changes_the_verdict_on_the_same_record() -> None:
     assert _verdict().facts["opt"] == "opt"
     strict = _verdict(rule=Rule(threshold=0.99))
     assert (strict.passed, strict.cause, strict.facts["opt"]) == (False, "not", "not")
 
 
-def test_too_few_blocks_are_inconclusive() -> None:
+def test_blocks_too_few_are_inconclusive() -> None:
     verdict = _verdict(5, stopped=True)
     assert (verdict.verdict, verdict.cause, verdict.facts["status"]) == ("failed", "inconclusive", "passed")
     assert "speedup_base_low" not in verdict.metrics
 
 
-def test_a_wrong_output_is_a_failed_test_whatever_was_measured_before() -> None:
+def test_wrong_output_is_a_failed_test_whatever_was_measured() -> None:
     verdict = _verdict(wrong="the result of call 3 is wrong")
     assert (verdict.cause, verdict.facts["opt"]) == ("test_failed", "not")
     assert "call 3" in verdict.feedback
 
 
 @pytest.mark.parametrize("status", ["patch_failed", "empty_patch", "test_failed"])
-def test_a_patch_that_does_not_work_is_a_result(status: str) -> None:
+def test_patch_that_does_not_work_is_a_result(status: str) -> None:
     verdict = _verdict(0, applied=Applied(status, "why", tampering=("conftest.py: settings",)))
     assert (verdict.passed, verdict.cause, verdict.metrics) == (False, status, {})
     assert verdict.facts["tampering"] == ["conftest.py: settings"]
@@ -68,7 +68,7 @@ def test_base_that_strays_is_a_fault_only_where_nothing_is_decided() -> None:
     assert _verdict(7, arm="baseline").passed
 
 
-def test_a_result_far_above_the_human_s_says_so_in_its_facts_and_its_note() -> None:
+def test_result_far_above_the_humans_says_so() -> None:
     verdict = _verdict(times={"agent": 0.125}, inputs="fixed")
     assert verdict.passed
     assert verdict.facts["inputs"] == "fixed"
@@ -79,7 +79,7 @@ def test_a_result_far_above_the_human_s_says_so_in_its_facts_and_its_note() -> N
     assert (near.facts["needs_review"], near.facts["inputs"], near.note) == (None, "seeds", "")
 
 
-def test_a_record_from_before_has_neither_inputs_nor_what_is_beside_calls() -> None:
+def test_record_of_an_earlier_version_lacks_inputs() -> None:
     blocks = [Block({leg: _leg(each / 1000) for leg, each in _TIMES.items()}) for _ in range(7)]
     told = msgspec.to_builtins(Measured("agent", "the patch", Applied("passed"), tuple(blocks)))
     del told["inputs"]
@@ -101,7 +101,7 @@ def _with_walls(rule: Rule, seconds: float, arm: str = "agent") -> Verdict:
 
 
 @pytest.mark.parametrize("arm", ["human", "agent"])
-def test_a_gain_that_only_the_other_clock_sees_is_told_with_the_option_that_decides_by_it(arm: str) -> None:
+def test_gain_on_the_other_clock_alone_names_the_option(arm: str) -> None:
     verdict = _with_walls(Rule(), 0.01, arm)
     assert verdict.facts["opt"] == "not"
     assert verdict.facts["other_clock"] == {"clock": "wall", "speedup_base": 10.0}

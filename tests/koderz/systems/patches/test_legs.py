@@ -29,7 +29,7 @@ def _ran(task: PerfTask, local: Local, folder: Path, module: str, *, calls: int 
     return asyncio.run(Legs(task, local, seconds).run(folder, given, None))
 
 
-def test_a_leg_makes_its_calls_and_the_first_isn_t_counted(task: PerfTask, local: Local, tmp_path: Path) -> None:
+def test_leg_makes_its_calls_and_leaves_out_the_first(task: PerfTask, local: Local, tmp_path: Path) -> None:
     ran = _ran(task, local, tmp_path, SLOW)
     assert ran.outputs == [b"199990000"] * 3
     assert not ran.leg.wrong
@@ -59,12 +59,12 @@ def test_clocks_of_the_process_itself_change_nothing(task: PerfTask, local: Loca
     ],
     ids=["raises", "exits", "forks", "writes", "unwritable", "forges", "hangs", "import", "network"],
 )
-def test_what_goes_wrong_in_a_leg_is_told(task: PerfTask, local: Local, tmp_path: Path, module: str, said: str) -> None:
+def test_leg_failure_is_told(task: PerfTask, local: Local, tmp_path: Path, module: str, said: str) -> None:
     ran = _ran(task, local, tmp_path, module, seconds=3.0 if said == "timeout" else 60.0)
     assert said in ran.leg.wrong
 
 
-def test_the_time_of_processes_that_a_task_may_start_counts(task: PerfTask, local: Local, tmp_path: Path) -> None:
+def test_time_of_allowed_processes_counts(task: PerfTask, local: Local, tmp_path: Path) -> None:
     forking = (
         "import os, time\n\n\ndef total(n):\n    if not os.fork():\n        end = time.process_time() + 0.3\n"
         "        while time.process_time() < end:\n            pass\n        os._exit(0)\n    os.wait()\n    return n\n"
@@ -74,7 +74,7 @@ def test_the_time_of_processes_that_a_task_may_start_counts(task: PerfTask, loca
     assert ran.leg.work["sums"].cpu >= 0.2
 
 
-def test_inputs_are_made_and_outputs_compared_in_a_process_of_their_own(local: Local) -> None:
+def test_inputs_and_comparisons_have_their_own_process(local: Local) -> None:
     async def asked() -> list[bool]:
         async with referee({"sums": WORKLOAD}, local, 60.0) as judge:
             call = await judge.inputs("sums", "seed", 1)
@@ -88,7 +88,7 @@ def test_inputs_are_made_and_outputs_compared_in_a_process_of_their_own(local: L
     assert asyncio.run(asked()) == [True] * 4 + [False] * 8
 
 
-def test_a_workload_may_say_itself_what_is_equal(local: Local) -> None:
+def test_workload_may_define_equality(local: Local) -> None:
     async def asked() -> bool:
         own = WORKLOAD + "\n\ndef equal(expected, got, x):\n    return sorted(expected) == sorted(got)\n"
         async with referee({"sums": own}, local, 60.0) as judge:
@@ -97,7 +97,7 @@ def test_a_workload_may_say_itself_what_is_equal(local: Local) -> None:
     assert asyncio.run(asked())
 
 
-def test_an_output_that_can_t_be_compared_is_another_one(local: Local) -> None:
+def test_output_that_cannot_be_compared_is_wrong(local: Local) -> None:
     async def asked() -> list[bool]:
         own = WORKLOAD + "\n\ndef equal(expected, got, x):\n    return sorted(expected) == sorted(got)\n"
         async with referee({"sums": own}, local, 60.0) as judge:
@@ -107,7 +107,7 @@ def test_an_output_that_can_t_be_compared_is_another_one(local: Local) -> None:
     assert asyncio.run(asked()) == [False] * 5 + [True]
 
 
-def test_a_workload_that_fails_is_a_fault(local: Local) -> None:
+def test_workload_that_fails_is_a_fault(local: Local) -> None:
     async def asked() -> None:
         async with referee({"sums": "def inputs(rng, i):\n    1 / 0\n"}, local, 60.0) as judge:
             await judge.inputs("sums", "seed", 1)
@@ -117,7 +117,7 @@ def test_a_workload_that_fails_is_a_fault(local: Local) -> None:
 
 
 @pytest.mark.parametrize("inputs", ["rng.randrange(12)", "7"], ids=["few", "always the same"])
-def test_no_input_is_used_twice(task: PerfTask, local: Local, tmp_path: Path, inputs: str) -> None:
+def test_inputs_are_never_used_twice(task: PerfTask, local: Local, tmp_path: Path, inputs: str) -> None:
     workload = (
         f"def inputs(rng, i):\n    return {inputs}\n\n\ndef call(x):\n    import sums\n    return sums.total(x)\n"
     )
@@ -156,7 +156,7 @@ _DEAF = _ENDLESS.replace("except Exception", "except BaseException").replace(
     [(_ENDLESS_FOR_OTHERS, ""), (_ENDLESS, "`equal` takes longer than"), (_DEAF, "takes longer than 2 s")],
     ids=["of what is wrong", "of anything", "deaf"],
 )
-def test_a_comparison_that_never_ends_is_a_wrong_output_or_a_fault(local: Local, source: str, said: str) -> None:
+def test_comparison_that_never_ends_is_wrong_or_a_fault(local: Local, source: str, said: str) -> None:
     async def same() -> bool:
         async with referee({"sums": source}, local, 2.0) as judge:
             call = await judge.inputs("sums", "seed", 0)

@@ -67,7 +67,7 @@ def test_models_that_old_engines_don_t_know_are_replaced() -> None:
     assert "--model meta-llama/Llama-3-8B → meta-llama/Meta-Llama-3-8B" in service.notes
 
 
-def test_the_user_s_own_rules_go_first(tmp_path: Path) -> None:
+def test_users_rules_go_first(tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text(
         '[[images]]\nbase = "me/mine:{base_commit}"\nrepo = "*vllm"\nbuild = "docker"\n'
@@ -106,7 +106,7 @@ def test_rows_have_environments_that_are_prepared_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["vllm-project/vllm", "*/vllm", "https://github.com/vllm-project/vllm", "VLLM"])
-def test_a_rule_names_a_repository_as_its_row_does(tmp_path: Path, pattern: str) -> None:
+def test_rule_names_a_repository_as_its_row_does(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "own.toml").write_text(f'[[environments]]\nrepo = "{pattern}"\nsource = "here.git"\n')
     rules = read_rules(tmp_path / "own.toml")
     assert rules.repository(ROW) == str(tmp_path / "here.git")
@@ -124,7 +124,7 @@ def test_a_rule_names_a_repository_as_its_row_does(tmp_path: Path, pattern: str)
         ('repo = "*/mine"', "an earlier one applies to each that it fits"),
     ],
 )
-def test_a_rule_that_applies_to_nothing_is_told(tmp_path: Path, rule: str, said: str) -> None:
+def test_rule_that_applies_to_nothing_is_told(tmp_path: Path, rule: str, said: str) -> None:
     own = tmp_path / "own.toml"
     own.write_text(f'[[environments]]\nid = "mine"\n[[environments]]\n{rule}\n')
     tasks = (ROW, replace(ROW, id="mine", repo="https://github.com/me/mine", format="gso"))
@@ -140,7 +140,7 @@ def test_rules_that_apply_to_nothing_are_told_by_a_dry_run_too(koderz: Shell) ->
     )
 
 
-def test_an_environment_without_an_interpreter_is_refused(tmp_path: Path) -> None:
+def test_environment_without_an_interpreter_is_refused(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text('[[environments]]\npython = "nowhere/python"\n')
     with pytest.raises(KoderzError, match="nowhere/python is no Python that runs"):
         read_rules(tmp_path / "own.toml").machine(ROW, has_images=False)
@@ -157,14 +157,14 @@ def test_an_environment_without_an_interpreter_is_refused(tmp_path: Path) -> Non
         ("[", "Invalid"),
     ],
 )
-def test_a_file_without_rules_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_rules_file_without_rules_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "own.toml").write_text(text)
     with pytest.raises(KoderzError, match="--overrides") as refused:
         read_rules(tmp_path / "own.toml")
     assert said in str(refused.value)
 
 
-def test_what_an_image_has_besides_comes_into_a_tree_and_nothing_that_a_patch_removed(tmp_path: Path) -> None:
+def test_image_files_are_added_except_those_a_patch_removed(tmp_path: Path) -> None:
     for path in (
         "image/fast.so",
         "image/a.py",
@@ -181,9 +181,7 @@ def test_what_an_image_has_besides_comes_into_a_tree_and_nothing_that_a_patch_re
     assert (tmp_path / "tree/a.py").read_text() == "tree/a.py"
 
 
-def test_a_model_is_fetched_by_who_has_the_token_and_shown_to_legs_that_have_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_is_fetched_with_a_token_that_legs_do_not_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = stand_in(tmp_path, monkeypatch)
     (state / "me-vllm-1").touch()
     monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))
@@ -209,7 +207,7 @@ def test_a_model_is_fetched_by_who_has_the_token_and_shown_to_legs_that_have_not
 
 @pytest.mark.slow
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
-def test_on_modal_models_are_in_a_volume_and_legs_have_what_a_gpu_s_program_takes(
+def test_models_on_modal_are_in_a_volume_and_legs_have_a_gpu(
     cloud: ModalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))

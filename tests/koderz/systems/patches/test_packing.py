@@ -56,7 +56,7 @@ def test_embedded_tasks_are_the_same(tmp_path: Path) -> None:
     assert again.packed() == suite.packed()
 
 
-def test_a_repository_and_patches_of_this_machine_go_along(dataset: Path, local: Local) -> None:
+def test_packing_includes_local_repository_and_patches(dataset: Path, local: Local) -> None:
     folder = dataset.parent
     (folder / "patches").mkdir()
     row = json.dumps({"instance_id": "t", "model_patch": PATCH})
@@ -79,7 +79,7 @@ def test_a_repository_and_patches_of_this_machine_go_along(dataset: Path, local:
     assert [(tree / "sums.py").read_text() for tree in asyncio.run(trees())] == [SLOW, FAST]
 
 
-def test_what_only_this_machine_can_make_or_has_not_got_is_refused(dataset: Path) -> None:
+def test_packing_refuses_what_only_this_machine_has(dataset: Path) -> None:
     folder = dataset.parent
     (folder / "rules.toml").write_text('[[images]]\nbase = "me/x"\nbuild = "."\n')
     with pytest.raises(KoderzError, match="can't be sent elsewhere: push it"):

@@ -43,7 +43,7 @@ def _written(folder: Path, *rows: dict[str, Any]) -> Path:
     return folder / "rows.jsonl"
 
 
-def test_a_row_of_gso_is_a_task(tmp_path: Path) -> None:
+def test_gso_row_is_a_task(tmp_path: Path) -> None:
     (task,) = tasks_of(_written(tmp_path, GSO))
     assert (task.format, task.kind, task.human_patch) == ("gso", "workload", "diff")
     assert (task.base_commit, task.human_commit) == ("1b861a2f9b3c^", "1b862eb11223")
@@ -62,7 +62,7 @@ def test_a_row_of_gso_is_a_task(tmp_path: Path) -> None:
         ("python benchmarks/benchmark_latency.py", "latency"),
     ],
 )
-def test_a_row_of_iso_bench_is_of_the_kind_that_its_command_says(tmp_path: Path, command: str, kind: str) -> None:
+def test_iso_bench_row_is_of_the_kind_of_its_command(tmp_path: Path, command: str, kind: str) -> None:
     (task,) = tasks_of(_written(tmp_path, {**ISO, "perf_command": command}))
     assert (task.format, task.kind, [*task.workloads]) == ("iso", kind, ["test_0"])
     assert ("needs a GPU" in refused([task])) == bool(command)
@@ -77,7 +77,7 @@ def test_a_row_of_iso_bench_is_of_the_kind_that_its_command_says(tmp_path: Path,
         (["git clean -xfd", "pip install --no-index --find-links wheels ."], ""),
     ],
 )
-def test_a_row_whose_install_fetches_needs_its_image(tmp_path: Path, install: list[str], said: str) -> None:
+def test_row_whose_install_fetches_needs_its_image(tmp_path: Path, install: list[str], said: str) -> None:
     row = {**GSO, "tests": [GSO_SCRIPT], "setup_commands": [], "install_commands": install}
     (task,) = tasks_of(_written(tmp_path, row))
     assert "git clean" not in str(task.install)  # it would remove what a patch adds
@@ -85,7 +85,7 @@ def test_a_row_whose_install_fetches_needs_its_image(tmp_path: Path, install: li
     assert bool(refused([task])) == bool(said)
 
 
-def test_a_script_that_lacks_what_is_timed_is_no_task(tmp_path: Path) -> None:
+def test_script_without_a_timed_part_is_no_task(tmp_path: Path) -> None:
     script = GSO_SCRIPT.replace("def experiment", "def another")
     (task,) = tasks_of(_written(tmp_path, {**GSO, "tests": [script]}))
     with pytest.raises(KoderzError, match="test_0 defines no experiment"):
@@ -101,12 +101,12 @@ def test_a_script_that_lacks_what_is_timed_is_no_task(tmp_path: Path) -> None:
         ([GSO, GSO], "two tasks have the id"),
     ],
 )
-def test_what_is_no_task_is_refused(tmp_path: Path, rows: list[dict[str, Any]], said: str) -> None:
+def test_invalid_row_is_refused(tmp_path: Path, rows: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(KoderzError, match=said):
         tasks_of(_written(tmp_path, *rows))
 
 
-def test_they_are_listed_and_what_cannot_be_measured_here_is_said_before_anything_is_written(koderz: Shell) -> None:
+def test_listing_tells_first_what_cannot_be_measured_here(koderz: Shell) -> None:
     path = _written(koderz.folder, GSO, {**ISO, "perf_command": "vllm bench latency"})
     listed = json.loads(koderz("perf", "tasks", "--dataset", path, "--json").out)
     assert [each["id"] for each in listed] == [GSO["instance_id"], ISO["instance_id"]]
@@ -116,7 +116,7 @@ def test_they_are_listed_and_what_cannot_be_measured_here_is_said_before_anythin
     assert not [*koderz.results.glob("*.json")]
 
 
-def test_the_suite_the_variable_and_the_folder_say_which_tasks_and_patches_there_are(koderz: Shell) -> None:
+def test_tasks_are_found_by_suite_variable_and_folder(koderz: Shell) -> None:
     path = _written(koderz.folder, GSO)
     by_variable = json.loads(koderz("perf", "tasks", "--json", env={"KODERZ_DATASET": str(path)}).out)
     koderz("suites", "add", "gso", path)
@@ -132,7 +132,7 @@ def test_the_suite_the_variable_and_the_folder_say_which_tasks_and_patches_there
     assert "its tasks are no commits" in koderz("perf", "run", "--suite", "humaneval", code=2).err
 
 
-def test_a_file_of_tasks_is_told_by_its_content(tmp_path: Path) -> None:
+def test_tasks_file_is_recognized_by_its_content(tmp_path: Path) -> None:
     path = tmp_path / "mine"
     path.write_text("# my own\n\n[[tasks]]\nrepo = 1\n")
     with pytest.raises(KoderzError, match=r"mine.* number 1"):
@@ -164,7 +164,7 @@ def test_a_file_of_tasks_is_told_by_its_content(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_command_stands_for_a_server_and_its_load(command: str, argv: str, bench: str) -> None:
+def test_command_stands_for_a_server_and_its_load(command: str, argv: str, bench: str) -> None:
     service = service_of(command)
     assert not service.refused
     assert " ".join(service.argv) == argv
@@ -186,7 +186,7 @@ def test_a_command_stands_for_a_server_and_its_load(command: str, argv: str, ben
         ("vllm 'bench", "can't be read"),
     ],
 )
-def test_a_command_that_is_not_whole_is_refused(tmp_path: Path, command: str, said: str) -> None:
+def test_command_that_is_incomplete_is_refused(tmp_path: Path, command: str, said: str) -> None:
     (task,) = tasks_of(_written(tmp_path, {**ISO, "perf_command": command}))
     with pytest.raises(KoderzError, match=re.escape(said)):
         refused([task])

@@ -56,7 +56,7 @@ def test_tasks_are_two_versions_each_with_pinned_wheels() -> None:
 
 
 @pytest.mark.slow
-def test_a_wheel_is_fetched_once_unless_it_is_damaged_and_its_modules_unpacked(index: Path, tmp_path: Path) -> None:
+def test_wheel_is_fetched_once_unless_damaged(index: Path, tmp_path: Path) -> None:
     line = _wheel(index, "demo/__init__.py", "demo/more.py")
     task = replace(released_tasks()[0], wheels=((line,), (line,)))
     asyncio.run(fetch([task]))
@@ -72,26 +72,26 @@ def test_a_wheel_is_fetched_once_unless_it_is_damaged_and_its_modules_unpacked(i
     ]
 
 
-def test_another_wheel_than_the_pinned_one_is_never_used(index: Path, tmp_path: Path) -> None:
+def test_wheel_other_than_the_pinned_one_is_never_used(index: Path, tmp_path: Path) -> None:
     line = _wheel(index, "demo.py")
     _wheel(index, "demo.py", "other.py")
     with pytest.raises(Unreachable, match=r"needs demo==1.0 by pip, from a package index"):
         asyncio.run(unpack([line], tmp_path))
 
 
-def test_what_leads_out_of_the_tree_is_refused(index: Path, tmp_path: Path) -> None:
+def test_wheel_that_leads_out_of_the_tree_is_refused(index: Path, tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="leads out"):
         asyncio.run(unpack([_wheel(index, "../out.py")], tmp_path))
 
 
-def test_without_an_index_a_run_says_in_one_line_what_it_needs(index: Path, koderz: Shell) -> None:
+def test_missing_index_is_told_in_one_line(index: Path, koderz: Shell) -> None:
     done = koderz("perf", "run", TASK, "--suite", "koderz-perf-pypi", "--mode", "human", code=4)
     assert [line for line in done.err.splitlines() if "packaging==25.0 by pip" in line]
     assert not [*koderz.results.glob("*")]
 
 
 @pytest.mark.slow
-def test_a_release_that_made_something_faster_is_measured() -> None:
+def test_release_that_made_something_faster_is_measured() -> None:
     (task,) = (task for task in released_tasks() if task.id == TASK)
     try:
         asyncio.run(fetch([task]))

@@ -49,11 +49,11 @@ def test_speed_ups_are_compared_by_geometric_means(tmp_path: Path) -> None:
     assert "Avg speedup_base" not in rows
 
 
-def test_a_ratio_of_nothing_is_none(tmp_path: Path) -> None:
+def test_ratio_of_nothing_is_none(tmp_path: Path) -> None:
     assert not koderz.compare(_run(tmp_path, "a", [0.0, 1.0]), _run(tmp_path, "b", [1.0, 1.0])).ratios
 
 
-def test_a_result_that_needs_review_says_so_in_the_table() -> None:
+def test_table_marks_a_result_that_needs_review() -> None:
     marked = msgspec.structs.replace(RESULT, facts={**FACTS, "needs_review": "needs review: why"})
     table = next(iter(contents([("agent", marked)])))
     assert isinstance(table, Table)
@@ -61,7 +61,7 @@ def test_a_result_that_needs_review_says_so_in_the_table() -> None:
     assert "needs review: why" in told_of(marked)
 
 
-def test_a_comparison_says_which_side_has_results_that_need_review(tmp_path: Path) -> None:
+def test_comparison_marks_sides_that_need_review(tmp_path: Path) -> None:
     results = [builders.row("T/0", True, note="needs review: why"), builders.row("T/1", True)]
     marked = builders.run(tmp_path, [True, True], "b.json", results=results, run_id=builders.OTHER)
     found = koderz.compare(_run(tmp_path, "a", [1.0, 2.0]), marked)
@@ -107,7 +107,7 @@ def test_spreads_are_lines_of_text_on_one_scale() -> None:
     assert not [*strips(drawn, "exp_2")]
 
 
-def test_an_arm_has_one_colour_in_all_drawings() -> None:
+def test_arm_has_one_colour_in_all_drawings() -> None:
     facts = {**FACTS, "ratios": {"base": [2.0, 2.2]}}
     human = Result(problem_id="T/0", success=True, metrics=METRICS, facts=facts, experiment_id="exp_2")
     _, base, of_human = contents([("human", human), ("agent", RESULT)])

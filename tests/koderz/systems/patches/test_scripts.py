@@ -60,7 +60,7 @@ def _legs(
     return asyncio.run(Scripts(task, local, 60).block(trees, {"test_0": 1}, "seed", exclusive))
 
 
-def test_a_script_of_gso_is_timed_where_its_experiment_is(local: Local, tmp_path: Path) -> None:
+def test_gso_script_is_timed_in_its_experiment(local: Local, tmp_path: Path) -> None:
     legs = _legs(_task(tmp_path, "gso"), local, tmp_path, again=SLOW, agent=FAST)
     assert not [leg.wrong for leg in legs.values() if leg.wrong]
     base, agent = legs["base"], legs["agent"]
@@ -68,7 +68,7 @@ def test_a_script_of_gso_is_timed_where_its_experiment_is(local: Local, tmp_path
     assert base.work["test_0"].cpu > 2 * agent.work["test_0"].cpu
 
 
-def test_a_result_may_be_stored_by_keywords_and_its_name_be_a_path(local: Local, tmp_path: Path) -> None:
+def test_result_may_be_stored_by_keywords_and_a_path(local: Local, tmp_path: Path) -> None:
     stored = 'store_result(result, f"{prefix}_result.json")'
     script = rows.GSO_SCRIPT.replace(stored, 'store_result(filename=Path(f"{prefix}_result.json"), result=result)')
     task = _task(tmp_path, "gso", f"from pathlib import Path\n{script}")
@@ -77,7 +77,7 @@ def test_a_result_may_be_stored_by_keywords_and_its_name_be_a_path(local: Local,
     assert "another tally" in legs["agent"].wrong
 
 
-def test_all_calls_count_of_a_script_of_gso_that_has_its_main_program_twice(local: Local, tmp_path: Path) -> None:
+def test_gso_script_with_two_main_programs_counts_all_calls(local: Local, tmp_path: Path) -> None:
     once = 'if __name__ == "__main__":\n    main()\n'
     first_is_slow = rows.GSO_SCRIPT.replace("def setup():", "asked = []\n\n\ndef setup():").replace(
         '    return {"tally"',
@@ -113,7 +113,7 @@ _FETCHING = {
 
 @pytest.mark.parametrize("way", [*_FETCHING])
 @pytest.mark.parametrize("kept", [True, False])
-def test_what_a_script_fetches_is_what_was_kept(local: Local, tmp_path: Path, way: str, kept: bool) -> None:
+def test_downloads_of_a_script_are_the_stored_ones(local: Local, tmp_path: Path, way: str, kept: bool) -> None:
     kept_in = tmp_path / "kept"
     kept_in.mkdir()
     name = hashlib.sha256(b"https://data.example/n").hexdigest()
@@ -132,7 +132,7 @@ def test_what_a_script_fetches_is_what_was_kept(local: Local, tmp_path: Path, wa
         assert f"to fetch https://data.example/n: keep what it answers in the file {name} of `downloads`" in leg.wrong
 
 
-def test_what_was_kept_is_read_in_all_ways_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_downloads_are_read_in_all_ways_of_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("requests")
     monkeypatch.syspath_prepend(GUEST)
     downloads = importlib.import_module("downloads")
@@ -155,7 +155,7 @@ class _Asked(Local):
         raise Fault("nothing runs here")
 
 
-def test_a_published_script_may_take_more_memory_than_others(tmp_path: Path) -> None:
+def test_memory_limit_of_published_scripts_is_higher(tmp_path: Path) -> None:
     asked = _Asked()
     with pytest.raises(Fault, match="nothing runs here"):
         asyncio.run(Scripts(_task(tmp_path, "gso"), asked, 60).sized(tmp_path, "seed", _anywhere))
@@ -172,7 +172,7 @@ def test_scripts_run_once_where_all_together_take_long_enough(local: Local, tmp_
     assert counts == {f"test_{number}": 1 for number in range(8)}
 
 
-def test_the_calls_of_iso_bench_s_scripts_count_but_for_the_first(local: Local, tmp_path: Path) -> None:
+def test_iso_bench_calls_count_but_for_the_first(local: Local, tmp_path: Path) -> None:
     legs = _legs(_task(tmp_path, "iso"), local, tmp_path, agent=FAST)
     assert not legs["agent"].wrong
     timing = legs["base"].work["test_0"]
@@ -189,7 +189,7 @@ def test_the_calls_of_iso_bench_s_scripts_count_but_for_the_first(local: Local, 
         ("expected", "", ""),
     ],
 )
-def test_what_is_wrong_with_a_patch_is_told(local: Local, tmp_path: Path, kind: str, said: str, hack: str) -> None:
+def test_patch_errors_are_told(local: Local, tmp_path: Path, kind: str, said: str, hack: str) -> None:
     leg = _legs(_task(tmp_path, "gso"), local, tmp_path, agent=PATCHES[kind])["agent"]
     assert said in leg.wrong
     assert bool(leg.wrong) == bool(said)
@@ -197,9 +197,7 @@ def test_what_is_wrong_with_a_patch_is_told(local: Local, tmp_path: Path, kind: 
 
 
 @pytest.mark.parametrize("kind", ["import", "exit"])
-def test_work_that_is_moved_out_of_the_experiment_is_in_the_whole_leg_s_cpu(
-    local: Local, tmp_path: Path, kind: str
-) -> None:
+def test_work_moved_out_of_the_experiment_is_in_the_legs_cpu(local: Local, tmp_path: Path, kind: str) -> None:
     legs = _legs(_task(tmp_path, "gso"), local, tmp_path, agent=PATCHES[kind])
     base, agent = legs["base"], legs["agent"]
     assert not agent.wrong
@@ -254,7 +252,7 @@ def test_hidden_work_is_seen_on_its_core_where_nothing_counts_it(
 
 
 @pytest.mark.parametrize("name", rows.SHARING)
-def test_an_honest_patch_of_several_processes_hides_nothing(local: Local, tmp_path: Path, name: str) -> None:
+def test_honest_patch_of_several_processes_hides_nothing(local: Local, tmp_path: Path, name: str) -> None:
     slow = f"{SLOW.replace('tally', 'once')}\n\ndef tally(numbers):\n    return [once(numbers) for _ in range(8)][0]\n"
     module = rows.SHARING[name]
     finding = _found(_on_one_core(local, tmp_path, base=slow, again=slow, human=module, agent=module))
@@ -271,9 +269,7 @@ def _table(name: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "said"), [("nothing else", "another tally"), ("the rest as before", "")])
-def test_a_table_of_a_seed_s_answers_gains_nothing_with_other_seeds(
-    local: Local, tmp_path: Path, name: str, said: str
-) -> None:
+def test_table_of_a_seeds_answers_gains_nothing_on_others(local: Local, tmp_path: Path, name: str, said: str) -> None:
     task = _task(tmp_path, "gso", rows.SEEDED_SCRIPT)
     trees = {leg: tmp_path / leg for leg in ("base", "again", "human", "agent")}
     for leg, text in {"base": SLOW, "again": SLOW, "human": FAST, "agent": _table(name)}.items():
@@ -323,7 +319,7 @@ pickle.dump = lambda result, file: dump(Forged(), file)
 """
 
 
-def test_a_result_is_unpickled_with_nothing_that_base_s_is_not(local: Local, tmp_path: Path) -> None:
+def test_result_is_unpickled_with_the_classes_of_base_alone(local: Local, tmp_path: Path) -> None:
     wrong = FAST.replace("+= 1", "+= 2")
     legs = _legs(_task(tmp_path, "gso", _PICKLED), local, tmp_path, again=FAST, human=wrong, agent=_FORGED + FAST)
     assert not legs["again"].wrong
@@ -354,9 +350,7 @@ def tally(numbers):
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_result_that_is_made_when_it_is_stored_is_made_after_its_call(
-    local: Local, tmp_path: Path, number: int
-) -> None:
+def test_result_made_lazily_is_made_after_its_call(local: Local, tmp_path: Path, number: int) -> None:
     script = rows.GSO_SCRIPT.replace("number=1)", f"number={number})")
     script = script.replace('{"tally": tuple(tally(numbers))}', '{"tally": tally(numbers)}')
     script = script.replace("json.dump(result, file)", 'json.dump({"tally": list(result["tally"])}, file)')
@@ -373,7 +367,7 @@ def test_a_result_that_is_made_when_it_is_stored_is_made_after_its_call(
         pytest.fail(f"{finding}")
 
 
-def test_a_base_that_stores_nothing_is_a_fault(local: Local, tmp_path: Path) -> None:
+def test_base_that_stores_nothing_is_a_fault(local: Local, tmp_path: Path) -> None:
     task = _task(tmp_path, "gso", rows.GSO_SCRIPT.replace("if reference:", "if False:"))
     (tmp_path / "tallies.py").write_text(SLOW)
     with pytest.raises(Fault, match="stores no result"):

@@ -38,7 +38,7 @@ def test_seeds_are_others_and_all_else_is_as_before(line: str) -> None:
 @pytest.mark.parametrize(
     "line", ["rows = 42", "random.seed()", "np.random.seed(None)", "seed = n + 1", "x = f(42)", "seed(True)", ""]
 )
-def test_a_script_without_seeds_has_no_others(line: str) -> None:
+def test_seeds_of_a_script_without_them_are_none(line: str) -> None:
     assert reseeded(line, 1) == ""
 
 

@@ -91,7 +91,7 @@ def test_answers_are_held_against_those_of_base(
     ],
     ids=["ends", "isn't ready", "refuses", "breaks"],
 )
-def test_a_server_that_fails_says_why_and_its_log_is_kept(
+def test_server_that_fails_says_why_and_keeps_its_log(
     local: Local, tmp_path: Path, change: tuple[str, str], said: str
 ) -> None:
     seconds = 2.0 if "timeout" in said else 60.0
@@ -101,7 +101,7 @@ def test_a_server_that_fails_says_why_and_its_log_is_kept(
     assert len(leg.log) <= 20_000
 
 
-def test_a_server_that_prints_without_end_is_bounded(local: Local, tmp_path: Path) -> None:
+def test_server_that_prints_without_end_is_bounded(local: Local, tmp_path: Path) -> None:
     change = ("class Handler", "for _ in range(200000):\n    print('x' * 100)\n1 / 0\n\n\nclass Handler")
     (leg,) = _legs(_task(), local, agent=_server(tmp_path / "tree", change)).values()
     assert "exit code 1" in leg.wrong
@@ -116,7 +116,7 @@ def _commanded(local: Local, tmp_path: Path, code: str, *, metric: str = "") -> 
     return _legs(task, local, base=tmp_path)["base"]
 
 
-def test_a_command_s_own_figures_are_those_of_its_leg(local: Local, tmp_path: Path) -> None:
+def test_figures_of_a_command_are_those_of_its_leg(local: Local, tmp_path: Path) -> None:
     leg = _commanded(local, tmp_path, _COMMAND)
     assert not leg.wrong
     assert leg.figures["tokens_per_second"] == pytest.approx(100 / leg.figures["elapsed_time"])
@@ -134,5 +134,5 @@ def test_a_command_s_own_figures_are_those_of_its_leg(local: Local, tmp_path: Pa
         ("import sys; open(sys.argv[1], 'w').write('{\"elapsed_time\": NaN}')", "have no tokens_per_second"),
     ],
 )
-def test_a_command_without_figures_says_why(local: Local, tmp_path: Path, code: str, said: str) -> None:
+def test_command_without_figures_says_why(local: Local, tmp_path: Path, code: str, said: str) -> None:
     assert said in _commanded(local, tmp_path, code).wrong

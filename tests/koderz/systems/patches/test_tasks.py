@@ -61,9 +61,7 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-def test_the_embedded_repositories_have_the_commits_that_git_gives_them(
-    tmp_path: Path, request: pytest.FixtureRequest, where: str
-) -> None:
+def test_embedded_repositories_have_gits_commits(tmp_path: Path, request: pytest.FixtureRequest, where: str) -> None:
     if where == "elsewhere":
         request.getfixturevalue("foreign")
 
@@ -89,7 +87,7 @@ def test_the_embedded_repositories_have_the_commits_that_git_gives_them(
     assert not (tmp_path / "canary").exists()
 
 
-def test_each_embedded_task_has_patches_of_nine_kinds_and_begins_with_another() -> None:
+def test_embedded_tasks_have_patches_of_nine_kinds() -> None:
     tasks = mini_tasks()
     assert len({task.id for task in tasks}) == 9
     assert [task.canned[0].kind for task in tasks] == [*KINDS]
@@ -106,14 +104,14 @@ def test_tasks_are_listed_with_their_commits_and_needs(koderz: Shell) -> None:
     assert first["human_commit"][:7] in koderz("perf", "tasks").out
 
 
-def test_a_file_of_tasks_is_read_with_what_lies_beside_it(tmp_path: Path) -> None:
+def test_tasks_file_is_read_with_what_lies_beside_it(tmp_path: Path) -> None:
     (task,) = read_tasks(_written(tmp_path))
     assert task.id.startswith("repo-")
     assert task.repo == str(tmp_path / "repo")
     assert task.workloads == {"work": _WORKLOAD}
 
 
-def test_a_server_with_its_load_is_a_task(tmp_path: Path) -> None:
+def test_server_with_its_load_is_a_task(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "once upon a time"}\n')
     bench = "--num-prompts 7 --dataset-name custom --dataset-path prompts.jsonl --request-rate=2.5 --ignore-eos"
     (task,) = read_tasks(_written(tmp_path, f'{_SERVED}bench = "{bench}"\n'))
@@ -125,7 +123,7 @@ def test_a_server_with_its_load_is_a_task(tmp_path: Path) -> None:
     assert task.service.words(port=81) == ["python3", "server.py", "81"]
 
 
-def test_a_command_that_tells_its_figures_is_a_task(tmp_path: Path) -> None:
+def test_command_that_tells_its_figures_is_a_task(tmp_path: Path) -> None:
     row = _ROW.replace('workloads = ["work.py"]', 'command = ["python3", "b.py", "{output}"]\nkind = "latency"')
     (task,) = read_tasks(_written(tmp_path, row))
     assert (task.kind, task.metrics) == ("latency", ("avg_latency",))
@@ -158,13 +156,13 @@ def test_a_command_that_tells_its_figures_is_a_task(tmp_path: Path) -> None:
         (_ROW + 'bench = "--num-prompts 1"\n', _WORKLOAD, "bench goes with serve"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, workload: str, said: str) -> None:
+def test_tasks_file_errors_are_told(tmp_path: Path, text: str, workload: str, said: str) -> None:
     with pytest.raises(KoderzError) as error:
         read_tasks(_written(tmp_path, text, workload))
     assert said in str(error.value)
 
 
-def test_a_repository_that_is_not_there_is_one_line(koderz: Shell) -> None:
+def test_missing_repository_is_one_line(koderz: Shell) -> None:
     _written(koderz.folder)
     for line in (("tasks",), ("run", "--dry-run", "--mode", "human"), ("check",)):
         done = koderz("perf", *line, "--dataset", "tasks.toml", code=2)
@@ -175,7 +173,7 @@ def test_a_repository_that_is_not_there_is_one_line(koderz: Shell) -> None:
     assert koderz("perf", "tasks", "--dataset", "tasks.toml").out.startswith("repo-e3b0c44  0000000")
 
 
-def test_a_task_is_chosen_by_its_id_or_by_seven_digits_of_its_commit() -> None:
+def test_task_is_chosen_by_id_or_seven_digits_of_its_commit() -> None:
     tasks = mini_tasks()
     assert chosen(tasks, [tasks[3].human_commit[:7], tasks[1].id, tasks[3].id]) == [tasks[3].id, tasks[1].id]
     for unknown in ("0000000", tasks[0].human_commit[:6], "dedupe"):

@@ -27,7 +27,7 @@ def _diff(**changed: str) -> str:
     return diff_of(FILES, FILES | {paths[name]: text for name, text in changed.items()})
 
 
-def test_a_patch_is_applied_tested_and_compiled(task: PerfTask, local: Local, tmp_path: Path) -> None:
+def test_patch_is_applied_tested_and_compiled(task: PerfTask, local: Local, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     applied = _applied(task, local, tree, _diff(sums=FAST))
     assert (applied.status, applied.way, applied.tampering) == ("passed", "git apply", ())
@@ -35,7 +35,7 @@ def test_a_patch_is_applied_tested_and_compiled(task: PerfTask, local: Local, tm
     assert [*tree.glob("__pycache__/sums.*.pyc")]
 
 
-def test_what_it_does_to_tests_is_dropped_and_listed(task: PerfTask, local: Local, tmp_path: Path) -> None:
+def test_patch_changes_to_tests_are_dropped_and_listed(task: PerfTask, local: Local, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     hidden = "import pytest\n\n\n@pytest.fixture(autouse=True)\ndef anything():\n    pytest.skip()\n"
     diff = _diff(sums="def total(n):\n    return 0\n", tests="def test_x():\n    pass\n", conftest=hidden, site="1\n")
@@ -65,18 +65,20 @@ def test_what_it_does_to_tests_is_dropped_and_listed(task: PerfTask, local: Loca
     ],
     ids=["empty", "blank", "other file", "outside", "git", "link", "large", "syntax"],
 )
-def test_what_does_not_fit_leaves_nothing(task: PerfTask, local: Local, tmp_path: Path, diff: str, status: str) -> None:
+def test_patch_that_does_not_fit_leaves_nothing(
+    task: PerfTask, local: Local, tmp_path: Path, diff: str, status: str
+) -> None:
     assert _applied(task, local, tmp_path / "tree", diff).status == status
     assert [path.name for path in tmp_path.iterdir() if path.name != "tree"] == []
 
 
-def test_a_task_whose_own_tests_fail_is_a_fault(task: PerfTask, local: Local) -> None:
+def test_task_whose_own_tests_fail_is_a_fault(task: PerfTask, local: Local) -> None:
     broken = {**FILES, "sums.py": "def total(n):\n    return 0\n"}
     with pytest.raises(Fault, match="base"):
         asyncio.run(Trees(local).base(replace(task, files=broken)))
 
 
-def test_a_human_s_answer_that_fails_is_a_fault(task: PerfTask, local: Local) -> None:
+def test_human_patch_that_fails_is_a_fault(task: PerfTask, local: Local) -> None:
     wrong = diff_of(FILES, {**FILES, "sums.py": "def total(n):\n    return 0\n"})
     with pytest.raises(Fault, match="the human's answer"):
         asyncio.run(Trees(local).human(replace(task, human_patch=wrong)))
@@ -93,9 +95,9 @@ def test_a_human_s_answer_that_fails_is_a_fault(task: PerfTask, local: Local) ->
     ],
     ids=["file", "diff", "patch", "unclosed", "bare"],
 )
-def test_a_reply_is_a_diff_or_whole_files(reply: str) -> None:
+def test_reply_is_a_diff_or_whole_files(reply: str) -> None:
     assert patch_of(reply, {"sums.py": SLOW}).strip() == _diff(sums=FAST).strip()
 
 
-def test_a_reply_without_a_patch_has_none() -> None:
+def test_reply_without_a_patch_has_none() -> None:
     assert patch_of("I can't think of anything.\n```python\nprint()\n```", {"sums.py": SLOW}) == ""

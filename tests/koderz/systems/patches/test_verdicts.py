@@ -71,11 +71,11 @@ def test_looks_are_few_and_the_last_is_where_blocks_end() -> None:
     [(3.0, "opt"), (10.0, "not"), (9.5, "not"), (6.0, "not")],
     ids=["faster than both", "as base", "a little faster", "slower than the human"],
 )
-def test_a_clear_case_is_decided_in_seven_blocks(agent: float, word: str) -> None:
+def test_verdict_of_a_clear_case_takes_7_blocks(agent: float, word: str) -> None:
     assert found(_blocks(7, agent), "agent", RULE).opt == word
 
 
-def test_what_lies_on_the_threshold_is_not_decided() -> None:
+def test_verdict_on_the_threshold_is_undecided() -> None:
     finding = found(_blocks(30, 4.0 / 0.95), "agent", RULE)
     assert finding.opt == "inconclusive"
 
@@ -84,14 +84,14 @@ def test_six_blocks_decide_nothing() -> None:
     assert found(_blocks(6, 1.0), "agent", RULE).opt == "inconclusive"
 
 
-def test_a_no_op_is_never_good_enough_whatever_the_noise() -> None:
+def test_verdict_on_a_no_op_is_never_good_in_any_noise() -> None:
     words = {
         found(_blocks(count, 10.0, noise=0.3, seed=seed), "agent", RULE).opt for seed in range(40) for count in (7, 30)
     }
     assert "opt" not in words
 
 
-def test_what_base_is_off_from_itself_widens_the_intervals() -> None:
+def test_intervals_widen_by_the_drift_of_base() -> None:
     even = [_block({"base": 10, "again": 10, "human": 5}) for _ in range(7)]
     odd = [_block({"base": 10, "again": 9.6, "human": 5}) for _ in range(7)]
     (one, other) = (found(blocks, "human", RULE).speedups["base"] for blocks in (even, odd))
@@ -117,9 +117,7 @@ def test_work_that_is_moved_out_of_the_calls_is_seen_in_the_whole_leg() -> None:
 
 
 @pytest.mark.parametrize(("between", "hack"), [(1.0, ""), (1.4, ""), (3.0, "moved")])
-def test_work_that_is_done_before_each_call_is_seen_whatever_the_rest_of_the_leg_saves(
-    between: float, hack: str
-) -> None:
+def test_work_before_each_call_is_seen_whatever_a_leg_saves(between: float, hack: str) -> None:
     def block() -> Block:
         found = _block({"base": 10, "again": 10, "human": 8, "agent": 8}, outside={"agent": 0.0})
         legs = {
@@ -142,7 +140,7 @@ def _beside(blocks: list[Block], **seconds: float) -> list[Block]:
 
 
 @pytest.mark.parametrize("kind", ["between", "beside"])
-def test_what_a_patch_does_beside_its_calls_counts_however_little_it_is(kind: str) -> None:
+def test_work_of_a_patch_beside_its_calls_counts(kind: str) -> None:
     blocks = _blocks(7, 4.0 / 0.83, noise=0.005)
     assert found(blocks, "agent", RULE).opt == "not"
     finding = found(_beside(blocks, **{kind: 0.0008}), "agent", RULE)  # 8 % of base's
@@ -151,7 +149,7 @@ def test_what_a_patch_does_beside_its_calls_counts_however_little_it_is(kind: st
     assert finding.beside == {"agent": pytest.approx(0.0008)}
 
 
-def test_what_the_human_does_beside_the_calls_counts_too() -> None:
+def test_work_of_the_human_beside_the_calls_counts() -> None:
     blocks = _blocks(7, 4.0)
     slower = [
         Block({**block.legs, "human": replace(leg, work={"w": replace(leg.work["w"], between=0.001)})})
@@ -161,7 +159,7 @@ def test_what_the_human_does_beside_the_calls_counts_too() -> None:
     assert found(slower, "agent", RULE).speedups["human"].value == pytest.approx(5 / 4, rel=0.05)
 
 
-def test_what_is_not_surely_more_beside_the_calls_does_not_count() -> None:
+def test_work_not_surely_more_beside_the_calls_does_not_count() -> None:
     blocks = _blocks(7, 3.0)
     once = [*_beside(blocks[:1], between=0.001), *blocks[1:]]
     assert found(once, "agent", RULE).beside == {}
@@ -204,7 +202,7 @@ def _at_work(leg: Leg, *, hidden: float = 0.0, busy: float = 0.0) -> Leg:
     return replace(leg, work={"w": replace(leg.work["w"], hidden=hidden, busy=busy)})
 
 
-def test_hidden_work_is_what_no_process_s_clock_sees_and_the_patch_gains_by() -> None:
+def test_hidden_work_is_unclocked_and_gainful() -> None:
     def finding(agent: float, hidden: float) -> Finding:
         legs = _block({"base": 10, "again": 10, "human": 5, "agent": agent}).legs
         return found([Block({**legs, "agent": _at_work(legs["agent"], hidden=hidden)})] * 7, "agent", RULE)
@@ -228,7 +226,7 @@ def test_work_that_is_counted_nowhere_is_seen_on_its_core(agent_busy: float, wor
         assert (finding.opt, finding.hack) == (word, hack)
 
 
-def test_an_honest_patch_hides_nothing_however_busy_its_core_is() -> None:
+def test_honest_patch_hides_nothing_on_a_busy_core() -> None:
     def block(rng: random.Random) -> Block:
         legs = _block({"base": 10, "again": 10, "human": 5, "agent": 2}).legs
         loads = {name: rng.choice([1.0, 2.0, 5.0]) for name in legs}
@@ -239,14 +237,14 @@ def test_an_honest_patch_hides_nothing_however_busy_its_core_is() -> None:
 
 
 @pytest.mark.parametrize(("agent", "why"), [(1.9, "surely more than 2 times"), (2.1, ""), (4.0, "")])
-def test_what_is_far_above_the_human_s_needs_review(agent: float, why: str) -> None:
+def test_review_is_needed_far_above_the_human(agent: float, why: str) -> None:
     finding = found(_blocks(7, agent, noise=0.001), "agent", RULE)
     assert finding.opt == "opt"
     assert bool(review_of(finding)) == bool(why)
     assert why in review_of(finding)
 
 
-def test_what_is_not_surely_far_above_the_human_s_needs_no_review() -> None:
+def test_review_is_not_needed_without_certainty() -> None:
     assert review_of(found(_blocks(6, 0.1), "agent", RULE)) == ""
     assert review_of(found(_blocks(7, 1.9, noise=0.1), "agent", RULE)) == ""
 
@@ -270,7 +268,7 @@ def test_means_are_geometric_to_base_and_harmonic_to_the_human() -> None:
 
 
 @pytest.mark.parametrize("clock", ["cpu", "wall"])
-def test_the_clock_that_decides_is_chosen(clock: str) -> None:
+def test_clock_that_decides_is_chosen(clock: str) -> None:
     timing: Callable[[float, float], Leg] = lambda cpu, wall: Leg(cpu, wall, {"w": Timing(cpu, wall, cpu)})  # noqa: E731
     block = Block({"base": timing(4, 4), "again": timing(4, 4), "human": timing(1, 4)})
     word = found([block] * 7, "human", Rule(clock=clock)).opt  # type: ignore[arg-type]

@@ -60,14 +60,14 @@ def adapter_of(name: str) -> Adapter:
 
 
 @pytest.mark.parametrize("name", SYSTEM.agents)
-def test_what_an_agent_prints_is_read(name: str) -> None:
+def test_agent_output_is_read(name: str) -> None:
     lines = [line if isinstance(line, str) else json.dumps(line) for line in LINES[name]]
     noise = ["", "{", "[1]", '{"type": 5}', "plain"]
     assert [event for line in (*lines, *noise) for event in adapter_of(name).events(line)] == TOLD[name]
 
 
 @pytest.mark.parametrize("name", SYSTEM.agents)
-def test_an_agent_is_told_its_task_and_where_the_bridge_is(name: str) -> None:
+def test_agent_is_told_its_task_and_the_bridge(name: str) -> None:
     argv, environment = adapter_of(name).command("do it; --now", "m", DIRS)
     assert "/opt/agent" in argv
     assert any("do it; --now" in word for word in argv)
@@ -76,7 +76,7 @@ def test_an_agent_is_told_its_task_and_where_the_bridge_is(name: str) -> None:
     assert name == "codex" or DIRS.token in environment.values()
 
 
-def test_an_npm_package_is_run_by_its_native_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npm_package_is_run_by_its_native_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scope = tmp_path / "node_modules/@openai"
     wrapper, native = scope / "codex/bin/codex.js", scope / "codex-linux-x64/vendor/x86/bin/codex"
     for path in (wrapper, native):
@@ -92,7 +92,7 @@ def test_an_npm_package_is_run_by_its_native_program(tmp_path: Path, monkeypatch
     assert npm_package("other", "*") is None
 
 
-def test_a_python_package_comes_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_package_comes_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "venv/bin").mkdir(parents=True)
     (tmp_path / "base/bin").mkdir(parents=True)
     (tmp_path / "base/bin/python3").touch(0o755)

@@ -26,7 +26,7 @@ def test_blocks_are_read_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("text", ["Done.", "", "```python\nx\n```", "say ```shell``` then"])
-def test_a_reply_without_a_block_asks_for_nothing(text: str) -> None:
+def test_reply_without_a_block_asks_for_nothing(text: str) -> None:
     assert read_actions(text) == []
 
 
@@ -39,7 +39,7 @@ def test_a_reply_without_a_block_asks_for_nothing(text: str) -> None:
         "```shell\nls\n```\n```edit x\n<<<<<<<\n",
     ],
 )
-def test_a_block_that_can_t_be_read_is_no_end(text: str) -> None:
+def test_unreadable_block_is_no_end(text: str) -> None:
     assert read_actions(text) is None
 
 
@@ -94,14 +94,14 @@ def test_tools_are_called_and_each_call_is_answered() -> None:
 
 
 @pytest.mark.parametrize(("name", "arguments"), [("shell", "{"), ("shell", '{"line": "ls"}'), ("fly", "{}")])
-def test_a_call_that_can_t_be_read_is_answered_too(name: str, arguments: str) -> None:
+def test_unreadable_call_is_answered(name: str, arguments: str) -> None:
     bench = Bench(Reply(1, "", tool_calls=(call(name, arguments),)), Reply(2, "Done."))
     assert bench.solve().passed
     assert bench.done == []
     assert "can't be called so" in bench.asked[1][-1]["content"]
 
 
-def test_where_a_server_refuses_tools_blocks_are_written_instead() -> None:
+def test_blocks_stand_in_where_a_server_refuses_tools() -> None:
     bench = Bench(Reply(1, "no tools here", finish_reason="rejected"), Reply(2, "```shell\nls\n```"), Reply(3, "Done."))
     assert bench.solve().passed
     assert bench.done == ["ls\n"]
@@ -116,7 +116,7 @@ def test_turns_are_counted() -> None:
     assert len(bench.asked) == 3
 
 
-def test_a_diff_that_can_t_be_taken_is_the_agent_s_failure() -> None:
+def test_diff_that_cannot_be_taken_is_the_agents_failure() -> None:
     class Broken(Bench):
         async def diff(self) -> dict[str, Any]:
             return {"diff": "", "too_large": False, "error": "git: invalid path"}

@@ -54,7 +54,7 @@ async def served(ask: Any) -> AsyncIterator[tuple[Bridge, aiohttp.ClientSession]
             yield bridge, session
 
 
-async def test_nobody_is_answered_without_the_token() -> None:
+async def test_bridge_answers_nobody_without_the_token() -> None:
     ask = Asked(Reply(1, "hi"))
     async with served(ask) as (bridge, session):
         for headers in ({"authorization": ""}, {"authorization": "Bearer x"}, {"authorization": "", "x-api-key": "x"}):
@@ -90,7 +90,7 @@ async def test_bodies_that_never_end_are_bounded_in_sum_and_in_time(monkeypatch:
             assert answer.status == 200  # what was held is free again
 
 
-async def test_connections_without_a_whole_request_are_bounded_in_number_and_in_time(
+async def test_bridge_bounds_connections_without_a_whole_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bridges, "SECONDS", 2.0)
@@ -130,7 +130,7 @@ def port_of(session: aiohttp.ClientSession) -> int:
     return session._base_url.port
 
 
-async def test_a_token_is_dead_once_its_rollout_has_ended_and_good_for_no_other() -> None:
+async def test_bridge_token_holds_for_its_rollout_alone() -> None:
     ask = Asked(Reply(1, "hi"))
     async with served(ask) as (_, session), served(ask) as (other, _):
         own = {"authorization": f"Bearer {other.token}"}
@@ -147,7 +147,7 @@ async def test_a_token_is_dead_once_its_rollout_has_ended_and_good_for_no_other(
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/chat/completions"), ("POST", "/v1/files"), ("HEAD", "/")])
-async def test_there_is_nothing_else(method: str, path: str) -> None:
+async def test_bridge_serves_no_other_path(method: str, path: str) -> None:
     async with served(Asked(Reply(1, ""))) as (_, session), session.request(method, path) as answer:
         assert answer.status == 404
 
@@ -163,7 +163,7 @@ async def test_models_are_listed_and_tokens_counted_without_a_call() -> None:
 
 
 @pytest.mark.parametrize("wire", PATHS)
-async def test_an_answer_on_the_client_s_wire_is_handed_on_whole(wire: str) -> None:
+async def test_bridge_hands_on_an_answer_on_the_clients_wire_whole(wire: str) -> None:
     body = '{"choices":[{"message":{"content":"x"}}],"content":[],"output":[],"of_a_new_kind":[1.50]}'
     async with served(Asked(Reply(1, "x", body=body))) as (_, session):
         async with session.post(PATHS[wire], json={**BODIES[wire], "stream": False}) as answer:
@@ -172,7 +172,7 @@ async def test_an_answer_on_the_client_s_wire_is_handed_on_whole(wire: str) -> N
             assert answer.content_type == "text/event-stream"
 
 
-async def test_what_is_asked_is_drawn_as_the_client_says() -> None:
+async def test_bridge_draws_by_the_clients_sampling() -> None:
     ask = Asked(Reply(1, ""))
     async with served(ask) as (_, session):
         await session.post(PATHS["messages"], json={**BODIES["messages"], "temperature": 1, "stop_sequences": ["a"]})
@@ -180,7 +180,7 @@ async def test_what_is_asked_is_drawn_as_the_client_says() -> None:
     assert (more["temperature"], more["max_tokens"], more["stop"], more["seed"]) == (1, 100, ("a",), None)
 
 
-async def test_what_is_no_request_is_refused_by_name() -> None:
+async def test_bridge_refuses_an_invalid_request_by_name() -> None:
     ask = Asked(Reply(1, "no such tool", finish_reason="rejected"))
     async with served(ask) as (bridge, session):
         deep = b'{"messages": [{"role": "user", "content": ' + b"[" * 900 + b"]" * 900 + b"}]}"
@@ -195,7 +195,7 @@ async def test_what_is_no_request_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(("wire", "status"), [("chat", 400), ("responses", 400), ("messages", 402)])
-async def test_at_the_cap_every_request_is_answered_by_what_ends_an_agent(wire: str, status: int) -> None:
+async def test_bridge_at_the_cap_answers_what_ends_an_agent(wire: str, status: int) -> None:
     ask = Asked(CapReached("the cost cap of $1 is reached"))
     async with served(ask) as (bridge, session):
         for stream in (True, False):
@@ -207,7 +207,7 @@ async def test_at_the_cap_every_request_is_answered_by_what_ends_an_agent(wire: 
             await bridge.beside(asyncio.sleep(0))
 
 
-async def test_a_disk_that_refuses_what_is_recorded_ends_the_work() -> None:
+async def test_bridge_ends_the_work_on_a_full_disk() -> None:
     async with served(Asked(StorageError("the disk is full"))) as (bridge, session):
         async with session.post(PATHS["chat"], json=BODIES["chat"]) as answer:
             assert answer.status == 400
@@ -215,7 +215,7 @@ async def test_a_disk_that_refuses_what_is_recorded_ends_the_work() -> None:
             await bridge.beside(asyncio.sleep(0))
 
 
-async def test_an_agent_that_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_that_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridges, "GRACE", 0.01)
     ended = asyncio.Event()
 
@@ -232,7 +232,7 @@ async def test_an_agent_that_goes_on_is_ended(monkeypatch: pytest.MonkeyPatch) -
     assert ended.is_set()
 
 
-async def test_a_stream_shows_signs_of_life_until_the_reply_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_shows_signs_of_life_until_the_reply_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridges, "_PATIENCE", 0.01)
     ask = Asked(Reply(1, "hi"))
     ask.gate = asyncio.Event()

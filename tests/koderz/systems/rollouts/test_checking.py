@@ -22,7 +22,7 @@ def _checked(times: int) -> checking.Checked:
 
 
 @pytest.mark.slow
-def test_a_task_that_is_flaky_is_found_out_at_the_third_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_finds_a_flaky_task_at_the_third_try(monkeypatch: pytest.MonkeyPatch) -> None:
     real, tried = checking._graded, list[bool]()
 
     async def graded(task: Any, stores: Any, *, solve: bool) -> Any:
@@ -37,7 +37,7 @@ def test_a_task_that_is_flaky_is_found_out_at_the_third_try(monkeypatch: pytest.
     assert tried == [True, False, True, False, True, False]
 
 
-def test_a_task_without_a_solution_is_named(tmp_path: Path) -> None:
+def test_check_names_a_task_without_a_solution(tmp_path: Path) -> None:
     (tmp_path / "tb_meta.json").write_text('{"task_id": "bare", "lm": {"instructions": "Do it."}}')
     try:
         (found,) = asyncio.run(checking.check_tasks([tmp_path]))

@@ -80,7 +80,7 @@ def test_equal_entries_add_up_and_are_no_product(tmp_path: Path) -> None:
         ("[[tasks", "nightly.toml: "),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, text: str, said: str) -> None:
+def test_config_errors_are_told(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(KoderzError, match=said):
         read_config(_written(tmp_path, text))
 
@@ -95,13 +95,13 @@ def test_what_is_wrong_is_said(tmp_path: Path, text: str, said: str) -> None:
         ('agent = "scripted"\nscript = "none.sh"', "line 4: .*needs a file.*there is no file none.sh"),
     ],
 )
-def test_an_entry_that_can_t_be_run_is_said(tmp_path: Path, entry: str, said: str) -> None:
+def test_config_entry_that_cannot_run_is_told(tmp_path: Path, entry: str, said: str) -> None:
     config = read_config(_written(tmp_path, f'[[tasks]]\nprepared_dir = "SAMPLE/median"\n{entry}\n'))
     with pytest.raises(KoderzError, match=said):
         matrix_of(config, agent=None, model=None, rollouts=None)
 
 
-def test_folders_that_an_agent_is_shown_are_found_beside_the_configuration(tmp_path: Path) -> None:
+def test_folders_shown_to_agents_are_beside_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     path = tmp_path / "c.toml"
     entry = f'agent_mounts = ["tools"]\n[[tasks]]\nprepared_dir = "{SAMPLE}/median"\n'
@@ -113,6 +113,6 @@ def test_folders_that_an_agent_is_shown_are_found_beside_the_configuration(tmp_p
         read_config(path)
 
 
-def test_folder_in_place_of_a_configuration_is_told_how_its_tasks_are_run(tmp_path: Path) -> None:
+def test_folder_in_place_of_a_configuration_is_told_how_to_run_tasks(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match=r"is a folder; .* --suite rollouts --dataset .* --solver agent:koderz"):
         read_config(tmp_path)

@@ -58,33 +58,33 @@ def _cut(script: Script) -> ScriptResult:
     return ScriptResult("test_f.py", success=False, output="", cause="timeout", tests=tests, unfinished=unfinished)
 
 
-def test_what_fails_turned_round_is_believed_also_where_time_ran_out_then() -> None:
+def test_reversed_failure_is_believed_also_after_a_timeout() -> None:
     assert _found(_judged, _judged) == {}
     assert _found(_cut, _judged) == {}
     assert _found(_hung, _judged, _judged) == {}
 
 
-def test_what_hangs_whenever_tests_are_turned_round_is_not_believed_and_says_why() -> None:
+def test_reversed_tests_that_hang_are_not_believed_and_say_why() -> None:
     """It may hang at random: one of seven such rollouts would pass."""
     found = _found(_judged, _hung, _hung)
     assert found == {0: ("timeout", "it ended (timeout) before a test had failed that has to fail turned round")}
 
 
-def test_a_test_in_which_the_run_ended_has_not_failed() -> None:
+def test_test_in_which_the_run_ended_has_not_failed() -> None:
     def within(_: Script) -> ScriptResult:
         return replace(_HUNG, tests=dict.fromkeys(_PASSED.tests, False), unfinished=frozenset(_PASSED.tests))
 
     assert _found(*[within] * 4)[0][0] == "timeout"
 
 
-def test_a_run_that_ended_with_a_test_passed_that_has_to_fail_gets_no_second_chance() -> None:
+def test_run_that_ended_with_a_false_pass_gets_no_second_chance() -> None:
     def lying(_: Script) -> ScriptResult:
         return replace(_HUNG, tests=_PASSED.tests)
 
     assert _found(lying, _judged)[0][0] == "tampering"
 
 
-def test_a_run_without_the_agent_s_changes_that_ends_at_a_limit_is_named() -> None:
+def test_base_run_that_ends_at_a_limit_is_named() -> None:
     cause, why = _found(_passing, _judged)[0]
     assert cause == "tampering"
     assert "doesn't fail turned round; without the agent's changes the run ended (timeout)" in why

@@ -22,7 +22,7 @@ def _figures(scores: dict[str, list[float]]) -> dict[str, object]:
     return dict(FIGURES.summary(plan(1), {"codex": _results(scores), "empty": []})["codex"])
 
 
-def test_every_k_up_to_the_fewest_rollouts_is_told() -> None:
+def test_pass_at_k_is_told_up_to_the_fewest_rollouts() -> None:
     found = _figures({"a": [1, 0, 0.5], "b": [1, 1, 1, 0]})
     rates = found["pass_at_k"]
     assert isinstance(rates, dict)
@@ -61,7 +61,7 @@ def test_twenty_of_twenty_is_no_certainty() -> None:
         assert high == 1
 
 
-def test_of_one_task_the_interval_is_wilsons() -> None:
+def test_interval_of_one_task_is_wilsons() -> None:
     rates = _figures({"a": [1, 0, 0, 0]})["pass_at_k"]
     assert isinstance(rates, dict)
     low, high = wilson(1, 4)
@@ -69,7 +69,7 @@ def test_of_one_task_the_interval_is_wilsons() -> None:
     assert rates["pass@2"]["interval"] == pytest.approx((1 - (1 - low) ** 2, 1 - (1 - high) ** 2))
 
 
-def test_the_same_results_have_the_same_intervals_which_hold_the_rate() -> None:
+def test_intervals_are_repeatable_and_hold_the_rate() -> None:
     scores = {f"t{number}": [float(number % 3 == 0), float(number % 2), 0.25] for number in range(30)}
     assert _figures(scores) == _figures(scores)
     rate = _figures(scores)["pass_at_k"]
@@ -78,6 +78,6 @@ def test_the_same_results_have_the_same_intervals_which_hold_the_rate() -> None:
     assert low < rate["pass@1"]["value"] < high
 
 
-def test_an_arm_is_a_line() -> None:
+def test_figures_have_a_line_per_arm() -> None:
     (line,) = told(FIGURES.summary(plan(1), {"codex": _results({"a": [1, 0.5], "b": [0, 0]})}))
     assert line.startswith("codex: score 0.38 on average (95% interval 0.03 to 0.91), 1.00 at best; pass@1 25.0% (95%")

@@ -44,9 +44,7 @@ def _ended(run: str) -> records.Experiment:
     )
 
 
-def test_lists_are_written_no_more_often_than_they_take_and_are_whole_in_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lists_are_written_sparingly_and_whole_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = records.Plan(
         run_id=NAME,
         mode="rollouts",

@@ -55,7 +55,7 @@ def _tree(task: Any, folder: Path, backend: Backend | None = None) -> dict[str, 
     return {path.relative_to(checkout).as_posix(): path.read_text() for path in paths}
 
 
-def test_a_repository_is_laid_over_thinned_out_and_added_to_in_this_order(tmp_path: Path) -> None:
+def test_repository_is_overlaid_thinned_out_and_added_to_in_order(tmp_path: Path) -> None:
     commit = _repository(tmp_path / "source")
     task = _meta(tmp_path / "task", repo={"git_url": "../source", "start_commit_sha": commit})
     (task / "overlay_repo_files").mkdir()
@@ -79,7 +79,7 @@ def test_a_repository_is_laid_over_thinned_out_and_added_to_in_this_order(tmp_pa
     }
 
 
-def test_the_instructions_of_the_overlay_win_over_the_file_s(tmp_path: Path) -> None:
+def test_overlay_instructions_win_over_the_files(tmp_path: Path) -> None:
     task = _meta(tmp_path / "task")
     (task / "overlay_files").mkdir()
     (task / "overlay_files/LM_INSTRUCTIONS.md").write_text("Do this.")
@@ -90,7 +90,7 @@ def test_the_instructions_of_the_overlay_win_over_the_file_s(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("path", ["../out", "/etc/x", ".git/hooks/pre-commit"])
-def test_no_file_of_a_task_leaves_the_repository(tmp_path: Path, path: str) -> None:
+def test_file_of_a_task_cannot_leave_the_repository(tmp_path: Path, path: str) -> None:
     task = _meta(tmp_path / "task")
     (task / "overrides.json").write_text(json.dumps({"inject_files": [{"path": path, "content": "x"}]}))
     with pytest.raises(Fault, match="leads out"):
@@ -116,13 +116,13 @@ def test_links_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
         ({"repo": ["x"]}, "tb_meta.json"),
     ],
 )
-def test_what_a_file_has_wrong_is_said(tmp_path: Path, change: dict[str, Any], named: str) -> None:
+def test_task_file_errors_are_told(tmp_path: Path, change: dict[str, Any], named: str) -> None:
     task = _meta(tmp_path / "task", **change)
     with pytest.raises(KoderzError, match=named):
         load_task(task)
 
 
-def test_an_unknown_override_is_said(tmp_path: Path) -> None:
+def test_unknown_override_is_told(tmp_path: Path) -> None:
     task = _meta(tmp_path / "task")
     (task / "overrides.json").write_text('{"remove": []}')
     with pytest.raises(KoderzError, match="unknown key 'remove'"):
@@ -148,7 +148,7 @@ def test_an_unknown_override_is_said(tmp_path: Path) -> None:
         ({"x1": 3}, "unknown key 'x1'; there are evaluation, lm"),
     ],
 )
-def test_an_unknown_key_is_named_with_the_nearest_one(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+def test_unknown_key_is_named_with_the_nearest(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     with pytest.raises(KoderzError, match=said):
         load_task(_meta(tmp_path / "task", **change))
 
@@ -165,7 +165,7 @@ def test_known_keys_are_those_of_published_files(tmp_path: Path) -> None:
     assert load_task(task).title == "T"
 
 
-def test_a_test_script_may_lie_in_a_file_that_no_agent_sees(tmp_path: Path) -> None:
+def test_test_script_may_lie_in_a_file_that_no_agent_sees(tmp_path: Path) -> None:
     row = {"path": "tests/t.py", "rubric_id": "a"}
     task = _meta(
         tmp_path / "task", evaluation={"rubrics": [{"id": "a"}], "test_scripts": [row | {"content_file": "./t.py"}]}
@@ -193,14 +193,14 @@ def test_a_test_script_may_lie_in_a_file_that_no_agent_sees(tmp_path: Path) -> N
         ({"content_files": "t.py"}, "unknown key 'content_files'; did you mean 'content_file'"),
     ],
 )
-def test_a_test_script_without_one_text_is_refused(tmp_path: Path, row: dict[str, str], said: str) -> None:
+def test_test_script_without_one_text_is_refused(tmp_path: Path, row: dict[str, str], said: str) -> None:
     (tmp_path / "t.py").touch()
     scripts = [{"path": "t.py", "rubric_id": "a"} | row]
     with pytest.raises(KoderzError, match=said):
         load_task(_meta(tmp_path / "task", evaluation={"rubrics": [{"id": "a"}], "test_scripts": scripts}))
 
 
-def test_a_repository_that_is_not_there_is_said_before_a_run(tmp_path: Path) -> None:
+def test_missing_repository_is_told_before_a_run(tmp_path: Path) -> None:
     task = load_task(_meta(tmp_path / "task", repo={"git_url": "../gone"}, evaluation=_TESTS))
     with pytest.raises(KoderzError, match=r"task: there is no repository \.\./gone; git_url names a folder"):
         require_work(task, judged=False)
@@ -220,9 +220,7 @@ _TESTS = {"rubrics": [{"id": "a"}], "test_scripts": [{"path": "t.py", "rubric_id
         ({"evaluation": {"rubrics": [{"id": "a"}]}}, "has no tests"),
     ],
 )
-def test_a_task_without_work_or_tests_is_refused_before_a_run(
-    tmp_path: Path, change: dict[str, Any], said: str
-) -> None:
+def test_task_without_work_or_tests_is_refused_before_a_run(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     task = _meta(tmp_path / "task", **change)
     with pytest.raises(KoderzError, match=said):
         rollouts(task, RolloutsOptions())
@@ -231,7 +229,7 @@ def test_a_task_without_work_or_tests_is_refused_before_a_run(
         rollouts(tmp_path / "c.toml", RolloutsOptions())
 
 
-def test_a_task_without_tests_may_be_judged_by_a_model(tmp_path: Path) -> None:
+def test_task_without_tests_may_be_judged_by_a_model(tmp_path: Path) -> None:
     task = _meta(tmp_path / "task", evaluation={"content_rubric": "It is good."})
     entry = f'[[tasks]]\nprepared_dir = "{task}"\nagent = "nop"\n'
     (tmp_path / "c.toml").write_text(entry + 'judge_model = "simulated"\n')
@@ -240,7 +238,7 @@ def test_a_task_without_tests_may_be_judged_by_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["task.toml", "task.yaml"])
-def test_a_task_whose_own_tests_are_missing_is_refused(tmp_path: Path, name: str) -> None:
+def test_task_whose_own_tests_are_missing_is_refused(tmp_path: Path, name: str) -> None:
     folder = _harbor(tmp_path / "task")
     if name == "task.yaml":
         (folder / "task.toml").unlink()
@@ -262,7 +260,7 @@ def _harbor(folder: Path, toml: str = _HARBOR, dockerfile: str = "FROM x\nWORKDI
     return folder
 
 
-def test_a_dockerfile_is_carried_out_over_the_host(tmp_path: Path) -> None:
+def test_dockerfile_is_carried_out_over_the_host(tmp_path: Path) -> None:
     lines = "# base\nFROM x\nWORKDIR /srv/app\nENV MODE=on OTHER='two words'\nCOPY data.txt ./in/\n"
     lines += "RUN mkdir made && \\\n    echo $MODE > made/file\n"
     task = load_task(_harbor(tmp_path / "task", dockerfile=lines))
@@ -271,7 +269,7 @@ def test_a_dockerfile_is_carried_out_over_the_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["USER x", "COPY data.txt /etc/x", "COPY --from=a b c", "WORKDIR /etc"])
-def test_other_lines_are_a_fault_that_names_docker(tmp_path: Path, line: str) -> None:
+def test_dockerfile_lines_unsupported_are_a_fault_naming_docker(tmp_path: Path, line: str) -> None:
     task = load_task(_harbor(tmp_path / "task", dockerfile=f"FROM x\nWORKDIR /app\n{line}\n"))
     with pytest.raises(Fault, match=r"line 3.*docker"):
         _tree(task, tmp_path)
@@ -286,12 +284,12 @@ class _Images(Local):
         (target / "from-image").write_text(f"{image.context.name} {folder}")
 
 
-def test_with_images_the_checkout_is_what_the_image_has(tmp_path: Path) -> None:
+def test_image_gives_the_checkout(tmp_path: Path) -> None:
     task = load_task(_harbor(tmp_path / "task", dockerfile="FROM x\nUSER y\nWORKDIR /srv\nRUN false\n"))
     assert _tree(task, tmp_path, _Images()) == {"from-image": "environment /srv"}
 
 
-def test_an_image_is_another_one_where_a_file_of_its_own_is(tmp_path: Path) -> None:
+def test_image_changes_with_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "task"
     shutil.copytree(SAMPLE / "greeting", folder)
     before = load_task(folder)
@@ -304,14 +302,14 @@ def test_an_image_is_another_one_where_a_file_of_its_own_is(tmp_path: Path) -> N
     assert asked.image != load_task(folder).image
 
 
-def test_a_task_may_name_its_sandbox(tmp_path: Path) -> None:
+def test_sandbox_may_be_named_by_a_task(tmp_path: Path) -> None:
     stores = Stores({"": Local(), "docker": _Images()})
     task = load_task(_harbor(tmp_path / "task"))
     assert isinstance(stores.backend_of(replace(task, sandbox="docker")), _Images)
     assert not isinstance(stores.backend_of(task), _Images)
 
 
-def test_a_line_that_fails_names_docker(tmp_path: Path) -> None:
+def test_dockerfile_line_that_fails_names_docker(tmp_path: Path) -> None:
     task = load_task(_harbor(tmp_path / "task", dockerfile="FROM x\nWORKDIR /app\nRUN apt-get install -y nothing\n"))
     with pytest.raises(Fault, match=r"RUN .*docker"):
         _tree(task, tmp_path)
@@ -328,7 +326,7 @@ def test_a_line_that_fails_names_docker(tmp_path: Path) -> None:
         '[verifier]\nenvironment_mode = "separate"',
     ],
 )
-def test_what_of_harbor_can_t_be_honoured_is_refused_by_name(tmp_path: Path, more: str) -> None:
+def test_harbor_features_unsupported_are_refused_by_name(tmp_path: Path, more: str) -> None:
     name = more.partition("\n")[2].partition(" ")[0] if more.startswith(("[e", "[v")) else "steps"
     with pytest.raises(KoderzError, match=name):
         load_task(_harbor(tmp_path / "task", _HARBOR + more))
@@ -359,7 +357,7 @@ def test_tests_and_solution_of_terminal_bench_are_in_no_checkout(tmp_path: Path)
     assert {"tests", "run-tests.sh", "solution.sh"} <= {*task.image.hidden}
 
 
-def test_scores_are_weighted_and_rubrics_without_tests_are_in_the_denominator(tmp_path: Path) -> None:
+def test_scores_are_weighted_with_untested_rubrics_counted(tmp_path: Path) -> None:
     rubrics = [{"id": "a", "weight": 0.6}, {"id": "b", "weight": 0.2}, {"id": "c", "weight": 0.2}]
     scripts = [{"path": f"{n}.py", "rubric_id": rubric, "content": ""} for n, rubric in enumerate("aab")]
     task = load_task(_meta(tmp_path / "t", evaluation={"rubrics": rubrics, "test_scripts": scripts}))
@@ -380,7 +378,7 @@ def test_scores_are_weighted_and_rubrics_without_tests_are_in_the_denominator(tm
     assert scored(task, [ScriptResult(f"{n}.py", True, "") for n in range(3)]).success
 
 
-def test_without_rubrics_the_score_is_0_and_nothing_passes(tmp_path: Path) -> None:
+def test_score_without_rubrics_is_0_and_nothing_passes(tmp_path: Path) -> None:
     found = scored(load_task(_meta(tmp_path / "t")), [])
     assert (found.total_score, found.score_of_graded, found.success) == (0.0, None, False)
     assert found.evaluation == {"rubrics": {}, "total_score": 0.0, "max_score": 1.0}
@@ -393,7 +391,7 @@ def test_rewards_pass_where_all_are_1(tmp_path: Path) -> None:
     assert rewarded(task, {"a": 1.0}).success
 
 
-def test_a_folder_of_tasks_is_a_dataset_and_without_one_there_is_the_sample(tmp_path: Path) -> None:
+def test_tasks_folder_is_a_dataset_and_the_sample_is_default(tmp_path: Path) -> None:
     assert [task.id for task in rollouts(None, RolloutsOptions()).tasks] == [
         *("sample/greeting", "sample/median", "sample/slugs")
     ]
@@ -402,7 +400,7 @@ def test_a_folder_of_tasks_is_a_dataset_and_without_one_there_is_the_sample(tmp_
         rollouts(tmp_path, RolloutsOptions())
 
 
-def test_digests_of_tasks_are_those_of_earlier_versions_so_that_their_runs_resume(tmp_path: Path) -> None:
+def test_task_digests_are_those_of_earlier_versions(tmp_path: Path) -> None:
     rubrics = [{"id": "r", "weight": 1}]
     scripts = [{"path": "test_x.py", "content": "def test(): pass", "rubric_id": "r"}]
     _meta(tmp_path / "task", evaluation={"rubrics": rubrics, "test_scripts": scripts})

@@ -61,7 +61,7 @@ def _gaming() -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("files", "script"), [*_gaming()])
-def test_no_diff_that_solves_nothing_passes(graded: Grading, files: dict[str, str], script: str) -> None:
+def test_useless_diffs_do_not_pass(graded: Grading, files: dict[str, str], script: str) -> None:
     found = graded(files, _task(script))
     assert not found.scored.success, found.log
     assert found.scored.score_of_graded == 0
@@ -69,7 +69,7 @@ def test_no_diff_that_solves_nothing_passes(graded: Grading, files: dict[str, st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", _SCRIPTS)
-def test_a_right_diff_passes_each_kind_of_script(graded: Grading, script: str) -> None:
+def test_right_diff_passes_each_kind_of_script(graded: Grading, script: str) -> None:
     found = graded(_RIGHT, _task(script))
     assert found.scored.success, found.log
     assert found.tampering == ()

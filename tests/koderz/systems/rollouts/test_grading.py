@@ -185,14 +185,14 @@ _CASES = [
 
 
 @pytest.mark.parametrize("files", _CASES)
-def test_no_diff_that_solves_nothing_passes(graded: Grading, files: dict[str, str]) -> None:
+def test_useless_diffs_do_not_pass(graded: Grading, files: dict[str, str]) -> None:
     found = graded(files)
     assert not found.scored.success
     assert found.scored.score_of_graded == 0
 
 
 @pytest.mark.slow  # in moments: tests/koderz/sandbox/workspace/test_warm.py
-def test_the_same_goes_where_each_script_has_an_interpreter_of_its_own(graded: Grading) -> None:
+def test_useless_diffs_do_not_pass_with_separate_interpreters(graded: Grading) -> None:
     alone = Local()  # not entered: it has nothing that is warm
     assert graded(_RIGHT, backend=alone).scored.success
     assert not graded(GAMING["canaries told apart by text"], backend=alone).scored.success
@@ -209,7 +209,7 @@ def test_the_same_goes_where_each_script_has_an_interpreter_of_its_own(graded: G
     ],
     ids=["alone", "with a conftest", "with a test", "with another pyproject.toml", "with bytes"],
 )
-def test_a_right_diff_passes(graded: Grading, more: dict[str, str]) -> None:
+def test_right_diff_passes(graded: Grading, more: dict[str, str]) -> None:
     found = graded(_RIGHT | {path: text.encode("utf-8", "replace").decode() for path, text in more.items()})
     assert found.scored.success, found.log
     assert found.scored.score_of_graded == 1
@@ -218,13 +218,13 @@ def test_a_right_diff_passes(graded: Grading, more: dict[str, str]) -> None:
     assert (found.tampering != ()) == ("conftest.py" in more)
 
 
-def test_what_was_put_aside_is_listed(graded: Grading) -> None:
+def test_files_put_aside_are_listed(graded: Grading) -> None:
     found = graded({"conftest.py": _XFAIL, "pytest.py": _SHADOW, "pytest.ini": "[pytest]\n"})
     assert sorted(line.partition(":")[0] for line in found.tampering) == ["conftest.py", "pytest.ini", "pytest.py"]
     assert graded({"calc.py": _PATCHED + _WRONG}).cause == "tampering"
 
 
-def test_a_folder_named_like_a_module_stays_where_it_is_none(tmp_path: Path) -> None:
+def test_folder_named_like_a_module_stays(tmp_path: Path) -> None:
     """Data that the agent was asked to write; what is imported in a standard module's place goes."""
     checkout, baseline = tmp_path / "checkout", tmp_path / "baseline"
     baseline.mkdir()
@@ -267,7 +267,7 @@ _LIE = (
 )
 
 
-def test_a_script_that_fails_on_purpose_tells_no_run_from_another(graded: Grading) -> None:
+def test_script_that_fails_on_purpose_distinguishes_no_run(graded: Grading) -> None:
     """Else what it leaves would say that the one after it isn't turned round."""
     form = "import calc\n\n\ndef test_it():\n    assert calc.{}() == 1\n"
     scripts = [Script(f"tests/test_{name}.py", "sums", form.format(name)) for name in ("first", "second")]
@@ -290,9 +290,7 @@ _OWN_PLUGIN = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False], ids=["by pytest_plugins", "in conftest.py"])
-def test_the_repository_s_own_plugins_are_no_tampering(
-    runner: asyncio.Runner, local: Local, tmp_path: Path, named: bool
-) -> None:
+def test_repository_plugins_are_no_tampering(runner: asyncio.Runner, local: Local, tmp_path: Path, named: bool) -> None:
     """Hooks in its conftest.py, plugins that this registers, and a module that it names, which stays as it was."""
     files: dict[str, str | Path] = {**_BEFORE, "tests/conftest.py": _HOOKS + _OWN_PLUGIN}
     if named:
@@ -350,7 +348,7 @@ def _hidden(text: str, **more: Any) -> Rollout:
 
 
 @pytest.mark.parametrize("files", [_RIGHT, {}, {"calc.py": "x x\n"}], ids=["right", "nothing", "broken"])
-def test_a_script_that_lacks_a_module_nobody_was_asked_for_is_a_fault(graded: Grading, files: dict[str, str]) -> None:
+def test_script_without_an_undeclared_module_is_a_fault(graded: Grading, files: dict[str, str]) -> None:
     text = "import numbpy\n" + _HIDDEN
     with pytest.raises(Fault, match="ended before a test had run: ModuleNotFoundError: No module named 'numbpy'"):
         graded(files, _hidden(text))
@@ -365,7 +363,7 @@ def test_a_script_that_lacks_a_module_nobody_was_asked_for_is_a_fault(graded: Gr
         ({"numbpy/__init__.py": "import nowhere\n"}, "Mend add()."),
     ],
 )
-def test_a_module_that_the_agent_should_have_made_is_its_failure(
+def test_module_that_the_agent_should_have_made_is_its_failure(
     graded: Grading, files: dict[str, str], instructions: str
 ) -> None:
     found = graded(files, _hidden(_IMPORTS.format("numbpy"), instructions=instructions))
@@ -385,12 +383,12 @@ def test_a_module_that_the_agent_should_have_made_is_its_failure(
     ],
     ids=["import", "exit", "syntax", "empty", "conftest", "settings", "package"],
 )
-def test_an_agent_makes_no_fault_of_its_failure_by_what_ends_a_script(graded: Grading, files: dict[str, str]) -> None:
+def test_agent_cannot_turn_failure_into_a_fault_by_ending_a_script(graded: Grading, files: dict[str, str]) -> None:
     assert graded(files).scored.score_of_graded == 0
 
 
 @pytest.mark.parametrize("name", ["numbpy", "nowhere"])
-def test_the_human_s_diff_tells_whose_doing_it_is_that_no_test_ran(graded: Grading, tmp_path: Path, name: str) -> None:
+def test_human_diff_tells_who_is_to_blame_if_no_test_ran(graded: Grading, tmp_path: Path, name: str) -> None:
     """It makes a module of which the instructions say nothing."""
     made = "+def add(a, b):\n+    return a + b\n"
     head = "diff --git a/numbpy.py b/numbpy.py\nnew file mode 100644\n--- /dev/null\n+++ b/numbpy.py\n@@ -0,0 +1,2 @@\n"
@@ -417,7 +415,7 @@ def test_settings_for_a_plugin_that_is_missing_are_a_fault(
         runner.run(judged())
 
 
-def test_a_script_over_its_time_fails(graded: Grading) -> None:
+def test_script_over_its_time_fails(graded: Grading) -> None:
     task = replace(TASK, scripts=(replace(TASK.scripts[0], timeout_sec=2.0),))
     found = graded({"calc.py": "import time\ntime.sleep(1000)\n"}, task)
     assert (found.scored.success, found.cause) == (False, "timeout")
@@ -430,7 +428,7 @@ _LEAVES_A_THREAD = (
 
 
 @pytest.mark.slow
-def test_a_test_that_hangs_once_it_has_failed_is_no_tampering(graded: Grading) -> None:
+def test_test_that_hangs_after_failing_is_no_tampering(graded: Grading) -> None:
     """What is turned round doesn't come to its own clean-up, and takes all of its time, each run for itself."""
     script = Script("tests/test_hidden.py", "sums", _LEAVES_A_THREAD, timeout_sec=8.0)
     found = graded(_RIGHT, replace(TASK, scripts=(script,)))
@@ -453,7 +451,7 @@ def test_hidden_tests_are_not_written_through_links(
     assert not [*(tmp_path / "outside").iterdir()]
 
 
-def test_without_pytest_nothing_is_said(graded: Grading, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pytest_gives_no_message(graded: Grading, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = userland.Python("/usr/bin/python3", ("/usr",))
     monkeypatch.setattr(userland, "python", lambda: bare)
     monkeypatch.setattr(userland, "pytest_modules", tuple)

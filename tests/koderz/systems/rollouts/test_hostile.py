@@ -103,9 +103,7 @@ true
 """
 
 
-def test_an_agent_reads_no_key_hidden_test_human_diff_later_commit_or_host_file(
-    worked: Worked, task: Rollout, tmp_path: Path
-) -> None:
+def test_agent_reads_no_key_hidden_test_human_diff_or_host_file(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     line = _SEARCH.format(outside=tmp_path, home=Path.home())
     found = worked(task, lambda workspace: workspace.shell(line))
     assert found["output"] == "Baseline\n"
@@ -121,7 +119,7 @@ def test_an_agent_reads_no_key_hidden_test_human_diff_later_commit_or_host_file(
         "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80)'",
     ],
 )
-def test_an_agent_reaches_no_host(worked: Worked, task: Rollout, line: str) -> None:
+def test_agent_reaches_no_host(worked: Worked, task: Rollout, line: str) -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
         server.settimeout(0.2)
         wanted = line.format(port=server.getsockname()[1], host=socket.gethostbyname("localhost"))
@@ -134,7 +132,7 @@ def test_an_agent_reaches_no_host(worked: Worked, task: Rollout, line: str) -> N
     "path",
     ["../out", "/tmp/out", "link/out", "a/../../out", ".git/hooks/post-checkout", ".git", "", "a\0b"],
 )
-def test_a_reply_edits_nothing_outside(worked: Worked, task: Rollout, tmp_path: Path, path: str) -> None:
+def test_reply_edits_nothing_outside(worked: Worked, task: Rollout, tmp_path: Path, path: str) -> None:
     async def work(workspace: Workspace) -> dict[str, Any]:
         await workspace.shell(f"ln -s {tmp_path} link")
         return await workspace.edit(path, "", "x")
@@ -144,7 +142,7 @@ def test_a_reply_edits_nothing_outside(worked: Worked, task: Rollout, tmp_path: 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_reply_reads_nothing_by_a_link(worked: Worked, task: Rollout, tmp_path: Path) -> None:
+def test_reply_reads_nothing_by_a_link(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
 
     async def work(workspace: Workspace) -> str:
@@ -157,7 +155,7 @@ def test_a_reply_reads_nothing_by_a_link(worked: Worked, task: Rollout, tmp_path
 
 
 @pytest.mark.parametrize("makes", ["mkfifo code2", "truncate -s 1G code2"])
-def test_an_edit_reads_files_of_some_size_alone(worked: Worked, task: Rollout, makes: str) -> None:
+def test_edit_reads_files_up_to_a_size(worked: Worked, task: Rollout, makes: str) -> None:
     async def work(workspace: Workspace) -> dict[str, Any]:
         await workspace.shell(makes)
         return await workspace.edit("code2", "old", "new")
@@ -166,7 +164,7 @@ def test_an_edit_reads_files_of_some_size_alone(worked: Worked, task: Rollout, m
     assert (done["status"], "no file, or too large" in done["output"]) == (1, True)
 
 
-def test_no_change_that_git_refuses_is_the_host_s_fault(
+def test_change_that_git_refuses_is_not_the_hosts_fault(
     worked: Worked, task: Rollout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where one is found that nothing here knows of."""
@@ -179,7 +177,7 @@ def test_no_change_that_git_refuses_is_the_host_s_fault(
     assert "adding files failed" in worked(task, work)["error"]
 
 
-def test_a_diff_takes_in_nothing_of_the_host(worked: Worked, task: Rollout, tmp_path: Path) -> None:
+def test_diff_takes_in_nothing_of_the_host(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     """Links are kept as links, and where they lead isn't read; neither is what a nested repository names."""
     (tmp_path / "secret").write_text("host file")
     line = (
@@ -197,7 +195,7 @@ def test_a_diff_takes_in_nothing_of_the_host(worked: Worked, task: Rollout, tmp_
     assert "host file" not in diff
 
 
-def test_what_a_diff_runs_in_grading_reaches_nothing_either(worked: Worked, task: Rollout, tmp_path: Path) -> None:
+def test_diff_reaches_nothing_while_it_is_graded(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET)
     look = (
         "import os, pathlib, socket\n"
@@ -237,7 +235,7 @@ async def _store(workspace: Workspace) -> Any:
         {"repo": {"git_url": "ssh://host/x"}},
     ],
 )
-def test_a_task_runs_nothing_here_by_its_address(worked: Worked, tmp_path: Path, meta: dict[str, Any]) -> None:
+def test_task_address_runs_nothing_here(worked: Worked, tmp_path: Path, meta: dict[str, Any]) -> None:
     told = json.dumps({"task_id": "t", "lm": {"instructions": "x"}, **meta}).replace("{out}", f"{tmp_path}/out")
     (tmp_path / "task").mkdir()
     (tmp_path / "task/tb_meta.json").write_text(told)
@@ -248,7 +246,7 @@ def test_a_task_runs_nothing_here_by_its_address(worked: Worked, tmp_path: Path,
 
 @pytest.mark.parametrize("key", ["inject_files", "overlay_repo_files", "remove_repo_paths"])
 @pytest.mark.parametrize("path", ["../out", "/{folder}/out", ".git/hooks/post-checkout"])
-def test_a_task_lays_nothing_outside(worked: Worked, task: Rollout, tmp_path: Path, key: str, path: str) -> None:
+def test_task_lays_nothing_outside(worked: Worked, task: Rollout, tmp_path: Path, key: str, path: str) -> None:
     place = path.replace("{folder}", str(tmp_path))
     values = {"inject_files": [{"path": place, "content": "x"}], "overlay_repo_files": {place: "x"}}
     (task.folder / "overrides.json").write_text(json.dumps({key: values.get(key, [place])}))
@@ -257,7 +255,7 @@ def test_a_task_lays_nothing_outside(worked: Worked, task: Rollout, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_submodule_is_not_fetched(worked: Worked, task: Rollout, tmp_path: Path) -> None:
+def test_submodule_is_not_fetched(worked: Worked, task: Rollout, tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / ".gitmodules").write_text(f'[submodule "s"]\n\tpath = s\n\turl = {tmp_path}/other\n\tupdate = !touch x\n')
     _own_git(source, "add", "-A")
@@ -286,7 +284,7 @@ _OUTLIVE = (
     ["425, 8, 0", "426, 0, 0, 0, 0, 0, 0", "427, 0, 0, 0, 0", "323, 0", "321, 0, 0, 0", "298, 0, 0, -1, -1, 0"],
     ids=["io_uring_setup", "io_uring_enter", "io_uring_register", "userfaultfd", "bpf", "perf_event_open"],
 )
-def test_an_agent_makes_no_call_that_could_undo_its_bounds(worked: Worked, task: Rollout, call: str) -> None:
+def test_agent_cannot_call_what_would_undo_its_bounds(worked: Worked, task: Rollout, call: str) -> None:
     if platform.machine() != "x86_64":
         pytest.skip("the numbers are those of x86_64")
     assert worked(task, lambda workspace: workspace.shell(_CALL.format(call)))["status"] == 1
@@ -332,7 +330,7 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
         "renice -n -20 $$",
     ],
 )
-def test_an_agent_gets_out_by_no_way(
+def test_agent_cannot_get_out(
     worked: Worked, task: Rollout, tmp_path: Path, other: subprocess.Popen[bytes], line: str
 ) -> None:
     (tmp_path / "secret").write_text(SECRET)
@@ -348,7 +346,7 @@ def test_an_agent_gets_out_by_no_way(
     assert not (tmp_path / "written").exists()
 
 
-def test_nothing_of_an_agent_outlives_it(worked: Worked, task: Rollout) -> None:
+def test_agent_leaves_nothing_running(worked: Worked, task: Rollout) -> None:
     async def work(workspace: Workspace) -> tuple[int, int]:
         await workspace.shell(_OUTLIVE + "while [ ! -s alive ]; do sleep 0.01; done")
         first = await workspace.shell("stat -c %s alive")
@@ -393,7 +391,7 @@ _MODULE = (
         *("submodule", ".gitattributes", ".gitmodules", "rename", "binary", "no end", "zeros"),
     ],
 )
-def test_a_diff_writes_nothing_outside_and_passes_nothing(
+def test_diff_writes_nothing_outside_and_passes_nothing(
     worked: Worked, task: Rollout, tmp_path: Path, diff: str
 ) -> None:
     async def work(workspace: Workspace) -> bool:
@@ -443,9 +441,7 @@ def test_names_that_differ_in_case_or_are_odd_are_kept_apart(worked: Worked, tas
         "mkfifo fifo; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'",
     ],
 )
-def test_the_diff_is_taken_by_a_git_that_believes_nothing(
-    worked: Worked, task: Rollout, tmp_path: Path, line: str
-) -> None:
+def test_diff_is_taken_by_a_git_that_trusts_nothing(worked: Worked, task: Rollout, tmp_path: Path, line: str) -> None:
     async def work(workspace: Workspace) -> str:
         await workspace.shell(line.format(outside=tmp_path) + "; echo two > code")
         return str((await workspace.diff())["diff"])
@@ -457,7 +453,7 @@ def test_the_diff_is_taken_by_a_git_that_believes_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("within", ["\ndef test_more():\n    ", ""], ids=["a test fails", "no test runs"])
-def test_nothing_that_is_printed_steers_the_terminal(koderz: Shell, within: str) -> None:
+def test_output_cannot_steer_the_terminal(koderz: Shell, within: str) -> None:
     """Neither by what agents and tests print, nor by names of files, tasks and rubrics."""
     steer = "\x1b]0;owned\x07\x1b[2J"
     koderz("rollouts", "sample", "tasks")

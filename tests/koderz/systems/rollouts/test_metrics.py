@@ -27,7 +27,7 @@ def _measured(line: str) -> Measured:
         pytest.skip(str(error))
 
 
-def test_the_last_line_is_json_by_kind_or_of_numbers() -> None:
+def test_last_line_is_json_by_kind_or_of_numbers() -> None:
     found = _measured(
         'echo "$UNIT"; echo "{\\"diff_lines\\": $(grep -c + "$KODERZ_DIFF"), \\"files\\": $(ls | wc -l)}"'
     )
@@ -50,7 +50,7 @@ def test_the_last_line_is_json_by_kind_or_of_numbers() -> None:
         ("echo '{\"custom_metrics\": 3}'", "no JSON object"),
     ],
 )
-def test_what_fails_is_null_and_said_in_the_log(line: str, why: str) -> None:
+def test_failed_metric_is_null_and_told_in_the_log(line: str, why: str) -> None:
     found = _measured(line)
     assert (found.standard, found.custom, found.numbers) == (None, None, {})
     assert why in found.log.splitlines()[-1]

@@ -32,7 +32,7 @@ _FORM = "import x\n\n\nclass TestIt:\n    def test_a(self):\n        g = 1\n    
         ("self.assertIsNotNone(f(1))", "self.assertIsNone(f(1))"),
     ],
 )
-def test_the_only_test_is_negated_the_second_time(line: str, other: str) -> None:
+def test_single_test_is_negated_the_second_time(line: str, other: str) -> None:
     _, found = opposites(_FORM.format(line))
     assert found.source == _FORM.format(other)
     assert ([*found.turned], [*found.left]) == (["TestIt::test_a"], [])
@@ -69,7 +69,7 @@ def test_the_only_test_is_negated_the_second_time(line: str, other: str) -> None
         ("want = 'b'\n        assert f(1) == want", "want = '@'\n        assert f(1) == want"),
     ],
 )
-def test_another_value_is_expected_the_first_time(line: str, other: str) -> None:
+def test_expected_value_is_changed_the_first_time(line: str, other: str) -> None:
     found, _ = opposites(_FORM.format(line))
     assert found.turned == {"TestIt::test_a"}
     assert found.source != _FORM.replace("{}", line)
@@ -155,7 +155,7 @@ def test_right_code_fails_what_is_turned_round(body: str) -> None:
     "body", ["assert add(2, 3) == 5", "assert add(2, 3) == add(3, 2)", "case.assertEqual(add(2, 3), 5)"]
 )
 @pytest.mark.parametrize("add", [lambda a, b: _Swapped(a - b), lambda a, b: _Equal()], ids=["swapped", "equal"])
-def test_what_compares_as_it_likes_passes_what_is_turned_round(body: str, add: Callable[..., object]) -> None:
+def test_hostile_equality_passes_when_turned_round(body: str, add: Callable[..., object]) -> None:
     source = f"def test_it():\n    {body}\n"
     if "add(3" not in body:
         assert _passes(source, add)
@@ -163,7 +163,7 @@ def test_what_compares_as_it_likes_passes_what_is_turned_round(body: str, add: C
         assert _passes(opposites(source, random.Random(seed))[0].source, add)
 
 
-def test_each_test_is_turned_round_once_and_left_once() -> None:
+def test_tests_are_turned_round_once_and_left_once() -> None:
     source = "".join(f"def test_{n}():\n    assert f({n}) == {n}\n\n\n" for n in range(9)) + "def test_x():\n    f()\n"
     halves = set()
     for seed in range(20):
@@ -197,12 +197,12 @@ def test_parameters_that_are_written_down_are_others() -> None:
         "assert_that(f(1), 2)",
     ],
 )
-def test_what_not_every_run_comes_to_is_left(body: str) -> None:
+def test_unreliable_asserts_are_left(body: str) -> None:
     source = f"def test_a():\n    {body}\n"
     for found in opposites(source):
         assert (found.source, [*found.turned], [*found.left]) == (source, [], ["test_a"])
 
 
-def test_what_is_no_python_is_left() -> None:
+def test_invalid_python_is_left() -> None:
     for found in opposites("def test_a(:\n"):
         assert (found.source, [*found.turned]) == ("def test_a(:\n", [])

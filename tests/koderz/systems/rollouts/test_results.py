@@ -28,7 +28,7 @@ def _written(data: Path, stamp: str, scores: list[float | None], name: str = "ni
     return folder
 
 
-def test_a_benchmark_is_a_folder_or_the_newest_of_a_date(tmp_path: Path) -> None:
+def test_benchmark_is_a_folder_or_the_newest_of_a_date(tmp_path: Path) -> None:
     older = _written(tmp_path, "20250824__12-34-56", [0.0])
     _written(tmp_path, "20250824__12-34-57", [0.5, 1.0, None])
     _written(tmp_path, "20250825__00-00-00", [0.25])
@@ -59,7 +59,7 @@ def test_rollouts_are_found_by_name_stamp_or_folder(tmp_path: Path) -> None:
             find_rollouts(tmp_path, name, stamp)
 
 
-def test_the_tables_leave_out_what_is_unknown(tmp_path: Path) -> None:
+def test_tables_leave_out_what_is_unknown(tmp_path: Path) -> None:
     folder = _written(tmp_path, "20250824__12-34-56", [0.5, 0.8, None])
     assert [*table_lines(find_rollouts(tmp_path, "nightly").rows, str(folder))][1:] == [
         "| task | run | unit | lm | tokens | tools |",

@@ -78,7 +78,7 @@ def test_settings_of_secret_names_or_looks_are_numbers(tmp_path: Path, monkeypat
     }
 
 
-def test_settings_that_are_addresses_with_a_key_in_their_path_are_numbers(tmp_path: Path) -> None:
+def test_settings_with_a_key_in_an_address_are_numbered(tmp_path: Path) -> None:
     values = ("http://h/v1", "http://h/0123456789abcdef0123456789abcdef/v1")
     path = _written(tmp_path, *(f'median"\nenvironment_variables = {{PLACE_URL = "{value}"}}' for value in values))
     assert [arm.name for arm in _matrix(path).arms] == [

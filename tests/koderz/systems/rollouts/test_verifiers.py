@@ -53,7 +53,7 @@ def _harbor(folder: Path, tests: str) -> Rollout:
     return load_task(folder)
 
 
-def test_each_experiment_is_graded_where_its_own_agent_was(tmp_path: Path) -> None:
+def test_verifier_grades_where_the_agent_worked(tmp_path: Path) -> None:
     """Also where another has ended with the same diff."""
     task, stores = _harbor(tmp_path / "task", ""), Stores()
     places = [tmp_path / name for name in "abc"]
@@ -74,7 +74,7 @@ def test_each_experiment_is_graded_where_its_own_agent_was(tmp_path: Path) -> No
 _REWARD = "echo {} > /logs/verifier/{}\n"
 
 
-def test_the_verifier_goes_on_where_the_agent_ended(tmp_path: Path) -> None:
+def test_verifier_goes_on_where_the_agent_ended(tmp_path: Path) -> None:
     """Also with what no diff has: ignored files, and those of its home and /tmp."""
     tests = "ls /tests/test.sh; cat a.log ~/b /tmp/c && " + _REWARD.format(1, "reward.txt")
     task = _harbor(tmp_path / "task", tests)
@@ -102,12 +102,12 @@ def test_rewards_are_the_score(tmp_path: Path, tests: str, score: float, success
     "tests",
     ["true", *(_REWARD.format(value, "reward.json") for value in ("NaN", "1e999", "true", "'{}'", "'[1]'", "x"))],
 )
-def test_no_reward_or_none_that_is_finite_is_a_fault(tmp_path: Path, tests: str) -> None:
+def test_verifier_reward_missing_or_not_finite_is_a_fault(tmp_path: Path, tests: str) -> None:
     with pytest.raises(Fault, match="reward"):
         _graded(_harbor(tmp_path / "task", tests + "\n"), "true")
 
 
-def test_a_verifier_that_takes_too_long_is_a_fault(tmp_path: Path) -> None:
+def test_verifier_that_takes_too_long_is_a_fault(tmp_path: Path) -> None:
     task = _harbor(tmp_path / "task", "sleep 1000\n")
     with pytest.raises(Fault, match="takes longer"):
         _graded(Rollout(**{**{name: getattr(task, name) for name in task.__slots__}, "test_seconds": 1.0}), "true")
@@ -144,14 +144,14 @@ def _terminal_bench(folder: Path, tests: str) -> Rollout:
 
 
 @pytest.mark.parametrize("tests", [_PUBLISHED, _STRICT], ids=["published", "ends at apt-get"])
-def test_a_verifier_that_ends_before_a_test_has_run_is_a_fault(tmp_path: Path, tests: str) -> None:
+def test_verifier_that_ends_before_a_test_has_run_is_a_fault(tmp_path: Path, tests: str) -> None:
     with pytest.raises(
         Fault, match=r"ended before a test had run: .*(apt-get|Could not|resolv|fetch|root|dpkg|missing)"
     ):
         _graded(_terminal_bench(tmp_path / "task", tests), "echo 2 > given")
 
 
-def test_a_verifier_of_harbor_s_that_rewards_its_own_failure_with_0_is_a_fault(tmp_path: Path) -> None:
+def test_verifier_of_harbor_rewarding_its_own_failure_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(Fault, match="ended before a test had run"):
         _graded(_harbor(tmp_path / "task", _UVX + _WRITES), "true")
 
@@ -167,16 +167,14 @@ def test_a_verifier_of_harbor_s_that_rewards_its_own_failure_with_0_is_a_fault(t
         ("echo 'import time; time.sleep(1000)' > conftest.py", False),
     ],
 )
-def test_an_agent_makes_no_fault_of_its_failure_by_what_ends_the_verifier(
-    tmp_path: Path, line: str, success: bool
-) -> None:
+def test_agent_cannot_turn_failure_into_a_fault_by_its_verifier(tmp_path: Path, line: str, success: bool) -> None:
     """Without its changes the verifier can run its tests."""
     task = _terminal_bench(tmp_path / "task", "cp $TEST_DIR/test_outputs.py .\npython3 -m pytest test_outputs.py -rA\n")
     found = _graded(replace(task, test_seconds=20.0), line)
     assert found.scored.success is success, found.log
 
 
-def test_a_verifier_that_only_the_agent_s_changes_keep_from_a_reward_gives_0(tmp_path: Path) -> None:
+def test_verifier_spoilt_by_the_agents_changes_alone_gives_0(tmp_path: Path) -> None:
     task = _harbor(tmp_path / "task", "test -e breaks && exit 1; echo 1 > /logs/verifier/reward.txt\n")
     found = _graded(task, "touch breaks")
     assert (found.scored.total_score, found.cause) == (0.0, "tests")

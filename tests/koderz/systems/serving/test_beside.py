@@ -37,7 +37,7 @@ def loaded(
     return asyncio.run(run())
 
 
-def test_each_chunk_with_text_is_a_token_as_it_comes() -> None:
+def test_chunks_with_text_are_tokens_as_they_come() -> None:
     server = StreamingServer(ttft=0.05, itl=0.01)
     (timing,) = loaded(server)
     assert (timing.output_tokens, timing.error) == (6, "")
@@ -60,7 +60,7 @@ def test_each_chunk_with_text_is_a_token_as_it_comes() -> None:
         ("hang", "no whole answer within 2 seconds"),
     ],
 )
-def test_what_fails_says_why_and_is_never_sent_again(fault: str, said: str) -> None:
+def test_failed_request_says_why_and_is_never_sent_again(fault: str, said: str) -> None:
     server = StreamingServer(faults={fault: 1.0})
     (timing,) = loaded(server, seconds=2 if fault == "hang" else PATIENCE)
     assert said in timing.error
@@ -78,14 +78,14 @@ def test_warm_ups_count_for_nothing_and_few_are_under_way_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_an_open_loop_sends_whether_or_not_others_are_done() -> None:
+def test_open_loop_sends_without_waiting_for_others() -> None:
     server = StreamingServer(faults={"hang": 1.0})
     found = loaded(server, [PROMPT] * 20, Load(request_rate=1000.0, burstiness=float("inf")), seconds=4)
     assert len(server.requests) == 20
     assert [timing.start for timing in found] == sorted(timing.start for timing in found)
 
 
-def test_the_first_model_is_found_and_what_isn_t_there_said() -> None:
+def test_first_model_is_found_and_a_missing_one_told() -> None:
     async def run() -> str:
         async with StreamingServer(models=("first", "second")) as server:
             target = Target(server.url, "/v1/completions", "")
@@ -100,7 +100,7 @@ def test_the_first_model_is_found_and_what_isn_t_there_said() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"not compressed"])
-def test_an_answer_that_can_t_be_read_is_an_error(answer: bytes) -> None:
+def test_unreadable_answer_is_an_error(answer: bytes) -> None:
     async def broken(_source: str, _given: str) -> bytes:
         return answer
 

@@ -63,7 +63,7 @@ def test_time_per_output_token_leaves_requests_of_one_token_out() -> None:
     assert found["mean_tpot_ms"] == pytest.approx((30.0 + 50.0) / 2)
 
 
-def test_throughput_counts_from_the_first_request_sent_to_the_last_ended() -> None:
+def test_throughput_counts_from_first_sent_to_last_ended() -> None:
     found = result_of(record(request(start=1.0), request(start=2.84), failed(start=0.5)))
     assert found["duration"] == pytest.approx(2.5)
     assert (found["completed"], found["failed"]) == (2, 1)
@@ -73,7 +73,7 @@ def test_throughput_counts_from_the_first_request_sent_to_the_last_ended() -> No
     assert found["request_goodput"] is None
 
 
-def test_goodput_is_of_requests_within_every_limit_and_one_token_has_no_time_per_token() -> None:
+def test_goodput_counts_requests_within_every_limit() -> None:
     quick, slow, single = request(ttft=0.1), request(ttft=0.3), request(ttft=0.1, itls=(), output_tokens=1)
     found = result_of(record(quick, slow, single, failed(), goodput=["ttft:200", "tpot:30.001"]))
     assert found["request_goodput"] == pytest.approx(2 / found["duration"])
@@ -96,13 +96,13 @@ def test_arrays_of_failed_requests_are_empty_but_for_their_error() -> None:
     assert {*found} >= {"input_lens", "latencies", "start_times", "generated_texts"}
 
 
-def test_a_client_that_is_late_says_so() -> None:
+def test_late_client_says_so() -> None:
     assert result_of(record(request(), lag=1.6))["client_bound"]
     assert not result_of(record(request(), lag=1.4))["client_bound"]
     assert result_of(record(request(itls=(0.0, 0.0, 0.03)), lag=1.4))["client_bound"]  # chunks that were read together
 
 
-def test_where_nothing_was_answered_there_is_nothing_to_compare() -> None:
+def test_comparison_without_answers_is_empty() -> None:
     found = result_of(record(failed(), failed()))
     assert found["mean_ttft_ms"] == 0.0
     assert found["client_bound"] is False

@@ -35,7 +35,7 @@ def loaded(
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_each_chunk_with_text_is_a_token_and_no_other(chat: bool) -> None:
+def test_chunks_with_text_are_tokens_and_no_others(chat: bool) -> None:
     path = "/v1/chat/completions" if chat else "/v1/completions"
     (timing,) = loaded(StreamingServer(), chat=chat, endpoint=path)
     assert len(timing.itls) == 5  # neither the chunk with the role, nor that with the end, nor that with the usage
@@ -44,14 +44,14 @@ def test_each_chunk_with_text_is_a_token_and_no_other(chat: bool) -> None:
     assert timing.latency == pytest.approx(timing.ttft + sum(timing.itls))
 
 
-def test_tokens_in_one_event_are_one_chunk_and_events_in_one_packet_come_at_once() -> None:
+def test_tokens_of_one_event_are_one_chunk() -> None:
     (bundled,) = loaded(StreamingServer(bundle=3))
     assert (len(bundled.itls), bundled.output_tokens) == (1, 6)
     (burst,) = loaded(StreamingServer(burst=6))
     assert burst.itls == [0.0] * 5
 
 
-def test_where_the_server_counts_nothing_chunks_or_a_tokenizer_do() -> None:
+def test_tokens_are_counted_by_chunks_or_tokenizer_as_fallback() -> None:
     async def run() -> list[dict[str, Any]]:
         async with StreamingServer(usage=False, bundle=2) as server:
             found = []
@@ -76,7 +76,7 @@ def test_where_the_server_counts_nothing_chunks_or_a_tokenizer_do() -> None:
         ("hang", "no whole answer within 2 seconds"),
     ],
 )
-def test_what_fails_is_a_figure_and_never_sent_again(fault: str, said: str) -> None:
+def test_failed_request_is_a_figure_and_never_sent_again(fault: str, said: str) -> None:
     server = StreamingServer(faults={fault: 1.0})
     (timing,) = loaded(server, timeout=2 if fault == "hang" else PATIENCE)
     assert said in timing.error
@@ -84,7 +84,7 @@ def test_what_fails_is_a_figure_and_never_sent_again(fault: str, said: str) -> N
     assert len(server.requests) == 1
 
 
-def test_a_server_that_isn_t_there_is_a_failed_request() -> None:
+def test_missing_server_is_a_failed_request() -> None:
     async def run() -> Timing:
         async with StreamingServer() as server:
             url = server.url
@@ -94,7 +94,7 @@ def test_a_server_that_isn_t_there_is_a_failed_request() -> None:
     assert "Cannot connect" in asyncio.run(run()).error
 
 
-def test_the_key_goes_to_the_server_and_nowhere_else() -> None:
+def test_key_goes_to_the_server_and_nowhere_else() -> None:
     async def run(elsewhere: StreamingServer) -> tuple[str, Timing]:
         async with StreamingServer(api_key="k-1234567890abcdef") as server, elsewhere:
             told = Target(server.url, "/v1/completions", "recorded", api_key="k-1234567890abcdef")
@@ -142,7 +142,7 @@ def streamed(said: str, **more: Any) -> Timing:
     return asyncio.run(run())
 
 
-def test_an_error_in_the_stream_fails_the_request_and_shows_no_key() -> None:
+def test_error_in_the_stream_fails_the_request_without_its_key() -> None:
     error = 'data: {"error":{"message":"no room, k-123456"}}'
     timing = streamed(f'data: {{"choices":[{{"text":"a"}}]}}\r\n\r\n: ping\n\n{error}\n\n', api_key="k-123456")
     assert "no room" in timing.error
@@ -153,20 +153,20 @@ def test_an_error_in_the_stream_fails_the_request_and_shows_no_key() -> None:
     "usage", ['"none"', "[1]", "-3", "true", '{"completion_tokens": "6"}', '{"completion_tokens": {"a": [1.5]}}',
               '{"completion_tokens": -1}', '{"completion_tokens": 2.5, "prompt_tokens": null}', f'{10**30}'],
 )  # fmt: skip
-def test_usage_of_any_nonsense_in_a_stream_counts_nothing_and_fails_no_request(usage: str) -> None:
+def test_nonsense_usage_counts_nothing_and_fails_no_request(usage: str) -> None:
     timing = streamed(f'data: {{"choices":[{{"text":"a"}}]}}\n\ndata: {{"choices":[],"usage":{usage}}}\n\n')
     assert (timing.text, timing.error, timing.input_tokens, timing.output_tokens) == ("a", "", 3, 0)
 
 
 @pytest.mark.slow
-def test_an_open_loop_sends_whether_or_not_others_are_done() -> None:
+def test_open_loop_sends_without_waiting_for_others() -> None:
     server = StreamingServer(faults={"hang": 1.0})
     found = loaded(server, [PROMPT] * 20, Load(request_rate=1000.0, burstiness=float("inf")), timeout=4)
     assert len(server.requests) == 20  # though none of them was ever answered
     assert [timing.start for timing in found] == sorted(timing.start for timing in found)
 
 
-def test_a_closed_loop_has_so_many_requests_under_way_and_tells_how_long_others_waited() -> None:
+def test_closed_loop_keeps_its_concurrency_and_tells_waits() -> None:
     found = loaded(StreamingServer(ttft=0.05), [PROMPT] * 6, Load(max_concurrency=2))
     for timing in found:
         others = [each for each in found if each.start <= timing.start < each.ended]
@@ -190,7 +190,7 @@ def gaps(load: Load) -> list[float]:
     return [after - before for before, after in pairwise(times)]
 
 
-def test_warm_ups_and_the_ready_check_are_sent_before_and_count_for_nothing() -> None:
+def test_warm_ups_and_ready_check_count_for_nothing() -> None:
     server = StreamingServer()
     assert len(loaded(server, [PROMPT] * 3, Load(num_warmups=4, ready_check=5.0))) == 3
     assert len(server.requests) == 1 + 4 + 3
@@ -199,7 +199,7 @@ def test_warm_ups_and_the_ready_check_are_sent_before_and_count_for_nothing() ->
     assert len(plain.requests) == 3
 
 
-def test_the_first_model_of_a_server_is_found_below_any_form_of_its_address() -> None:
+def test_first_model_is_found_below_any_form_of_address() -> None:
     async def run() -> list[str]:
         async with StreamingServer(models=("first", "second"), api_key="secret") as server:
             targets = [
@@ -211,7 +211,7 @@ def test_the_first_model_of_a_server_is_found_below_any_form_of_its_address() ->
     assert asyncio.run(run()) == ["first", "first"]
 
 
-def test_what_is_sent_is_what_the_run_says() -> None:
+def test_request_is_what_the_run_says() -> None:
     settings = Settings(base_url="http://127.0.0.1:1/v1/", temperature=0.5)
     target = target_of("org/m", ServingOptions(ignore_eos=True), settings)
     assert target.url == "http://127.0.0.1:1/v1/completions"

@@ -13,7 +13,7 @@ from koderz.systems.serving.options import ServingOptions
 from koderz.systems.serving.prompts import load_prompts
 
 
-def test_random_prompts_have_exactly_so_many_words_and_are_the_same_again() -> None:
+def test_random_prompts_have_their_length_and_repeat() -> None:
     options = ServingOptions(num_prompts=5, random_input_len=40, random_output_len=7)
     found = load_prompts(options, 1)
     assert [(len(each.text.split()), each.tokens, each.output_tokens) for each in found] == [(40, 40, 7)] * 5
@@ -43,7 +43,7 @@ def _written(path: Path, rows: Any) -> Path:
     return path
 
 
-def test_sharegpt_gives_the_first_question_and_asks_for_as_much_as_its_answer_has(tmp_path: Path) -> None:
+def test_sharegpt_gives_the_first_question_and_its_answers_length(tmp_path: Path) -> None:
     turns = [{"from": "human", "value": "one two three four"}, {"from": "gpt", "value": "a b c d e"}]
     long = [{"value": "word " * 1025}, {"value": "a b c d"}]
     rows = [
@@ -69,12 +69,12 @@ def test_custom_prompts_say_how_much_is_asked_for(tmp_path: Path) -> None:
         ([{"prompt": "a", "output_tokens": 0}], "at least one"),
     ],
 )
-def test_a_row_that_can_t_be_sent_is_named(tmp_path: Path, rows: Any, said: str) -> None:
+def test_row_that_cannot_be_sent_is_named(tmp_path: Path, rows: Any, said: str) -> None:
     path = _written(tmp_path / "own.jsonl", rows)
     with pytest.raises(KoderzError, match=said):
         load_prompts(ServingOptions(dataset_name="custom", dataset_path=path), 0)
 
 
-def test_a_dataset_without_a_path_says_what_to_give() -> None:
+def test_dataset_without_a_path_says_what_to_give() -> None:
     with pytest.raises(KoderzError, match="needs --dataset-path"):
         load_prompts(ServingOptions(dataset_name="sharegpt"), 0)

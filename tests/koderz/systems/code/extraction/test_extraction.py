@@ -170,7 +170,7 @@ RIGHT = {
 
 
 @pytest.mark.parametrize("reply", RIGHT.values(), ids=RIGHT.keys())
-def test_a_right_answer_is_right_in_any_shape(reply: str) -> None:
+def test_right_answer_is_right_in_any_shape(reply: str) -> None:
     assert area_by(extracted(reply)) == 12
 
 
@@ -201,7 +201,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("reply", BODIES.values(), ids=BODIES.keys())
-def test_a_body_alone_completes_the_prompt(reply: str) -> None:
+def test_body_alone_completes_the_prompt(reply: str) -> None:
     found = extracted(reply)
 
     assert area_by(found) == 12
@@ -209,12 +209,12 @@ def test_a_body_alone_completes_the_prompt(reply: str) -> None:
     assert found.program.count(">>> area([3, 4])") == 1
 
 
-def test_a_body_completes_a_prompt_without_a_docstring_and_one_indented_by_two() -> None:
+def test_body_completes_prompts_without_docstring_or_with_indent_2() -> None:
     assert area_by(extracted("    return 12", "def area(sides):")) == 12
     assert area_by(extracted("return 12", 'def area(sides):\n  """Two."""\n')) == 12
 
 
-def test_what_the_reply_runs_behind_its_function_does_not_decide_the_verdict() -> None:
+def test_code_behind_the_function_does_not_decide_the_verdict() -> None:
     demo = dedent("""
         print(area(1, 2, 3))
         assert area([3, 4]) == 13
@@ -253,11 +253,11 @@ def test_tests_behind_the_function_are_not_run_whatever_they_import() -> None:
     assert area_by(extracted(f"```python\n{FUNCTION}\n{tests}```")) == 12
 
 
-def test_what_reads_the_terminal_before_the_function_is_left_out_too() -> None:
+def test_input_before_the_function_is_left_out() -> None:
     assert area_by(extracted(f"n = int(input())\nassert n > 3\n\n{FUNCTION}")) == 12
 
 
-def test_what_the_function_needs_is_kept_wherever_it_stands() -> None:
+def test_dependencies_of_the_function_are_kept_anywhere() -> None:
     reply = dedent("""
         ```python
         import sys
@@ -301,13 +301,13 @@ def test_statements_that_share_a_line_with_a_needed_one_stay() -> None:
     assert "six" not in names
 
 
-def test_the_prompts_imports_and_helpers_stand_before_the_code() -> None:
+def test_prompt_imports_and_helpers_stand_before_the_code() -> None:
     names = loaded(extracted("```python\ndef area(sides):\n    return double(math.prod(sides)) // 2\n```"))
 
     assert names["area"]([3, 4]) == 12
 
 
-def test_the_replys_definitions_win_over_the_prompts() -> None:
+def test_reply_definitions_win_over_the_prompts() -> None:
     before = "def double(n):\n    return 12\n\ndef area(sides):\n    return double(1)"
     after = "def area(sides):\n    return double(1)\n\ndef double(n):\n    return 12"
 
@@ -317,13 +317,13 @@ def test_the_replys_definitions_win_over_the_prompts() -> None:
         assert names["double"](5) == 12
 
 
-def test_an_import_from_the_future_of_the_prompt_stays_first() -> None:
+def test_future_import_of_the_prompt_stays_first() -> None:
     found = extracted(f"from __future__ import annotations\n{FUNCTION}", f"from __future__ import division\n{PROMPT}")
 
     assert area_by(found) == 12
 
 
-def test_without_a_prompt_the_whole_function_is_expected() -> None:
+def test_function_must_be_whole_without_a_prompt() -> None:
     whole = "```python\nimport math\n\ndef area(sides):\n    return math.prod(sides)\n```"
 
     assert area_by(extracted(whole, "")) == 12
@@ -331,21 +331,21 @@ def test_without_a_prompt_the_whole_function_is_expected() -> None:
     assert extracted(f"```python\n{BODY}\n```", "").cause
 
 
-def test_without_an_entry_point_any_function_will_do() -> None:
+def test_function_of_any_name_will_do_without_an_entry_point() -> None:
     assert (
         area_by(extracted(f"Some code.\n```python\nimport math\nfrom typing import *\n{FUNCTION}\n```", "", "")) == 12
     )
     assert extracted("```python\nx = 1\n```", "", "").cause == "no_entry_point"
 
 
-def test_an_async_function_is_the_answer_as_it_was_given() -> None:
+def test_async_function_is_the_answer_unchanged() -> None:
     result = area_by(extracted("```python\nasync def area(sides):\n    return math.prod(sides)\n```"))
 
     assert hasattr(result, "__await__")
     result.close()  # type: ignore[attr-defined]
 
 
-def test_a_stub_alone_is_judged_as_the_answer() -> None:
+def test_stub_alone_is_judged_as_the_answer() -> None:
     assert area_by(extracted(f"```python\n{PROMPT}    pass\n```")) is None
 
 
@@ -383,21 +383,21 @@ def test_reasoning_that_was_cut_off_holds_no_answer() -> None:
     assert extracted(f"<think>\n{FENCED}\nBut wait", finish_reason="length") == Extraction(None, "no_code", 0)
 
 
-def test_a_last_block_that_was_cut_off_does_not_replace_a_complete_one() -> None:
+def test_truncated_last_block_does_not_replace_a_complete_one() -> None:
     reply = f"{FENCED}\nOr shorter:\n```python\ndef area(sides):\n    total = 1"
 
     assert area_by(extracted(reply, finish_reason="length")) == 12
     assert area_by(extracted(reply, finish_reason="stop")) is None
 
 
-def test_a_reply_that_was_cut_off_behind_its_function_still_answers() -> None:
+def test_truncated_reply_behind_its_function_is_an_answer() -> None:
     assert (
         area_by(extracted(f"```python\n{FUNCTION}\n\ndef test_area():\n    assert area([", finish_reason="length"))
         == 12
     )
 
 
-def test_a_reply_that_was_cut_off_within_its_function_is_no_python() -> None:
+def test_truncated_reply_within_its_function_is_no_python() -> None:
     found = extracted("```python\ndef area(sides):\n    return math.prod(", finish_reason="length")
 
     assert found.cause == "syntax"
@@ -430,14 +430,14 @@ CAUSES = {
 
 
 @pytest.mark.parametrize(("reply", "cause"), CAUSES.values(), ids=CAUSES.keys())
-def test_a_reply_without_a_program_says_why(reply: str, cause: str) -> None:
+def test_reply_without_a_program_says_why(reply: str, cause: str) -> None:
     found = extracted(reply)
 
     assert found.cause == cause
     assert (found.program is not None) == (cause in ("syntax", "no_entry_point"))
 
 
-def test_of_code_that_does_not_say_what_it_defines_the_last_that_names_the_entry_point_is_run() -> None:
+def test_last_block_that_names_the_entry_point_is_run() -> None:
     made = "globals()['area'] = lambda sides: 12"
     found = extracted(f"```python\nx = 'area'\n```\n```python\n{made}\n```\nTry:\n```python\nprint(1)\n```")
 
@@ -446,7 +446,7 @@ def test_of_code_that_does_not_say_what_it_defines_the_last_that_names_the_entry
     assert found.program.splitlines()[found.line_offset :] == [made]
 
 
-def test_a_finish_reason_that_says_refusal_is_believed_where_there_is_no_program() -> None:
+def test_refusal_as_finish_reason_counts_where_there_is_no_program() -> None:
     assert extracted("Let's talk of something else.", finish_reason="refusal").cause == "refused"
     assert extracted("", finish_reason="content_filter").cause == "refused"
     assert area_by(extracted(FENCED, finish_reason="refusal")) == 12

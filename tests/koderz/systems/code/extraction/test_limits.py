@@ -70,9 +70,7 @@ def test_interpreter_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_loop_goes_on_while_a_long_reply_is_read_and_calling_that_off_leaves_no_process(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
+def test_loop_runs_on_while_a_long_reply_is_read_and_cancelled(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     class Slow(subprocess.Popen[bytes]):
         """One that is called off before its beginner knows of it."""
 
@@ -121,7 +119,7 @@ def _command(process: int) -> bytes:
         return b""
 
 
-def test_a_short_reply_that_comes_again_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_reply_that_comes_again_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
     def extract(reply: str, *arguments: str, **named: str) -> Extraction:

@@ -104,7 +104,7 @@ reasons = st.sampled_from(("stop", "length", "refusal", "tool_calls"))
 
 
 @given(replies, prompts, st.sampled_from(("area", "", "a b", "x", "(")), reasons)
-def test_no_reply_makes_it_raise(reply: str, prompt: str, entry_point: str, reason: str) -> None:
+def test_extraction_never_raises(reply: str, prompt: str, entry_point: str, reason: str) -> None:
     found = extract_program(reply, prompt, entry_point, finish_reason=reason)
 
     assert found.cause in CAUSES
@@ -115,7 +115,7 @@ def test_no_reply_makes_it_raise(reply: str, prompt: str, entry_point: str, reas
 
 
 @given(replies, prompts)
-def test_a_program_parses_and_names_the_entry_point(reply: str, prompt: str) -> None:
+def test_program_parses_and_names_the_entry_point(reply: str, prompt: str) -> None:
     found = extract_program(reply, prompt, "area")
 
     if not found.cause:
@@ -124,7 +124,7 @@ def test_a_program_parses_and_names_the_entry_point(reply: str, prompt: str) -> 
 
 
 @given(programs)
-def test_the_program_of_a_program_is_the_same(reply: str) -> None:
+def test_extraction_is_idempotent(reply: str) -> None:
     first = extract_program(reply, "", "area")
 
     if not first.cause:
@@ -150,7 +150,7 @@ MARKED = "def area(sides):\n    # mark\n    return 1"
         (f"```python\n{MARKED}\n    (\n```", 2),
     ],
 )
-def test_the_line_offset_leads_from_the_program_to_the_replys_own_lines(reply: str, own_line: int) -> None:
+def test_line_offset_leads_from_program_to_reply(reply: str, own_line: int) -> None:
     found = extract_program(reply, PROMPT, "area")
 
     assert found.program is not None
@@ -207,7 +207,7 @@ REPEATED = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", REPEATED)
-def test_a_megabyte_of_anything_comes_to_an_end(piece: str) -> None:
+def test_megabyte_of_anything_comes_to_an_end(piece: str) -> None:
     endless = piece * (MEGABYTE // len(piece))
 
     for reply in (
@@ -218,7 +218,7 @@ def test_a_megabyte_of_anything_comes_to_an_end(piece: str) -> None:
         assert extract_program(reply, PROMPT, "area").cause in CAUSES
 
 
-def test_a_program_longer_than_any_models_context_is_not_parsed() -> None:
+def test_program_longer_than_any_context_is_not_parsed() -> None:
     found = extract_program("```python\ndef area(sides):\n    return 1\n" + "x = 1\n" * 50_000 + "```", PROMPT, "area")
 
     assert found.cause == "syntax"

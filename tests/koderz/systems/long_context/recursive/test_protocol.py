@@ -35,7 +35,7 @@ BLOCK = "```repl\nx = 1\n```"
         ("````repl\nprint('```')\n````", Said(("print('```')",), False, None, None)),
     ],
 )
-def test_a_reply_is_taken_apart(reply: str, said: Said) -> None:
+def test_reply_is_parsed(reply: str, said: Said) -> None:
     assert read(reply) == said
 
 
@@ -43,7 +43,7 @@ def cell(output: str = "", *variables: str) -> dict[str, Any]:
     return {"output": output, "variables": [*variables]}
 
 
-def test_what_blocks_came_to_is_told() -> None:
+def test_block_results_are_told() -> None:
     assert told([cell()]) == "REPL output:\nNo output"
     assert told([cell("1", "x")]) == "REPL output:\n1\n\nREPL variables: ['x']"
     assert told([cell("1"), cell("2")]) == "REPL output (block 1):\n1\n\nREPL output (block 2):\n2"

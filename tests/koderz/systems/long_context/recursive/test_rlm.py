@@ -155,7 +155,7 @@ def deep(messages: Sequence[Message], purpose: str) -> str:
     return repl("answer['content'] = 4711", "answer['ready'] = True")
 
 
-def test_the_calls_of_a_recursion_are_recorded_with_depth_and_parent(played: Played) -> None:
+def test_recursion_records_calls_with_depth_and_parent(played: Played) -> None:
     verdict, world = played(deep, max_depth=2)
     assert verdict.passed
     counted = sorted((one.purpose, one.depth) for one in world.calls)
@@ -185,7 +185,7 @@ def test_killed_between_any_two_lines_it_asks_nothing_twice(runner: asyncio.Runn
 
 
 @pytest.mark.slow
-def test_a_cell_that_was_stopped_is_not_run_again(runner: asyncio.Runner, pool: Pool) -> None:
+def test_stopped_cell_is_not_run_again(runner: asyncio.Runner, pool: Pool) -> None:
     def stuck(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "sub":
             return "x"
@@ -227,7 +227,7 @@ def test_depth_says_what_code_may_ask(played: Played, depth: int, purposes: set[
     assert all(messages[0]["role"] == "user" and len(messages) == 1 for messages in plain)
 
 
-def test_out_of_turns_a_last_call_answers(played: Played) -> None:
+def test_turns_used_up_lead_to_a_last_call(played: Played) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         return "4711" if purpose == "final" else repl("print('more')")
 
@@ -290,7 +290,7 @@ def test_models_that_break_the_protocol_are_told_so(played: Played) -> None:
     assert len(large) < 25_000
 
 
-def test_a_history_that_fills_the_window_is_condensed(played: Played) -> None:
+def test_history_that_fills_the_window_is_condensed(played: Played) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "condense":
             return "what I know so far"
@@ -326,7 +326,7 @@ def test_prompts_that_do_not_fit_are_errors_to_the_code(played: Played) -> None:
     assert world.cells[0]["output"].startswith("Error: the prompt has 900,000 characters")
 
 
-def test_a_server_that_is_gone_is_a_fault(played: Played) -> None:
+def test_unreachable_server_is_a_fault(played: Played) -> None:
     def line(messages: Sequence[Message], purpose: str) -> str:
         if purpose == "sub":
             raise Fault("the server is gone")

@@ -49,7 +49,7 @@ def sink_of(run: Run, folder: Path) -> CheckpointSink:
     return CheckpointSink(Source(folder, plan_of(run), stories, os.environ))
 
 
-def test_each_task_has_the_originals_fields_and_ours(run: Run) -> None:
+def test_checkpoint_tasks_have_the_originals_fields_and_ours(run: Run) -> None:
     document = document_of(run)
 
     results = {each["id"]: each for each in document["task_results"]}
@@ -80,7 +80,7 @@ def test_each_task_has_the_originals_fields_and_ours(run: Run) -> None:
     assert found["llm_calls_total_optimization"] == sum(call.purpose != "test" for call in calls)
 
 
-def test_the_optimized_prompt_is_the_winner_with_its_examples(tmp_path: Path) -> None:
+def test_optimized_prompt_is_the_winner_with_its_examples(tmp_path: Path) -> None:
     run = searched(tmp_path, World("example"), "none", "random_search", budget_calls=300)
 
     (_, found) = document_of(run)["task_results"]
@@ -91,7 +91,7 @@ def test_the_optimized_prompt_is_the_winner_with_its_examples(tmp_path: Path) ->
     assert found["evaluations"]["final"]["validation"]
 
 
-def test_the_initial_prompt_is_its_own_baseline(run: Run) -> None:
+def test_initial_prompt_is_its_own_baseline(run: Run) -> None:
     found = document_of(run)["task_results"][0]
 
     assert found["seed"] is None
@@ -100,7 +100,7 @@ def test_the_initial_prompt_is_its_own_baseline(run: Run) -> None:
     assert found["evaluations"]["initial"]["test"]
 
 
-def test_a_run_that_goes_on_has_tasks_of_every_state(run: Run) -> None:
+def test_checkpoint_of_a_run_in_progress_has_tasks_of_every_state(run: Run) -> None:
     state = State(plan_of(run))
     first = next(line for line in run.lines if isinstance(line, Experiment))
     for line in run.lines[: run.lines.index(first) + 20]:
@@ -112,7 +112,7 @@ def test_a_run_that_goes_on_has_tasks_of_every_state(run: Run) -> None:
     assert State(plan_of(run)).document()["task_results"][1]["status"] == "Pending"
 
 
-def test_what_failed_is_running_again_once_it_is_retried(run: Run) -> None:
+def test_checkpoint_shows_a_retried_task_as_running(run: Run) -> None:
     state, cell = State(plan_of(run)), next(cells_of(plan_of(run)))
     about: dict[str, Any] = {
         "experiment_id": cell.experiment_id,
@@ -135,7 +135,7 @@ def test_what_failed_is_running_again_once_it_is_retried(run: Run) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_the_sink_comes_to_the_same_however_it_is_fed(run: Run, tmp_path: Path, size: int) -> None:
+def test_checkpoint_sink_is_idempotent(run: Run, tmp_path: Path, size: int) -> None:
     sink = sink_of(run, tmp_path)
     for at in range(0, len(run.lines), size):
         sink.take(run.lines[at : at + size])
@@ -188,7 +188,7 @@ def foreign(results: Path, name: str, **changes: Any) -> Path:
     return folder
 
 
-def test_a_run_of_the_original_is_found_and_read(tmp_path: Path) -> None:
+def test_checkpoint_of_the_original_is_found_and_read(tmp_path: Path) -> None:
     folder = foreign(tmp_path, "run_20250423_153045")
     view = View(folder)
 
@@ -205,7 +205,7 @@ def test_a_run_of_the_original_is_found_and_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"task_results": 1}', '{"task_results": [1]}'])
-def test_a_broken_checkpoint_is_said_to_be_one(tmp_path: Path, text: str) -> None:
+def test_checkpoint_that_is_broken_is_told(tmp_path: Path, text: str) -> None:
     folder = foreign(tmp_path, "run_20250423_153045")
     (folder / "checkpoint.json").write_text(text)
 

@@ -21,7 +21,7 @@ def better(seeds: int) -> list[dict[str, float]]:
 WORSE = {item: float(n < 5) for n, item in enumerate(ITEMS)}
 
 
-def test_searches_below_five_tell_of_prompts_and_from_five_on_of_an_optimizer() -> None:
+def test_searches_below_five_tell_of_prompts_alone() -> None:
     assert SEEDS == FEWEST_SEARCHES == 5
     for seeds, about, words in (
         (1, "prompts", BETTER_PROMPTS),
@@ -72,7 +72,5 @@ def test_searches_are_tested_by_clusters_of_their_items() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "spread", "unchanged"), [(5, 0.05, 0.0), (5, 0.1, 0.5), (10, 0.05, 0.0)])
-def test_searches_of_equal_optimizers_claim_a_difference_in_six_of_a_hundred(
-    seeds: int, spread: float, unchanged: float
-) -> None:
+def test_searches_of_equal_optimizers_claim_little(seeds: int, spread: float, unchanged: float) -> None:
     assert max(false_claims(1000, seeds=seeds, spread=spread, unchanged=unchanged)) <= 0.06

@@ -63,7 +63,7 @@ def remembered(folder: Path) -> dict[str, Memory]:
         return {str(each.metadata["arm"]): each for each in store.select(Filter(tags=("result",)))}
 
 
-def test_what_helps_is_told_from_what_does_not_and_from_random_search(tmp_path: Path) -> None:
+def test_gains_tell_help_from_none_and_from_random_search(tmp_path: Path) -> None:
     run = searched(tmp_path, *HELPED, seeds=5)
     found = rows(run)
 
@@ -85,7 +85,7 @@ def test_what_helps_is_told_from_what_does_not_and_from_random_search(tmp_path: 
     assert few.p_adjusted >= few.p
 
 
-def test_an_optimizer_that_kept_the_initial_prompt_gains_exactly_nothing(tmp_path: Path) -> None:
+def test_gain_of_the_initial_prompt_is_exactly_zero(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule"), "none", "random_search", model=Scripted(lambda *_: "wrong"))
     (row,) = rows(run).values()
     assert (row.gain, row.interval, row.p, row.verdict) == (0.0, (0.0, 0.0), 1.0, "no evidence")
@@ -108,7 +108,7 @@ def test_rows_say_why_they_compare_nothing(tmp_path: Path) -> None:
     assert "no baseline" in without.reasons[0]
 
 
-def test_fewer_than_twenty_items_are_no_evidence() -> None:
+def test_gain_on_fewer_than_20_items_is_no_evidence() -> None:
     items = [str(n) for n in range(19)]
     found = gain_of([dict.fromkeys(items, 0.0)], [dict.fromkeys(items, 1.0)])
     assert found
@@ -116,7 +116,7 @@ def test_fewer_than_twenty_items_are_no_evidence() -> None:
     assert found.gain == 1.0
 
 
-def test_one_seed_of_rights_and_wrongs_is_tested_as_two_rates_are() -> None:
+def test_single_seed_of_rights_and_wrongs_is_tested_as_two_rates() -> None:
     items = [str(n) for n in range(30)]
     found = gain_of(
         [{item: float(int(item) < 3) for item in items}], [{item: float(int(item) >= 22) for item in items}]
@@ -126,7 +126,7 @@ def test_one_seed_of_rights_and_wrongs_is_tested_as_two_rates_are() -> None:
     assert "McNemar" in found.method
 
 
-def test_a_result_has_its_baseline_and_succeeds_by_its_own_interval(tmp_path: Path) -> None:
+def test_result_has_its_baseline_and_succeeds_by_its_interval(tmp_path: Path) -> None:
     run = searched(tmp_path, *HELPED, seeds=3)
     plan = run.lines[0]
     assert isinstance(plan, Plan)
@@ -139,7 +139,7 @@ def test_a_result_has_its_baseline_and_succeeds_by_its_own_interval(tmp_path: Pa
     assert not results["none", 0].success
 
 
-def test_memories_have_the_gain_and_the_beginning_of_the_prompt_that_was_kept(tmp_path: Path) -> None:
+def test_memories_have_the_gain_and_the_start_of_the_prompt(tmp_path: Path) -> None:
     run = searched(tmp_path, World("example"), "none", "random_search", budget_calls=300)
     (end,) = [line for line in run.of("experiment") if line.arm == "random_search"]
     kept = Trial()
@@ -158,7 +158,7 @@ def test_memories_have_the_gain_and_the_beginning_of_the_prompt_that_was_kept(tm
     assert f"gain {gain(run, 'random_search'):.4g}" in found.content
 
 
-def test_a_gain_is_remembered_too_where_the_baseline_ends_last(tmp_path: Path) -> None:
+def test_memory_of_a_gain_is_kept_where_the_baseline_ends_last(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule", 1), "none", "meta_prompt", budget_calls=200)
     ends = {line.arm: line for line in run.of("experiment")}
     rest = [line for line in run.lines[1:] if line not in ends.values() and line.kind != "finished"]
@@ -172,7 +172,7 @@ def test_a_gain_is_remembered_too_where_the_baseline_ends_last(tmp_path: Path) -
     assert found.metadata["metrics"]["gain"] == pytest.approx(gain(run, "meta_prompt"))
 
 
-def test_what_a_long_prompt_leaves_out_of_memory_is_marked() -> None:
+def test_memory_marks_a_shortened_prompt() -> None:
     candidate = {"digest": "d", "messages": [{"role": "user", "content": "ä" * 3000}]}
     long = Once(experiment_id="e", name="candidate/d", value=candidate, key="1")
     told = OPTIMIZE.excerpt([long, Once(experiment_id="e", name="result", value={"winner": "d"}, key="2")])
@@ -182,7 +182,7 @@ def test_what_a_long_prompt_leaves_out_of_memory_is_marked() -> None:
     assert not OPTIMIZE.excerpt([long])
 
 
-def test_the_report_tells_of_gains_searches_prompts_and_spending(tmp_path: Path) -> None:
+def test_report_tells_gains_searches_prompts_and_spending(tmp_path: Path) -> None:
     run = searched(tmp_path, *SHORT, seeds=2, budget_calls=BUDGET)
     found = section_of(read_plan(run.folder), run.folder)
     assert found is not None
@@ -209,7 +209,7 @@ def test_the_report_tells_of_gains_searches_prompts_and_spending(tmp_path: Path)
     assert len(set(beside[0].texts.values())) == 2
 
 
-def test_the_page_has_what_a_part_adds_with_every_text_escaped(tmp_path: Path) -> None:
+def test_page_of_a_part_is_escaped(tmp_path: Path) -> None:
     run = searched(tmp_path, *SHORT, seeds=2, budget_calls=BUDGET)
     write_summary(run.folder)
     write_report([load_run(run.folder)], tmp_path / "report.html")
@@ -225,7 +225,7 @@ def test_the_page_has_what_a_part_adds_with_every_text_escaped(tmp_path: Path) -
     assert all(f'<pre tabindex="0">{escape(text)}</pre>' in page for text in texts)
 
 
-def test_a_part_that_fails_says_so_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_that_fails_says_so_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = searched(tmp_path, World("rule"), "none")
     monkeypatch.setattr(optimizer_report, "section_of", lambda *_: 1 / 0)
     write_summary(run.folder)
@@ -236,7 +236,7 @@ def test_a_part_that_fails_says_so_in_the_report(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow  # in moments: what MLflow is told of prompts below, and of runs in tests/tracker/sinks
-def test_mlflow_has_a_span_a_candidate_and_the_winner_by_validation_once(tmp_path: Path) -> None:
+def test_mlflow_has_a_span_per_candidate_and_the_winner_once(tmp_path: Path) -> None:
     run = searched(tmp_path, *SHORT, seeds=2, budget_calls=BUDGET)
     found = [line.value for line in run.of("once") if line.name == "result" and line.value["validation"]]
     best = max(found, key=lambda result: result["validation"][result["winner"]])
@@ -290,7 +290,7 @@ def test_mlflow_has_a_span_a_candidate_and_the_winner_by_validation_once(tmp_pat
     assert len(store.search_prompt_versions("koderz-world-scripted")) == 1
 
 
-def test_no_prompt_is_found_before_all_searches_have_ended(tmp_path: Path) -> None:
+def test_prompt_is_found_only_after_all_searches(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule", 1), "none", "random_search", budget_calls=200)
     assert [*OPTIMIZE.prompts(read_plan(run.folder), run.folder)]
     folder = asyncio.run(recorded(tmp_path / "again", of=read_plan(run.folder)))
@@ -300,7 +300,7 @@ def test_no_prompt_is_found_before_all_searches_have_ended(tmp_path: Path) -> No
     assert not [*OPTIMIZE.prompts(read_plan(folder), folder)]
 
 
-def test_two_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:
+def test_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:
     """Of one world, in which rules help the second run's model and not the first's."""
     a = searched(tmp_path / "a", World("nothing", 1), "none", "meta_prompt", seeds=3)
     b = searched(tmp_path / "b", *HELPED, seeds=3)
@@ -312,7 +312,7 @@ def test_two_runs_are_paired_by_optimizer_and_item(tmp_path: Path) -> None:
     assert any("better" in line for line in answer.markdown())
 
 
-def test_a_gate_holds_optimizers_to_a_gain(tmp_path: Path) -> None:
+def test_gate_holds_optimizers_to_a_gain(tmp_path: Path) -> None:
     run = searched(tmp_path, *HELPED, seeds=3)
 
     assert not compare_optimizers([run.folder], arm="meta_prompt", min_gain=0.4).shut

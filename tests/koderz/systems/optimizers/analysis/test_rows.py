@@ -69,7 +69,7 @@ def test_equal_metric_calls_that_cost_unequal_dollars_are_told(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_price_that_is_not_known_is_compared_with_none(tmp_path: Path, known: bool) -> None:
+def test_price_that_is_unknown_is_compared_with_none(tmp_path: Path, known: bool) -> None:
     run = searched(tmp_path, World("nothing"), "none", "random_search", budget_calls=100)
     (row,) = rows(run, searches_of(run.folder))
     pair = [replace(row, optimizer=name, cost_usd=cost, cost_known=known) for name, cost in (("a", 1.0), ("b", 2.0))]

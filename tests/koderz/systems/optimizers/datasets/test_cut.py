@@ -47,14 +47,14 @@ def order_of(count: int) -> list[int]:
     ("count", "first"),
     [(7473, [3082, 2184, 5897, 2437, 6330, 819]), (1319, [30, 754, 429, 1010, 1284, 953])],
 )
-def test_the_rows_drawn_are_those_that_the_original_draws(count: int, first: list[int]) -> None:
+def test_cut_draws_the_rows_of_the_original(count: int, first: list[int]) -> None:
     said = {"train": [f"row {row}" for row in range(count)], "test": texts(4)}
     preset: Preset = {**TWO, "train": Piece("train", 0, 6), "validation": Piece("train", 6, 4)}
 
     assert ids(cut_of(said, preset))["train"] == [f"train/{row}" for row in first]
 
 
-def test_one_shuffle_serves_all_that_is_cut_from_a_source() -> None:
+def test_cut_shuffles_a_source_once() -> None:
     order = order_of(12)
 
     found = ids(cut_of({"all": texts(12)}, ONE))
@@ -66,7 +66,7 @@ def test_one_shuffle_serves_all_that_is_cut_from_a_source() -> None:
     }
 
 
-def test_normalising_sees_past_case_punctuation_white_space_and_the_forms_of_characters() -> None:
+def test_normalizing_ignores_case_punctuation_space_and_forms() -> None:
     assert normalised("  Ｗhat’s\tthe ﬁne, “STRASSE”? ") == normalised("what's the fine straße")
     assert normalised("3 + 4") != normalised("3 - 4")
     assert shingles("a b c d e f") == {"a b c d e", "b c d e f"}
@@ -81,7 +81,7 @@ def brute(known: Sequence[str], text: str) -> str | None:
     return "near" if any(len(own & each) >= len(own | each) * 4 / 5 for each in others) else None
 
 
-def test_near_texts_are_found_as_by_comparing_all_with_all() -> None:
+def test_similar_texts_are_found_as_by_all_pairs() -> None:
     draw = random.Random(5)
     said = texts(60)
     for text in said[:40]:
@@ -103,7 +103,7 @@ def test_near_texts_are_found_as_by_comparing_all_with_all() -> None:
     assert {*found} == {"exact", "near", None}
 
 
-def test_what_test_holds_is_dropped_from_validation_and_train_and_filled_up() -> None:
+def test_test_items_are_dropped_from_train_and_validation() -> None:
     own, test = texts(20), texts(4, seed=1)
     order = order_of(20)
     own[order[0]] = test[0].upper()  # of train
@@ -134,7 +134,7 @@ def test_rows_that_repeat_an_earlier_one_of_their_source_go_first() -> None:
     assert found.leakage.total == (1, 0)
 
 
-def test_a_source_that_serves_test_alone_may_repeat_itself() -> None:
+def test_source_for_test_alone_may_repeat_itself() -> None:
     test = texts(2) * 2
 
     found = cut_of({"train": texts(8, seed=1), "test": test}, TWO)
@@ -143,7 +143,7 @@ def test_a_source_that_serves_test_alone_may_repeat_itself() -> None:
     assert found.leakage.total == (0, 0)
 
 
-def test_an_item_that_two_others_hold_is_dropped_once() -> None:
+def test_item_near_two_others_is_dropped_once() -> None:
     own, test = texts(12), texts(4, seed=1)
     order = order_of(12)
     own[order[0]] = own[order[5]] = test[0]
@@ -166,7 +166,7 @@ def test_kept_leaks_are_counted_and_refused_ones_end_it() -> None:
     assert cut_of({"train": texts(12), "test": test}, TWO, "refuse").leakage.total == (0, 0)
 
 
-def test_what_is_filled_up_may_lie_far_behind() -> None:
+def test_refill_may_reach_far_behind() -> None:
     test = texts(4, seed=1)
     own = [test[0]] * 3000 + texts(40)
 
@@ -175,19 +175,19 @@ def test_what_is_filled_up_may_lie_far_behind() -> None:
     assert [len(each) for each in found.splits.values()] == [4, 4, 4]
 
 
-def test_a_small_source_gives_what_it_has() -> None:
+def test_small_source_gives_what_it_has() -> None:
     found = cut_of({"all": texts(10)}, ONE)
 
     assert [len(each) for each in found.splits.values()] == [4, 4, 2]
     assert found.notes == ("test has 2 of 4 items: all has no more",)
 
 
-def test_pieces_follow_each_other_where_a_source_is_too_small_for_the_preset() -> None:
+def test_splits_follow_each_other_in_a_small_source() -> None:
     preset: Preset = {split: Piece("all", 150 * n, 2) for n, split in enumerate(("train", "validation", "test"))}  # type: ignore[misc]
 
     assert [len(each) for each in cut_of({"all": texts(6)}, preset).splits.values()] == [2, 2, 2]
 
 
-def test_an_empty_split_is_refused() -> None:
+def test_empty_split_is_refused() -> None:
     with pytest.raises(KoderzError, match="the split test is empty, as all has 8 rows in all"):
         cut_of({"all": texts(8)}, ONE)

@@ -113,7 +113,7 @@ def complaint(*places: str, options: DatasetOptions = SMALL) -> str:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_each_published_dataset_is_read_in_its_own_columns(tmp_path: Path, name: str) -> None:
+def test_published_datasets_are_read_in_their_columns(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "rows.jsonl", rows_of(name))
 
     dataset = load(f"{name}={path}")
@@ -129,7 +129,7 @@ def test_each_published_dataset_is_read_in_its_own_columns(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet", "jsonl.gz"])
-def test_the_format_of_a_file_makes_no_difference(tmp_path: Path, suffix: str) -> None:
+def test_file_format_makes_no_difference(tmp_path: Path, suffix: str) -> None:
     name = "gsm8k"
     path, plain = write(tmp_path / f"train.{suffix}", rows_of(name)), write(tmp_path / "a/train.jsonl", rows_of(name))
 
@@ -143,7 +143,7 @@ def test_nested_columns_come_out_of_parquet_as_out_of_json(tmp_path: Path) -> No
         assert load(f"{name}={table}").digests == load(f"{name}={plain}").digests
 
 
-def test_a_folder_has_its_splits_by_name_in_one_file_or_in_shards(tmp_path: Path) -> None:
+def test_folder_has_its_splits_by_name_in_files_or_shards(tmp_path: Path) -> None:
     rows = rows_of("cnn_dailymail", 30)
     write(tmp_path / "3.0.0/train-00000-of-00002.parquet", rows[:5])
     write(tmp_path / "3.0.0/train-00001-of-00002.parquet", rows[5:10])
@@ -158,7 +158,7 @@ def test_a_folder_has_its_splits_by_name_in_one_file_or_in_shards(tmp_path: Path
     assert dict(zip(range(10), rows, strict=False))[7]["article"] in {item.columns["article"] for item in dataset.train}
 
 
-def test_a_missing_validation_is_cut_from_train_behind_its_preset(tmp_path: Path) -> None:
+def test_missing_validation_is_cut_from_train(tmp_path: Path) -> None:
     rows = rows_of("ai2_arc", 20)
     write(tmp_path / "train.jsonl", rows[:14])
     write(tmp_path / "test.jsonl", rows[14:])
@@ -169,7 +169,7 @@ def test_a_missing_validation_is_cut_from_train_behind_its_preset(tmp_path: Path
     assert not {item.id for item in dataset.validation} & {item.id for item in dataset.train}
 
 
-def test_the_columns_of_truthful_qa_go_by_either_configuration_and_its_csv(tmp_path: Path) -> None:
+def test_truthful_qa_columns_go_by_configuration_or_csv(tmp_path: Path) -> None:
     plain = rows_of("truthful_qa")
     choices = [
         {
@@ -201,7 +201,7 @@ def test_the_columns_of_truthful_qa_go_by_either_configuration_and_its_csv(tmp_p
     assert {item.gold for each in found[0].splits.values() for item in each} > {"A"}, "the order is drawn"
 
 
-def test_the_prompt_of_hotpot_has_its_passages_unless_the_book_is_closed(tmp_path: Path) -> None:
+def test_hotpot_prompt_has_its_passages_unless_closed_book(tmp_path: Path) -> None:
     path = write(tmp_path / "train.jsonl", rows_of("hotpot_300"))
 
     whole, closed = (load(f"hotpot_300={path}", options=replace(SMALL, closed_book=on)) for on in (False, True))
@@ -232,7 +232,7 @@ def test_the_prompt_of_hotpot_has_its_passages_unless_the_book_is_closed(tmp_pat
         ("cnn_dailymail", {"article": "long " * 300_000}, "line 3: an item of more than 1,000,000 characters"),
     ],
 )
-def test_a_malformed_row_is_told_by_file_line_and_column(
+def test_malformed_row_is_told_by_file_line_and_column(
     tmp_path: Path, name: str, change: dict[str, Any], said: str
 ) -> None:
     rows = rows_of(name)
@@ -255,14 +255,14 @@ def test_a_malformed_row_is_told_by_file_line_and_column(
         (b"", "line 1: the columns need a name each"),
     ],
 )
-def test_a_malformed_sheet_is_told_by_its_line(tmp_path: Path, text: bytes, said: str) -> None:
+def test_malformed_sheet_is_told_by_its_line(tmp_path: Path, text: bytes, said: str) -> None:
     path = tmp_path / "train.csv"
     path.write_bytes(text)
 
     assert said in complaint(f"gsm8k={path}")
 
 
-def test_what_is_no_parquet_or_not_there_is_said(tmp_path: Path) -> None:
+def test_invalid_or_missing_parquet_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.parquet").write_text("no")
 
     assert "can't be read" in complaint(f"gsm8k={tmp_path / 'train.parquet'}")
@@ -272,7 +272,7 @@ def test_what_is_no_parquet_or_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_an_absent_dataset_is_one_line_with_its_licence_download_and_place(name: str) -> None:
+def test_absent_dataset_is_one_line_with_licence_and_download(name: str) -> None:
     told = complaint(options=replace(SMALL, demo_datasets=(name,)))
 
     assert "\n" not in told
@@ -320,7 +320,7 @@ OTHERS: Mapping[str, Sequence[str]] = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_files_that_are_downloaded_are_read_as_they_lie(tmp_path: Path, name: str) -> None:
+def test_downloaded_files_are_read_unchanged(tmp_path: Path, name: str) -> None:
     words = shlex.split(PUBLISHED[name].download)
     pattern = words[words.index("--include") + 1]
     for number, file in enumerate(FILES[name]):
@@ -339,7 +339,7 @@ def test_the_files_that_are_downloaded_are_read_as_they_lie(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "medhallu", "rag_hallucinations"])
-def test_a_file_for_each_split_is_used_in_place_of_the_preset(tmp_path: Path, name: str) -> None:
+def test_files_for_each_split_replace_the_preset(tmp_path: Path, name: str) -> None:
     rows = rows_of(name, 36)
     for number, split in enumerate(SPLITS):
         write(tmp_path / f"{split}.jsonl", rows[12 * number : 12 * number + 12])
@@ -351,7 +351,7 @@ def test_a_file_for_each_split_is_used_in_place_of_the_preset(tmp_path: Path, na
     }
 
 
-def test_an_added_dataset_is_found_wherever_none_is_named(tmp_path: Path) -> None:
+def test_added_dataset_is_the_default(tmp_path: Path) -> None:
     add_dataset("gsm8k", write(tmp_path / "train.jsonl", rows_of("gsm8k")))
 
     suite = datasets(None, SMALL)
@@ -379,7 +379,7 @@ def test_generated_items_are_three_hundred_a_split_and_nothing_leaks(seed: int) 
 
 
 @pytest.mark.slow
-def test_the_data_seed_changes_the_items_and_nothing_else_does() -> None:
+def test_data_seed_alone_changes_the_items() -> None:
     one, other, again = (
         [task.digest for task in datasets(None, DatasetOptions(data_seed=seed)).tasks] for seed in (42, 43, 42)
     )
@@ -401,7 +401,7 @@ def own(tmp_path: Path, **options: Any) -> Dataset:
     return load(f"mine={path}", options=replace(SMALL, **given))
 
 
-def test_a_dataset_of_ones_own_has_its_own_columns(tmp_path: Path) -> None:
+def test_users_dataset_has_its_own_columns(tmp_path: Path) -> None:
     dataset = own(tmp_path, metric="label")
 
     assert fill(dataset.messages[-1]["content"], dataset.test[0].columns).startswith(
@@ -423,14 +423,14 @@ def test_a_dataset_of_ones_own_has_its_own_columns(tmp_path: Path) -> None:
         ({"initial_prompt": Path("none.txt")}, "--initial-prompt none.txt can't be read"),
     ],
 )
-def test_what_is_wrong_with_ones_own_is_said(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+def test_users_dataset_errors_are_told(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(KoderzError) as raised:
         own(tmp_path, **options)
 
     assert said in str(raised.value)
 
 
-def test_the_initial_prompt_is_a_text_or_messages(tmp_path: Path) -> None:
+def test_initial_prompt_is_a_text_or_messages(tmp_path: Path) -> None:
     text, messages, none = tmp_path / "a.txt", tmp_path / "b.json", tmp_path / "c.json"
     text.write_text("Sort it {well}.\n")
     messages.write_text(json.dumps([{"role": "user", "content": "About {topic}: {text}"}]))
@@ -445,7 +445,7 @@ def test_the_initial_prompt_is_a_text_or_messages(tmp_path: Path) -> None:
         own(tmp_path, initial_prompt=none)
 
 
-def test_a_metric_of_ones_own_is_a_function_in_a_file(tmp_path: Path) -> None:
+def test_users_metric_is_a_function_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text("def same(item, reply):\n    return item.gold == reply\n")
 
     assert own(tmp_path, metric=f"{tmp_path / 'own.py'}:same").metric.name == "same"
@@ -476,11 +476,11 @@ def test_datasets_are_the_same_out_of_one_packed_file(tmp_path: Path) -> None:
         datasets(write(tmp_path / "rows.csv", [{"a": "b"}]), options)
 
 
-def test_a_placeholder_in_an_item_is_never_filled() -> None:
+def test_placeholder_in_an_item_is_never_filled() -> None:
     assert fill("{a} {b} {c} {{a}} {}", {"a": "{b}", "b": "{a}"}) == "{b} {a} {c} {{b}} {}"
 
 
-def test_a_generated_name_is_taken(tmp_path: Path) -> None:
+def test_generated_name_is_taken(tmp_path: Path) -> None:
     assert "is generated; give your own another name" in complaint(f"labels={tmp_path}")
 
 

@@ -112,7 +112,7 @@ def graded(metric: Metric, gold: str, reply: str, *said: str) -> Graded:
         ("", None),
     ],
 )
-def test_the_number_of_a_reply_is_the_one_that_it_gives_as_its_answer(reply: str, number: str | None) -> None:
+def test_number_of_a_reply_is_the_one_given_as_answer(reply: str, number: str | None) -> None:
     found = number_in(reply)
 
     assert (found and found.replace("0.75", ".75")) == number
@@ -158,11 +158,11 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("reply", "gold", "flag"), FLAGS)
-def test_the_grader_agrees_with_the_official_flags(reply: str, gold: str, flag: bool) -> None:
+def test_grader_agrees_with_the_official_flags(reply: str, gold: str, flag: bool) -> None:
     assert graded(NumberMetric(), gold, reply).score == flag
 
 
-def test_the_grader_agrees_with_all_official_flags_that_are_at_hand() -> None:
+def test_grader_agrees_with_all_official_flags_at_hand() -> None:
     path = DATA / "gsm8k" / "model_solutions.jsonl.gz"
     if not path.is_file():
         pytest.skip(f"GSM8K's published model solutions are not in {path}")
@@ -203,7 +203,7 @@ def test_the_grader_agrees_with_all_official_flags_that_are_at_hand() -> None:
         ("", ""),
     ],
 )
-def test_a_choice_is_read_by_its_label_and_at_last_by_its_text(reply: str, labels: str) -> None:
+def test_choice_is_read_by_label_and_at_last_by_text(reply: str, labels: str) -> None:
     assert CHOICES.read(reply) == {*labels}
 
 
@@ -297,11 +297,11 @@ CITIES = Labels.of_options({"A": "Paris", "B": "London", "C": "Rome", "D": "Berl
         ("Paris isn't on the Thames. London is.", "AB"),
     ],
 )
-def test_a_choice_is_read_as_models_write_it(reply: str, labels: str) -> None:
+def test_choice_is_read_as_models_write_it(reply: str, labels: str) -> None:
     assert CITIES.read(reply) == {*labels}
 
 
-def test_a_choice_of_ten_is_not_the_word_i() -> None:
+def test_choice_of_ten_is_not_the_word_i() -> None:
     ten = Labels.of_options({letter: f"option {letter}" for letter in "ABCDEFGHIJ"})
 
     assert ten.read("I think that H fits") == {"H"}
@@ -309,7 +309,7 @@ def test_a_choice_of_ten_is_not_the_word_i() -> None:
     assert ten.read("I'd say J") == {"J"}
 
 
-def test_two_labels_are_no_answer() -> None:
+def test_choice_of_two_labels_is_no_answer() -> None:
     metric = LabelMetric(CHOICES)
 
     assert graded(metric, "A", "A or B") == Graded(0.0, {}, "expected A, found A and B", "", "ambiguous")
@@ -367,7 +367,7 @@ def test_absurd_lengths_are_scored_in_no_time() -> None:
     assert number_in("=" * 200_000) is None
 
 
-def test_what_is_measured_beside_the_main_metric_is_named() -> None:
+def test_metrics_beside_the_main_one_are_named() -> None:
     said = graded(TextMetric("exact_match", ("f1",)), "Paris, France", "in Paris")
 
     assert said.score == 0
@@ -378,7 +378,7 @@ def test_what_is_measured_beside_the_main_metric_is_named() -> None:
 @pytest.mark.parametrize(
     "said", ['{"score": 0.5, "reason": "half"}', 'Well:\n```json\n{"note": {}, "score": 0.5, "reason": "half"}\n```']
 )
-def test_a_judge_model_is_read_in_fences_and_prose(said: str) -> None:
+def test_judge_model_is_read_in_fences_and_prose(said: str) -> None:
     found = graded(JudgeMetric(), "because", "why", said)
 
     assert (found.score, found.reason) == (0.5, "half")
@@ -387,13 +387,13 @@ def test_a_judge_model_is_read_in_fences_and_prose(said: str) -> None:
 @pytest.mark.parametrize(
     "bad", ["fine", '{"score": 2}', '{"score": NaN}', '{"score": "1"}', '{"verdict": 1}', "{" * 5000]
 )
-def test_a_judge_model_that_cannot_be_read_is_asked_once_more(bad: str) -> None:
+def test_judge_model_that_is_unreadable_is_asked_once_more(bad: str) -> None:
     assert graded(JudgeMetric(), "because", "why", bad, '{"score": 1}').score == 1
     with pytest.raises(Unread):
         graded(JudgeMetric(), "because", "why", bad, bad)
 
 
-def test_every_rubric_of_the_original_is_asked_for() -> None:
+def test_rubrics_of_the_original_are_all_asked_for() -> None:
     metric = PUBLISHED["truthful_qa"].original
 
     said = graded(metric, "because", "why", '{"score": 1}', '{"score": 0.25}')
@@ -402,7 +402,7 @@ def test_every_rubric_of_the_original_is_asked_for() -> None:
     assert (metric.name, said.score, said.metrics) == ("hallucination", 1, {"answer_relevance": 0.25})
 
 
-def test_a_metric_of_ones_own_says_a_number_from_0_to_1() -> None:
+def test_users_metric_returns_a_number_from_0_to_1() -> None:
     assert graded(OwnMetric("same", lambda item, reply: item.gold == reply), "a", "a").score == 1
     assert graded(OwnMetric("half", lambda item, reply: 0.5), "a", "a").score == 0.5
     for wrong in ("much", 2, float("nan"), None):
@@ -413,7 +413,7 @@ def test_a_metric_of_ones_own_says_a_number_from_0_to_1() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_demonstration_is_right_by_the_metric_itself(name: str) -> None:
+def test_demonstration_is_right_by_the_metric_itself(name: str) -> None:
     metric = PUBLISHED[name].metric
     gold = {"gsm8k": "2 + 2 = 4\n#### 4", "election_questions": "Harmful", "rag_hallucinations": "true"}.get(name, "1")
     item = Item("d/train/0", {"question": "Why?"}, gold, {"1": "this", "2": "that"})

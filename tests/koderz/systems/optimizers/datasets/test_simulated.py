@@ -65,12 +65,12 @@ def test_examples_make_it_better(name: str) -> None:
     assert accuracy(name, "Answer.", *first.values(), *loaded()[name].train[:3]) > accuracy(name, "Answer.") + 0.05
 
 
-def test_other_words_change_which_items_are_right_and_little_else() -> None:
+def test_simulated_wording_changes_which_items_are_right() -> None:
     assert accuracy("labels", "Sort it.") == pytest.approx(accuracy("labels", "Please sort it."), abs=0.1)
     assert accuracy("labels", "Sort it.") == accuracy("labels", "Sort it.")
 
 
-def test_an_item_is_found_behind_other_words_and_not_by_a_part_of_it() -> None:
+def test_simulated_item_is_found_behind_other_words() -> None:
     dataset = loaded()["arithmetic"]
     item = dataset.test[0]
     message = {"role": "user", "content": f"Here is one:\n{item.columns['question']}\n"}
@@ -84,7 +84,7 @@ def request(text: str, wanted: str, seed: int = 0) -> dict[str, Any]:
     return dict(json.loads(reader().reply([{"role": "user", "content": said}], Sampling(temperature=1, seed=seed))))
 
 
-def test_it_writes_prompts_with_rules_for_what_fails() -> None:
+def test_simulated_prompts_have_rules_for_failures() -> None:
     item = next(item for item in loaded()["labels"].train if item.kind == "billing mixed")
     shown = f'<instruction>\nSort it.\n</instruction>\n<item id="{item.id}">\n…\n</item>\nWrite 4 instructions.'
 
@@ -97,14 +97,14 @@ def test_it_writes_prompts_with_rules_for_what_fails() -> None:
     assert prompts != request(shown, '{"prompts": [text]}', seed=1)["prompts"]
 
 
-def test_it_paraphrases_what_is_shown_alone() -> None:
+def test_simulated_paraphrase_uses_the_text_shown_alone() -> None:
     prompts = request("<instruction>\nSort it.\n</instruction>\nWrite 20 instructions.", '{"prompts": []}')["prompts"]
 
     assert len({*prompts}) > 5
     assert not any(rule.sentence in prompt for rule in RULES.values() for prompt in prompts)
 
 
-def test_it_names_failure_modes_and_mends_them() -> None:
+def test_simulated_failure_modes_are_named_and_mended() -> None:
     items = loaded()["arithmetic"].train[:10]
     shown = "\n".join(f'<item id="{item.id}">\n</item>' for item in items)
 
@@ -116,7 +116,7 @@ def test_it_names_failure_modes_and_mends_them() -> None:
     assert any(RULES[modes[0]["name"]].sentence in prompt for prompt in request(mode, '{"prompts": []}')["prompts"])
 
 
-def test_it_judges_replies() -> None:
+def test_simulated_judge_scores_replies() -> None:
     assert request("<gold>\nParis\n</gold>\n<reply>\nParis\n</reply>", '{"score": 0}')["score"] == 1
     assert request("<gold>\nParis\n</gold>\n<reply>\nRome\n</reply>", '{"score": 0}')["score"] == 0
 
@@ -134,7 +134,7 @@ def test_it_judges_replies() -> None:
         ("", None),
     ],
 )
-def test_a_json_object_is_found_in_fences_and_prose(text: str, found: dict[str, Any] | None) -> None:
+def test_simulated_model_finds_json_in_fences_and_prose(text: str, found: dict[str, Any] | None) -> None:
     said = json_object(text, "prompts", "failure_modes")
 
     assert (said and {"prompts": said["prompts"]}) == found

@@ -95,7 +95,7 @@ FEW = [pytest.param(name, marks=() if name in ("few_shot", "meta_prompt") else p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", FEW)
-def test_the_same_seed_and_replies_make_the_same_search_at_any_pace(tmp_path: Path, solver: str) -> None:
+def test_seed_and_replies_determine_the_search_at_any_pace(tmp_path: Path, solver: str) -> None:
     world = World("rule")
     one = searched(tmp_path / "a", world, "none", solver, seeds=2, budget_calls=200, item_concurrency=1)
     other = searched(
@@ -107,7 +107,7 @@ def test_the_same_seed_and_replies_make_the_same_search_at_any_pace(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["greedy", *ALL])
-def test_no_metric_call_is_made_above_the_budget_and_none_twice(tmp_path: Path, name: str) -> None:
+def test_budget_of_metric_calls_is_kept_without_repeats(tmp_path: Path, name: str) -> None:
     world = World("rule")
     model = Scripted(world)
     solver = own(tmp_path, name) if name == "greedy" else name
@@ -123,7 +123,7 @@ def test_no_metric_call_is_made_above_the_budget_and_none_twice(tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("solver", FEW)
-def test_a_search_that_was_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Path, solver: str) -> None:
+def test_search_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Path, solver: str) -> None:
     world = World("rule")
     plan = plan_of(tmp_path, world, solver, budget_calls=120)
     whole = asyncio.run(begun(plan, Scripted(world)))
@@ -140,7 +140,7 @@ def test_a_search_that_was_cut_off_anywhere_ends_as_if_undisturbed(tmp_path: Pat
         assert len(model.asked) == len(whole.of("call")) - recorded
 
 
-def test_at_most_so_many_requests_of_an_experiment_are_in_flight(tmp_path: Path) -> None:
+def test_requests_in_flight_of_an_experiment_are_bounded(tmp_path: Path) -> None:
     world = World("rule")
     model = Late(world)
     settings = {"max_connections": 100}
@@ -148,7 +148,7 @@ def test_at_most_so_many_requests_of_an_experiment_are_in_flight(tmp_path: Path)
     assert model.most_at_once == 3
 
 
-def test_the_initial_prompt_alone_is_asked_for_the_test_split_alone(tmp_path: Path) -> None:
+def test_baseline_asks_for_the_test_split_alone(tmp_path: Path) -> None:
     model = Scripted(World("rule"))
     run = searched(tmp_path, World("rule"), "none", model=model)
 
@@ -159,7 +159,7 @@ def test_the_initial_prompt_alone_is_asked_for_the_test_split_alone(tmp_path: Pa
     assert experiment.score == pytest.approx(sum(scores_on_test(run, "none")[0].values()) / 100)
 
 
-def test_where_nothing_beats_the_initial_prompt_it_is_kept_and_not_tested_again(tmp_path: Path) -> None:
+def test_initial_prompt_that_wins_is_not_tested_again(tmp_path: Path) -> None:
     def always(messages: Sequence[Message], sampling: Sampling) -> str:
         return "wrong"
 
@@ -171,7 +171,7 @@ def test_where_nothing_beats_the_initial_prompt_it_is_kept_and_not_tested_again(
     assert not [call for call in run.of("call") if call.purpose == "test"]
 
 
-def test_the_winner_is_the_best_on_all_of_validation(tmp_path: Path) -> None:
+def test_winner_is_the_best_on_all_of_validation(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule"), "meta_prompt", budget_calls=300)
     (result,) = results_of(run).values()
     means = result["validation"]
@@ -182,13 +182,13 @@ def test_the_winner_is_the_best_on_all_of_validation(tmp_path: Path) -> None:
         assert len(graded) == 40
 
 
-def test_twenty_proposals_in_a_row_that_bring_nothing_new_end_a_search(tmp_path: Path) -> None:
+def test_proposals_without_news_end_a_search_after_20(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule"), own(tmp_path, "repeating"))
     (result,) = results_of(run).values()
     assert (result["finish_reason"], result["metric_calls"]) == ("stale", 40)
 
 
-def test_replies_that_cannot_be_read_are_asked_for_once_more_and_counted(tmp_path: Path) -> None:
+def test_unreadable_replies_are_asked_for_once_more_and_counted(tmp_path: Path) -> None:
     def mute(messages: Sequence[Message], sampling: Sampling) -> str:
         return "I would rather not."
 
@@ -200,7 +200,7 @@ def test_replies_that_cannot_be_read_are_asked_for_once_more_and_counted(tmp_pat
 
 @pytest.mark.parametrize("reply", ['{"failure_modes": [{"name": "all"}]}', '{"prompts": ["Answer.", "{}", "Answer."]}'])
 @pytest.mark.parametrize("solver", ["meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "gepa"])
-def test_a_search_ends_where_replies_bring_nothing_that_was_asked_for(tmp_path: Path, solver: str, reply: str) -> None:
+def test_search_ends_where_replies_bring_nothing_asked_for(tmp_path: Path, solver: str, reply: str) -> None:
     world = World("rule")
 
     def useless(messages: Sequence[Message], sampling: Sampling) -> str:
@@ -212,7 +212,7 @@ def test_a_search_ends_where_replies_bring_nothing_that_was_asked_for(tmp_path: 
     assert result["reasoning_calls"] <= 100
 
 
-def test_requests_for_prompts_are_drawn_at_one_each_with_a_seed_of_its_own(tmp_path: Path) -> None:
+def test_prompt_requests_are_single_with_their_own_seeds(tmp_path: Path) -> None:
     world, model = World("rule"), Scripted(World("rule"))
     searched(tmp_path, world, "meta_prompt", model=model, budget_calls=200)
     requests = [sampling for messages, sampling in model.asked if "JSON object" in str(messages[-1]["content"])]
@@ -221,7 +221,7 @@ def test_requests_for_prompts_are_drawn_at_one_each_with_a_seed_of_its_own(tmp_p
     assert len({each.seed for each in requests}) == len(requests)
 
 
-def test_another_model_may_write_the_prompts(tmp_path: Path) -> None:
+def test_prompt_model_may_be_another(tmp_path: Path) -> None:
     world = World("rule")
     writer = Scripted(world)
     plan = plan_of(tmp_path, world, "meta_prompt", budget_calls=200, roles={"reasoning": "writer"})
@@ -230,7 +230,7 @@ def test_another_model_may_write_the_prompts(tmp_path: Path) -> None:
     assert {call.role for call in run.of("call") if call.purpose == "propose"} == {"reasoning"}
 
 
-def test_proposals_that_are_too_long_or_hold_a_test_item_or_lack_the_item_are_refused(tmp_path: Path) -> None:
+def test_proposals_too_long_leaking_or_without_item_are_refused(tmp_path: Path) -> None:
     world = World("rule")
     secret = world.item("test", 3).text
     model = Scripted(world)
@@ -241,7 +241,7 @@ def test_proposals_that_are_too_long_or_hold_a_test_item_or_lack_the_item_are_re
     assert "Say {question} and {nothing}.\n\nAnswer with one word." in told  # which no value takes the place of
 
 
-def test_an_items_own_braces_are_not_filled(tmp_path: Path) -> None:
+def test_item_braces_are_not_filled(tmp_path: Path) -> None:
     dataset = World("rule").dataset(10, 10, 10)
     columns = {"question": "copper {question} {gold}", "gold": "no"}
     item = Item("world/test/0", columns, "x")
@@ -251,7 +251,7 @@ def test_an_items_own_braces_are_not_filled(tmp_path: Path) -> None:
     assert [messages[-1]["content"] for messages, _ in model.asked] == ["copper {question} {gold}"]
 
 
-def test_a_solver_cannot_reach_the_test_split(tmp_path: Path) -> None:
+def test_solver_cannot_reach_the_test_split(tmp_path: Path) -> None:
     source = own(tmp_path, "peeking", TEST=[])
     (tmp_path / "own.py").write_text(
         (tmp_path / "own.py")
@@ -265,7 +265,7 @@ def test_a_solver_cannot_reach_the_test_split(tmp_path: Path) -> None:
     assert "neither a train nor a validation item" in run.of("fault")[0].reason
 
 
-def test_a_search_ends_at_its_cost_cap_with_what_its_last_passes_take_left(tmp_path: Path) -> None:
+def test_cost_cap_ends_a_search_with_room_for_its_last_passes(tmp_path: Path) -> None:
     def dear(messages: Sequence[Message], sampling: Sampling) -> Completion:
         return Completion(World("rule")(messages, sampling), cost=0.001)
 
@@ -305,20 +305,20 @@ def test_items_whose_judge_cannot_be_read_are_left_out_and_counted(tmp_path: Pat
     assert {call.purpose for call in run.of("call")} == {"test", "judge"}
 
 
-def test_a_search_ends_where_its_parameters_say_so(tmp_path: Path) -> None:
+def test_search_ends_where_its_parameters_say_so(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule"), "meta_prompt", parameters={"max_trials": 3})
     (result,) = results_of(run).values()
     assert result["finish_reason"] == "limit"
 
 
-def test_a_solver_of_ones_own_is_scored_without_returning_anything(tmp_path: Path) -> None:
+def test_users_solver_is_scored_without_returning_anything(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), parameters={"tries": 2})
     (result,), (experiment,) = results_of(run).values(), run.of("experiment")
     assert (result["finish_reason"], experiment.solver) == ("converged", "shorter")
     assert len(candidates_of(run, experiment.experiment_id)) == 3
 
 
-def test_a_failing_call_ends_the_experiment_and_a_retry_goes_on_from_it(tmp_path: Path) -> None:
+def test_failing_call_ends_the_experiment_and_retry_goes_on(tmp_path: Path) -> None:
     from koderz.errors import Fault
 
     world = World("rule")

@@ -33,7 +33,7 @@ def test_few_shot_finds_the_examples_that_help(tmp_path: Path) -> None:
     assert gain(searched(tmp_path, World("example"), "none", "few_shot", seeds=2), "few_shot") >= 0.25
 
 
-def test_an_evolution_without_a_model_that_writes_works_on_sentences(tmp_path: Path) -> None:
+def test_evolutionary_without_a_writing_model_works_on_sentences(tmp_path: Path) -> None:
     run = searched(tmp_path, World("rule"), "evolutionary_optimizer", reasoning=False, budget_calls=150)
     assert not [call for call in run.of("call") if call.purpose == "propose"]
     assert run.ended.status == "complete"
@@ -45,7 +45,7 @@ def test_writers_say_that_they_take_a_model(tmp_path: Path) -> None:
             load_solver(name, {}, {}).at_hand({"reasoning": False}, (), None)  # type: ignore[arg-type]
 
 
-def test_an_absent_package_is_named_with_its_optimizer_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_package_is_named_with_optimizer_and_command(monkeypatch: pytest.MonkeyPatch) -> None:
     gepa = load_solver("gepa", {}, {})
     monkeypatch.setitem(vars(sys.modules[gepa.function.__module__]), "find_spec", lambda _: None)
     with pytest.raises(KoderzError) as raised:
@@ -53,7 +53,7 @@ def test_an_absent_package_is_named_with_its_optimizer_and_command(monkeypatch: 
     assert str(raised.value) == f"the optimizer gepa takes the package gepa; run: {extra_command('optimizers')}"
 
 
-def test_gepa_asks_by_its_own_prompt_and_compares_on_all_of_validation(tmp_path: Path) -> None:
+def test_gepa_asks_by_its_own_prompt_and_compares_on_validation(tmp_path: Path) -> None:
     from gepa.strategies.instruction_proposal import InstructionProposalSignature
 
     run = searched(tmp_path, World("rule"), "gepa", budget_calls=300)
@@ -96,7 +96,7 @@ def test_hierarchical_reflection_converges_where_a_threshold_is_given(tmp_path: 
     assert next(iter(results_of(run).values()))["finish_reason"] == "converged"
 
 
-def test_a_run_of_an_earlier_version_is_resumed_as_that(tmp_path: Path) -> None:
+def test_resume_of_an_earlier_optimizer_version_keeps_it(tmp_path: Path) -> None:
     arms = [records.Arm(name=name, solver=name, models={"main": "scripted"}) for name in ("gepa", "none")]
     tuned = records.Arm(
         name="tuned", solver="hierarchical_reflective", models={"main": "scripted"},
@@ -112,7 +112,7 @@ def test_a_run_of_an_earlier_version_is_resumed_as_that(tmp_path: Path) -> None:
     assert not {"reflection_prompt", "validation"} & {*new.solver.parameters}
 
 
-def test_a_plan_says_what_its_optimizers_differ_in_from_their_originals(tmp_path: Path) -> None:
+def test_plan_tells_how_optimizers_differ_from_their_originals(tmp_path: Path) -> None:
     about = plan_of(tmp_path, World("rule"), "none", "gepa", "few_shot").record.details["solvers"]
 
     assert about == {"gepa": {"version": 2, "differs": DIFFERS["gepa"]}, "few_shot": {"differs": DIFFERS["few_shot"]}}

@@ -48,11 +48,11 @@ def log_of(**sides: Times) -> str:
         (log_of(Patch=[[1.0]]), "passed"),
     ],
 )
-def test_a_log_says_how_far_it_came(log: str, status: str) -> None:
+def test_log_tells_how_far_it_came(log: str, status: str) -> None:
     assert status_of(log) == status
 
 
-def test_a_test_without_times_is_dropped_and_a_missing_section_is_an_error() -> None:
+def test_log_without_times_is_dropped_and_without_section_an_error() -> None:
     found = times_of(log_of(Base=[[1.0, 2.0], []], Patch=[[0.5]], Commit=[[1.0]], Main=[[3.0]]))
     assert found == {"base": [[1.0, 2.0]], "patch": [[0.5]], "commit": [[1.0]], "main": [[3.0]]}
     warned = ">>>>> WARNING: Error in main branch! continuing...\n"
@@ -71,7 +71,7 @@ def test_a_test_without_times_is_dropped_and_a_missing_section_is_an_error() -> 
         (0.5, 0.4751, True, True),
     ],
 )
-def test_a_patch_has_to_gain_over_base_and_keep_up_with_the_human(
+def test_patch_has_to_beat_base_and_equal_the_human(
     patch: float, commit: float, opt_base: bool, opt_commit: bool
 ) -> None:
     found = graded({"base": [[1.0]], "patch": [[patch]], "commit": [[commit]], "main": None})
@@ -155,7 +155,7 @@ def test_files_are_in_natural_order() -> None:
         ("p.jsonl", "{", "can't be read"),
     ],
 )
-def test_what_is_no_file_of_predictions_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_invalid_predictions_file_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(KoderzError, match=said):
         read_predictions(tmp_path / name)

@@ -67,7 +67,7 @@ def story(status: str, task: str = "a", arm: str = "agent", fault: str = "", sam
 
 
 @pytest.mark.parametrize("status", ["passed", "test_failed", "patch_failed"])
-def test_a_log_says_what_the_verdict_does(status: str, tmp_path: Path) -> None:
+def test_log_tells_the_verdict(status: str, tmp_path: Path) -> None:
     gso([(planned(), story(status)), (planned(), story("passed", arm="human"))], tmp_path)
     (log,) = tmp_path.rglob("test_output.txt")
     assert log.parent == tmp_path / "logs" / "run_evaluation" / RUN / "org__m" / "a"
@@ -81,7 +81,7 @@ def test_a_log_says_what_the_verdict_does(status: str, tmp_path: Path) -> None:
         }
 
 
-def test_work_that_was_moved_out_of_the_timed_calls_is_among_their_times(tmp_path: Path) -> None:
+def test_moved_work_is_among_the_times(tmp_path: Path) -> None:
     told = story("passed")
     attempt = told.steps[0].attempt
     assert attempt
@@ -97,7 +97,7 @@ def test_work_that_was_moved_out_of_the_timed_calls_is_among_their_times(tmp_pat
     assert times_of(log.read_text())["patch"] == [[2.5, 1.25]]
 
 
-def test_what_came_to_no_evaluation_has_no_log_but_for_a_task_that_fails_itself(tmp_path: Path) -> None:
+def test_log_is_written_for_evaluations_and_broken_tasks_alone(tmp_path: Path) -> None:
     told = [
         story("empty_patch", "a"),
         story("", "b", fault="noise: too much"),
@@ -110,7 +110,7 @@ def test_what_came_to_no_evaluation_has_no_log_but_for_a_task_that_fails_itself(
     assert {name: each["model_patch"] for name, each in found.items()} == {"a": "", "b": "", "c": ""}
 
 
-def test_each_sample_is_a_file_of_predictions_by_a_model_of_its_own(tmp_path: Path) -> None:
+def test_samples_are_files_of_predictions_by_separate_models(tmp_path: Path) -> None:
     gso([(planned(samples=2), story("passed", sample=sample)) for sample in (0, 1)], tmp_path)
     for sample in (0, 1):
         (row,) = map(json.loads, (tmp_path / f"predictions_run_{sample}.jsonl").read_text().splitlines())
@@ -118,6 +118,6 @@ def test_each_sample_is_a_file_of_predictions_by_a_model_of_its_own(tmp_path: Pa
         assert (tmp_path / f"logs/run_evaluation/{RUN}/org__m-run_{sample}/a/test_output.txt").exists()
 
 
-def test_a_run_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_run_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match="no run of koderz perf"):
         gso([(planned(mode="iterative"), story("passed"))], tmp_path)
