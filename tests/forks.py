@@ -40,7 +40,7 @@ koderz.systems.patches.gso koderz.systems.optimizers.analysis koderz.analysis.re
 """
 MODULES = """
 _strptime certifi modal koderz.modal.admin koderz.modal.engine koderz.sandbox.contained koderz.sandbox.judge.pool
-koderz.sandbox.judge.launch koderz.sandbox.wasm.pool koderz.sandbox.workspace.local koderz.systems.rollouts.suite
+koderz.sandbox.process koderz.sandbox.wasm.session koderz.sandbox.workspace.local koderz.systems.rollouts.suite
 koderz.systems.patches.suite koderz.testing.server koderz.testing.streaming tracker.credentials filelock
 importlib.metadata jinja2 scipy.stats tenacity tomllib
 """

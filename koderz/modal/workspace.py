@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.modal.names import SANDBOX_CORES, gpu_cost, names_of, sandbox_cost
-from koderz.modal.sandbox import PYTHON, START_SECONDS, make_ready, process
+from koderz.modal.sandbox import PYTHON, START_SECONDS, end_leftovers, end_sandboxes, make_ready, process
 from koderz.sandbox import ROOM_MB
 from koderz.sandbox.meter import Meter, current
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running
-from koderz.sandbox.workspace.docker import ENVIRONMENT
+from koderz.sandbox.workspace.docker import ENVIRONMENT, PASSWORD, USER
 from koderz.sandbox.workspace.folders import TREE, make_tree, own_folder, without
-from koderz.sandbox.workspace.local import Output
-from koderz.sandbox.workspace.registry import PASSWORD, USER
 from koderz.sandbox.workspace.shipping import Contact, Remote, interpreter
+from koderz.sandbox.workspace.watching import Output
 
 if TYPE_CHECKING:
     import modal
@@ -85,8 +84,6 @@ class Modal:
         """Connects to Modal. Raises Unreachable without a token, the network or the SDK."""
         self._app = await make_ready(self._name)
         async with _faults():
-            from koderz.modal.leftovers import end_sandboxes
-
             place = own_folder().parent
             await end_sandboxes(
                 _id(self._app), {_MACHINE: _machine()}, lambda tags: not (place / tags.get(_FOLDER, "")).exists()
@@ -319,9 +316,7 @@ def _id(app: modal.App) -> str:
 @asynccontextmanager
 async def _ended_anyway(app: modal.App, entry: str) -> AsyncIterator[None]:
     """Ends the remaining sandboxes with this tag when the block ends, and also if koderz is killed."""
-    from koderz.modal.leftovers import end_sandboxes
-
-    words = process("koderz.modal.leftovers", _id(app), _ENTRY, entry)
+    words = process(end_leftovers, _id(app), _ENTRY, entry)
     watching = await asyncio.create_subprocess_exec(
         *words,
         stdin=asyncio.subprocess.PIPE,

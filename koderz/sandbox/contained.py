@@ -15,8 +15,7 @@ from typing import ClassVar, Self
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import Job, JobResult, Opening
 from koderz.sandbox.judge.jobs import FAULT
-from koderz.sandbox.judge.launch import Premises
-from koderz.sandbox.judge.pool import Pool
+from koderz.sandbox.judge.pool import Pool, Premises
 from koderz.sandbox.linux import isolation
 from koderz.sandbox.once import Once
 

@@ -21,8 +21,8 @@ from koderz import installation
 from koderz.errors import Unreachable
 from koderz.installation import extra_command
 from koderz.sandbox.wasm import opening
+from koderz.sandbox.wasm.cells import SessionOptions
 from koderz.sandbox.wasm.opening import open_sessions
-from koderz.sandbox.wasm.options import SessionOptions
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
 from koderz.systems.optimizers.commands import OPTIMIZERS

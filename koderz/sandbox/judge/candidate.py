@@ -17,13 +17,13 @@ from time import perf_counter
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple, NoReturn
 
+from koderz.sandbox.frames import frame, incoming
 from koderz.sandbox.judge import wire
 
 FILE = "<candidate>"
 EAGER = 32  # answers of a batch that are sent at once each, before they are gathered
 PATIENCE = 0.002  # seconds that an answer of a batch may wait for others
 GATHERED = 48 << 10  # bytes
-_READ = 32 << 10
 MESSAGE_LIMIT = 500  # characters of an exception's text
 
 Call = Callable[..., bytes]
@@ -78,26 +78,17 @@ class Channel:
 
     def __init__(self) -> None:
         self.descriptor = -1
-        self._ahead = b""  # what has come of later frames
+        self._frames = incoming(lambda size: os.read(self.descriptor, size))
 
     def receive(self) -> Any:
-        data = self._ahead or self._more()
-        while len(data) < 4 or len(data) < (end := 4 + wire.HEADER.unpack_from(data)[0]):
-            data += self._more()
-        self._ahead = data[end:]
-        read = wire.from_trusted if data[4:5] == wire.MARSHALLED else wire.loads
-        return read(data[5:end])
+        for kind, _, payload in self._frames:
+            return wire.from_trusted(payload) if kind == wire.MARSHALLED else wire.loads(payload)
+        os._exit(0)
 
     def send(self, data: bytes) -> None:
         sent = os.write(self.descriptor, data)
         while sent < len(data):
             sent += os.write(self.descriptor, data[sent : sent + (1 << 20)])
-
-    def _more(self) -> bytes:
-        data = os.read(self.descriptor, _READ)
-        if not data:
-            os._exit(0)
-        return data
 
 
 class Printed(io.RawIOBase):
@@ -124,7 +115,7 @@ class Printed(io.RawIOBase):
     def write(self, data: Any) -> int:
         self.bytes += len(data)
         if self.bytes > self.limit:
-            self.channel.send(wire.frame(wire.PRINTED))
+            self.channel.send(frame(wire.PRINTED))
             os._exit(0)
         if self.kept is not None:
             self.kept.append(bytes(data))
@@ -166,11 +157,11 @@ def _timed(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
     try:
-        return wire.frame(wire.VALUE, wire.dumps_result(function(*arguments, **keywords)))
+        return frame(wire.VALUE, wire.dumps_result(function(*arguments, **keywords)))
     except wire.NotPlainError as error:
-        return wire.frame(wire.UNPLAIN, wire.dumps(str(error)[:MESSAGE_LIMIT]))
+        return frame(wire.UNPLAIN, wire.dumps(str(error)[:MESSAGE_LIMIT]))
     except BaseException as error:  # noqa: BLE001 - whatever the program raises is its answer
-        return wire.frame(wire.RAISED, wire.dumps(_report(error)))
+        return frame(wire.RAISED, wire.dumps(_report(error)))
 
 
 def _answer_ahead(channel: Channel, call: Call, inputs: Iterable[bytes]) -> None:
@@ -207,7 +198,7 @@ def _loaded(channel: Channel, request: Request, printed: Printed) -> Callable[..
         kind, base, message, places = _report(error)
         if isinstance(error, SyntaxError):
             message, places = str(error.msg)[:MESSAGE_LIMIT], [[error.lineno or 0, "<module>"]]
-        channel.send(wire.frame(wire.UNLOADED, wire.dumps([cause, kind, base, message, places])))
+        channel.send(frame(wire.UNLOADED, wire.dumps([cause, kind, base, message, places])))
         os._exit(0)
     return function
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from koderz.types import VerdictWord
 
+JOB, RESULT = b"j", b"r"  # the kinds of frames by which a judge is given jobs, and gives results
+
 FAULT = "fault"
 """The cause of a judge's result where the tests can't be run: why is its message, and nothing else counts."""
 

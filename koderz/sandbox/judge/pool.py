@@ -4,22 +4,98 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import marshal
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Self
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple, Self
 
 from koderz.errors import Fault
-from koderz.sandbox.judge.jobs import Job, JobResult
-from koderz.sandbox.judge.launch import Premises
-from koderz.sandbox.judge.worker import Worker, WorkerLostError
-from koderz.sandbox.linux import kernel
+from koderz.sandbox.frames import frame
+from koderz.sandbox.judge.jobs import JOB, Job, JobResult
+from koderz.sandbox.launch import ENVIRONMENT, command
+from koderz.sandbox.linux import kernel, limits
+from koderz.sandbox.process import Process
 
 DEATHS = 3  # of judges in a row over the same candidate, before they are its verdict
 HANGS = 2
+GRACE_SECONDS = 5.0  # beyond a job's wall limit, before the judge itself is taken for stuck
+BUSY = 0.05  # of that time; a judge that spends more of it on the processor isn't stuck, but busy with what it was told
 PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)  # seconds, after each try to start a judge but the last
+
+
+class Premises(NamedTuple):
+    """Where and how a judge's candidates are kept."""
+
+    layers: Sequence[str]  # wanted
+    packages: Mapping[str, str]  # beyond the standard library: name and folder
+    container: Sequence[str] = ()  # the command that starts one; empty: candidates run here
+    passed: Sequence[str] = ()  # the variables that this command needs, such as DOCKER_*; no candidate gets them
+    start_seconds: float = 30.0  # within which a judge has to be ready
+    core: int = -1  # that judge and candidates are bound to, unless negative
+
+
+class WorkerLostError(Exception):
+    """A judge that died, or, if `hung`, had to be ended; if `busy`, because the candidate's results kept it so."""
+
+    def __init__(self, *, hung: bool, busy: bool = False) -> None:
+        super().__init__("hung" if hung else "died")
+        self.hung, self.busy = hung, busy
+
+
+class Worker:
+    """One warm judge with its zygote; nothing here ever blocks the loop."""
+
+    def __init__(self, process: Process, layers: frozenset[str]) -> None:
+        self.process, self.layers = process, layers
+
+    @classmethod
+    async def start(cls, premises: Premises) -> Worker:
+        """Raises Fault where it doesn't come up."""
+        patterns = premises.passed
+        passed = {
+            name: value for name, value in os.environ.items() if any(fnmatchcase(name, each) for each in patterns)
+        }
+        line = command("judge.start", [json.dumps({**premises._asdict(), "environment": [*ENVIRONMENT]})])
+        found = await Process.start(line, "the judge", premises.start_seconds, {**passed, **ENVIRONMENT})
+        process, (_, _, layers) = found
+        return cls(process, frozenset(json.loads(layers)))
+
+    async def run(self, job: Job) -> JobResult:
+        """The judge's result. Raises WorkerLostError where it dies or gets stuck, after which it is of no more use."""
+        self.process.writer.write(frame(JOB, marshal.dumps(tuple(job))))
+        while (result := await self._result(job.wall)) is None:  # the tests are loaded, and the clock starts anew
+            pass
+        return JobResult(*result)
+
+    async def _result(self, wall: float) -> Any:
+        """The judge's next message, within so many seconds and the grace. WorkerLostError as in `run`."""
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wall):
+                    return await self._received()
+            before = self._cpu_seconds()
+            async with asyncio.timeout(GRACE_SECONDS):
+                return await self._received()
+        except TimeoutError as error:
+            raise WorkerLostError(hung=True, busy=self._cpu_seconds() - before > BUSY * GRACE_SECONDS) from error
+        except (EOFError, OSError) as error:
+            raise WorkerLostError(hung=False) from error
+
+    async def _received(self) -> Any:
+        _, _, message = await self.process.receive()
+        return json.loads(message)
+
+    def _cpu_seconds(self) -> float:
+        """CPU that the judge has used; 0 once it has ended."""
+        try:
+            return limits.cpu_seconds(self.process.id)
+        except OSError:
+            return 0.0
 
 
 @dataclass(slots=True)
@@ -32,7 +108,7 @@ class Slot:
     async def discard(self) -> None:
         if worker := self.worker:
             self.worker = None
-            await worker.kill()
+            await worker.process.kill()
 
 
 class Pool:
@@ -61,7 +137,7 @@ class Pool:
     async def __aexit__(self, *_: object) -> None:
         slots = [self._slots.get_nowait() for _ in range(self._slots.qsize())]
         with self._hidden:
-            await asyncio.gather(*(slot.worker.end() for slot in slots if slot.worker))
+            await asyncio.gather(*(slot.worker.process.end(GRACE_SECONDS) for slot in slots if slot.worker))
 
     async def run(self, job: Job) -> JobResult:
         """Fault when no judge can be started. A job that several judges die over has itself to blame."""
@@ -86,7 +162,7 @@ class Pool:
     async def _run(self, job: Job, slot: Slot) -> JobResult:
         """Whatever goes wrong meanwhile, also a cancellation, costs the judge its life."""
         try:
-            if slot.worker is None or not slot.worker.is_alive:
+            if slot.worker is None or not slot.worker.process.is_alive:
                 await slot.discard()
                 slot.worker = await self._started(slot.core)
             return await slot.worker.run(job)

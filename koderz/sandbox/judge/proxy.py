@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
+from koderz.sandbox.frames import OversizeError, frame, take
 from koderz.sandbox.judge import wire
 
 # The kinds of loss that no frame tells of
@@ -104,7 +105,7 @@ class Proxy:
 
     def _start(self, requests: Iterable[tuple[Any, ...]]) -> None:
         """Sends what needs no answer yet. A candidate that is gone already is found lost at the next call."""
-        frames = [wire.frame(wire.MARSHALLED, wire.to_untrusted(request)) for request in requests]
+        frames = [frame(wire.MARSHALLED, wire.to_untrusted(request)) for request in requests]
         with contextlib.suppress(Lost):
             self._send(b"".join(frames))
 
@@ -113,21 +114,23 @@ class Proxy:
         self._start([request, *self._expecting(calls)])
 
     def _receive(self) -> tuple[bytes, bytes]:
-        """The next frame's kind and payload. Lost for an end, a broken frame or one that is too long."""
-        buffer = self._buffer
-        while len(buffer) < 4 or len(buffer) < (end := 4 + wire.HEADER.unpack_from(buffer)[0]):
-            try:
-                data = self._connection.recv(_READ)
-            except OSError:
-                data = b""
-            if not data:
-                raise Lost
-            buffer += data
-            if len(buffer) >= 4 and wire.HEADER.unpack_from(buffer)[0] > wire.FRAME_LIMIT:
-                raise Lost(TOO_LARGE)
-        kind, payload = bytes(buffer[4:5]), bytes(buffer[5:end])
-        del buffer[:end]
+        """The next frame's kind and payload. Lost for an end, or a frame that is too long."""
+        try:
+            while not (found := take(self._buffer, wire.FRAME_LIMIT)):
+                self._buffer += self._more()
+        except OversizeError:
+            raise Lost(TOO_LARGE) from None
+        kind, _, payload = found
         return kind, payload
+
+    def _more(self) -> bytes:
+        try:
+            data = self._connection.recv(_READ)
+        except OSError:
+            data = b""
+        if not data:
+            raise Lost
+        return data
 
     def _asked(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self.lost:
@@ -183,11 +186,11 @@ def _place(place: Any) -> tuple[int, str]:
 
 def _encoded(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
     try:
-        return wire.frame(wire.MARSHALLED, wire.to_untrusted((arguments, keywords)))
+        return frame(wire.MARSHALLED, wire.to_untrusted((arguments, keywords)))
     except ValueError:
         pass
     try:
-        return wire.frame(wire.TAGGED, wire.dumps((arguments, keywords)))
+        return frame(wire.TAGGED, wire.dumps((arguments, keywords)))
     except wire.ForeignError as error:
         raise Lost(NOT_PROXIABLE, str(error)) from error
     except wire.NotPlainError as error:  # made of the candidate's own results: no reason to trust it more

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 import sys
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from koderz.sandbox.frames import frame, take
 from koderz.sandbox.judge import zygote
 
 READY = b"r"  # to the judge, first: what the zygote said, once it was set up
@@ -23,7 +22,6 @@ DATA = b"d"  # both ways: bytes from or for the candidate
 GONE = b"x"  # both ways: who sent them hung up
 END = b"e"  # to the zygote, and with its ending back again
 
-_FRAME = struct.Struct("<cII")  # kind, which candidate, bytes that follow
 _CHUNK = 64 << 10
 FULL = 1 << 20  # bytes waiting to leave, beyond which those who bring more wait too
 
@@ -60,7 +58,7 @@ class Relay:
         raise NotImplementedError
 
     def send(self, kind: bytes, payload: bytes = b"") -> None:
-        self.for_pipe += _FRAME.pack(kind, self.number, len(payload)) + payload
+        self.for_pipe += frame(kind, payload, self.number)
 
     def take_on(self, candidate: socket.socket, number: int) -> None:
         candidate.setblocking(False)
@@ -94,7 +92,8 @@ class Relay:
 
     def _taken(self, data: bytes) -> bool:
         self._read += data
-        for kind, number, payload in _frames(self._read):
+        while found := take(self._read, FULL):
+            kind, number, payload = found
             if kind not in (DATA, GONE):
                 if not self.obey(kind, number, payload):
                     return False
@@ -160,14 +159,3 @@ def main(setup: bytes) -> NoReturn:
 def _become_zygote(control: socket.socket) -> NoReturn:
     sys.meta_path.pop(0)  # what found koderz' own modules
     zygote.main([str(control.detach())])
-
-
-def _frames(buffer: bytearray) -> Iterator[tuple[bytes, int, bytes]]:
-    """The whole frames at the head of a buffer, taken out of it one by one."""
-    while len(buffer) >= _FRAME.size:
-        kind, number, size = _FRAME.unpack_from(buffer)
-        if len(buffer) < _FRAME.size + size:
-            return
-        payload = bytes(buffer[_FRAME.size : _FRAME.size + size])
-        del buffer[: _FRAME.size + size]
-        yield kind, number, payload

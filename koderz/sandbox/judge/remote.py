@@ -11,28 +11,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from koderz.sandbox.frames import HEADER, frame
 from koderz.sandbox.judge.relay import END, FULL, READY, SPAWN, Relay
 from koderz.sandbox.judge.zygote import ORDER, SECONDS, USED
+from koderz.sandbox.launch import ENVIRONMENT
 from koderz.sandbox.linux import kernel
 
 _PIPE = subprocess.PIPE
 _SANDBOX = Path(__file__).resolve().parents[1]
 _MODULES = (
-    *("judge.candidate", "judge.relay", "judge.wire", "judge.zygote"),
+    *("frames", "judge.candidate", "judge.relay", "judge.wire", "judge.zygote"),
     *sorted(f"linux.{path.stem}" for path in _SANDBOX.joinpath("linux").glob("[a-z]*.py")),
 )
 _PACKAGES = ("koderz", "koderz.sandbox", "koderz.sandbox.judge", "koderz.sandbox.linux")
 
-BOOT = """
+_BOOT = f"""
 import os
 def take(size):
     data = b""
     while len(data) < size:
         data += os.read(0, size - len(data)) or os._exit(1)
     return data
-exec(take(int.from_bytes(take(4), "little")))
+exec(take(int.from_bytes(take({HEADER.size})[-4:], "little")))
 """
-"""What an interpreter at the other end has to run, by `-c`: it takes everything else from its stdin."""
+INTERPRETER = ("python", "-s", "-P", "-B", "-S", "-X", "utf8", "-c", _BOOT)
+"""The command at the other end, in a container or a machine elsewhere: it takes everything else from its stdin."""
+
+VARIABLES = [f"{name}={value}" for name, value in ENVIRONMENT.items() if name != "PATH"]
+"""The variables that it is started with, beside the container's own PATH."""
+
+SOURCE = b"p"  # the kind of frame that it takes first
 
 _PACKAGE = """
 import importlib.abc, importlib.util, sys
@@ -45,6 +53,7 @@ class Sources(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module):
         exec(compile(SOURCES[module.__name__], module.__name__, "exec"), module.__dict__)
 sys.meta_path.insert(0, Sources())
+from koderz.sandbox.frames import HEADER, frame
 from koderz.sandbox.judge.relay import main
 main({setup!r})
 """
@@ -112,11 +121,10 @@ def _last_words(process: subprocess.Popen[bytes]) -> str:
 
 
 def _package(setup: bytes) -> bytes:
-    """All that runs there, preceded by its size: the other side has none of koderz' files."""
+    """All that runs there, as a frame: the other side has none of koderz' files."""
     sources = {
         f"koderz.sandbox.{name}": _SANDBOX.joinpath(*name.split(".")).with_suffix(".py").read_text()
         for name in _MODULES
     }
     script = f"SOURCES = {(dict.fromkeys(_PACKAGES, '') | sources)!r}\n" + _PACKAGE.format(setup=setup)
-    data = script.encode()
-    return len(data).to_bytes(4, "little") + data
+    return frame(SOURCE, script.encode())

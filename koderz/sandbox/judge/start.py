@@ -4,7 +4,7 @@ Its interpreter forks the zygote, then goes on as the judge. Until then nothing 
 in its memory: no test, no key, no installed package, and no module that the zygote wouldn't load itself.
 
 One socket to koderz as stdin; jobs come in one at a time, marshalled by a side that is trusted; results go back as
-lines of JSON.
+JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from koderz.sandbox.frames import frame, incoming
 from koderz.sandbox.judge import zygote
 from koderz.sandbox.linux import kernel, limits
 
@@ -29,7 +30,7 @@ _ADDRESSES = 4 << 30  # bytes; a result that unfolds to more is the candidate's 
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`arguments`: a `Premises` as JSON."""
+    """`arguments`: a `Premises` as JSON, with the names of variables that tests find."""
     premises = json.loads(arguments[0])
     kernel.die_with_parent()
     _take_turns(premises["core"])
@@ -66,13 +67,14 @@ def _judge(premises: Mapping[str, Any], control: socket.socket, process: int) ->
     """`control`: the socket to the zygote, which is `process`, or to the relay in its place."""
     from koderz.sandbox.judge import trial
     from koderz.sandbox.judge.forks import Zygote
-    from koderz.sandbox.judge.launch import ENVIRONMENT
 
     parent = socket.socket(fileno=os.dup(0))
     with Zygote(control, partial(os.waitpid, process, 0), premises["layers"], premises["packages"]) as forks:
         if kernel.LINUX:  # not before: what a zygote inherits is the most that its candidates can be given
             limits.cap(resource.RLIMIT_AS, _ADDRESSES)
-        for name in {*os.environ} - {*ENVIRONMENT}:  # what the container's command needs is no business of the tests
+        for name in {*os.environ}.difference(
+            premises["environment"]
+        ):  # what the container's command needs is no business of the tests
             del os.environ[name]
         _hush()
         _tell(parent, sorted(forks.layers))
@@ -92,13 +94,11 @@ def _hush() -> None:
 def _jobs(parent: socket.socket) -> Iterator[Job]:
     from koderz.sandbox.judge.jobs import Job
 
-    with parent.makefile("rb") as stream:
-        while True:
-            try:
-                yield Job(*marshal.load(stream))  # noqa: S302 - koderz sends it
-            except EOFError:
-                return
+    for _, _, job in incoming(parent.recv):
+        yield Job(*marshal.loads(job))  # noqa: S302 - koderz sends it
 
 
 def _tell(parent: socket.socket, message: object) -> None:
-    parent.sendall(json.dumps(message).encode() + b"\n")
+    from koderz.sandbox.judge.jobs import RESULT
+
+    parent.sendall(frame(RESULT, json.dumps(message).encode()))

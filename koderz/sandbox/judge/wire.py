@@ -1,4 +1,4 @@
-"""What passes between judge and candidate: length-prefixed frames, and plain data as tagged JSON.
+"""The values that pass between judge and candidate in frames: plain data as tagged JSON.
 
 The judge never unpickles or unmarshals what a candidate sends. A value arrives as JSON, so it can
 only be built-in data: no `__eq__`, no `__hash__`, no code of the candidate's comes with it.
@@ -13,7 +13,6 @@ import json
 import marshal
 import numbers
 import operator
-import struct
 from array import array
 from collections import Counter, abc, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +22,7 @@ from fractions import Fraction
 from types import NoneType
 from typing import Any, NoReturn, cast
 
-HEADER = struct.Struct("<I")
-FRAME_LIMIT = 16 << 20  # bytes of one frame
+FRAME_LIMIT = 16 << 20  # bytes of a payload
 ITERATOR_LIMIT = 100_000  # items drawn from an iterator
 DEPTH_LIMIT = 200
 _PIECE = 1 << 16  # items of a large list that are digested at once
@@ -34,11 +32,11 @@ FEW = 1000  # items; of more, it is looked at whether they share hashes, and whe
 COMPARISONS = 1 << 24  # of items that share a hash, in one set or dict
 DECIMAL_EXPONENT = 100_000
 
-# How the payload of a frame of the judge's is written, by its first byte
+# How the payload of a frame of the judge's is written, by its kind
 MARSHALLED = b"M"
 TAGGED = b"J"
 
-# What a frame of the candidate's is, by its first byte
+# What a frame of the candidate's is, by its kind
 UNLOADED = b"L"  # the program can't be loaded: a cause and a report
 VALUE = b"V"  # what a call returned
 RAISED = b"E"  # a report of what it raised
@@ -98,10 +96,6 @@ class Oversized:
 
     def __repr__(self) -> str:
         return f"<a result of more than {FRAME_LIMIT >> 20} MB>"
-
-
-def frame(kind: bytes, payload: bytes = b"") -> bytes:
-    return HEADER.pack(len(kind) + len(payload)) + kind + payload
 
 
 def dumps(value: object) -> bytes:

@@ -1,6 +1,6 @@
 """Process 1 of a workspace's sandbox: sets up the bounds, starts the command, watches it, and ends everything with it.
 
-Its descriptor 0 is a socket to koderz: a `Setup` comes in, and dicts go out, each a line of Python. A byte asks
+Its descriptor 0 is a socket to koderz: a `Setup` comes in, and dicts go out, each a frame. A byte asks
 for the end within the grace; the end of the socket is the end of everything, at once. A descriptor that comes in with
 it is the command's descriptor 3, to which one byte is written before the command begins.
 
@@ -22,7 +22,8 @@ import select
 import sys
 import time
 
-from koderz.sandbox.linux import kernel, landlock, limits, namespaces, seccomp, tree
+from koderz.sandbox.frames import frame, take
+from koderz.sandbox.linux import kernel, landlock, limits, mounts, namespaces, seccomp
 
 TYPE_CHECKING = False  # typing, collections, json and the like take longer to load than all the rest
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _SET_INTERFACE_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 _OPEN_FILES = 4096
 _CHANNEL = 3
 _HANG_UP, _INTERRUPT, _KILL, _TERMINATE = 1, 2, 9, 15
-_SIZE = 4  # bytes of the length of a setup
+SETUP, TOLD = b"s", b"t"  # the kinds of frames that come in and go out
 
 
 class Setup:
@@ -60,8 +61,7 @@ class Setup:
 
     def told(self) -> bytes:
         """The message as bytes for process 1."""
-        data = marshal.dumps(self.__dict__)
-        return len(data).to_bytes(_SIZE, "little") + data
+        return frame(SETUP, marshal.dumps(self.__dict__))
 
 
 def main(_arguments: Sequence[str]) -> NoReturn:
@@ -103,21 +103,22 @@ def process_1(control: _socket.socket) -> Setup:
 
 
 def _told(control: _socket.socket) -> tuple[Setup, int | None]:
-    data, ancillary, *_ = control.recvmsg(_SIZE, _socket.CMSG_SPACE(_SIZE))
-    while len(data) < _SIZE or len(data) < _SIZE + int.from_bytes(data[:_SIZE], "little"):
+    part, ancillary, *_ = control.recvmsg(1, _socket.CMSG_SPACE(4))
+    data = bytearray(part)
+    while not (found := take(data)):
         part = control.recv(1 << 16)
         if not part:
             sys.exit(1)
         data += part
     descriptors = [int.from_bytes(words[:4], sys.byteorder) for _, _, words in ancillary]
-    setup = Setup(**marshal.loads(data[_SIZE:]))  # noqa: S302 it comes from koderz
+    setup = Setup(**marshal.loads(found[2]))  # noqa: S302 it comes from koderz
     return setup, descriptors[0] if descriptors else None
 
 
 def _contain(setup: Setup) -> list[str]:
     """Sets up the layers and returns the names of those that hold. Raises OSError if a required one is refused."""
     if setup.entries:
-        entries = [tree.Entry(*entry) for entry in setup.entries]
+        entries = [mounts.Entry(*entry) for entry in setup.entries]
         namespaces.enter(lambda: _furnish(entries, setup.processes))
     os.setsid()
     kernel.take_signals(_INTERRUPT, _TERMINATE, _HANG_UP)  # which process 1 of a namespace doesn't get from within
@@ -137,8 +138,8 @@ def _restricted(writable: list[str]) -> bool:
     return True
 
 
-def _furnish(entries: Sequence[tree.Entry], processes: int) -> None:
-    tree.furnish(entries, processes)
+def _furnish(entries: Sequence[mounts.Entry], processes: int) -> None:
+    mounts.furnish(entries, processes)
     any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     request = b"lo".ljust(16, b"\0") + _UP_AND_RUNNING.to_bytes(2, sys.byteorder) + bytes(22)
     fcntl.ioctl(any_socket.fileno(), _SET_INTERFACE_FLAGS, request)
@@ -281,17 +282,17 @@ def _handed_socket(asked: _socket.socket) -> bool:
     return True
 
 
-def _hand(to: _socket.socket, line: bytes, descriptors: Iterable[int]) -> None:
-    """Sends a line with descriptors, which are closed here."""
+def _hand(to: _socket.socket, data: bytes, descriptors: Iterable[int]) -> None:
+    """Sends bytes with descriptors, which are closed here."""
     descriptors = [*descriptors]
     packed = b"".join(each.to_bytes(4, sys.byteorder) for each in descriptors)
-    to.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else [])
+    to.sendmsg([data], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, packed)] if packed else [])
     for each in descriptors:
         os.close(each)
 
 
 def _say(control: _socket.socket, message: object, descriptors: Iterable[int] = ()) -> None:
     try:
-        _hand(control, repr(message).encode() + b"\n", descriptors)
+        _hand(control, frame(TOLD, repr(message).encode()), descriptors)
     except BrokenPipeError:
         return

@@ -10,8 +10,6 @@ import os
 import struct
 import sys
 
-from koderz.sandbox.linux.syscalls import REFUSED
-
 TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +28,8 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 _EVENT_SIZE, _EVENT_OF_SOFTWARE, _EVENT_TASK_CLOCK, _EVENT_CLOSE_ON_EXEC = 128, 1, 1, 8
 _EVENT_FLAGS = 1 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 12  # off until exec, inherited, without the kernel's own events
+
+_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # the numbers of the call
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -96,7 +96,7 @@ def count_cpu() -> int:
     attributes = bytearray(_EVENT_SIZE)
     struct.pack_into("=IIQ", attributes, 0, _EVENT_OF_SOFTWARE, _EVENT_SIZE, _EVENT_TASK_CLOCK)
     struct.pack_into("=Q", attributes, 40, _EVENT_FLAGS)
-    number = REFUSED.get(os.uname().machine, {}).get("perf_event_open", -1)
+    number = _PERF_EVENT_OPEN.get(os.uname().machine, -1)
     return syscall(number, pointer_into(attributes), 0, -1, -1, _EVENT_CLOSE_ON_EXEC)
 
 

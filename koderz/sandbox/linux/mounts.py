@@ -1,7 +1,8 @@
-"""The file tree of candidates: the files that they may read, and nothing else under any name.
+"""The file trees that candidates and commands see, made as the root of their mount namespace.
 
-Landlock refuses to open other files, but tells whether they exist, how large they are and where links
-lead; and to look at a file of an automounter or of FUSE is a message to whoever serves it.
+A candidate's has what it may read, and nothing else by any name: Landlock refuses to open other files, but tells
+whether they exist, how large they are and where links lead; and to look at a file of an automounter or of FUSE is a
+message to whoever serves it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ _COVER = f"{STAGE}/.cover"
 _FEW = 16  # entries of one folder that are mounted each; where there are more, the folder is
 _MOUNT_SETATTR, _CURRENT_FOLDER, _RECURSIVE = 442, -100, 0x8000
 _READ_ONLY_WITHOUT_SETUID = struct.pack("=4Q", 0x1 | 0x2, 0, 0, 0)
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
+_OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: may be writable for the machine's root
+_SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
 
 
 def confine(readable: Readable) -> None:
@@ -80,3 +86,85 @@ def _show(path: str, wanted: Collection[str]) -> None:
         for entry in os.scandir(path):
             if entry.path not in wanted and entry.is_dir(follow_symlinks=False):
                 kernel.mount(_COVER, place + "/" + entry.name, kernel.MS_BIND)
+
+
+class Entry:
+    """An entry of the tree of a command."""
+
+    def __init__(self, kind: str, source: str, target: str) -> None:
+        self.kind = kind  # "read", "write": the host's `source`; "link": a symbolic link to `source`
+        self.source, self.target = source, target
+
+
+def furnish(entries: Iterable[Entry], processes: int) -> None:
+    """Makes the tree of a command the root of this mount namespace. Raises OSError if the kernel refuses."""
+    stage()
+    for entry in entries:
+        _place(entry, STAGE + entry.target)
+    _make_devices(f"{STAGE}/dev")
+    _make_processes(f"{STAGE}/proc", processes)
+    kernel.change_root(STAGE)
+    make_read_only("/", recursive=False)
+
+
+def bubblewrap(program: str, entries: Iterable[Entry]) -> list[str]:
+    """The tree as the beginning of a bubblewrap command line; process 1 follows it."""
+    return [
+        *(program, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
+        *("--uid", "65534", "--gid", "65534", "--as-pid-1", "--die-with-parent", "--clearenv"),
+        *(word for entry in entries for word in _words(entry)),
+        *("--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"),  # noqa: S108
+        *("--remount-ro", "/", "--chdir", "/", "--"),
+    ]
+
+
+def _words(entry: Entry) -> Iterator[str]:
+    yield {"read": "--ro-bind", "write": "--bind", "link": "--symlink"}[entry.kind]
+    yield entry.source
+    yield entry.target
+
+
+def _place(entry: Entry, place: str) -> None:
+    if entry.kind == "link":
+        os.symlink(entry.source, place)
+        return
+    if os.path.isdir(entry.source):
+        os.makedirs(place, exist_ok=True)
+    elif not os.path.lexists(place):
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o444))
+    kernel.mount(entry.source, place, kernel.MS_BIND | kernel.MS_REC)
+    if entry.kind == "read":
+        make_read_only(place)
+
+
+def _make_devices(folder: str) -> None:
+    os.mkdir(folder)
+    for name in _DEVICES:
+        _place(Entry("device", f"/dev/{name}", name), f"{folder}/{name}")
+    for name, target in _LINKS.items():
+        os.symlink(target, f"{folder}/{name}")
+    for name in ("shm", "pts"):
+        os.mkdir(f"{folder}/{name}")
+    kernel.mount("none", f"{folder}/shm", kind="tmpfs", data=f"mode=1777,size={_SHARED_MEMORY}")
+    kernel.mount("none", f"{folder}/pts", kind="devpts", data="newinstance,ptmxmode=0666,mode=620")
+
+
+def _make_processes(folder: str, processes: int) -> None:
+    """Mounts a view of this namespace's processes. If the kernel counts, their number is limited."""
+    os.mkdir(folder)
+    kernel.mount("proc", folder, kind="proc")
+    _limit(folder, processes)
+    for name in _OF_THE_HOST:
+        place = f"{folder}/{name}"
+        if os.path.exists(place):
+            kernel.mount(place, place, kernel.MS_BIND | kernel.MS_REC)
+            make_read_only(place)
+
+
+def _limit(processes_folder: str, processes: int) -> None:
+    try:
+        with open(f"{processes_folder}/sys/kernel/pid_max", "w") as limit:
+            limit.write(str(max(301, processes)))
+    except OSError:  # before Linux 6.14 it is the machine's, and refused
+        return

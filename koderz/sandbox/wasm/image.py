@@ -25,7 +25,7 @@ from filelock import FileLock
 from koderz.errors import KoderzError, Unreachable
 from koderz.installation import extra_command
 from koderz.paths import cache_folder
-from koderz.sandbox.judge.launch import ENVIRONMENT, command, folders_of
+from koderz.sandbox.launch import ENVIRONMENT, command, folders_of
 
 VARIABLE = "KODERZ_WASM_CACHE"  # another folder for both files
 _GUEST = Path(__file__).with_name("guest")

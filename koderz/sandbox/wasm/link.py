@@ -5,17 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
-import os
-import signal
-import socket
-import subprocess
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from koderz.errors import Fault
-from koderz.sandbox.judge.launch import ENVIRONMENT, command
-from koderz.sandbox.wasm.frames import HEADER, packed
+from koderz.sandbox.launch import command
+from koderz.sandbox.process import Process
+from koderz.sandbox.wasm.messages import packed, unpacked
 
 START_SECONDS = 60.0
 
@@ -29,42 +24,20 @@ class WorkerLostError(Exception):
 class Link:
     """A worker process, and requests to it."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Process) -> None:
         self.is_lost = False
         self.sessions = 0  # that live there
-        self._process = process
+        self.process = process
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Queue[Event | None]] = {}
-        self._listening: asyncio.Task[None] | None = None
-        self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter
+        self._listening = asyncio.create_task(self._listen())
 
     @classmethod
     async def start(cls, arguments: Sequence[str]) -> Link:
         """Starts a worker. Raises Fault if that fails. `arguments`: those of `worker.main`."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = _begun(arguments, theirs)
-        link = cls(process)
-        link._reader, link._writer = await asyncio.open_connection(sock=ours)
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                await link._received()
-        except (TimeoutError, asyncio.IncompleteReadError, OSError):
-            await link.kill()
-            assert process.stderr is not None
-            said = (process.stderr.read() or b"").decode(errors="replace").strip().splitlines()
-            raise Fault(
-                f"the worker of sessions doesn't start: {(said or ['no reason given'])[-1]}", cause="sandbox"
-            ) from None
-        assert process.stderr is not None
-        process.stderr.close()
-        link._listening = asyncio.create_task(link._listen())
-        return link
-
-    @property
-    def process_id(self) -> int:
-        return self._process.pid
+        line = command("wasm.worker", arguments, packages=("wasmtime",))
+        process, _ = await Process.start(line, "the worker of sessions", START_SECONDS)
+        return cls(process)
 
     async def ask(self, operation: str, session: str, data: bytes = b"", **head: Any) -> Event:
         """The answer to a request without events."""
@@ -88,8 +61,8 @@ class Link:
         if self.is_lost:
             raise WorkerLostError
         try:
-            self._writer.write(packed(head, data))
-            await self._writer.drain()
+            self.process.writer.write(packed(head, data))
+            await self.process.writer.drain()
         except OSError as error:
             self._lose()  # else the next try could come here again before the end is heard of
             raise WorkerLostError from error
@@ -97,13 +70,8 @@ class Link:
     async def kill(self) -> None:
         """Ends the worker and all its children."""
         self._lose()
-        self._writer.close()
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        await asyncio.to_thread(self._process.wait)
-        if self._listening:
-            await self._listening
+        await self.process.kill()
+        await self._listening
 
     def _lose(self) -> None:
         self.is_lost = True
@@ -113,15 +81,12 @@ class Link:
     async def _listen(self) -> None:
         try:
             while True:
-                head, data = await self._received()
+                _, _, payload = await self.process.receive()
+                head, data = unpacked(payload)
                 if events := self._waiting.get(head["id"]):
                     events.put_nowait((head, data))
-        except (asyncio.IncompleteReadError, OSError, ValueError):
+        except (EOFError, OSError, ValueError):
             self._lose()
-
-    async def _received(self) -> Event:
-        head, data = HEADER.unpack(await self._reader.readexactly(HEADER.size))
-        return json.loads(await self._reader.readexactly(head)), await self._reader.readexactly(data)
 
 
 async def next_of(events: asyncio.Queue[Event | None]) -> Event:
@@ -130,16 +95,3 @@ async def next_of(events: asyncio.Queue[Event | None]) -> Event:
     if event is None:
         raise WorkerLostError
     return event
-
-
-def _begun(arguments: Sequence[str], connection: socket.socket) -> subprocess.Popen[bytes]:
-    """Starts the process without asyncio, which hangs if cancelled during a start (CPython issue 119710)."""
-    return subprocess.Popen(
-        command("wasm.worker", arguments, packages=("wasmtime",)),
-        stdin=connection.fileno(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
-        cwd="/",
-        start_new_session=True,  # Ctrl-C is koderz's to handle
-    )

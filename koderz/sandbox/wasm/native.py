@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from koderz.sandbox.frames import take
 from koderz.sandbox.judge.forks import Zygote
-from koderz.sandbox.judge.launch import ENVIRONMENT, command
+from koderz.sandbox.launch import ENVIRONMENT, command
 from koderz.sandbox.linux import isolation, support
-from koderz.sandbox.wasm.frames import HEADER, packed
-from koderz.sandbox.wasm.stopped import Call, StoppedError
+from koderz.sandbox.wasm.messages import Call, StoppedError, packed, unpacked
 
-GUEST = tuple(Path(__file__).with_name("guest") / name for name in ("repl.py", "native.py"))
+_HERE = Path(__file__).parent
+GUEST = (_HERE.with_name("frames.py"), _HERE / "guest/repl.py", _HERE / "guest/native.py")
 LARGEST = 256 << 20  # bytes of one frame
 _CPU = 1e6  # seconds: what limits a cell is its deadline
 _PUT_SECONDS = 60.0
@@ -59,6 +58,7 @@ class NativeInstance:
     def __init__(self, zygote: Zygote, memory: int, seed: int) -> None:
         self._zygote = zygote
         self._connection = zygote.spawn(_CPU, memory)
+        self._buffer = bytearray()
         self._asked("seed", str(seed))
 
     def begin(self, name: str) -> None:
@@ -103,7 +103,7 @@ class NativeInstance:
             raise StoppedError("deadline", "Request timed out") from None
         except (EOFError, OSError):
             raise StoppedError("crash", "the interpreter ended") from None
-        except (ValueError, AttributeError, RecursionError, struct.error):
+        except (ValueError, AttributeError, RecursionError):
             raise StoppedError("crash", "the session's answer is garbled") from None
 
     def _send(self, head: dict[str, Any], data: str, until: float) -> None:
@@ -111,20 +111,14 @@ class NativeInstance:
         self._connection.sendall(packed(head, data.encode("utf-8", "backslashreplace")))
 
     def _received(self, until: float) -> tuple[dict[str, Any], str]:
-        head, data = HEADER.unpack(self._read(HEADER.size, until))
-        if head + data > LARGEST:
-            raise ValueError("more than anybody asked for")
-        return json.loads(self._read(head, until)), self._read(data, until).decode()
-
-    def _read(self, size: int, until: float) -> bytes:
-        data = bytearray()
-        while len(data) < size:
+        while not (found := take(self._buffer, LARGEST)):
             self._connection.settimeout(_left(until))
-            part = self._connection.recv(min(size - len(data), 1 << 20), socket.MSG_WAITALL)
+            part = self._connection.recv(1 << 20)
             if not part:
                 raise EOFError
-            data += part
-        return bytes(data)
+            self._buffer += part
+        head, data = unpacked(found[2])
+        return head, data.decode()
 
 
 def _left(until: float) -> float:

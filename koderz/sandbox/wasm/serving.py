@@ -16,10 +16,10 @@ from aiohttp import web
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.paths import state_folder
+from koderz.sandbox.wasm.cells import TOKEN_VARIABLE
 from koderz.sandbox.wasm.image import Say
 from koderz.sandbox.wasm.manager import LOCAL, Limits, Manager
-from koderz.sandbox.wasm.options import TOKEN_VARIABLE
-from koderz.sandbox.wasm.pool import Pool
+from koderz.sandbox.wasm.session import Pool
 
 SHUTDOWN_SECONDS = 1.0
 

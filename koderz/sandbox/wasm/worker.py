@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from koderz.sandbox.frames import incoming
 from koderz.sandbox.linux import kernel
-from koderz.sandbox.wasm.frames import frames, packed
-from koderz.sandbox.wasm.stopped import Call, StoppedError
+from koderz.sandbox.wasm.messages import Call, StoppedError, packed, unpacked
 
 MISSING = "\0missing"
 LARGEST_ANSWER = 64 << 20  # characters of a variable that is read
@@ -79,13 +79,13 @@ class Worker:
 
     def serve(self) -> NoReturn:
         self.tell({"ready": True})
-        with self._parent.makefile("rb") as stream:
-            for head, data in frames(stream):
-                if head["op"] == "reply":
-                    if cell := self._cells.get(head["session"]):
-                        cell.replies.put(data.decode())
-                else:
-                    self._threads.submit(self._perform, head, data)
+        for _, _, payload in incoming(self._parent.recv):
+            head, data = unpacked(payload)
+            if head["op"] == "reply":
+                if cell := self._cells.get(head["session"]):
+                    cell.replies.put(data.decode())
+            else:
+                self._threads.submit(self._perform, head, data)
         os._exit(0)
 
     def tell(self, head: dict[str, Any], data: bytes = b"") -> None:

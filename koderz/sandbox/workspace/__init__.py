@@ -13,9 +13,13 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, cast
 
+from koderz.errors import KoderzError, Unreachable
 from koderz.settings.registry import Registry
+
+if TYPE_CHECKING:
+    from koderz.settings.schema import Settings
 
 CHECKOUT = "/workspace"  # where a command sees the checkout that it works in
 HOME = "/home/user"  # and its home, which is kept from one command to the next, as is /tmp
@@ -195,11 +199,40 @@ BACKENDS = Registry(
     "sandbox of workspaces",
     "workspaces",
     {
-        "local": "koderz.sandbox.workspace.backends:local",
-        "contained": "koderz.sandbox.workspace.backends:local",
-        "docker": "koderz.sandbox.workspace.backends:docker",
+        "local": "koderz.sandbox.workspace.local:opened",
+        "contained": "koderz.sandbox.workspace.local:opened",
+        "docker": "koderz.sandbox.workspace.docker:opened",
         "modal": "koderz.modal.workspace:opened",
-        "uncontained": "koderz.sandbox.workspace.backends:uncontained",
+        "uncontained": "koderz.sandbox.workspace.uncontained:opened",
     },
 )
 """Functions that take settings and give a `Backend`, not yet entered."""
+
+VARIABLE = "SANDBOX_BACKEND"
+
+
+def timed(settings: Settings) -> Timed:
+    """The backend that the sandbox of the settings names, for commands that are timed. KoderzError for others."""
+    found = BACKENDS.find(settings.sandbox)(settings)
+    if not hasattr(found, "started"):
+        raise KoderzError(f"--sandbox {settings.sandbox}: nothing can be timed there; use contained or docker")
+    return cast("Timed", found)
+
+
+async def chosen(environ: Mapping[str, str]) -> str:
+    """The backend that SANDBOX_BACKEND names; unset: docker if a daemon answers, else local.
+
+    Raises KoderzError for one that isn't known.
+    """
+    from koderz.sandbox.docker import daemon_version
+
+    named = environ.get(VARIABLE, "")
+    if named:
+        if not BACKENDS.has(named):
+            raise KoderzError(f"{VARIABLE}={named}: there are {', '.join(BACKENDS)}")
+        return named
+    try:
+        await daemon_version()
+    except Unreachable:
+        return "local"
+    return "docker"

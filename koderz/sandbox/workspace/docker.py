@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import json
 import os
 import secrets
-import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.docker import daemon_version
+from koderz.sandbox import DockerOptions
+from koderz.sandbox.docker import ANSWER_SECONDS, bounds, daemon_version, executable, said, succeeds
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running, Serve
-from koderz.sandbox.workspace.folders import TREE, make_tree, without
-from koderz.sandbox.workspace.local import Output, too_large
-from koderz.sandbox.workspace.registry import configuration
-from koderz.sandbox.workspace.sockets import Sockets
+from koderz.sandbox.workspace.folders import TREE, make_tree, scratch, without
+from koderz.sandbox.workspace.watching import Output, Sockets, too_large
+
+if TYPE_CHECKING:
+    from koderz.settings.schema import Settings
 
 _BRIDGE, _TOOLS = "/opt/koderz/bridge", "/opt/koderz/clock"
 _DOOR = "/opt/koderz/door"
@@ -29,11 +32,17 @@ _NOBODY = "65534:65534"
 _SHARED = "16g"  # of memory that processes share, as several GPUs take
 LABEL = "koderz=workspace"  # docker ps --filter label=koderz=workspace
 ENVIRONMENT = {"HOME": HOME, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}  # noqa: S108
+USER, PASSWORD = "DOCKER_USERNAME", "DOCKER_PASSWORD"
+_HUB = "https://index.docker.io/v1/"
+_STORES = ("credsStore", "credHelpers")  # which docker would ask before it looks at what is written here
 _BUILD_SECONDS = 1800.0
-_ANSWER_SECONDS = 60.0
 _NO_PROGRAM = (126, 127)  # what the client ends with where the image lacks the program
 # Removes the container however koderz ends. The second time is for one that was only about to be made.
 _REAPER = 'cat >/dev/null; "$0" rm --force "$1"; sleep 1; exec "$0" rm --force "$1"'
+
+
+def opened(settings: Settings) -> Docker:
+    return Docker(settings.of(DockerOptions).docker_image)
 
 
 class Docker:
@@ -97,10 +106,10 @@ class Docker:
     async def look_up(self, images: Sequence[Image | str | None], *, push: bool = False) -> None:
         """See `Images`. Where DOCKER_USERNAME and DOCKER_PASSWORD are set, docker logs in by these first."""
         if images and not self._config:
-            self._config = self._open.enter_context(configuration(self._environ))
+            self._config = self._open.enter_context(_configuration(self._environ))
         try:
             if self._config:
-                await _said(*self._config, "login")
+                await said(*self._config, "login")
             named = {_name_of(image or self._usual): image or self._usual for image in images}
             missing = [image for name, image in named.items() if not await self._is_somewhere(name)]
             if lacking := next((image for image in missing if isinstance(image, str)), ""):
@@ -108,12 +117,12 @@ class Docker:
             for image in missing:
                 built = await self._built(image)
                 if push:
-                    await _said(*self._config, "push", "--quiet", built, seconds=_BUILD_SECONDS)
+                    await said(*self._config, "push", "--quiet", built, seconds=_BUILD_SECONDS)
         except Fault as fault:
             raise Unreachable(f"--sandbox docker: {fault}") from None
 
     async def _is_somewhere(self, name: str) -> bool:
-        return await _succeeds("image", "inspect", "--format", "{{.Id}}", name) or await _succeeds(
+        return await succeeds("image", "inspect", "--format", "{{.Id}}", name) or await succeeds(
             *self._config, "manifest", "inspect", name
         )
 
@@ -122,9 +131,9 @@ class Docker:
         name = f"koderz-{secrets.token_hex(8)}"
         built = await self._built(image)
         async with _removed(name):
-            await _said("create", "--name", name, "--label", LABEL, "--network", "none", built, "true")
+            await said("create", "--name", name, "--label", LABEL, "--network", "none", built, "true")
             with contextlib.suppress(Fault):
-                await _said("cp", f"{name}:{folder}/.", str(target))
+                await said("cp", f"{name}:{folder}/.", str(target))
 
     async def _built(self, image: Image | str | None) -> str:
         """The image's name. Raises Fault where it can't be built or pulled."""
@@ -219,7 +228,7 @@ async def _ended(
     if clock:
         with contextlib.suppress(OSError):
             cpu = await clock.read()
-    killed = await _said("inspect", "--format", "{{.State.OOMKilled}} {{.State.Error}}", name)
+    killed = await said("inspect", "--format", "{{.State.OOMKilled}} {{.State.Error}}", name)
     status = client.returncode or 0
     out_of_memory, _, error = killed.partition(" ")
     if status == 125 or (error and status not in _NO_PROGRAM):
@@ -258,35 +267,50 @@ def _name_of(image: Image | str) -> str:
 
 async def _build(image: Image | str, name: str, config: Sequence[str]) -> str:
     """Has an image here, by pulling it where it has but a name."""
-    if await _succeeds("image", "inspect", "--format", "{{.Id}}", name):
+    if await succeeds("image", "inspect", "--format", "{{.Id}}", name):
         return name
     if isinstance(image, str):
-        await _said(*config, "pull", "--quiet", name, seconds=_BUILD_SECONDS)
+        await said(*config, "pull", "--quiet", name, seconds=_BUILD_SECONDS)
         return name
     stated = [part for each in image.arguments.items() for part in ("--build-arg", "=".join(each))]
     with without(image.context, image.hidden) as context:
         words = ["build", "--quiet", "--label", LABEL, "--tag", name, *stated, str(context)]
-        await _said(*config, *words, seconds=_BUILD_SECONDS)
+        await said(*config, *words, seconds=_BUILD_SECONDS)
     return name
 
 
-async def _succeeds(*words: str) -> bool:
-    try:
-        await _said(*words)
-    except Fault:
-        return False
-    return True
+@contextmanager
+def _configuration(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """The words by which docker takes DOCKER_USERNAME and DOCKER_PASSWORD; none where they aren't both set.
+
+    They are written to a folder that is gone afterwards; the user's own login stays as it is.
+    """
+    if not (environ.get(USER) and environ.get(PASSWORD)):
+        yield ()
+        return
+    own = Path(environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    with scratch() as folder:
+        for path in own.iterdir() if own.is_dir() else ():
+            if path.name != "config.json":
+                (folder / path.name).symlink_to(path.absolute())
+        try:
+            told = json.loads((own / "config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            told = {}
+        known = {name: value for name, value in told.items() if name not in _STORES}
+        secret = base64.b64encode(f"{environ[USER]}:{environ[PASSWORD]}".encode()).decode()
+        written = folder / "config.json"
+        written.touch(mode=0o600)
+        written.write_text(json.dumps({**known, "auths": {**told.get("auths", {}), _HUB: {"auth": secret}}}))
+        yield ("--config", str(folder))
 
 
 def _bounds(name: str, command: Command) -> list[str]:
     limits = command.limits
-    memory = f"{limits.memory_mb}m"
     return [
-        *("run", "--name", name, "--label", LABEL, "--init", "--log-driver", "none"),
-        *(() if command.network else ("--network", "none")),
+        *("run", "--name", name),
+        *bounds(LABEL, limits.memory_mb, processes=limits.processes, network=command.network),
         *(("--gpus", command.gpus.rpartition(":")[2], "--shm-size", _SHARED) if command.gpus else ()),
-        *("--memory", memory, "--memory-swap", memory, "--pids-limit", str(limits.processes)),
-        *("--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
         *(("--cpuset-cpus", str(command.core)) if command.core >= 0 else ()),
     ]
 
@@ -324,7 +348,7 @@ async def _followed(client: asyncio.subprocess.Process, name: str, command: Comm
         if ended.done():
             return ""
         with contextlib.suppress(Fault):
-            await _said("stop", "--time", str(round(limits.grace)), name, seconds=limits.grace + _ANSWER_SECONDS)
+            await said("stop", "--time", str(round(limits.grace)), name, seconds=limits.grace + ANSWER_SECONDS)
         await ended
         return "disk" if watching.done() else "timeout"
     finally:
@@ -338,7 +362,7 @@ async def _followed(client: asyncio.subprocess.Process, name: str, command: Comm
 async def _removed(name: str) -> AsyncIterator[None]:
     """Removes a container when this is left, or koderz is killed."""
     reaper = await asyncio.create_subprocess_exec(
-        *("/bin/sh", "-c", _REAPER, shutil.which("docker") or "docker", name),
+        *("/bin/sh", "-c", _REAPER, executable(), name),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
@@ -348,30 +372,9 @@ async def _removed(name: str) -> AsyncIterator[None]:
         yield
     finally:
         with contextlib.suppress(Fault):
-            await _said("rm", "--force", name)
+            await said("rm", "--force", name)
         reaper.kill()
         await reaper.wait()
-
-
-async def _said(*words: str, seconds: float = _ANSWER_SECONDS) -> str:
-    """What docker prints. Raises Fault with its own words where it fails."""
-    client = await _docker(*words)
-    verb = words[2] if words[0] == "--config" else words[0]
-    try:
-        async with asyncio.timeout(seconds):
-            said, _ = await client.communicate()
-    except TimeoutError:
-        raise Fault(f"docker {verb} takes longer than {seconds:.0f} s", cause="sandbox") from None
-    finally:
-        if client.returncode is None:
-            client.kill()
-            await client.wait()
-    text = said.decode(errors="replace").strip()
-    if client.returncode:
-        raise Fault(
-            f"docker {verb}: {(text.splitlines() or [f'exit code {client.returncode}'])[-1][:500]}", cause="sandbox"
-        )
-    return text
 
 
 async def _docker(
@@ -382,7 +385,7 @@ async def _docker(
 ) -> asyncio.subprocess.Process:
     """The client; where there is a channel, its stdin and stdout are that."""
     return await asyncio.create_subprocess_exec(
-        *(shutil.which("docker") or "docker", *words),
+        *(executable(), *words),
         stdin=channel.fileno() if channel else stdin,
         stdout=channel.fileno() if channel else asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE if channel else stderr,

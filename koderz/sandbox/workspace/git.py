@@ -20,8 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.workspace.folders import keep_only, make_usable
-from koderz.sandbox.workspace.sweep import sweep
+from koderz.sandbox.workspace.folders import keep_only, make_usable, sweep
 
 WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")  # of applying a diff, from the strictest on
 

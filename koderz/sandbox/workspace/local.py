@@ -13,27 +13,36 @@ import struct
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.judge.launch import ENVIRONMENT, command
+from koderz.sandbox.frames import take
+from koderz.sandbox.launch import ENVIRONMENT, command
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
-from koderz.sandbox.linux.tree import Entry, bubblewrap
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, Running, userland
-from koderz.sandbox.workspace.cpu import Clock, Counter
+from koderz.sandbox.linux.mounts import Entry, bubblewrap
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, Running, Unseen, userland
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch
-from koderz.sandbox.workspace.sockets import Sockets
 from koderz.sandbox.workspace.warm import Interpreter, fits
+from koderz.sandbox.workspace.watching import Output, Sockets, too_large
+
+if TYPE_CHECKING:
+    from koderz.settings.schema import Settings
 
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0  # beyond the grace
-_LEAST_PAUSE, _PAUSES = 1.0, 20  # seconds between two looks at the disk, and in times of what a look takes
 
+_LONGEST = 1 << 20  # bytes of a message of process 1
+_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
+_IDLE = slice(4, 6)  # of a core's words in /proc/stat: idle, and idle while a disk is waited for
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+def opened(_settings: Settings) -> Local:
+    return Local()
 
 
 class _NotMadeError(Fault):
@@ -49,6 +58,51 @@ class _Contact(NamedTuple):
     output: Output
     sockets: Sockets
     counter: Counter
+
+
+class Counter:
+    """The kernel's own count of the CPU of a command's processes, those included that nobody waited for."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+
+    def open(self, descriptor: int) -> None:
+        """By what `kernel.count_cpu` gave."""
+        self._descriptor = descriptor
+
+    def read(self) -> int:
+        """Nanoseconds; 0 where the kernel lets nobody count."""
+        return int.from_bytes(os.read(self._descriptor, 8), "little") if self._descriptor >= 0 else 0
+
+    def close(self) -> None:
+        """It is read no more."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clock of a command at work."""
+
+    process: int
+    forks: bool  # whether it may start processes
+    core: int  # the only one that it runs on, unless negative
+    counter: Counter
+
+    async def cpu(self) -> int:
+        """Nanoseconds of a process, or with `forks` of all below its parent. Raises OSError once it is gone."""
+        if not self.forks:
+            return time.clock_gettime_ns(cpu_clock(self.process))
+        return max(_cpu_below(_parent(self.process)), self.counter.read())
+
+    def unseen(self) -> Unseen:
+        """See `Unseen`. Raises OSError once it is gone."""
+        if not self.forks:
+            return Unseen()
+        counted = self.counter.read()
+        hidden = max(0, counted - _cpu_below(_parent(self.process)))
+        return Unseen(hidden, time.monotonic_ns() - _idle(self.core) if self.core >= 0 else 0)
 
 
 class Local:
@@ -209,19 +263,19 @@ class Local:
         output = contact.output if contact else Output(limits.output_bytes)
         reading = asyncio.create_task(output.read(printed))
         watching: asyncio.Task[None] | None = None
-        lines = Lines(control)
+        messages = Messages(control)
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await asyncio.get_running_loop().sock_sendall(control, told)
-                hello = await lines.read()
+                hello = await messages.read()
             if "layers" not in hello:
                 await asyncio.wait([reading], timeout=1)
                 raise _NotMadeError(
                     f"the sandbox of a workspace can't be made: {hello.get('error') or output.text()[-300:]}"
                 )
-            await _take(dict(zip(hello["descriptors"], lines.descriptors, strict=True)), wanted, contact)
+            await _take(dict(zip(hello["descriptors"], messages.descriptors, strict=True)), wanted, contact)
             watching = asyncio.create_task(too_large(place, limits.disk_mb << 20))
-            farewell, cause = await _farewell(lines, control, limits, watching)
+            farewell, cause = await _farewell(messages, control, limits, watching)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
                     await reading
@@ -254,10 +308,10 @@ async def _take(descriptors: dict[str, int], wanted: Command, contact: _Contact 
 
 
 async def _farewell(
-    lines: Lines, control: socket.socket, limits: Limits, watching: asyncio.Task[None]
+    messages: Messages, control: socket.socket, limits: Limits, watching: asyncio.Task[None]
 ) -> tuple[dict[str, Any], Any]:
-    """The last line, empty where there is none in time, and which limit was seen to be exceeded from outside."""
-    last = asyncio.create_task(lines.read())
+    """The last message, empty where there is none in time, and which limit was seen to be exceeded from outside."""
+    last = asyncio.create_task(messages.read())
     try:
         done, _ = await asyncio.wait([last, watching], timeout=limits.seconds, return_when=asyncio.FIRST_COMPLETED)
         if last in done:
@@ -299,49 +353,24 @@ async def _gone(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-class Lines:
-    """What process 1 says."""
+class Messages:
+    """The messages of process 1."""
 
     def __init__(self, control: socket.socket) -> None:
-        self.descriptors: list[int] = []  # that came with the lines
-        self._control, self._buffer = control, b""
+        self.descriptors: list[int] = []  # that came with the messages
+        self._control, self._buffer = control, bytearray()
 
     async def read(self) -> dict[str, Any]:
-        """The next line; empty when it has ended. ValueError where it is none."""
-        while b"\n" not in self._buffer:
+        """The next message; empty when it has ended. ValueError where it is none."""
+        while not (found := take(self._buffer, _LONGEST)):
             await _readable(self._control)
             part, descriptors, *_ = socket.recv_fds(self._control, 1 << 16, 2)
             self.descriptors += descriptors
             if not part:
                 return {}
             self._buffer += part
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        said: dict[str, Any] = ast.literal_eval(line.decode())
+        said: dict[str, Any] = ast.literal_eval(found[2].decode())
         return said
-
-
-class Output:
-    """What a command prints: the beginning and the end, where it is more than wanted."""
-
-    def __init__(self, limit: int) -> None:
-        self._half, self._head, self._tail, self._size = limit // 2, bytearray(), bytearray(), 0
-
-    async def read(self, stream: asyncio.StreamReader) -> None:
-        while part := await stream.read(1 << 16):
-            self.add(part)
-
-    def add(self, part: bytes) -> None:
-        self._size += len(part)
-        room = self._half - len(self._head)
-        self._head += part[:room]
-        self._tail += part[room:] if room > 0 else part
-        if len(self._tail) > self._half:
-            del self._tail[: -self._half]
-
-    def text(self) -> str:
-        head, tail = (bytes(part).decode("utf-8", "replace") for part in (self._head, self._tail))
-        dropped = self._size - len(self._head) - len(self._tail)
-        return f"{head}\n[{dropped:,} bytes dropped]\n{tail}" if dropped else head + tail
 
 
 def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[Entry]:
@@ -362,23 +391,37 @@ def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[E
     return sorted(by_target.values(), key=lambda entry: entry.target.count("/"))
 
 
-async def too_large(place: Path, limit: int) -> None:
-    """Returns when the folder takes more bytes than that."""
-    while True:
-        began = time.monotonic()
-        if await asyncio.to_thread(occupied, place) > limit:
-            return
-        await asyncio.sleep(max(_LEAST_PAUSE, _PAUSES * (time.monotonic() - began)))
+def cpu_clock(process: int) -> int:
+    """The kernel's name for the clock of a process, all its threads together."""
+    return (~process << 3) | 2
 
 
-def occupied(folder: Path | str) -> int:
-    """Bytes of disk that a folder takes; links in it aren't followed."""
-    total, waiting = 0, [os.fspath(folder)]
-    while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as found:
-            for entry in found:
+def _parent(process: int) -> int:
+    return int(_stat(process)[1])
+
+
+def _cpu_below(process: int) -> int:
+    """Of all below a process; of those that were waited for, to a tick of the kernel's, usually 10 ms."""
+    total = 0
+    with contextlib.suppress(OSError):  # it has ended meanwhile, and its parent has its time
+        total = sum(map(int, _stat(process)[13:15])) * _TICK
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            for child in map(int, (thread / "children").read_text().split()):
                 with contextlib.suppress(OSError):
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
+                    total += time.clock_gettime_ns(cpu_clock(child))
+                total += _cpu_below(child)
     return total
+
+
+def _stat(process: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name: from the state on."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+def _idle(core: int) -> int:
+    """Nanoseconds in which a core had nothing to do, to a tick; 0 where that can't be read."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/stat").read_text().splitlines():
+            if line.startswith(f"cpu{core} "):
+                return sum(map(int, line.split()[_IDLE])) * _TICK
+    return 0

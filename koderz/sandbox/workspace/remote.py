@@ -1,7 +1,6 @@
-"""What both ends of a sandbox say that is far from the folders of its command: frames, and archives of folders.
+"""What both ends of a sandbox say that is far from the folders of its command, and archives of folders.
 
-koderz imports this; there it is run by whatever python3 the image has (3.8 or later), as is `guest/command.py`. A frame
-is a kind, a channel and a length, then so many bytes.
+koderz imports this; there it is run by whatever python3 the image has (3.8 or later), as is `guest/command.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ import gzip
 import os
 import shutil
 import stat
-import struct
 import tarfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-FRAME = struct.Struct("!cII")
-LARGEST = 1 << 18  # bytes of a frame
+LARGEST = 1 << 18  # bytes of a payload
 SPEC, TREE, OUTPUT, WIRE, BEAT, CLOCK, BESIDE, ENDED = b"s", b"t", b"o", b"w", b"b", b"c", b"p", b"e"  # kinds of frames
 
 _BLOCK = 4096  # bytes that anything takes at least

@@ -17,25 +17,27 @@ from pathlib import Path
 from typing import IO, Any
 
 from koderz.errors import Fault
+from koderz.sandbox.frames import OversizeError, frame, take
 from koderz.sandbox.workspace import Mount, Serve, remote
 from koderz.sandbox.workspace.folders import own_folder, remove, scratch
-from koderz.sandbox.workspace.local import Output
+from koderz.sandbox.workspace.watching import Output
 
 _BEAT_SECONDS = 30.0
 _MOST_TOLD = 256 << 20  # bytes of an answer
 _ENDED = "the command has ended"
 _BOOT = """
 import sys, types
-sys.modules["remote"] = remote = types.ModuleType("remote")
-exec(sys.argv[1], remote.__dict__)
-exec(sys.argv[2])
+for name, source in zip(("frames", "remote"), sys.argv[1:]):
+    sys.modules[name] = types.ModuleType(name)
+    exec(source, sys.modules[name].__dict__)
+exec(sys.argv[3])
 """
 
 
 def interpreter() -> list[str]:
     """The command there whose streams are a `Remote`'s."""
     here = Path(__file__).parent
-    sources = ((here / name).read_text() for name in ("remote.py", "guest/command.py"))
+    sources = ((here / name).read_text() for name in ("../frames.py", "remote.py", "guest/command.py"))
     return ["python3", "-I", "-S", "-c", _BOOT, *sources]
 
 
@@ -151,15 +153,11 @@ class Remote:
         buffer = bytearray()
         async for piece in self.process.stdout:
             buffer += piece
-            while len(buffer) >= remote.FRAME.size:
-                kind, channel, length = remote.FRAME.unpack_from(buffer)
-                if length > remote.LARGEST:
-                    raise Fault(f"{self.name}: it says what isn't understood", cause="sandbox")
-                if len(buffer) < (whole := remote.FRAME.size + length):
-                    break
-                data = bytes(buffer[remote.FRAME.size : whole])
-                del buffer[:whole]
-                yield kind, channel, data
+            try:
+                while found := take(buffer, remote.LARGEST):
+                    yield found
+            except OversizeError:
+                raise Fault(f"{self.name}: it says what isn't understood", cause="sandbox") from None
 
     def _put_back(self, archive: IO[bytes], mounts: Sequence[Mount], room: int) -> None:
         """Puts what came back in the place of what was sent. Raises Fault where it can't be that."""
@@ -181,7 +179,7 @@ def _sender(stdin: Any) -> Callable[..., Awaitable[None]]:
 
     async def send(kind: bytes, data: bytes = b"", channel: int = 0) -> None:
         async with sending:
-            stdin.write(remote.FRAME.pack(kind, channel, len(data)) + data)
+            stdin.write(frame(kind, data, channel))
             await stdin.drain.aio()
 
     return send

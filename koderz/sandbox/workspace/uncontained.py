@@ -9,12 +9,19 @@ import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace import BRIDGE_URL, HOME, Command, Ended, userland
 from koderz.sandbox.workspace.folders import TREE, make_tree
-from koderz.sandbox.workspace.local import Output, too_large
+from koderz.sandbox.workspace.watching import Output, too_large
+
+if TYPE_CHECKING:
+    from koderz.settings.schema import Settings
+
+
+def opened(_settings: Settings) -> Uncontained:
+    return Uncontained()
 
 
 class Uncontained:

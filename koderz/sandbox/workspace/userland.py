@@ -13,7 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from koderz.sandbox.linux.tree import Entry
+from koderz.sandbox.linux.mounts import Entry
 from koderz.sandbox.workspace import HOME
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from koderz.sandbox.judge.launch import ENVIRONMENT, command
+from koderz.sandbox.launch import ENVIRONMENT, command
 from koderz.sandbox.workspace import userland
 
 _LOAD_SECONDS = 30.0

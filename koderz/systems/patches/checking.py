@@ -12,7 +12,7 @@ from typing import Any
 
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
-from koderz.sandbox.workspace.backends import timed
+from koderz.sandbox.workspace import timed
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings

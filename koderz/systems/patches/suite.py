@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox.workspace import Images, Timed
-from koderz.sandbox.workspace.backends import timed
+from koderz.sandbox.workspace import Images, Timed, timed
 from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings
 from koderz.systems.patches.judging import verdict_on

@@ -77,7 +77,7 @@ def run(
     """Run the rollouts of a configuration; without one the embedded tasks, on the simulated model."""
     import asyncio
 
-    from koderz.sandbox.workspace.backends import chosen
+    from koderz.sandbox.workspace import chosen
     from koderz.systems.rollouts.config import read_config
     from koderz.systems.rollouts.place import Place
     from koderz.systems.rollouts.screen import RolloutsScreen

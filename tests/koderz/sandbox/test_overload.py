@@ -9,8 +9,7 @@ import pytest
 
 from koderz.sandbox import Job, JobResult
 from koderz.sandbox.judge import wire
-from koderz.sandbox.judge.launch import Premises
-from koderz.sandbox.judge.pool import Pool
+from koderz.sandbox.judge.pool import Pool, Premises
 from koderz.sandbox.judge.proxy import BROKEN, Lost, Raised
 from koderz.sandbox.linux import isolation
 from tests.conftest import judges
@@ -20,9 +19,9 @@ ANSWER = """
 import json, os, struct, time
 HUGE = b'{{"i":"0x' + b"f" * 1_000_000 + b'"}}'
 def send(kind, body):
-    body = kind + (body if isinstance(body, bytes) else json.dumps(body).encode())
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
     for number in range(3, 16):
-        data = memoryview(struct.pack("<I", len(body)) + body)
+        data = memoryview(struct.pack("<cII", kind, 0, len(body)) + body)
         try:
             while data: data = data[os.write(number, data):]
         except OSError:
@@ -96,7 +95,7 @@ def test_judge_outlasts_what_it_is_told(told: dict[str, tuple[JobResult, bool]],
 
 @pytest.mark.slow
 def test_results_that_keep_the_tests_busy_are_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koderz.sandbox.judge.worker.GRACE_SECONDS", 2.0)
+    monkeypatch.setattr("koderz.sandbox.judge.pool.GRACE_SECONDS", 2.0)
     colliding = "def add(x, y): return [n * (2**61 - 1) for n in range(300_000)]"
     test = "def check(candidate):\n    assert set(candidate(1, 2)) == {3}\n"
 

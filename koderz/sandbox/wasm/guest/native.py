@@ -1,4 +1,4 @@
-"""The guest in a contained process, as `app` is in WASM. It runs in one namespace with `repl`.
+"""The guest in a contained process, as `app` is in WASM. It runs in one namespace with `frames` and `repl`.
 
 Clock and randomness are replaced as far as Python lets them be; a cell that reaches the real ones is noticed where it
 is replayed and asks otherwise.
@@ -8,10 +8,8 @@ import datetime
 import json
 import os
 import random
-import struct
 import time
 
-HEADER = struct.Struct("<II")
 EPOCH = 1_700_000_000
 
 
@@ -34,29 +32,22 @@ class Channel:
 
     def __init__(self, descriptor):
         self._descriptor = descriptor
+        self._frames = incoming(lambda size: os.read(descriptor, size))
 
     def call(self, name, payload):
         self.send({"call": name}, payload)
         return self.receive()[1]
 
     def receive(self):
-        head, data = HEADER.unpack(self._read(HEADER.size))
-        return json.loads(self._read(head)), self._read(data).decode()
+        for _, _, payload in self._frames:
+            head, _, data = payload.partition(b"\n")
+            return json.loads(head), data.decode()
+        os._exit(0)
 
     def send(self, head, data):
-        written, data = json.dumps(head).encode(), data.encode()
-        view = memoryview(HEADER.pack(len(written), len(data)) + written + data)
+        view = memoryview(frame(b"m", json.dumps(head).encode() + b"\n" + data.encode()))
         while view:
             view = view[os.write(self._descriptor, view[: 1 << 20]) :]
-
-    def _read(self, size):
-        data = bytearray()
-        while len(data) < size:
-            part = os.read(self._descriptor, min(size - len(data), 1 << 20))
-            if not part:
-                os._exit(0)
-            data += part
-        return bytes(data)
 
 
 def make_repeatable(seed):

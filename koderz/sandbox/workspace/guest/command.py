@@ -1,7 +1,7 @@
-"""Runs a command where its folders aren't: they come by stdin and go back by stdout, in frames of `remote`.
+"""Runs a command where its folders aren't: they come by stdin and go back by stdout, in frames.
 
-Run by whatever python3 the sandbox' image has (3.8 or later), with nothing of koderz but that module. Where this is
-root, the command is USER, which can't touch it.
+Run by whatever python3 the sandbox' image has (3.8 or later), with nothing of koderz but `frames` and `remote`. Where
+this is root, the command is USER, which can't touch it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import threading
 import time
 from contextlib import suppress
 
-from remote import BESIDE, CLOCK, ENDED, FRAME, LARGEST, OUTPUT, SPEC, TREE, WIRE, entries, pack, unpack
+from frames import frame, incoming
+from remote import BESIDE, CLOCK, ENDED, LARGEST, OUTPUT, SPEC, TREE, WIRE, entries, pack, unpack
 
 SILENCE = 120.0  # seconds without a frame, after which whoever wanted the command is gone
 USER = 1000
@@ -60,19 +61,16 @@ class Ends:
 
     def __init__(self) -> None:
         self._sending, self._rest, self._whole = threading.Lock(), b"", False
+        self.frames = incoming(heard)
 
     def send(self, kind, data=b"", channel=0):
         with self._sending:
-            rest = memoryview(FRAME.pack(kind, channel, len(data)) + data)
+            rest = memoryview(frame(kind, data, channel))
             while rest:
                 rest = rest[os.write(1, rest) :]
 
-    def frame(self):
-        kind, channel, length = FRAME.unpack(exactly(FRAME.size))
-        return kind, channel, exactly(length)
-
     def next(self, wanted):
-        return next(data for kind, _, data in iter(self.frame, None) if kind == wanted)
+        return next(data for kind, _, data in self.frames if kind == wanted)
 
     def write(self, data):
         for at in range(0, len(data), LARGEST):
@@ -198,7 +196,7 @@ class Work:
     def _listen(self):
         """Hands on what comes for connections. Ends all when nobody is there any more."""
         with suppress(EOFError):
-            for kind, channel, data in iter(self._ends.frame, None):
+            for kind, channel, data in self._ends.frames:
                 if kind == CLOCK:
                     self._ends.send(CLOCK, b"%d" % cpu(), channel)
                 elif kind == BESIDE and data:
@@ -221,15 +219,12 @@ def begun(work, *arguments):
     return thread
 
 
-def exactly(length):
-    """So many bytes of stdin. EOFError where they don't come."""
-    data = b""
-    while len(data) < length:
-        part = os.read(0, length - len(data)) if select.select([0], [], [], SILENCE)[0] else b""
-        if not part:
-            raise EOFError("nobody is there any more")
-        data += part
-    return data
+def heard(size):
+    """What stdin has, at most so many bytes. EOFError where nothing comes."""
+    part = os.read(0, size) if select.select([0], [], [], SILENCE)[0] else b""
+    if not part:
+        raise EOFError("nobody is there any more")
+    return part
 
 
 def emptied(folder, hidden, owner):

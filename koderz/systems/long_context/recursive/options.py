@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from koderz.sandbox.wasm.options import SessionOptions
+from koderz.sandbox.wasm.cells import SessionOptions
 from koderz.settings.options import option
 
 

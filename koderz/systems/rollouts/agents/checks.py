@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Mapping
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.workspace import Backend
-from koderz.sandbox.workspace.backends import chosen
+from koderz.sandbox.workspace import Backend, chosen
 from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.uncontained import Uncontained

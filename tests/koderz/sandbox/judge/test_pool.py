@@ -18,9 +18,7 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
-from koderz.sandbox.judge.launch import Premises
-from koderz.sandbox.judge.pool import Pool
-from koderz.sandbox.judge.worker import Worker, WorkerLostError
+from koderz.sandbox.judge.pool import Pool, Premises, Worker, WorkerLostError
 from koderz.sandbox.linux import isolation, kernel
 from tests.conftest import PATIENCE, are_gone, judges, wait_for, with_descendants
 
@@ -155,7 +153,7 @@ def test_candidate_that_every_judge_dies_over_is_to_blame(monkeypatch: pytest.Mo
 
 
 def test_results_that_hold_the_tests_up_are_the_candidates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("koderz.sandbox.judge.worker.GRACE_SECONDS", 0.5)
+    monkeypatch.setattr("koderz.sandbox.judge.pool.GRACE_SECONDS", 0.5)
     endless = "def check(candidate):\n    assert sum(candidate(1, 2)) == 3\n"  # in one call of C, deaf to alarms
 
     async def story(pool: Pool) -> None:
@@ -234,7 +232,7 @@ def test_pool_does_not_grow_over_many_verdicts() -> None:
 
 def test_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "koderz.sandbox.judge.worker.command", lambda *_, **__: ["/bin/sh", "-c", "echo no room >&2; exit 1"]
+        "koderz.sandbox.judge.pool.command", lambda *_, **__: ["/bin/sh", "-c", "echo no room >&2; exit 1"]
     )
 
     async def story() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import marshal
 import subprocess
 import sys
 
 import pytest
 
-from koderz.sandbox.judge.launch import command
+from koderz.sandbox.frames import take
+from koderz.sandbox.launch import command
 from koderz.sandbox.linux import kernel
-from koderz.sandbox.linux.inside import Setup
+from koderz.sandbox.linux.inside import SETUP, Setup
 
 
 def test_inside_loads_nothing_slow() -> None:
@@ -22,9 +24,10 @@ def test_inside_loads_nothing_slow() -> None:
     assert not loaded & {"typing", "collections", "functools", "contextlib", "enum", "re", "json", "socket", "signal"}
 
 
-def test_first_frame_names_its_own_length() -> None:
-    told = Setup(argv=["true"], environment={"A": "é\n"}).told()
-    assert int.from_bytes(told[:4], "little") == len(told) - 4
+def test_setup_goes_to_process_1_in_one_frame() -> None:
+    values = {"argv": ["true"], "environment": {"A": "é\n"}}
+    kind, _, payload = take(bytearray(Setup(**values).told())) or (b"", 0, b"")
+    assert (kind, marshal.loads(payload)) == (SETUP, values)
 
 
 @pytest.mark.skipif(not kernel.LINUX, reason="only Linux hides it")

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from koderz.sandbox.linux import seccomp
-from koderz.sandbox.linux.seccomp import Instruction
-from koderz.sandbox.linux.syscalls import AUDIT_ARCH, FREE, NUMBERS
+from koderz.sandbox.linux.seccomp import AUDIT_ARCH, FREE, NUMBERS, Instruction
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 MACHINES = sorted(NUMBERS)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koderz.sandbox.wasm.cells import Kind
-from koderz.sandbox.wasm.pool import Pool
+from koderz.sandbox.wasm.session import Pool
 
 Doing = Callable[[Pool], Awaitable[Any]]
 Done = Callable[[Doing], Any]

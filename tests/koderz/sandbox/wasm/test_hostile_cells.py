@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from koderz.sandbox.wasm.cells import CellResult
-from koderz.sandbox.wasm.pool import Pool
+from koderz.sandbox.wasm.session import Pool
 from tests.koderz.sandbox.wasm.cells import HOSTILE
 from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW, Done
 

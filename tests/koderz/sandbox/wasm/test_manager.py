@@ -21,7 +21,7 @@ from koderz.sandbox.wasm.cells import CellResult, SessionFullError, SubCall
 from koderz.sandbox.wasm.client import RemotePool
 from koderz.sandbox.wasm.manager import Limits, Manager
 from koderz.sandbox.wasm.opening import Sessions
-from koderz.sandbox.wasm.pool import Pool
+from koderz.sandbox.wasm.session import Pool
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox.wasm.cells import CellResult, Kind, SessionBusyError, SessionFullError, SubCall
 from koderz.sandbox.wasm.link import Link, WorkerLostError
-from koderz.sandbox.wasm.pool import Pool
+from koderz.sandbox.wasm.session import Pool
 from tests.koderz.sandbox.wasm.conftest import NATIVE_SLOW, Done
 
 
@@ -157,7 +157,9 @@ def test_worker_that_takes_no_request_is_not_chosen_again(within: Done, monkeypa
 
     async def doing(pool: Pool) -> tuple[Link, Link]:
         link = await pool.link()
-        monkeypatch.setattr(link._writer, "write", refused)  # its process has died, and its end isn't heard of yet
+        monkeypatch.setattr(
+            link.process.writer, "write", refused
+        )  # its process has died, and its end isn't heard of yet
         with pytest.raises(WorkerLostError):
             await link.ask("create", "one", memory=1 << 30, seed=0)
         link.sessions -= 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace.backends import chosen
+from koderz.sandbox.workspace import chosen
 from tests.conftest import Shell
 from tests.koderz.sandbox.workspace.test_docker import stand_in
 

@@ -19,8 +19,7 @@ import pytest
 from koderz.errors import Fault
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.workspace import Command
-from koderz.sandbox.workspace.cpu import Counter
-from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.workspace.local import Counter, Local
 from koderz.solvers.handles import ExclusiveHandle
 from koderz.systems.patches.fitting import Fitted
 from koderz.systems.patches.machines import Machine

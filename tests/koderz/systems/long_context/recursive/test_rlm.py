@@ -14,7 +14,7 @@ from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.prompts import load_prompts
 from koderz.sandbox.wasm.opening import Sessions
-from koderz.sandbox.wasm.pool import Pool
+from koderz.sandbox.wasm.session import Pool
 from koderz.solvers import load_solver
 from koderz.solvers.handles import AskHandle
 from koderz.systems.long_context.recursive.rlm import rlm

@@ -1,13 +1,12 @@
-"""Starting the processes that judge, in an interpreter with nothing of the caller's in it."""
+"""The command lines of koderz' own interpreters, which have nothing of the caller's in them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
-_SANDBOX = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_SANDBOX = os.path.dirname(os.path.abspath(__file__))
 
 # The package's own __init__ would load the whole of koderz: stubs with the right paths stand in.
 _BOOT = """
@@ -32,17 +31,6 @@ ENVIRONMENT: Mapping[str, str] = {
 }
 
 
-class Premises(NamedTuple):
-    """Where and how a judge's candidates are kept."""
-
-    layers: Sequence[str]  # wanted
-    packages: Mapping[str, str]  # beyond the standard library: name and folder
-    container: Sequence[str] = ()  # the command that starts one; empty: candidates run here
-    passed: Sequence[str] = ()  # the variables that this command needs, such as DOCKER_*; no candidate gets them
-    start_seconds: float = 30.0  # within which a judge has to be ready
-    core: int = -1  # that judge and candidates are bound to, unless negative
-
-
 def command(module: str, arguments: Iterable[str], *, packages: Iterable[str] = ()) -> list[str]:
     """The command line of an interpreter that runs the main of `koderz.sandbox.MODULE`.
 
@@ -57,7 +45,7 @@ def command(module: str, arguments: Iterable[str], *, packages: Iterable[str] = 
 
 def folders_of(packages: Iterable[str]) -> list[str]:
     """The folders that these packages are imported from here, those that are installed."""
-    from importlib.util import find_spec  # judges load this module, and none of that
+    from importlib.util import find_spec  # most who load this module need none of that
 
     found = (find_spec(name) for name in packages)
     return [*dict.fromkeys(os.path.dirname(os.path.dirname(spec.origin)) for spec in found if spec and spec.origin)]
