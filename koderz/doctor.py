@@ -14,6 +14,7 @@ from koderz._version import __version__
 from koderz.engines.owners import schema_here
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.prices import could_spend
+from koderz.models.providers import every_provider, provider_of
 from koderz.sandbox import FULL, DockerOptions, Job
 from koderz.sandbox.calibration import calibrated_sandbox, cpu_scale
 from koderz.settings.schema import OF_SINKS
@@ -41,12 +42,9 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
         *[finding for name in names_of("checks") for finding in await added("checks", name)(environ)],
         await _modal(environ),
         await _ollama(environ),
-        *(_key(provider, variable, environ) for provider, variable in _KEYS.items()),
+        *(_provider(name, environ) for name in every_provider() if name not in ("ollama", "simulated")),
         *_sinks(results, environ),
     ]
-
-
-_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "gemini": "GEMINI_API_KEY"}
 
 
 def _config(environ: Mapping[str, str]) -> Finding:
@@ -145,10 +143,23 @@ async def _ollama(environ: Mapping[str, str]) -> Finding:
     return Finding("ollama", "ok", ", ".join(models))
 
 
-def _key(provider: str, variable: str, environ: Mapping[str, str]) -> Finding:
-    if environ.get(variable):
-        return Finding(provider, "ok", f"{variable} is set")
-    return Finding(provider, "missing", f"{variable} is not set", f"export {variable}=… to use {provider}/ models")
+def _provider(name: str, environ: Mapping[str, str]) -> Finding:
+    """Whether what a provider's models are asked with is at hand: its key, or an address where it has no key."""
+    try:
+        provider = provider_of(name)
+    except KoderzError as error:
+        return Finding(name, "broken", str(error), "mend or uninstall the package that adds it")
+    variable = provider.key_variable
+    if variable and environ.get(variable):
+        return Finding(name, "ok", f"{variable} is set")
+    if variable and provider.needs_key:
+        return Finding(name, "missing", f"{variable} is not set", f"export {variable}=… to use {name}/ models")
+    address = environ.get(provider.address_variable) or provider.address
+    if not (address or provider.address_variable):
+        return Finding(name, "ok", "no key and no address are declared")
+    if not address:
+        return Finding(name, "missing", f"{provider.address_variable} is not set", "set it, or give --base-url")
+    return Finding(name, "ok", f"asked at {shown_address(address, environ)} without a key")
 
 
 def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding]:

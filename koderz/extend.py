@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from koderz.models import Endpoint, Model, ModelName, Price, Provider, Service
     from koderz.settings.options import option
     from koderz.solvers import Solver, solver
     from koderz.solvers.handles import (
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
         RecallHandle,
         WorkspaceHandle,
     )
-    from koderz.types import Expected, Message, Reply, Task, Verdict
+    from koderz.types import Completion, Expected, Message, Reply, Sampling, Task, Verdict
 
 _HOMES = {
+    "koderz.models": ("Endpoint", "Model", "ModelName", "Price", "Provider", "Service"),
     "koderz.settings.options": ("option",),
     "koderz.solvers": ("Solver", "solver"),
     "koderz.solvers.handles": (
@@ -37,20 +39,28 @@ _HOMES = {
         "RecallHandle",
         "WorkspaceHandle",
     ),
-    "koderz.types": ("Expected", "Message", "Reply", "Task", "Verdict"),
+    "koderz.types": ("Completion", "Expected", "Message", "Reply", "Sampling", "Task", "Verdict"),
 }
 
 __all__ = [
     "AskHandle",
+    "Completion",
+    "Endpoint",
     "ExclusiveHandle",
     "Expected",
     "GradeHandle",
     "JudgeHandle",
     "LongContextHandle",
     "Message",
+    "Model",
+    "ModelName",
     "OnceHandle",
+    "Price",
+    "Provider",
     "RecallHandle",
     "Reply",
+    "Sampling",
+    "Service",
     "Solver",
     "Task",
     "Verdict",

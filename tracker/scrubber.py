@@ -29,6 +29,9 @@ _LEAST_LENGTH = 6  # of a variable's value: a shorter one is more likely a word 
 _LONGEST_WORD = 24  # letters of part of a path that is a word
 _LEAST_CODED = 16  # of a value whose first half and base64 are looked for, too
 _URL_SAFE = str.maketrans("+/", "-_")
+KEY_VARIABLES = "key_variables"
+"""The key of a plan's details whose value names variables that hold the keys of the models' providers."""
+
 _USER_PART = re.compile(r"[a-z][a-z0-9+.-]{0,20}://([^/\s@:]{1,512})(?::([^/\s@]{1,512}))?@", re.IGNORECASE)
 _ADDRESS = re.compile(
     r"([a-z][a-z0-9+.-]*://)?(?:([^/?#]*)@)?([^/?#]*)([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.IGNORECASE | re.DOTALL
@@ -145,13 +148,18 @@ def fits(address: str, recorded: str) -> bool:
 
 
 def scrubber_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Scrubber:
-    """The scrubber of a run, which knows the variables named by the run's settings, such as `api_key_env`.
+    """The scrubber of a run: it knows the variables of `secret_variables`.
 
     And what addresses in the settings hold that could be a secret, which earlier versions recorded.
     """
-    named = [str(value) for name, value in plan.config.items() if name.endswith("_env") and value]
     addresses = {name: value for name, value in plan.config.items() if name.endswith("_url") and value}
-    return Scrubber({**environ, **addresses}, named)
+    return Scrubber({**environ, **addresses}, secret_variables(plan))
+
+
+def secret_variables(plan: Plan) -> list[str]:
+    """Variables that hold a run's secrets however they are named: by its settings, or by its models' providers."""
+    named = [str(value) for name, value in plan.config.items() if name.endswith("_env") and value]
+    return [*named, *plan.details.get(KEY_VARIABLES, ())]
 
 
 _IDENTITIES = frozenset({

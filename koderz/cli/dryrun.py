@@ -9,7 +9,7 @@ from typing import Any
 from koderz.analysis.history import history_of
 from koderz.cli.console import print_json, say
 from koderz.engines.resources import listed_tariff
-from koderz.models.prices import Tariff
+from koderz.models.tariffs import Tariff
 from koderz.plans.arms import asked_models
 from koderz.plans.estimate import Estimate, Share, estimate
 from koderz.plans.plan import Plan

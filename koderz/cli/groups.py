@@ -92,6 +92,8 @@ class PanelCommand(TyperCommand):
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         for param in self.get_params(ctx):
             if record := param.get_help_record(ctx):
+                if param.name == "local_model":
+                    record = record[0], record[1] + _other_providers()
                 is_option = param.param_type_name == "option"
                 panel = getattr(param, "rich_help_panel", None) or "Options"
                 panels.setdefault(panel if is_option else "Arguments", []).append(record)
@@ -99,6 +101,14 @@ class PanelCommand(TyperCommand):
             if panels[title]:
                 with formatter.section(title):
                     formatter.write_dl(panels[title])
+
+
+def _other_providers() -> str:
+    """The models that installed packages add, for the help of what names one; empty for none."""
+    from koderz.models.names import other_providers
+
+    names = ", ".join(f"{name}/…" for name in sorted(other_providers()))
+    return f" Also, by installed packages: {names}" if names else ""
 
 
 def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:

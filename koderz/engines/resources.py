@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.models import Endpoint, Price, endpoint_for, parse_model_name
-from koderz.models.prices import Tariff, price_of, tariff_of
+from koderz.models.prices import price_of, tariff_of
+from koderz.models.providers import Simulated
 from koderz.plans.arms import asked_models
 from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
@@ -22,8 +23,9 @@ from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB
 
 if TYPE_CHECKING:
     from koderz.experiments.runner import Resources
-    from koderz.models import Model, ModelName, Opener
-    from koderz.models.pool import ModelPool, Service
+    from koderz.models import Model, ModelName, Service
+    from koderz.models.pool import ModelPool
+    from koderz.models.tariffs import Tariff
     from koderz.sandbox.exclusive import Exclusive
 
 
@@ -54,7 +56,10 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
     from koderz.models.pool import ModelPool
 
     async with ModelPool(
-        _endpoints(plan, environ), prices=own_prices(plan), openers=_simulated(plan), settings=plan.settings
+        _endpoints(plan, environ),
+        prices=own_prices(plan),
+        providers={"simulated": _SimulatedHere(plan)},
+        settings=plan.settings,
     ) as pool:
         models = {name: pool.open(name) for name in asked_models(plan.arms)}
         pool.load()
@@ -178,13 +183,17 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], 
     return endpoint_of
 
 
-def _simulated(plan: Plan) -> dict[str, Opener]:
-    """The opener of the simulated model, which has to know its tasks beforehand."""
+class _SimulatedHere(Simulated):
+    """The simulated model of a plan: it needs to know the tasks that it is going to be asked."""
 
-    def opener(_name: ModelName, _service: Service) -> Model:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def open(self, name: ModelName, service: Service) -> Model:  # noqa: ARG002
         from koderz.models.simulated import SimulatedReplies
         from koderz.suites.options import SimulatedOptions
 
+        plan = self._plan
         own = plan.settings.of(SimulatedOptions)
         if simulate := getattr(plan.suite, "simulate", None):
             return SimulatedReplies(simulate, latency=own.simulated_latency, fault_rate=own.simulated_fault_rate)
@@ -192,5 +201,3 @@ def _simulated(plan: Plan) -> dict[str, Opener]:
         if simulated is None:
             raise KoderzError(f"the simulated model knows nothing of the suite {plan.suite.name}; name a --model")
         return simulated(plan.tasks, plan.settings.seed, own)
-
-    return {"simulated": opener}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from koderz.models.endpoints import own_address
 from koderz.models.messages import anthropic_messages, parted
+from koderz.models.providers import Anthropic
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
     Body,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from koderz.models.names import ModelName
-    from koderz.models.pool import Service
+    from koderz.models.providers import Service
     from koderz.models.transport import Http
     from koderz.types import Message, Sampling
 
@@ -51,7 +51,6 @@ class AnthropicWire(Wire):
     path = "/v1/messages"
     parameters = ("temperature", "top_p", "stop_sequences", "max_tokens")
     lacking = ("seed",)
-    remedy = "see whether this machine is online, or set ANTHROPIC_BASE_URL"
 
     def __init__(self, api_key: str) -> None:
         key = {"x-api-key": api_key} if api_key else {}
@@ -101,7 +100,7 @@ class AnthropicWire(Wire):
         )
 
     async def look(self, http: Http, model: str, _say: Callable[[str], None], /) -> dict[str, str]:
-        at_home = http.base_url == own_address("anthropic")
+        at_home = http.base_url == Anthropic.address
         await fetched(http, f"/v1/models/{quote(model)}", self.headers, dict, must_exist=at_home)
         return {}
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tenacity import RetryCallState
 
-    from koderz.models.pool import Service
-
 T = TypeVar("T")
 
 _LONGEST_BACKOFF = 60.0  # seconds
@@ -103,7 +101,9 @@ class Limiter:
             self._cuts += 1
 
 
-async def retrying(attempt: Callable[[], Awaitable[T]], service: Service, max_retries: int) -> tuple[T, int]:
+async def retrying(
+    attempt: Callable[[], Awaitable[T]], limiter: Limiter, backoff: float, max_retries: int
+) -> tuple[T, int]:
     """The result of `attempt`, and the number of retries; raises the last Retryable when they are used up.
 
     The first attempt is made outside of the machinery, which costs
@@ -128,13 +128,12 @@ async def retrying(attempt: Callable[[], Awaitable[T]], service: Service, max_re
             raise first
         return await attempt(), retries
 
-    backoff = service.endpoint.backoff
     exponential = wait_exponential_jitter(multiplier=backoff, max=_LONGEST_BACKOFF, jitter=backoff)
     machinery = AsyncRetrying(
         retry=retry_if_exception_type(Retryable),
         stop=is_over,
         wait=lambda state: _problem(state).retry_after or exponential(state),
-        sleep=service.limiter.sleep,
+        sleep=limiter.sleep,
         reraise=True,
     )
     return await machinery(again)

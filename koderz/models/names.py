@@ -8,18 +8,21 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from koderz.errors import KoderzError
+from tracker.registry import names_of_others
 
-WIRE_FORMATS = MappingProxyType(
+PROVIDERS = MappingProxyType(
     {
-        "anthropic": "koderz.models.anthropic:open_model",
-        "gemini": "koderz.models.openai:open_model",
-        "ollama": "koderz.models.ollama:open_model",
-        "openai": "koderz.models.openai:open_model",
+        "openai": "koderz.models.providers:OpenAI",
+        "anthropic": "koderz.models.providers:Anthropic",
+        "gemini": "koderz.models.providers:Gemini",
+        "ollama": "koderz.models.providers:Ollama",
+        "simulated": "koderz.models.providers:Simulated",
     }
 )
-"""Provider → `module:function`, an `Opener`. The simulated model speaks none: a run opens it with its tasks."""
+"""Each of koderz' own providers: `module:class`, a `Provider`."""
 
 ENTRY_POINTS = "koderz.models"
+"""The group of entry points by which other packages add theirs, beside the models of their systems."""
 
 _LONGEST = 256  # characters
 
@@ -78,14 +81,19 @@ def is_another(asked: str, answered: str) -> bool:
 def foreign_provider(text: str) -> str | None:
     """The provider in `PROVIDER/NAME` where an installed package brings it; None for koderz' own, and for Ollama's."""
     provider = text.strip().partition("/")[0]
-    return provider if provider not in WIRE_FORMATS and _is_of_others(provider) else None
+    return provider if provider not in PROVIDERS and _is_of_others(provider) else None
+
+
+def other_providers() -> set[str]:
+    """The names of the providers that installed packages bring, beside koderz' own."""
+    return names_of_others(ENTRY_POINTS) - set(PROVIDERS)
 
 
 def _split(text: str) -> tuple[str, str]:
     if text == "simulated":
         return "simulated", "simulated"
     prefix, slash, rest = text.partition("/")
-    if slash and (prefix in WIRE_FORMATS or _is_of_others(prefix)):
+    if slash and prefix != "simulated" and (prefix in PROVIDERS or _is_of_others(prefix)):
         return prefix, rest
     for pattern, provider in _HOSTED:
         if pattern.fullmatch(text):
@@ -98,15 +106,16 @@ def _meant(text: str) -> str | None:
     import difflib
 
     prefix, slash, rest = text.partition("/")
-    known = WIRE_FORMATS if slash else ("simulated",)
+    known = {*PROVIDERS, *_others_like(prefix)} - {"simulated"} if slash else {"simulated"}
     near = difflib.get_close_matches(prefix.lower(), known, n=1, cutoff=0.8)
     return f"{near[0]}{slash}{rest}" if near else None
 
 
 def _is_of_others(provider: str) -> bool:
-    """Whether an installed package brings this provider; dots and colons are Ollama's (`hf.co/…`)."""
-    if not provider.replace("-", "_").isidentifier():
-        return False
-    from importlib.metadata import entry_points
+    """Whether an installed package brings this provider."""
+    return provider in _others_like(provider)
 
-    return bool(entry_points(group=ENTRY_POINTS, name=provider))
+
+def _others_like(provider: str) -> set[str]:
+    """The providers of installed packages; none for a name that none can have: dots and colons are Ollama's."""
+    return other_providers() if provider.replace("-", "_").isidentifier() else set()

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from koderz.errors import Fault, Unreachable
-from koderz.models.endpoints import Endpoint, endpoint_for
+from koderz.models.endpoints import Endpoint
 from koderz.models.faults import Retryable
 from koderz.models.messages import ollama_messages, parted
 from koderz.models.names import ModelName
+from koderz.models.providers import endpoint_for
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
     Body,
@@ -33,7 +34,7 @@ from koderz.models.wire import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from koderz.models.pool import Service
+    from koderz.models.providers import Service
     from koderz.models.transport import Http
     from koderz.types import Message, Sampling
 
@@ -79,7 +80,6 @@ class OllamaWire(Wire):
 
     path = "/api/chat"
     # No `parameters`: Ollama takes all of them, for every model.
-    remedy = "start it by: ollama serve; or set OLLAMA_HOST to where it is"
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint.api_key)

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from koderz.models.endpoints import own_address
 from koderz.models.messages import parted
+from koderz.models.providers import OpenAI
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
     Body,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from koderz.models.names import ModelName
-    from koderz.models.pool import Service
+    from koderz.models.providers import Service
     from koderz.models.transport import Http
     from koderz.types import Message, Sampling
 
@@ -81,7 +81,6 @@ class OpenAIWire(Wire):
     path = "/chat/completions"
     parameters = ("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens", "response_format")
     other_names = MappingProxyType({"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"})
-    remedy = "start the server, or set --base-url or OPENAI_BASE_URL to where it is"
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         asked: dict[str, Any] = {
@@ -124,7 +123,7 @@ class OpenAIWire(Wire):
         )
 
     async def look(self, http: Http, model: str, say: Callable[[str], None], /) -> dict[str, str]:
-        if http.base_url == own_address("openai"):
+        if http.base_url == OpenAI.address:
             await fetched(http, f"/models/{quote(model)}", self.headers, _Listed, must_exist=True)
             return {}
         models = await fetched(http, "/models", self.headers, _Models)

@@ -3,57 +3,33 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from koderz.models import opener_of, parse_model_name
 from koderz.models.limiter import Limiter, Throttle
+from koderz.models.names import parse_model_name
+from koderz.models.providers import Service, provider_of
 from koderz.settings.schema import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from koderz.models import Model, Opener
     from koderz.models.endpoints import Endpoint
     from koderz.models.names import ModelName
-    from koderz.models.prices import Price
-    from koderz.models.transport import Http
+    from koderz.models.providers import Model, Provider
+    from koderz.models.tariffs import Price
+
+__all__ = ["ModelPool", "Service"]
 
 DEFAULTS = Settings()
-
-
-@dataclass(eq=False)
-class Service:
-    """One provider at one address: connections, a limiter, and a way to notify the user."""
-
-    endpoint: Endpoint
-    say: Callable[[str], None]
-    prices: Mapping[str, Price]
-    limiter: Limiter
-    options: Any = None  # of the provider's own, where it has any
-
-    @cached_property
-    def http(self) -> Http:
-        """The connections to the provider."""
-        from koderz.models.transport import Http
-
-        assert self.endpoint.base_url, "only a provider with a server of its own does without"
-        return Http(self.endpoint.base_url, timeout=self.endpoint.timeout, secret=self.endpoint.api_key)
-
-    async def aclose(self) -> None:
-        """Closes the connections, if there are any."""
-        if "http" in self.__dict__:
-            await self.http.aclose()
 
 
 class ModelPool:
     """Opens models; an asynchronous context manager that closes them.
 
-    `endpoint_of` says where a model is asked; `openers` come before the registry's, by provider; `settings` hold the
-    options of those that have any.
+    `endpoint_of` says where a model is asked; `providers` come before those found by name; `settings` hold the options
+    of those that have any.
     """
 
     def __init__(
@@ -61,14 +37,14 @@ class ModelPool:
         endpoint_of: Callable[[ModelName], Endpoint],
         *,
         prices: Mapping[str, Price] | None = None,
-        openers: Mapping[str, Opener] | None = None,
+        providers: Mapping[str, Provider] | None = None,
         limiter: Callable[[int], Limiter] = Limiter,
         settings: Settings = DEFAULTS,
     ) -> None:
         self.notices: list[str] = []  # what the user should hear, each once; it only grows
         self._endpoint_of = endpoint_of
         self._prices = prices or {}
-        self._openers = openers or {}
+        self._providers = providers or {}
         self._limiter = limiter
         self._settings = settings
         self._models: dict[ModelName, Model] = {}
@@ -86,8 +62,8 @@ class ModelPool:
         if isinstance(name, str):
             name = parse_model_name(name)
         if name not in self._models:
-            opener = self._openers.get(name.provider) or opener_of(name.provider)
-            model = opener(name, self._service(name, getattr(opener, "options", None)))
+            provider = self._providers.get(name.provider) or provider_of(name.provider)
+            model = provider.open(name, self._service(name, provider))
             self._open.push_async_callback(model.aclose)
             self._models[name] = model
         return self._models[name]
@@ -102,14 +78,15 @@ class ModelPool:
         """The state of each provider's limiter."""
         return tuple(service.limiter.throttle(key[0]) for key, service in self._services.items())
 
-    def _service(self, name: ModelName, options: type | None) -> Service:
+    def _service(self, name: ModelName, provider: Provider) -> Service:
         endpoint = self._endpoint_of(name)
         for notice in endpoint.notices:
             self._say(notice)
         key = (name.provider, endpoint.base_url, endpoint.api_key)
         if key not in self._services:
-            own = options and self._settings.of(options)
-            service = Service(endpoint, self._say, self._prices, self._limiter(endpoint.concurrency), own)
+            own = provider.options and self._settings.of(provider.options)
+            limiter = self._limiter(endpoint.concurrency)
+            service = Service(provider, endpoint, self._say, self._prices, limiter, own)
             self._open.push_async_callback(service.aclose)
             self._services[key] = service
         return self._services[key]

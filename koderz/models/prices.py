@@ -1,8 +1,9 @@
 """Prices of tokens, and the cost of calls.
 
-Own prices win. Else an Ollama's models are free, and the published prices of `genai-prices` count, with their
-cached tokens and tiers, wherever the model is asked: proxies on this machine bill too. What is asked on this
-machine and has no published price is free. What none of these knows has no price: that is never guessed.
+The user's own prices win, then those of the model's provider: an Ollama's models are free. Else the published prices
+of `genai-prices` count, with their cached tokens and tiers, wherever the model is asked: proxies on this machine bill
+too. What is asked on this machine and has no published price is free. What none of these knows has no price: that is
+never guessed.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from koderz.models.endpoints import is_loopback, own_address
-from koderz.models.names import WIRE_FORMATS, parse_model_name
+from koderz.models.endpoints import is_loopback
+from koderz.models.names import PROVIDERS, parse_model_name
+from koderz.models.providers import provider_of
+from koderz.models.tariffs import FREE, Price, Tariff, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from genai_prices.types import ModelInfo, Provider
-
     from koderz.models.names import ModelName
 
-_MILLION = 1_000_000
 _PUBLISHED = "as published"
 _LIST = "genai_prices"
 _UNLISTED = 3  # the exit code of who finds no published price
@@ -41,74 +41,6 @@ _HOSTED_ONLY = re.compile(r"(?:.*/)?((?:claude|chatgpt|gemini|grok|gpt(?!-oss))-
 _OPEN_WEIGHTS = re.compile(r"(?:.*/)?gpt-oss\b.*", re.IGNORECASE)
 
 
-class Usage(NamedTuple):
-    """The token counts of one call."""
-
-    tokens_in: int  # the cached ones included
-    tokens_out: int  # reasoning included
-    cache_read: int = 0
-    cache_write: int = 0
-
-
-class Tier(NamedTuple):
-    """US dollars per million tokens, for all tokens of a call whose prompt is longer than a number of tokens."""
-
-    above: int
-    input: float
-    output: float
-
-
-class Price(NamedTuple):
-    """US dollars per million tokens."""
-
-    input: float
-    output: float
-    tiers: tuple[Tier, ...] = ()  # the lowest first
-
-    def cost(self, tokens_in: float, tokens_out: float) -> float:
-        """The cost of one call in US dollars."""
-        paid, charged = self.input, self.output
-        for tier in self.tiers:
-            if tokens_in > tier.above:
-                _, paid, charged = tier
-        return (tokens_in * paid + tokens_out * charged) / _MILLION
-
-
-class Tariff(NamedTuple):
-    """The way in which a model's calls are charged. `str()` is the reason in words: "free, since an Ollama runs it"."""
-
-    price: Price  # for estimates: of tokens that are in no cache, at this time of day
-    origin: str  # how it is known, in words that follow the price
-    assumed: bool = False  # whether it is worth a word that it may be otherwise
-    listed: tuple[Provider, ModelInfo] | None = None  # by `genai-prices`
-
-    def __str__(self) -> str:
-        price = self.price
-        if price.input == price.output == 0:
-            return f"free, {self.origin}"
-        dearer = f" (more above {price.tiers[0].above:,} tokens of prompt)" if price.tiers else ""
-        return f"${price.input:g} in, ${price.output:g} out, a million tokens{dearer}, {self.origin}"
-
-    def cost(self, usage: Usage) -> float:
-        """The cost of a call in US dollars."""
-        if self.listed is None:
-            return self.price.cost(usage.tokens_in, usage.tokens_out)
-        from genai_prices import Usage as Counted
-
-        provider, model = self.listed
-        read = min(usage.cache_read, usage.tokens_in)
-        counted = Counted(
-            input_tokens=usage.tokens_in,
-            output_tokens=usage.tokens_out,
-            cache_read_tokens=read,
-            cache_write_tokens=min(usage.cache_write, usage.tokens_in - read),
-        )
-        return float(model.calc_price(counted, provider).total_price)
-
-
-_FREE = Price(0.0, 0.0)
-
-
 def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -> Tariff | None:
     """The tariff of a model at an address; None if no price is known.
 
@@ -117,13 +49,12 @@ def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -
     mine = own.get(str(name)) or own.get(name.name)
     if mine is not None:
         return Tariff(mine, "as koderz.toml says")
-    if name.provider == "simulated":
-        return Tariff(_FREE, "since it is simulated")
-    if name.provider == "ollama":
-        return Tariff(_FREE, "since an Ollama runs it")
+    provider = provider_of(name.provider)
+    if (price := provider.price(name.name)) is not None:
+        return Tariff(price, provider.price_origin)
     published = _published(name, base_url)
     if published is None and base_url and is_loopback(base_url):
-        return Tariff(_FREE, "since it is asked on this machine and has no published price", assumed=True)
+        return Tariff(FREE, "since it is asked on this machine and has no published price", assumed=True)
     return published
 
 
@@ -138,13 +69,14 @@ def could_spend(models: Iterable[str], prices: Mapping[str, tuple[float, float]]
 
     They could where a model is hosted, or a price (US dollars a million tokens: in, out) is below the published one.
     """
-    hosted = (parse_model_name(name).provider not in ("ollama", "simulated") for name in models)
+    asked = (parse_model_name(name) for name in models)
+    hosted = (provider_of(each.provider).price(each.name) != FREE for each in asked)
     return any(hosted) or any(_is_understated(*price) for price in prices.items())
 
 
 def _is_understated(name: str, price: tuple[float, float]) -> bool:
     """Whether a price is below the published one, so that the user's cap would allow more than it says."""
-    names = [parse_model_name(each) for each in (name, *(f"{provider}/{name}" for provider in WIRE_FORMATS))]
+    names = [parse_model_name(each) for each in (name, *(f"{provider}/{name}" for provider in PROVIDERS))]
     published = [found for found in (price_of(each, {}) for each in names) if found]
     return any(price[0] < each.input or price[1] < each.output for each in published)
 
@@ -202,7 +134,7 @@ class _Listing(NamedTuple):
 
 def _listings(name: ModelName, base_url: str | None) -> Iterator[_Listing]:
     """The places where a price may be published, the most specific first."""
-    if not base_url or base_url == own_address(name.provider):
+    if not base_url or base_url == provider_of(name.provider).address:
         yield _Listing(name.name, name.provider)
         return
     yield _Listing(name.name, address=base_url)

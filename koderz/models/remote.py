@@ -12,8 +12,9 @@ from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
 from koderz.models.faults import Refused, Retryable, clean, problem_of, without
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
-from koderz.models.prices import Price, Tariff, Usage, tariff_of
+from koderz.models.prices import tariff_of
 from koderz.models.reasoning import part
+from koderz.models.tariffs import Price, Tariff, Usage
 from koderz.models.wire import encode, no_answer
 from koderz.types import REJECTED, Completion
 from tracker.messages import text_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from koderz.models.names import ModelName
-    from koderz.models.pool import Service
+    from koderz.models.providers import Service
     from koderz.models.wire import Wire, WireReply
     from koderz.types import Message, Sampling
 
@@ -106,11 +107,11 @@ class RemoteModel:
         service = self._service
         look = partial(self._wire.look, service.http, self.name.name, service.say)
         try:
-            found, _ = await retrying(look, service, 1)
+            found, _ = await retrying(look, service.limiter, service.endpoint.backoff, 1)
         except Fault as error:
             raise FatalFault(self._told(error), cause=error.cause) from None
         except Retryable as error:
-            raise Unreachable(f"{self._told(error)}; {self._wire.remedy}") from None
+            raise Unreachable(f"{self._told(error)}; {service.provider.remedy}") from None
         return found
 
     def price(self) -> Price | None:
@@ -138,8 +139,9 @@ class RemoteModel:
         while True:
             request, adapted = self._adaptation.fit(wanted)
             attempt = partial(self._attempt, way, encode(request))
+            limiter, endpoint = self._service.limiter, self._service.endpoint
             try:
-                return *await retrying(attempt, self._service, self._service.endpoint.max_retries), adapted
+                return *await retrying(attempt, limiter, endpoint.backoff, endpoint.max_retries), adapted
             except Refused as refused:
                 if learnt := self._adaptation.learn(refused, request):
                     self._service.say(f"{learnt} for {self.name}: the server said {refused}")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from koderz.errors import Fault
 from koderz.models.names import ModelName
-from koderz.models.prices import Price
 from koderz.models.reasoning import part
+from koderz.models.tariffs import Price
 from koderz.types import Completion, Message, Sampling
 from tracker.messages import text_of
 

@@ -88,7 +88,6 @@ class Wire(ABC):
     parameters: tuple[str, ...] = ()  # the keys of a request that a model may refuse
     other_names: Mapping[str, str] = MappingProxyType({})  # what such a key is called for other models
     lacking: tuple[str, ...] = ()  # the keys of a request that the format has no place for
-    remedy: str  # what to do where nothing answers
 
     def __init__(self, api_key: str) -> None:
         self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}  # never shown, never recorded

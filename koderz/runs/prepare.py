@@ -12,8 +12,10 @@ from koderz.engines import require_able, traits_of
 from koderz.engines.owners import chosen_here, schema_of
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
+from koderz.models.names import parse_model_name
 from koderz.models.prices import could_spend
-from koderz.plans.arms import Arm, make_arms, with_solvers
+from koderz.models.providers import provider_of
+from koderz.plans.arms import Arm, asked_models, make_arms, with_solvers
 from koderz.plans.matrix import Matrix, read_matrix
 from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
@@ -26,6 +28,7 @@ from koderz.settings.toml import Sources, read_sources
 from koderz.solvers import SettledSolver
 from koderz.suites import judge_asks
 from tracker.records import Cell
+from tracker.scrubber import KEY_VARIABLES, is_secret_variable
 
 
 async def prepare(
@@ -83,16 +86,19 @@ async def prepare(
         arms,
         cells=cells,
         problem_range=f"{span.start}-{span.stop}" if span is not None else None,
-        details=_details(sources, settings) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
+        details=_details(sources, settings, arms) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
         single=single,
     )
     require_able(plan)
     return plan
 
 
-def _details(sources: Sources, settings: Settings) -> dict[str, Any]:
+def _details(sources: Sources, settings: Settings, arms: Sequence[Arm]) -> dict[str, Any]:
     trusted = "base_url" in sources.is_ours or settings.base_url is None
-    return {"prices": dict(sources.config.prices), "base_url_trusted": trusted}
+    details: dict[str, Any] = {"prices": dict(sources.config.prices), "base_url_trusted": trusted}
+    providers = {provider_of(parse_model_name(name).provider) for name in asked_models(arms)}
+    variables = sorted({each.key_variable for each in providers if not is_secret_variable(each.key_variable)} - {""})
+    return details | ({KEY_VARIABLES: variables} if variables else {})
 
 
 def _cells(matrix: Matrix, subject: Subject, settings: Settings, arms: Sequence[Arm]) -> Sequence[Cell] | None:
@@ -138,8 +144,6 @@ async def _with_model(
     if matrix and all(arm.model for arm in matrix.arms):  # whom the run is about is said by its arms
         settings = replace(settings, local_model=matrix.arms[0].model, models=())
     if settings.models or settings.local_model is not None:
-        from koderz.models import parse_model_name
-
         names = tuple(dict.fromkeys(str(parse_model_name(name)) for name in settings.main_models))
         return replace(settings, local_model=names[0], models=names if len(names) > 1 else ())
     from koderz.models.ollama import discover_ollama

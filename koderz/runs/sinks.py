@@ -22,6 +22,7 @@ from koderz.runs.documents import lacks_documents, write_documents
 from koderz.settings.schema import Settings
 from tracker.records import Record
 from tracker.runs import find_run, is_locked, run_folders
+from tracker.scrubber import secret_variables
 from tracker.sinks import JSON, KNOWN, SinkDown
 from tracker.sinks.feeder import HUNG
 from tracker.sinks.jobs import Job
@@ -54,8 +55,7 @@ def start_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Submiss
     chosen = tuple(dict.fromkeys((*settings.chosen_sinks, *own)))
     choose_sinks(folder, chosen, KNOWN)
     jobs = _jobs(folder, [name for name in chosen if name not in own], settings)
-    secrets = [settings.api_key_env] if settings.api_key_env else []
-    process = SinkProcess(folder.parent, environ, secrets)
+    process = SinkProcess(folder.parent, environ, secret_variables(plan.record))
     for name in own:
         process.queue.drop(folder.name, name)
     return Submission(process, folder, jobs) if jobs else None

@@ -58,7 +58,7 @@ import pathlib, shutil, sys, tomllib
 if not pathlib.Path("pyproject.toml").exists():
     sys.exit()  # of the README: koderz itself is installed
 project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
-package = pathlib.Path("installed") / f"{project['name']}-{project['version']}.dist-info"
+package = pathlib.Path("installed") / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
 package.mkdir(parents=True)
 (package / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: {project['name']}\\nVersion: {project['version']}\\n")
 with (package / "entry_points.txt").open("w") as file:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.models.names import WIRE_FORMATS
+from koderz.models.names import PROVIDERS, foreign_provider
 from koderz.plans.plan import Plan
 from koderz.runs.documents import documented
 from koderz.runs.observer import Observer
@@ -90,7 +90,7 @@ def with_key(api_key: str | None, environ: Mapping[str, str]) -> tuple[dict[str,
 
 def model_name(name: str, base_url: str | None) -> str:
     """The model's name in koderz: a name at an address of its own is that server's, else by default OpenAI's."""
-    own = "/" in name and (name.partition("/")[0] in WIRE_FORMATS)
+    own = "/" in name and (name.partition("/")[0] in PROVIDERS or foreign_provider(name) is not None)
     return name if name == "simulated" or (own and not base_url) else f"openai/{name}"
 
 

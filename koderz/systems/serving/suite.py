@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from koderz.errors import Fault
-from koderz.models.endpoints import endpoint_for
 from koderz.models.names import ModelName, parse_model_name
+from koderz.models.providers import endpoint_for
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
 from koderz.systems.serving.figures import MEASURES, lines_of, metrics_of, result_of

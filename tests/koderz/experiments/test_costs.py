@@ -15,7 +15,7 @@ from koderz.experiments.calls import Caller
 from koderz.experiments.costs import ESTIMATED, Gauge, request_of
 from koderz.experiments.replay import Ask
 from koderz.models import ModelName, Price
-from koderz.models.prices import Tier
+from koderz.models.tariffs import Tier
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.settings.schema import Settings

@@ -18,9 +18,9 @@ import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from koderz.models import Endpoint, Model, ModelName, Price
-from koderz.models.endpoints import own_address
 from koderz.models.limiter import Limiter
 from koderz.models.pool import ModelPool
+from koderz.models.providers import provider_of
 from koderz.types import Message
 
 from .loopback import Server, self_signed, serving
@@ -59,7 +59,7 @@ class Models:
 
         def endpoint_of(name: ModelName) -> Endpoint:
             given = {"base_url": self.base_url, "timeout": 60.0, **endpoint}
-            return Endpoint(**{**given, "base_url": given["base_url"] or own_address(name.provider)})
+            return Endpoint(**{**given, "base_url": given["base_url"] or provider_of(name.provider).address})
 
         self.pool = ModelPool(endpoint_of, prices=OWN if prices is None else prices, limiter=limiter)
         return await self.stack.enter_async_context(self.pool)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.models import ModelName, opener_of, parse_model_name
+from koderz.models import ModelName, parse_model_name, provider_of
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_model_name_that_looks_misspelt_can_be_used() -> None:
 
 
 def test_unknown_provider_is_told_with_the_known_ones() -> None:
-    with pytest.raises(KoderzError, match="choose from anthropic, gemini, ollama, openai"):
-        opener_of("nobody")
+    with pytest.raises(KoderzError, match="choose from openai, anthropic, gemini, ollama, simulated"):
+        provider_of("nobody")

@@ -3,13 +3,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 
 import pytest
 
-from koderz.errors import KoderzError
-from koderz.models import Endpoint, Model, ModelName, parse_model_name
-from koderz.models.pool import ModelPool, Service
+from koderz.models import Endpoint, Model, ModelName, Provider, Service, parse_model_name
+from koderz.models.pool import ModelPool
 from koderz.models.transport import proxy_for
 from koderz.types import Message, Sampling
 
@@ -42,35 +40,24 @@ async def test_models_of_one_address_share_connections_and_limit(
 
 
 async def test_endpoint_notices_are_told_once() -> None:
-    async with ModelPool(lambda _: Endpoint(notices=("mind the gap",))) as pool:
+    async with ModelPool(lambda _: Endpoint("http://127.0.0.1:9", notices=("mind the gap",))) as pool:
         pool.open("llama3")
         pool.open("qwen3")
         assert pool.notices == ["mind the gap"]
 
 
-async def test_provider_can_be_brought_along(models: Models) -> None:
+async def test_pool_prefers_providers_that_it_is_given(models: Models) -> None:
     opened: list[ModelName] = []
 
-    def opener(name: ModelName, service: Service) -> Model:
-        opened.append(name)
-        return models.pool.open("llama3")
+    class Given(Provider):
+        def open(self, name: ModelName, service: Service) -> Model:
+            opened.append(name)
+            return models.pool.open("llama3")
 
     await models.pooled()
-    async with ModelPool(lambda _: Endpoint(), openers={"simulated": opener}) as pool:
+    async with ModelPool(lambda _: Endpoint(), providers={"simulated": Given()}) as pool:
         pool.open("simulated")
     assert opened == [ModelName("simulated", "simulated")]
-
-
-async def test_provider_can_come_from_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = EntryPoint("acme", "koderz.models.ollama:open_model", "koderz.models")
-    gone = EntryPoint("gone", "koderz.models.nowhere:open_model", "koderz.models")
-    installed = {"acme": [here], "gone": [gone]}
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group, name: installed.get(name, []))
-    async with ModelPool(lambda _: Endpoint(base_url="http://127.0.0.1:9")) as pool:
-        assert str(pool.open("acme/x").name) == "acme/x"
-        assert pool.open("other/x").name == ModelName("ollama", "other/x")
-        with pytest.raises(KoderzError, match="can't be loaded"):
-            pool.open("gone/x")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from koderz.models import Price, parse_model_name
-from koderz.models.prices import Tier, Usage, price_of, tariff_of
+from koderz.models.prices import price_of, tariff_of
+from koderz.models.tariffs import Tier, Usage
 
 HOSTED = "https://api.openai.com/v1"
 LOOPBACK = "http://127.0.0.1:8000/v1"

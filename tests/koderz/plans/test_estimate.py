@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koderz.models import Price
-from koderz.models.prices import Tier
+from koderz.models.tariffs import Tier
 from koderz.plans.estimate import Estimate, estimate
 from tests.koderz.world import Scripted, bad, begun, good, planned
 
