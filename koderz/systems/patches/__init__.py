@@ -1,4 +1,4 @@
-"""Patches that are to make a repository faster, and the measuring of what they come to."""
+"""The system `patches`: patches that should make a repository faster, and the measuring of their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether tasks are fit to be measured: base works, is as fast as itself, and the human's answer is faster."""
+"""Checks of tasks: base works, is as fast as itself, and the human's answer is faster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from koderz.types import Task
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found of a task."""
+    """The result of checking a task."""
 
     id: str
     wrong: str  # why it can't be measured; empty: it can
@@ -34,17 +34,17 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Unrecorded:
-    """`once` where nothing is recorded."""
+    """A recorder that records nothing."""
 
     experiment_id: str
 
     async def once(self, _name: str, make: Callable[[], Any]) -> Any:
-        """What is made."""
+        """Calls the function and returns its value."""
         found = make()
         return await found if asyncio.iscoroutine(found) else found
 
     def can_make(self, _name: str) -> bool:
-        """Anything."""
+        """Allows everything."""
         return True
 
 
@@ -55,7 +55,7 @@ async def check_tasks(
     notice: Callable[[str], None],
     tell: Callable[[Checked], object] | None = None,
 ) -> list[Checked]:
-    """The human arm of each task, by its id, measured where the settings say; `tell` is told of each at once.
+    """Measures the human arm of each task, given by id, with these settings; calls `tell` with each result.
 
     Raises KoderzError where git is missing or nothing is timed there, Unreachable where nothing is contained or an
     image is missing.

@@ -1,4 +1,4 @@
-"""`koderz perf`: whether patches make repositories faster, measured so that the answer holds."""
+"""`koderz perf`: measures whether patches make repositories faster, reliably."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COMMANDS = {
         "Put a server of completions under load, and time it.",
     ),
 }
-"""Command → the module that holds it, loaded when it is run, and its line of help."""
+"""Each command's module, which is loaded when it runs, and its line of help."""
 
 _SUITE = "koderz-perf-mini"
 _TOLD = {
@@ -95,7 +95,7 @@ def tasks(given: dict[str, Any], json: Json = False) -> None:
 
 
 def _suite(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Settings, PerformanceSuite]:
-    """The settings that say which tasks and patches there are, and the suite. KoderzError for one of another kind."""
+    """The settings and their suite of patches. Raises KoderzError for a suite of another kind."""
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources
     from koderz.suites import load_suite
@@ -125,7 +125,7 @@ def _arms(help_text: str, metavar: str | None, *flags: str, **more: Any) -> Any:
 
 
 def _beginning(*words: str) -> Callable[[str], list[str]]:
-    """What a shell may offer."""
+    """A completer for a few words."""
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
@@ -211,7 +211,7 @@ def run(
 
 
 def _wanted(known: tuple[PerfTask, ...], named: Sequence[str], start_from: str | None, kind: str | None) -> list[str]:
-    """The ids of the tasks that are meant. Raises KoderzError where none is left."""
+    """The ids of the selected tasks. Raises KoderzError if none is left."""
     from koderz.systems.patches.tasks import KINDS, chosen
 
     if kind not in (None, *KINDS):
@@ -227,7 +227,7 @@ def _wanted(known: tuple[PerfTask, ...], named: Sequence[str], start_from: str |
 
 
 def _begun(known: tuple[PerfTask, ...], wanted: list[str], start: str) -> list[str]:
-    """Those from an index, or a commit, on."""
+    """The tasks from an index or a commit on."""
     from koderz.systems.patches.tasks import chosen
 
     ids = [task.id for task in known if task.id in wanted]
@@ -240,7 +240,7 @@ def _begun(known: tuple[PerfTask, ...], wanted: list[str], start: str) -> list[s
 
 
 class Agent(NamedTuple):
-    """Whose patches are measured: those of a file or folder, or without any those that a model writes."""
+    """A source of patches: a file or folder, or without one the model that writes them."""
 
     name: str = ""
     given: Given | None = None
@@ -249,7 +249,7 @@ class Agent(NamedTuple):
 def _agents(
     settings: Settings, names: Sequence[str], known: Sequence[PerfTask], wanted: Sequence[str]
 ) -> tuple[dict[str, Any], list[Agent]]:
-    """What the agents add to the settings, and the agents. Raises KoderzError where there is no patch."""
+    """The agents, and the settings that they add. Raises KoderzError if there is no patch."""
     from koderz.systems.patches.given import agents_in, of_tasks, read_agent, read_predictions, with_tasks
     from koderz.systems.patches.options import PerformanceOptions
 
@@ -278,7 +278,7 @@ def _agents(
 
 
 def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) -> Matrix:
-    """The arms, and as many samples of each task as there are patches."""
+    """A matrix of the arms, with a sample of each task for each patch."""
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
 
     solvers = {"baseline": "patch:base", "human": "patch:human"}
@@ -302,7 +302,7 @@ def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) 
 
 
 def _show_plan(tasks: Sequence[PerfTask], arms: Sequence[str]) -> None:
-    """The commits of a dry run, what is measured of them, and about how long that takes."""
+    """Prints the commits of a dry run, what is measured of them, and about how long that takes."""
     for task in tasks:
         say(f"{task.human_commit[:7] or '-':7}  {task.id}: {', '.join(arms)}; up to {task.needs.minutes:g} min")
     minutes = sum(task.needs.minutes for task in tasks)

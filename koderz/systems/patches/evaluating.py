@@ -1,4 +1,4 @@
-"""Measures predictions that have no result yet, for `koderz perf opt-at-k`."""
+"""Measures predictions without results, for `koderz perf opt-at-k`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ARM = "agent"
 def evaluate(
     run_id: str, predictions: Mapping[str, Prediction], given: Mapping[str, Any], *, resumes: bool, json: bool
 ) -> None:
-    """A run of one arm, and the log of each patch where GSO's harness would leave it. `given`: settings of the run.
+    """Measures patches in a run of one arm, and writes the logs as GSO's harness would. `given`: settings of the run.
 
     `resumes`: goes on with a run of just these that was cut off. `json`: prints nothing on standard output. Ends the
     command where the run could not be made.
@@ -54,20 +54,20 @@ def evaluate(
 
 
 class _Screen(SessionScreen):
-    """Shows how a run goes on, and keeps where it is; what it came to is told by reports."""
+    """Shows the progress of a run and notes its folder; reports show its results."""
 
     def __init__(self, *, json: bool) -> None:
         super().__init__(Shown(json=json), lambda _: None)
         self.folders: list[Path] = []
 
     def results(self, session: Session) -> None:
-        """How it ended."""
+        """Notes the folder and prints the end of the run."""
         self.folders.append(session.folder)
         super().results(session)
 
 
 def _require_tasks(dataset: Path | None, predictions: Mapping[str, Prediction]) -> None:
-    """Raises KoderzError where the dataset has ids alone, and nothing that could be measured."""
+    """Raises KoderzError if the dataset has only ids, and so nothing to measure."""
     from koderz.systems.patches.sources import tasks_of
 
     try:
@@ -78,7 +78,7 @@ def _require_tasks(dataset: Path | None, predictions: Mapping[str, Prediction]) 
 
 
 def _write_logs(folder: Path, run_id: str, predictions: Mapping[str, Prediction]) -> int:
-    """Writes the logs of a run's experiments; returns how many there are."""
+    """Writes the logs of a run's experiments; returns their number."""
     from koderz.analysis.story import Experiments
     from koderz.systems.patches.gso.projection import log_of
     from koderz.systems.patches.gso.reports import LOG, folder_of

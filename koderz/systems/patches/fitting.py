@@ -1,4 +1,4 @@
-"""Commands of a task on its own machine, and what its image has that belongs beside its files."""
+"""Commands of a task on its own machine, and the files of its image that belong beside its sources."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOCATE = "import importlib.util as u, sys; print(u.find_spec(sys.argv[1]).submo
 
 
 class Fitted:
-    """A backend whose commands run on the image of the tree that they work in."""
+    """A backend that runs commands on the image of the tree that they work in."""
 
     def __init__(self, backend: Timed, machine: Machine) -> None:
         self.name, self.isolation, self.has_images = backend.name, backend.isolation, backend.has_images
@@ -78,7 +78,7 @@ class Fitted:
 
 
 def image_of(machine: Machine, *, human: bool = False) -> Image | str | None:
-    """The image of a machine, with what is done to it first; None: the usual one."""
+    """The image of a machine after its preparation; None for the default."""
     name = (human and machine.human) or machine.base
     if not (name and machine.prepare):
         return name or None
@@ -91,7 +91,7 @@ def image_of(machine: Machine, *, human: bool = False) -> Image | str | None:
 
 
 async def copied(machine: Machine, backend: Timed, target: Path, *, human: bool) -> Path:
-    """What the image has of the repository, built and installed, in the folder `target`. Raises Fault."""
+    """Copies the built and installed files of the repository from the image into `target`. Raises Fault."""
     image = image_of(machine, human=human)
     assert image
     folder = machine.folder or await _located(machine, backend, image)
@@ -101,12 +101,12 @@ async def copied(machine: Machine, backend: Timed, target: Path, *, human: bool)
 
 
 def models() -> Path:
-    """Where Hugging Face's hub keeps what was fetched."""
+    """The folder in which Hugging Face's hub stores downloads."""
     return Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
 
 
 async def fetched(machine: Machine, backend: Timed) -> Path:
-    """The folder of models, once it has the one that is served: legs have neither network nor token. Raises Fault."""
+    """The folder of models, with the served one downloaded: legs have neither network nor token. Raises Fault."""
     folder = models()
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     wanted = Command(
@@ -141,7 +141,7 @@ async def _located(machine: Machine, backend: Timed, image: Image | str) -> str:
 
 
 def put_beside(source: Path, tree: Path, base: Path) -> None:
-    """Copies into a tree what `source` has and base hasn't: a file of base's that a patch removes stays away."""
+    """Copies files that `source` has and base lacks into a tree; a file that a patch removed stays away."""
 
     def known(folder: str, names: list[str]) -> list[str]:
         inner = Path(folder).relative_to(source)

@@ -1,4 +1,4 @@
-"""Patches that the user has: files of predictions, and folders that agents have left."""
+"""The user's own patches: files of predictions, and folders written by agents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = 100  # characters of a name
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """Patches by task, each task's samples in their order, and who wrote them."""
+    """Patches by task, each task's samples in order, and their author."""
 
     patches: Mapping[str, tuple[str, ...]]
     model: str
@@ -34,14 +34,14 @@ class Given:
 
 
 def given_by(options: PerformanceOptions, agent: str, tasks: Sequence[PerfTask]) -> Given:
-    """The patches of an agent of --patches; without a name, those of --predictions. Raises KoderzError for none."""
+    """The patches of an agent in --patches; without a name, those of --predictions. Raises KoderzError for none."""
     if agent:
         return read_agent(options.patches or Path("patches"), agent, tasks)
     return read_predictions(options.predictions, tasks)
 
 
 def with_tasks(words: Sequence[str], tasks: Sequence[PerfTask]) -> list[str]:
-    """The words of --predictions with whole paths, and with the task of a plain diff that names none: the only one.
+    """The words of --predictions with whole paths; a plain diff without a task gets the only one.
 
     Raises KoderzError where there are several, and for a file that can't be read.
     """
@@ -59,7 +59,7 @@ def with_tasks(words: Sequence[str], tasks: Sequence[PerfTask]) -> list[str]:
 
 
 def agents_in(folder: Path) -> list[str]:
-    """The agents that a folder of patches has: its folders, and its .jsonl files."""
+    """The agents in a folder of patches: its folders, and its .jsonl files."""
     found = folder.iterdir() if folder.is_dir() else ()
     return sorted({path.stem for path in found if path.suffix == ".jsonl" or path.is_dir()})
 
@@ -79,7 +79,7 @@ def read_agent(folder: Path, agent: str, tasks: Sequence[PerfTask]) -> Given:
 
 
 def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> Given:
-    """Those of .jsonl files, of .json ones with a list or an object by id, and of plain diffs, as TASK=FILE.
+    """The predictions in .jsonl files, .json files (a list or an object by id), and plain diffs as TASK=FILE.
 
     Several of one id are its samples. Raises KoderzError for a file that can't be read, a prediction without an id or a
     patch, or of a task that isn't there.
@@ -108,7 +108,7 @@ def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> 
 
 
 def _prediction(row: Any, where: str) -> tuple[str, str, str]:
-    """Its task, its patch and who wrote it. Raises KoderzError where one of the first two lacks."""
+    """The task, patch and author of a row. Raises KoderzError if task or patch is missing."""
     if not isinstance(row, dict):
         raise KoderzError(f"{where}: it is no JSON object")
     for name in ("instance_id", "model_patch"):
@@ -121,7 +121,7 @@ def _prediction(row: Any, where: str) -> tuple[str, str, str]:
 
 
 def require_own(given: Given, tasks: Sequence[PerfTask]) -> Given:
-    """The same. Raises KoderzError for a patch that changes no file of its task's, as far as these are at hand."""
+    """The patches. Raises KoderzError for a patch that changes no file of its task, as far as files are here."""
     for task in tasks:
         changes = [found for patch in given.patches.get(task.id, ()) if (found := _CHANGED.findall(patch))]
         paths = _paths_of(task) if changes else ()
@@ -132,7 +132,7 @@ def require_own(given: Given, tasks: Sequence[PerfTask]) -> Given:
 
 
 def _paths_of(task: PerfTask) -> Collection[str]:
-    """The files of base; none where they would have to be fetched, or can't be had, of which measuring tells."""
+    """The files of base; empty if they would have to be fetched or can't be, which measuring reports."""
     if task.files or not Path(task.repo).exists():
         return task.files
     with scratch() as folder, suppress(KoderzError):
@@ -144,7 +144,7 @@ def _paths_of(task: PerfTask) -> Collection[str]:
 
 
 def of_tasks(given: Given, tasks: Sequence[PerfTask]) -> Given:
-    """Those of some tasks alone. Raises KoderzError where there are none, or one is another repository's."""
+    """The patches of some tasks. Raises KoderzError if there are none, or one is another repository's."""
     wanted = {task.id for task in tasks}
     patches = {task: each for task, each in given.patches.items() if task in wanted}
     if not patches:
@@ -155,7 +155,7 @@ def of_tasks(given: Given, tasks: Sequence[PerfTask]) -> Given:
 
 
 def _given(found: Sequence[tuple[str, str, str]], model: str, *where: object) -> Given:
-    """Of tasks, patches and names of patches. Raises KoderzError where there are none."""
+    """Patches from tuples of task, patch and its name. Raises KoderzError if there are none."""
     if not found:
         raise KoderzError(f"there are no patches of these tasks in {', '.join(map(str, where))}")
     patches: dict[str, list[str]] = {}
@@ -171,12 +171,12 @@ def _by_task(found: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
 
 
 def _whole(text: str) -> str:
-    """The text without halves of characters, which no file can hold."""
+    """The text without halves of surrogate pairs, which no file can hold."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _named(word: str | Path) -> tuple[str, Path]:
-    """The task, if it names one, and the file of a word of --predictions."""
+    """The task (if named) and the file of a word of --predictions."""
     name, equals, file = str(word).partition("=")
     return (name, Path(file)) if equals and not Path(word).is_file() else ("", Path(word))
 

@@ -1,4 +1,4 @@
-"""Runs of patches as ISO-Bench's runners record them."""
+"""Runs of patches in the form of ISO-Bench's records."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _METRICS = {
     "tokens_per_second": "throughput_tok_s",
     "avg_latency": "latency_avg",
 }
-"""koderz' names of figures, and ISO-Bench's."""
+"""ISO-Bench's names of figures, by koderz' own."""
 
 
 def iso(stories: Iterable[tuple[Plan, Story]], file: IO[bytes]) -> None:
-    """A line a patch, as ISO-Bench's runners record a commit; without a load, the metrics are seconds of a call."""
+    """Writes a line for each patch, as ISO-Bench's runners do; without a load, metrics are seconds of a call."""
     for plan, story in _patched(stories):
         file.write(orjson.dumps(_record(plan, story)) + b"\n")
 
 
 def _patched(stories: Iterable[tuple[Plan, Story]]) -> Iterator[tuple[Plan, Story]]:
-    """Those of patches that were judged, not of base and the human's answer."""
+    """The judged patches, without base and the human's answer."""
     return (
         (plan, story) for plan, story in stories if isinstance(story.outcome, Experiment) and story.program is not None
     )

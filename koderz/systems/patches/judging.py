@@ -1,4 +1,4 @@
-"""The verdict on what was measured: a pure function of the record and the rule."""
+"""The verdict on a measurement, a pure function of the record and the rule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HACKS = {
 
 
 def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
-    """What the blocks say. Raises Fault `noise` where base differs too much from itself for a verdict."""
+    """The verdict on the measured blocks. Raises Fault `noise` if base differs too much from itself."""
     measured = msgspec.convert(json.loads(answer), Measured)
     blocks, arm = measured.blocks, measured.arm
     status, why = measured.applied.status, measured.applied.why
@@ -81,13 +81,13 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
 
 
 def _other_clock(blocks: tuple[Block, ...], arm: str, rule: Rule) -> dict[str, Any]:
-    """A gain that the clock which decides doesn't see, such as that of a patch that waits less and works as much."""
+    """A gain by the clock that doesn't decide, such as that of a patch that waits less but works as much."""
     seen = gain_by_other_clock(blocks, arm, rule) if arm != "baseline" else None
     return {"other_clock": {"clock": seen[0], "speedup_base": round(seen[1].value, 3)}} if seen else {}
 
 
 def _course(finding: Finding | None) -> dict[str, Mapping[str, Any]]:
-    """The ratio of each block, and what a ratio has to reach."""
+    """The ratio of each block, and the limits for ratios."""
     logs, limits = (finding.logs, finding.limits) if finding else ({}, {})
     return {
         "ratios": {name: [float(f"{math.exp(log):.4g}") for log in each] for name, each in logs.items()},
@@ -114,7 +114,7 @@ def _values(each: Estimate) -> tuple[tuple[str, float | None], ...]:
 
 
 def _told(finding: Finding | None, status: str, opt: str, why: str, arm: str) -> str:
-    """What whoever wrote the patch is told of it."""
+    """The feedback for the author of the patch."""
     if status != "passed":
         return f"{status}: {why}"
     if finding is None:

@@ -1,4 +1,4 @@
-"""Where tasks run: images, prepared environments, GPUs and model overrides, by rules that users can add to."""
+"""Machines of tasks: images, prepared environments, GPUs and replaced models, by rules that users can extend."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _MODEL = re.compile(r"--model(?:-path)?[ =]+(\S+)")
 
 
 class _RowRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for the rows that fit."""
+    """The part of a rule that selects rows."""
 
     format: str = "*"
     repo: str = "*"  # as a row has it, or the URL or path that it stands for
     id: str = "*"
 
     def fits(self, task: PerfTask) -> bool:
-        """Whether it is about a task."""
+        """Whether the rule applies to a task."""
         return all(self.fits_by(name, task) for name in _WHICH)
 
     def fits_by(self, name: str, task: PerfTask) -> bool:
-        """Whether what it says of one of `_WHICH` holds for a task."""
+        """Whether the rule's value for one of `_WHICH` applies to a task."""
         text, pattern = getattr(task, name), getattr(self, name)
         return _fits(text, pattern) or (name == "repo" and _fits(text, f"*/{pattern}"))
 
 
 class ImageRule(_RowRule, frozen=True):
-    """Images of the rows that fit."""
+    """The images for matching rows."""
 
     base: str
     human: str = ""  # empty: base's, with the human's answer
@@ -56,7 +56,7 @@ class ImageRule(_RowRule, frozen=True):
 
 
 class EnvironmentRule(_RowRule, frozen=True):
-    """What the rows that fit need, prepared on this machine."""
+    """The requirements of matching rows that are prepared on this machine."""
 
     source: str = ""
     path: str = ""
@@ -69,14 +69,14 @@ _Rule = TypeVar("_Rule", bound=_RowRule)
 
 
 class ModelRule(msgspec.Struct, frozen=True):
-    """A model in the place of another."""
+    """A model that replaces another."""
 
     model: str
     instead: str
 
 
 class GpuRule(msgspec.Struct, frozen=True):
-    """What a model takes."""
+    """The GPUs that a model needs."""
 
     model: str
     count: int = 1
@@ -92,7 +92,7 @@ _KINDS: Mapping[str, type[msgspec.Struct]] = {
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """All rules; of each kind the first that fits counts."""
+    """All rules; of each kind the first that matches applies."""
 
     images: tuple[ImageRule, ...] = ()
     environments: tuple[EnvironmentRule, ...] = ()
@@ -100,11 +100,11 @@ class Rules(msgspec.Struct, frozen=True):
     gpus: tuple[GpuRule, ...] = ()
 
     def model(self, name: str) -> str:
-        """The model that is served where a row says `name`."""
+        """The model served for rows that say `name`."""
         return next((rule.instead for rule in self.models if _fits(name, rule.model)), name)
 
     def gpu(self, command: str) -> str:
-        """What a command that serves a model takes, as `TYPE:COUNT`."""
+        """The GPUs of a command that serves a model, as `TYPE:COUNT`."""
         model = found[1] if (found := _MODEL.search(command)) else ""
         rule = next((rule for rule in self.gpus if _fits(model, rule.model)), GpuRule(""))
         return f"{rule.type}:{found[1] if (found := _PARALLEL.search(command)) else rule.count}"
@@ -126,11 +126,11 @@ class Rules(msgspec.Struct, frozen=True):
         return next((rule for rule in self.environments if rule.fits(task)), EnvironmentRule())
 
     def repository(self, task: PerfTask) -> str:
-        """Where the repository of a task is taken from; empty where it needs none."""
+        """The source of a task's repository; empty if it needs none."""
         return self._environment(task).source or task.repo
 
     def machine(self, task: PerfTask, *, has_images: bool = True) -> Machine:
-        """Where a task runs. Raises KoderzError where a rule's python is none."""
+        """The machine of a task. Raises KoderzError if a rule's python isn't one."""
         environment = self._environment(task)
         if not has_images:
             return _prepared(environment)
@@ -160,7 +160,7 @@ class Rules(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the legs of a task run. What it says of its image is said in machines.toml."""
+    """The machine on which a task's legs run. The fields about its image are explained in machines.toml."""
 
     base: str = ""  # image; empty: the sandbox's usual one
     human: str = ""  # empty: base's
@@ -179,7 +179,7 @@ class Machine:
 
     @property
     def is_own(self) -> bool:
-        """Whether anything is other than usual."""
+        """Whether the machine differs from the default."""
         return bool(self.base or self.python or self.source or self.downloads)
 
     def install(self, task: PerfTask) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ class Machine:
         return self.commands if self.python else () if self.package else task.install
 
     def images(self, task: PerfTask) -> list[Image | str | None]:
-        """Those that it needs; None for the usual one."""
+        """The images that it needs; None stands for the default one."""
         if not self.base:
             return [None]
         commits = {self.human: task.human_commit, self.base: task.base_commit}
@@ -198,7 +198,7 @@ class Machine:
         ]
 
     def told(self, task: str) -> str:
-        """A line for users; empty where it is as usual."""
+        """A line for users; empty for the default machine."""
         if self.python:
             return f"{task} runs on {self.python}"
         where = " and ".join(dict.fromkeys(filter(None, (self.base, self.human))))
@@ -206,7 +206,7 @@ class Machine:
 
 
 def read_rules(own: Path | None, image: str = "") -> Rules:
-    """The user's own rules before those that come with koderz; `image`: the one of all tasks.
+    """The user's own rules, then koderz' rules; `image`: one image for all tasks.
 
     Raises KoderzError for a file that has no rules.
     """
@@ -220,7 +220,7 @@ def read_rules(own: Path | None, image: str = "") -> Rules:
 
 
 def idle_rules(own: Path | None, tasks: Sequence[PerfTask]) -> tuple[str, ...]:
-    """A line for each of the user's own rules that applies to none of the tasks. Raises KoderzError as `read_rules`."""
+    """A line for each of the user's rules that matches none of the tasks. Raises KoderzError as `read_rules`."""
     rules = _read(own) if own else Rules()
     kinds: Mapping[str, Sequence[_RowRule]] = {"images": rules.images, "environments": rules.environments}
     return tuple(
@@ -273,14 +273,14 @@ def _require_keys(path: Path, table: Mapping[str, Any]) -> None:
 
 
 def _beside(path: Path, rule: _Rule, *names: str) -> _Rule:
-    """The same with paths that begin where the file lies."""
+    """The rule with its paths resolved against the file's folder."""
     given = {name: str(getattr(rule, name)) for name in names}
     paths = {name: str(path.parent.absolute() / text) for name, text in given.items() if text and "://" not in text}
     return msgspec.structs.replace(rule, **paths)
 
 
 def _prepared(rule: EnvironmentRule) -> Machine:
-    """This machine, with an interpreter of the user's where a rule has one or says how to install."""
+    """This machine, with the user's interpreter if a rule names one or says how to install."""
     if not (rule.python or rule.install):
         return Machine(source=rule.source, downloads=rule.downloads)
     path = rule.python or shutil.which("python3") or "python3"

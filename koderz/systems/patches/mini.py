@@ -1,4 +1,4 @@
-"""The suite `koderz-perf-mini`: nine small repositories, each with a human's answer and patches of nine kinds.
+"""The suite `koderz-perf-mini`: nine small repositories, each with a human's answer and nine kinds of patches.
 
 One of them is a server, the others are timed by workloads.
 What is told apart by the measuring is all there: patches that help, help too little or not at all, are wrong, keep
@@ -107,7 +107,7 @@ _NO_TEST = "def test_nothing():\n    pass\n"
 
 @cache
 def mini_tasks() -> tuple[PerfTask, ...]:
-    """The nine tasks. The first canned patch of each is of another kind."""
+    """The nine tasks. The first canned patch of each is of a different kind."""
     return tuple(_task(number, path) for number, path in enumerate(sorted(_FOLDER.glob("*.toml"))))
 
 
@@ -148,7 +148,7 @@ def _patched(kind: str, base: Mapping[str, str], texts: Mapping[str, str], modul
 
 
 def commit_of(files: Mapping[str, str], message: str, parent: str = "") -> str:
-    """The name that git gives to a commit of these files, with koderz' author and date."""
+    """The hash that git gives to a commit of these files, with koderz' author and date."""
     tree = _tree_of({path.split("/", 1)[0]: {} for path in files}, files)
     lines = [f"tree {tree}", *([f"parent {parent}"] if parent else []), f"author {_AUTHOR}", f"committer {_AUTHOR}"]
     return _object("commit", "\n".join([*lines, "", message, ""]).encode())

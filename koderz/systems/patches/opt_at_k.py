@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from koderz.systems.patches.gso.reports import Prediction
 
 _ADDED = {"gso-bench/gso": "gso", "Lossfunk/ISO-Bench": "iso"}
-"""What datasets are called on their hub, and as suites here."""
+"""The suites' names here, by the names of datasets on their hub."""
 
 _COUNTS = {
     "Total instances": "total_instances",
@@ -104,7 +104,7 @@ def opt_at_k(
 
 
 def _known(path: str, attempts: Sequence[Mapping[str, Prediction]], ids: Sequence[str]) -> list[dict[str, Prediction]]:
-    """Those of the dataset's tasks. Raises KoderzError where there is none."""
+    """The predictions for the dataset's tasks. Raises KoderzError if there is none."""
     known = [{name: each for name, each in attempt.items() if name in ids} for attempt in attempts]
     if not known or not known[0]:
         raise KoderzError(f"{path} has no prediction for a task of the dataset")
@@ -121,7 +121,7 @@ def _report(
     *,
     verbose: bool,
 ) -> Path:
-    """Writes the report of one file of predictions; returns where it is."""
+    """Writes the report of one file of predictions; returns its path."""
     from koderz.systems.patches.gso.reports import LOGS, model_of, run_report, write_json
 
     model = model_of(next(iter(predictions.values())))
@@ -153,7 +153,7 @@ def _merged(ids: Sequence[str], reports: Sequence[Sequence[Path]], k: int) -> di
 def _missing(
     run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[str] | None, *, anew: bool
 ) -> dict[str, Prediction]:
-    """The patches that have neither a report nor a log; or all, `anew`."""
+    """The patches with neither report nor log; or all, with `anew`."""
     from koderz.systems.patches.gso.reports import LOG, REPORT, folder_of, is_empty
 
     return {
@@ -166,7 +166,7 @@ def _missing(
 
 
 def _grade(run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[str] | None, *, anew: bool) -> None:
-    """Makes the reports of logs that have none; or of all, `anew`."""
+    """Makes the reports of logs that have none; or of all, with `anew`."""
     from koderz.systems.patches.gso.reports import LOG, REPORT, folder_of, grade_log, is_empty
 
     for name, prediction in predictions.items():
@@ -183,7 +183,7 @@ def _grade(run_id: str, predictions: Mapping[str, Prediction], wanted: Sequence[
 def _dataset_of(
     name: str | None, dataset: Path | None, predictions: Iterable[Mapping[str, Any]]
 ) -> tuple[Path | None, list[str]]:
-    """The dataset that is named, else the first that has all predictions, and its ids in their order.
+    """The named dataset, else the first with all predictions, and its ids in order.
 
     None is the embedded one.
 

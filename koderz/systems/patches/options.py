@@ -12,7 +12,7 @@ from koderz.settings.trust import RUNS_CODE, SENDS
 
 @dataclass(frozen=True, slots=True)
 class PerformanceOptions:
-    """How patches are measured."""
+    """The options for measuring patches."""
 
     timeout: float = option(300.0, "Maximum time of one leg.", "SECONDS", bounds=(0.1, 86_400), changeable=True)
     max_blocks: int = option(30, "Maximum number of blocks.", "N", bounds=(1, 1000), changeable=True)

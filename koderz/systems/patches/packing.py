@@ -1,4 +1,4 @@
-"""What a suite of patches is made of, and all of it in one file, for a machine that has none of the user's."""
+"""The kit of a suite of patches, and its packing into one file for a machine without the user's files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = 64 << 20  # bytes of a packed tree
 
 
 class Kit(msgspec.Struct, frozen=True):
-    """Tasks, the rules of their machines, and what the user has besides."""
+    """Tasks, the rules of their machines, and the user's own files."""
 
     tasks: tuple[PerfTask, ...]
     rules: Rules
@@ -41,7 +41,7 @@ class Kit(msgspec.Struct, frozen=True):
 
 
 def kit_of(name: str, dataset: Path | None, options: PerformanceOptions) -> Kit:
-    """That of a suite, or one that was packed. Raises KoderzError for a file that holds no tasks."""
+    """The kit of a suite, or a packed one. Raises KoderzError for a file without tasks."""
     if dataset and (packed := _packed_in(dataset)):
         return msgspec.json.decode(gzip.decompress(packed), type=Kit)
     rules = read_rules(options.overrides, options.image or "")
@@ -51,7 +51,7 @@ def kit_of(name: str, dataset: Path | None, options: PerformanceOptions) -> Kit:
 
 
 def packed(kit: Kit, options: PerformanceOptions) -> bytes:
-    """The kit with the user's patches, and the trees of repositories that are on this machine.
+    """Packs the kit with the user's patches, and the trees of repositories on this machine.
 
     Raises KoderzError where one can't be read or is too large, and for an image that is built from a folder here.
     """
@@ -83,7 +83,7 @@ def _patches(kit: Kit, options: PerformanceOptions) -> dict[str, Mapping[str, tu
 
 
 async def _trees(tasks: tuple[PerfTask, ...]) -> dict[str, dict[str, bytes]]:
-    """Of both commits of each task, where its repository is on this machine."""
+    """The trees of both commits of each task whose repository is on this machine."""
     found: dict[str, dict[str, bytes]] = {}
     for task in tasks:
         for commit in task.exported if not task.repo.startswith("https://") else ():

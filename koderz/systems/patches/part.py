@@ -1,4 +1,4 @@
-"""What patches come to over the tasks of a run: how often one is good enough, and how many times as fast."""
+"""The summary's figures of patches over the tasks of a run: Opt@K and speed-ups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PerfPart(Part):
     """Opt@K, the share that passed, and geometric means of speed-ups, with 95 % intervals over tasks."""
 
     def of_arm(self, plan: Plan, arm: str, results: Sequence[Result]) -> Mapping[str, Any]:
-        """A task that has no experiment in the arm counts as one whose patches are not good enough."""
+        """The figures of an arm. A task without an experiment in the arm counts as having no good patch."""
         by_task: dict[str, list[Result]] = {}
         for result in results:
             by_task.setdefault(result.problem_id, []).append(result)
@@ -59,7 +59,7 @@ def _without(plan: Plan, arm: str) -> list[str]:
 
 
 def _opt_at_k(opts: Mapping[str, Sequence[bool]], clusters: Clusters) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """For each K up to the fewest samples, the share of tasks of which one of K patches is good enough."""
+    """The share of tasks for which one of K patches is good enough, for each K up to the fewest samples."""
     for k in range(1, min(map(len, opts.values())) + 1):
         chances = {task: [pass_at_k(len(each), sum(each), k)] for task, each in opts.items()}
         yield str(k), _figure(chances, pass_at_k_in(opts, clusters, k))

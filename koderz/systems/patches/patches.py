@@ -1,4 +1,4 @@
-"""Patches: as replies of models hold them, and as diffs of texts."""
+"""Patches in replies of models, and as diffs of texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OPENING = re.compile(r"(`{3,})[ \t]*(diff|patch|file[ \t]+[^\n`]+)")
 
 
 def patch_of(reply: str, files: Mapping[str, str]) -> str:
-    """The diff that a reply means: its diff, else the whole files in it against `files`; empty where it has neither."""
+    """The diff in a reply, or made from its whole files against `files`; empty if it has neither."""
     blocks = [(word.split(maxsplit=1), body) for word, body in _blocks(reply)]
     whole = {word[1].strip(): body for word, body in blocks if word[0] == "file"}
     diffs = [body for word, body in blocks if word[0] != "file"]
@@ -22,7 +22,7 @@ def patch_of(reply: str, files: Mapping[str, str]) -> str:
 
 
 def _blocks(reply: str) -> Iterator[tuple[str, str]]:
-    """What is said of each closed block, and its text; in time that grows as a reply does, whatever it is made of."""
+    """The info line and the text of each closed block, in time linear in the reply."""
     lines = reply.split("\n")
     closing: dict[str, list[int]] = {}  # by fence, the last line first
     for number in range(len(lines) - 1, 0, -1):
@@ -40,7 +40,7 @@ def _blocks(reply: str) -> Iterator[tuple[str, str]]:
 
 
 def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """A unified diff as git writes it, of texts by path; nothing is removed."""
+    """A unified diff of texts by path, as git writes it; nothing is removed."""
     return "".join(
         part for path, text in sorted(after.items()) if text != before.get(path) for part in _diff(path, before, text)
     )

@@ -1,4 +1,4 @@
-"""Patches that are to make a repository faster: none, a human's, those of a file, and those that a model writes."""
+"""Solvers for patches: none, the human's, those of a file, and those that a model writes."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ class PatchingOptions:
 
 
 class BenchHandle(Protocol):
-    """A repository whose patches are timed. What is measured is recorded."""
+    """The handle `workspace`: a repository whose patches are timed. All measurements are recorded."""
 
     async def files(self) -> str:
-        """The repository's files as it was, for a model."""
+        """The original files of the repository, for a model."""
         ...
 
     async def patch_of(self, reply: str) -> str:
-        """The diff that a reply means; empty where it has none."""
+        """The diff in a reply; empty if it has none."""
         ...
 
     async def given(self, agent: str) -> str:
-        """The patch that the user has of an agent for this sample. Raises Fault where it is there no more."""
+        """The user's patch by an agent for this sample. Raises Fault if it is gone."""
         ...
 
     async def measured(self, exclusive: ExclusiveHandle, arm: str, patch: str = "") -> str:
-        """What came of `baseline`, `human` or `agent`, for `judge`."""
+        """The measurement of `baseline`, `human` or `agent`, for `judge`."""
         ...
 
 
 @solver(asks=False, roles=(), estimate=asks_nothing)
 async def base(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
-    """How far the repository is off from itself."""
+    """Measures how far the repository's speed differs from itself."""
     return await judge(task, await workspace.measured(exclusive, "baseline"))
 
 
 @solver(asks=False, roles=(), estimate=asks_nothing)
 async def human(task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle) -> Verdict:
-    """What the human's answer comes to."""
+    """Measures the human's answer."""
     return await judge(task, await workspace.measured(exclusive, "human"))
 
 
@@ -66,12 +66,12 @@ def _review(prompt_tokens: float, *_: object) -> Sequence[Expected]:
 async def given(
     task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle, *, agent: str = ""
 ) -> Verdict:
-    """What a patch of the user's comes to: of --predictions, or of that agent's in --patches."""
+    """Measures a patch of the user's, from --predictions or by an agent in --patches."""
     return await judge(task, await workspace.measured(exclusive, "agent", await workspace.given(agent)))
 
 
 def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """A call a patch, each of which is told all that was said before."""
+    """A call for each patch, with all earlier messages."""
     most = parameters["max_iterations"]
     sent = most * prompt_tokens + _PATCH_TOKENS * most * (most - 1) / 2
     usual = most, sent, most * _PATCH_TOKENS  # few patches are as fast as the human's
@@ -89,7 +89,7 @@ async def patching(
     *,
     max_iterations: int = 3,
 ) -> Verdict:
-    """What a model's patches come to: up to `max_iterations`, each with what came of those before, until one is opt."""
+    """Lets a model write up to `max_iterations` patches, each with feedback on the earlier ones, until one is opt."""
     told = prompts.render("patching", prompt=task.prompt, files=await workspace.files())
     messages: list[Message] = [{"role": "user", "content": told}]
     while True:

@@ -25,7 +25,7 @@ _OFFLINE = (("--no-index",), ("--no-deps", "--no-build-isolation"))  # words of 
 
 
 def read_published(path: Path) -> tuple[PerfTask, ...]:
-    """The tasks of a file, which are GSO's or ISO-Bench's by the fields that they have. KoderzError for others."""
+    """The tasks of a file of GSO or ISO-Bench, told apart by their fields. Raises KoderzError for others."""
     found = [_task(row) for row in read_rows(path)]
     if not found:
         raise KoderzError(f"{path} has no tasks")
@@ -58,12 +58,12 @@ def _task(row: Row) -> PerfTask:
 
 
 def _kind(command: str) -> str:
-    """One of `KINDS`: by the command that a row of ISO-Bench's runs."""
+    """The kind in `KINDS` of a row of ISO-Bench, by its command."""
     return next((kind for kind in ("throughput", "latency") if kind in command), "serving") if command else "workload"
 
 
 def _install(commands: Sequence[str]) -> tuple[str, ...]:
-    """One command: a shell in which each sees what those before it have set, as `source .venv/bin/activate` does.
+    """A single command that runs these in one shell, so that settings such as `source .venv/bin/activate` persist.
 
     Without `git clean`, which would remove what a patch adds.
     """
@@ -72,7 +72,7 @@ def _install(commands: Sequence[str]) -> tuple[str, ...]:
 
 
 def refused(tasks: Sequence[PerfTask], machines: Mapping[str, Machine] | None = None) -> str:
-    """Why tasks can't be measured; empty where they can. `machines`: by id, of those that have one.
+    """The reason why tasks can't be measured; empty if they can. `machines`: by id, of tasks that have one.
 
     Raises KoderzError for a test script or a command that can't be measured anywhere.
     """
@@ -92,7 +92,7 @@ def refused(tasks: Sequence[PerfTask], machines: Mapping[str, Machine] | None = 
 
 
 def _fetching(install: Sequence[str]) -> str:
-    """What of the commands of an install needs a network; empty where nothing does."""
+    """The first command of an install that needs a network; empty if none does."""
     for line in "\n".join(install).splitlines():
         if found := _FETCHES.search(line):
             return found[0]

@@ -1,4 +1,4 @@
-"""The suite `koderz-perf-pypi`: released packages of which a later version is faster, and workloads of our own.
+"""The suite `koderz-perf-pypi`: released packages with a faster later version, and workloads of our own.
 
 Wheels are fetched by pip from whatever package index it is set up with, held to their hashes, and kept. Nothing of them
 runs here.
@@ -29,7 +29,7 @@ _SECONDS = 600.0
 
 @cache
 def released_tasks() -> tuple[PerfTask, ...]:
-    """A task a file: two versions of a package. Its id names the later one."""
+    """A task for each file: two versions of a package. Its id names the later one."""
     return tuple(_task(path) for path in sorted(_FOLDER.glob("*.toml")))
 
 
@@ -52,12 +52,12 @@ def _version(requirement: str) -> str:
 
 
 async def fetch(tasks: Iterable[PerfTask]) -> None:
-    """Has all their wheels at hand. Raises Unreachable, in one line, where they can't be had."""
+    """Downloads all their wheels. Raises Unreachable, in one line, if that fails."""
     await asyncio.to_thread(_fetch, [line for task in tasks for side in task.wheels for line in side])
 
 
 async def unpack(requirements: Sequence[str], tree: Path) -> None:
-    """Puts the modules of these wheels into a folder. Raises Unreachable as `fetch` does."""
+    """Unpacks the modules of these wheels into a folder. Raises Unreachable as `fetch` does."""
     await asyncio.to_thread(_fetch, requirements)
     for line in requirements:
         with zipfile.ZipFile(_kept(line)) as wheel:

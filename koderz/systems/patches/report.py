@@ -1,4 +1,4 @@
-"""How many times as fast patches are, experiment by experiment, with the ratio of each block."""
+"""The report's section on the speed-ups of patches, by experiment, with the ratio of each block."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OF = {
 
 
 def section_of(plan: Plan, folder: Path) -> Section | None:  # noqa: ARG001
-    """What the report tells of the run in `folder`; None before anything was measured."""
+    """The section for the run in `folder`; None before anything was measured."""
     summary = summarize(folder)
     results = [(name, result) for name, arm in summary.arms.items() for result in arm.results]
     return Section("Speed-ups", [figures_of(summary), *contents(results)]) if results else None
 
 
 def figures_of(summary: Summary) -> Table:
-    """What each arm came to over its tasks: Opt@K, the share that passed, geometric means of speed-ups."""
+    """A table of each arm's figures over its tasks: Opt@K, the share that passed, mean speed-ups."""
     rows = [
         [name, label, form(figure["value"]), _limits(figure, form)]
         for name, arm in summary.arms.items()
@@ -36,7 +36,7 @@ def figures_of(summary: Summary) -> Table:
 
 
 def _limits(figure: Mapping[str, Any], form: Callable[[float], str]) -> str:
-    """The interval of a figure with the number of clusters that it is of, or why there is none."""
+    """The interval of a figure with its number of clusters, or the reason for having none."""
     method = figure.get("interval_method") or ""
     limits = " to ".join(map(form, figure["interval"] or ()))
     clusters = method.rpartition(", in ")[2]
@@ -44,7 +44,7 @@ def _limits(figure: Mapping[str, Any], form: Callable[[float], str]) -> str:
 
 
 def _figures(arm: Arm) -> Iterator[tuple[str, Mapping[str, Any], Callable[[float], str]]]:
-    """Each with how it is written; Opt@K only of arms of patches."""
+    """The figures of an arm with their formats; Opt@K only for arms of patches."""
     if any(result.facts.get("opt") for result in arm.results):
         yield from ((f"Opt@{k}", each, "{:.1%}".format) for k, each in arm.more["opt_at_k"].items())
         if count := arm.more.get("needs_review"):
@@ -108,7 +108,7 @@ def _word(result: Result) -> str:
 
 
 def label_of(result: Result) -> str:
-    """Its task, and which sample it is but for the first."""
+    """The result's task, and its sample if it isn't the first."""
     return result.problem_id + (f", sample {result.sample}" if result.sample > 0 else "")
 
 

@@ -1,4 +1,4 @@
-"""What a model says of a patch, and ISO-Bench's quadrants. It stands beside what was measured and never changes that.
+"""A model's review of a patch, and ISO-Bench's quadrants, which never change the measured verdict.
 
 Source of the quadrants: arXiv 2602.19594. Where a patch makes its task faster by 5 % or more, it is a true success (Q1)
 or a lucky win (Q3), as it does or doesn't change what had to be changed; else of good intent (Q2), or a failure (Q4).
@@ -37,7 +37,7 @@ _SCHEMA = {
 
 
 async def with_review(verdict: Verdict, task: PerfTask, patch: str, ask: Callable[..., Awaitable[Reply]]) -> Verdict:
-    """The verdict with `review` and `quadrant` among its facts; both are null where the model gives no usable review.
+    """The verdict with `review` and `quadrant` among its facts; both are null if there is no usable review.
 
     A patch is reviewed once in an experiment, whatever is measured of it.
     """
@@ -57,7 +57,7 @@ async def with_review(verdict: Verdict, task: PerfTask, patch: str, ask: Callabl
 
 
 def is_faster(verdict: Verdict) -> bool:
-    """Whether what was measured is, by ISO-Bench's 5 %, surely faster than base, and works."""
+    """Whether the patch works and is certainly faster than base by ISO-Bench's 5 %."""
     sound = verdict.facts["status"] == "passed" and not verdict.facts["hack"]
     return sound and verdict.metrics.get("speedup_base_low", 0.0) >= _FASTER
 
@@ -67,6 +67,6 @@ def is_for_judge(text: str) -> bool:
 
 
 def simulated_review() -> str:
-    """What the simulated model says of every patch."""
+    """The simulated model's review, the same for every patch."""
     said: dict[str, Any] = {"right_target": True, "approach": "similar", "reasoning": "Made up by the simulated model."}
     return json.dumps(said)

@@ -1,4 +1,4 @@
-"""Runs of `koderz perf` on a screen: blocks as they are measured, verdicts as they are reached, a line a task."""
+"""The account of runs of `koderz perf`: the latest block, verdicts as they are reached, and a line a task."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 
 
 class PerfAccount(Account):
-    """Tells of commits, arms and blocks."""
+    """The account of commits, arms and blocks."""
 
     def __init__(self) -> None:
         self._names: Mapping[str, str] = {}  # by experiment: the commit, or else the task, and the arm
         self._doing = ""
 
     def begin(self, plan: Plan) -> None:
-        """Knows the experiments by their commits then."""
+        """Notes the experiments of the plan by their commits."""
         self._names = {
             each.experiment_id: f"{each.task.payload.human_commit[:7] or each.task.id} {each.arm.name}"
             for each in plan.experiments()
         }
 
     def doing(self) -> str:
-        """The last block."""
+        """The latest block."""
         return self._doing
 
     def told(self, record: Record) -> str:
-        """A verdict is a line; a block stands beside the figures."""
+        """A line for a verdict; a block is shown beside the figures instead."""
         if isinstance(record, Once) and "block/" in record.name:
             self._doing = f"{self._names[record.experiment_id]}, block {record.name.rpartition('/')[2]}"
         if not isinstance(record, Experiment | Fault):
@@ -45,7 +45,7 @@ class PerfAccount(Account):
         return f"{self._names[record.experiment_id]}: {record.problem_id}: {told}"
 
     def results(self, folder: Path) -> None:
-        """A line a task, what each arm came to, and a table of the arms' figures."""
+        """Prints a line a task, the result of each arm, and a table of the arms' figures."""
         summary = summarize(folder)
         print_blocks([*_lines(summary), figures_of(summary)])
 

@@ -1,4 +1,4 @@
-"""The seeds in a test script, by which its inputs are drawn, and the same script with others."""
+"""The seeds in a test script, which determine its inputs, and the script with other seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 1 << 31  # that all of these take
 
 
 def reseeded(source: str, drawn: int) -> str:
-    """A script with other seeds, drawn by a number; empty where it has none. Equal seeds stay equal to each other."""
+    """The script with other seeds, drawn by a number; empty if it has none. Equal seeds stay equal."""
     found = {(each.lineno, each.col_offset): each for each in _seeds(ast.parse(source))}
     if not found:
         return ""
@@ -33,7 +33,7 @@ def reseeded(source: str, drawn: int) -> str:
 
 
 def _seeds(tree: ast.AST) -> Iterator[ast.Constant]:
-    """The numbers that are seeds."""
+    """The numbers in the script that are seeds."""
     for node in ast.walk(tree):
         given: list[ast.expr | None] = []
         if isinstance(node, ast.Call):

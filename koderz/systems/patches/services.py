@@ -1,4 +1,4 @@
-"""What tasks without workloads are timed by: a server under load, or a command that tells its own figures."""
+"""Services of tasks without workloads: a server under load, or a command that reports its own figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METRICS = {
     "throughput": ("tokens_per_second",),
     "latency": ("avg_latency",),
 }
-"""The figures that may decide, by the kind of task; of several the one by which the human gains most."""
+"""The figures that may decide, by the kind of task; of several, the one with the human's largest gain."""
 
 _PLACEHOLDER = re.compile(r"\$|<\w+>|^[A-Z][A-Z_]+$|^(MODEL|BS|INPUT_LEN|OUTPUT_LEN)\b")
 _SEVERAL = frozenset({"&&", "||", ";", "|", "&", ">"})
@@ -35,12 +35,12 @@ _OF_SERVERS = {
     "--trust-remote-code": "--trust-remote-code",
     "--max-model-len": "--max-model-len",
 }
-"""What a command of a load says of the server, and what SGLang calls it."""
+"""Options of a load's command that describe the server, with SGLang's names for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server that is started from a tree, with its load; or a command that measures a tree by itself."""
+    """A server started from a tree, with its load; or a command that measures a tree itself."""
 
     argv: tuple[str, ...]  # has {port}; of a command, which isn't a server, {output}: its JSON
     bench: tuple[str, ...] = ()  # the load, in serve-bench's words
@@ -50,11 +50,11 @@ class Service:
     refused: str = ""  # why it can't be run
 
     def load(self) -> ServingOptions:
-        """What is sent to the server, and how fast. Raises KoderzError for words that mean nothing."""
+        """The load for the server. Raises KoderzError for invalid words."""
         return read_load(self.bench)
 
     def words(self, **values: object) -> list[str]:
-        """The command with its port, or the file of its figures."""
+        """The command with its port, or the file of its figures, filled in."""
         found = [*self.argv]
         for name, value in values.items():
             found = [word.replace(f"{{{name}}}", str(value)) for word in found]
@@ -62,7 +62,7 @@ class Service:
 
 
 def read_load(words: Sequence[str]) -> ServingOptions:
-    """The load that serve-bench's flags mean. Raises KoderzError for others."""
+    """The load described by serve-bench's flags. Raises KoderzError for others."""
     known = {flag: field for field in fields_of(ServingOptions).values() for flag in _flags(field)}
     given: dict[str, Any] = {}
     for flag, values in _options(words):
@@ -87,7 +87,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def service_of(command: str, model: str = "") -> Service:
-    """What ISO-Bench's `perf_command` stands for. One that can't be run says why in `refused`."""
+    """The service of ISO-Bench's `perf_command`. One that can't be run has the reason in `refused`."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -140,7 +140,7 @@ def _of_server(flags: dict[str, list[str]], *, sglang: bool) -> Iterator[str]:
 
 
 def _bench(flags: dict[str, list[str]]) -> tuple[list[str], list[str]]:
-    """The words of the load, and what isn't as it was stated: datasets that aren't here are random words."""
+    """The words of the load, and notes on changes: datasets that aren't here become random words."""
     here = {flag for field in fields_of(ServingOptions).values() for flag in _flags(field)}
     here -= {"--dataset-name", "--dataset-path", "--tokenizer", "--backend", "--endpoint", "--label"}
     bench = [word for flag, values in flags.items() if flag in here for word in (flag, *values)]

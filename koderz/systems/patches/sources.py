@@ -1,4 +1,4 @@
-"""Where tasks come from: the embedded repositories, or a file of the user's, told by its content."""
+"""Sources of tasks: the embedded repositories, or a user's file, recognised by its content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN = {MINI: mini_tasks, "koderz-perf-pypi": released_tasks}
 
 
 def ids_of(dataset: Path | None) -> list[str]:
-    """The ids of a dataset's tasks; of GSO's and ISO-Bench's JSON, which may hold more than tasks need, alone.
+    """The ids of a dataset's tasks; of GSO's and ISO-Bench's JSON even if it lacks other fields.
 
     Raises KoderzError for a file that has none.
     """
@@ -30,7 +30,7 @@ def ids_of(dataset: Path | None) -> list[str]:
 
 
 def tasks_of(dataset: Path | None, suite: str = MINI) -> tuple[PerfTask, ...]:
-    """The tasks of a tasks.toml, or of GSO's or ISO-Bench's JSON; without a file, those that the suite has.
+    """The tasks of a tasks.toml, or of GSO's or ISO-Bench's JSON; without a file, those of the suite.
 
     Raises KoderzError for a file that holds no tasks, and where the suite has none.
     """
@@ -42,7 +42,7 @@ def tasks_of(dataset: Path | None, suite: str = MINI) -> tuple[PerfTask, ...]:
 
 
 def _is_toml(dataset: Path) -> bool:
-    """Whether its first line that says something is none of JSON's."""
+    """Whether the first meaningful line isn't JSON."""
     if dataset.suffix == ".toml":
         return True
     try:

@@ -61,7 +61,7 @@ for _load in (mini, pypi, gso, iso):
 
 
 class PerformanceSuite:
-    """Repositories to be made faster. An answer is what was measured of a patch."""
+    """Repositories to be made faster. An answer is the measurement of a patch."""
 
     mode = "perf"
     parts = ("perf",)
@@ -93,7 +93,7 @@ class PerformanceSuite:
         self._patches: dict[str, Mapping[str, tuple[str, ...]]] = {}  # by agent and task
 
     def require_repositories(self, wanted: Collection[str]) -> None:
-        """Raises KoderzError where the repository of a task, by its id, should be on this machine and isn't."""
+        """Raises KoderzError if the repository of a task, given by id, should be on this machine and isn't."""
         for task in self.tasks:
             repo = self._kit.rules.repository(task.payload).removeprefix("file://")
             if task.id in wanted and repo and "://" not in repo and not Path(repo).exists():
@@ -103,7 +103,7 @@ class PerformanceSuite:
                 )
 
     def refusal(self, wanted: Collection[str], settings: Settings) -> str:
-        """Why tasks, by their ids, can't be measured where the settings say; empty where they can.
+        """The reason why tasks, given by id, can't be measured with these settings; empty if they can.
 
         Raises KoderzError for one that can't be measured anywhere.
         """
@@ -122,21 +122,21 @@ class PerformanceSuite:
         return {"commits": commits, **{name: told for name, told in more.items() if told}}
 
     def _machines(self, tasks: Sequence[PerfTask], backend: Timed) -> dict[str, Machine]:
-        """Those of tasks that don't run on a backend's usual image, or on this machine's own Python."""
+        """The machines of tasks that don't run on a backend's default image, or on this machine's own Python."""
         found = {task.id: self._kit.rules.machine(task, has_images=backend.has_images) for task in tasks}
         return {name: machine for name, machine in found.items() if machine.is_own}
 
     def packed(self) -> bytes:
-        """The tasks and all that they take, as one file."""
+        """The tasks with everything that they need, as one file."""
         return packed(self._kit, self._options)
 
     def messages(self, task: Task[PerfTask], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
-        """What is to be made faster; the solver adds the files."""
+        """The task's request; the solver adds the files."""
         return ({"role": "user", "content": task.prompt},)
 
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Trees]:  # noqa: ARG002
-        """Raises KoderzError where git is missing, Unreachable where no process can be timed, or a package had."""
+        """Opens the trees of a run. Raises KoderzError without git, Unreachable if no process can be timed."""
         require_git()
         wanted = [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
         backend = timed(settings)
@@ -156,7 +156,7 @@ class PerformanceSuite:
     async def open_workspace(
         self, task: Task[PerfTask], folder: Path, handles: Handles, shared: Trees
     ) -> AsyncIterator[Bench]:
-        """What a solver measures patches by."""
+        """Opens the bench, with which a solver measures patches."""
         yield self.bench(
             task.payload, shared, folder, handles, partial(self._given, task.payload, handles.identity.sample)
         )
@@ -169,7 +169,7 @@ class PerformanceSuite:
         handles: Recorder,
         given: Callable[[str], str] = lambda _: "",
     ) -> Bench:
-        """What measures patches of a task; `given` as in `Bench`."""
+        """The bench for patches of a task; `given` as in `Bench`."""
         most = min(self._rule.max_blocks, self._options.rounds or self._rule.max_blocks)
         rule = replace(self._rule, max_blocks=most) if task.service else self._rule
         return Bench(task, shared, folder, handles, rule, seconds=self._options.timeout, given=given)
@@ -190,13 +190,13 @@ class PerformanceSuite:
         how: Any,  # noqa: ARG002
         ask: Callable[..., Awaitable[Reply]] | None = None,
     ) -> Verdict:
-        """The verdict on what was measured. Raises Fault where base is too far off from itself for one."""
+        """The verdict on a measurement. Raises Fault if base differs too much from itself."""
         verdict = verdict_on(answer if isinstance(answer, str) else answer.text, self._rule, self._isolation)
         patch = str(verdict.artifacts.get("diff.patch", ""))
         return await with_review(verdict, task.payload, patch, ask) if ask and patch.strip() else verdict
 
     def simulate(self, messages: Sequence[Message], sampling: Sampling) -> str:
-        """One of the patches that come with an embedded task: the next after as many replies and samples."""
+        """One of the patches that come with an embedded task, in turn by replies and samples."""
         told = text_of(messages[0])
         if is_for_judge(told):
             return simulated_review()

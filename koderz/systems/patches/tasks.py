@@ -1,4 +1,4 @@
-"""A task: a repository at a commit, a human's answer to it, and what is timed."""
+"""A task: a repository at a commit, a human's answer, and the work that is timed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What measuring a task takes."""
+    """The resources that measuring a task needs."""
 
     cores: int = 1
     minutes: float = 5.0  # that it may take, for estimates
@@ -40,7 +40,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Canned:
-    """A patch that comes with a task, and what kind of patch it is."""
+    """A patch that comes with a task, and its kind."""
 
     kind: str
     diff: str
@@ -48,7 +48,7 @@ class Canned:
 
 @dataclass(frozen=True, slots=True)
 class PerfTask:
-    """One commit: what was there before, what a human made of it, and the workloads by which both are timed."""
+    """One commit: the code before it, the human's change, and the workloads by which both are timed."""
 
     id: str
     base_commit: str
@@ -70,13 +70,13 @@ class PerfTask:
 
     @property
     def digest(self) -> str:
-        """Changes with whatever a verdict may depend on."""
+        """A digest of everything that a verdict may depend on."""
         told = msgspec.json.encode(msgspec.to_builtins(self), order="deterministic").decode()
         return task_digest("performance", told)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The figures that may decide; none where time does."""
+        """The figures that may decide; empty if time does."""
         if self.service is None:
             return ()
         return (self.service.metric,) if self.service.metric else METRICS[self.kind]
@@ -91,13 +91,13 @@ class PerfTask:
 
     @property
     def commits(self) -> tuple[str, ...]:
-        """The names by which it can be chosen: its human commit, and its id."""
+        """The names by which the task can be chosen: its human commit, and its id."""
         return tuple(filter(None, (self.human_commit, self.id)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A task as tasks.toml states it."""
+    """A task as written in tasks.toml."""
 
     repo: str
     base_commit: str = ""
@@ -118,7 +118,7 @@ class _Row:
 
 
 def read_tasks(path: Path) -> tuple[PerfTask, ...]:
-    """The tasks of a tasks.toml; what it names lies beside it. Raises KoderzError naming what is wrong with it."""
+    """The tasks of a tasks.toml, whose files lie beside it. Raises KoderzError, which says what is wrong."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -133,7 +133,7 @@ def read_tasks(path: Path) -> tuple[PerfTask, ...]:
 
 
 def unique(path: Path, tasks: Sequence[PerfTask]) -> tuple[PerfTask, ...]:
-    """The same. KoderzError where two have one id."""
+    """The tasks. Raises KoderzError if two have the same id."""
     ids = [task.id for task in tasks]
     if twice := sorted({each for each in ids if ids.count(each) > 1}):
         raise KoderzError(f"{path}: two tasks have the id {twice[0]}")
@@ -176,7 +176,7 @@ def _task(path: Path, where: str, table: Any) -> PerfTask:
 
 
 def _service(path: Path, where: str, row: _Row) -> Service | None:
-    """The server, or the command, that a row names instead of workloads."""
+    """The server or command that a row names instead of workloads."""
     if bool(row.command) != bool(row.kind) or (row.command and row.serve):
         raise KoderzError(f"{path}: {where}: kind, throughput or latency, goes with command; serve with neither")
     place = "{port}" if row.serve else "{output}"
@@ -197,7 +197,7 @@ def _service(path: Path, where: str, row: _Row) -> Service | None:
 
 
 def workload(name: object, source: str) -> str:
-    """The source of a workload. KoderzError where it is no Python, or has no `inputs` or no `call`."""
+    """The source of a workload. Raises KoderzError if it isn't Python, or lacks `inputs` or `call`."""
     import ast
 
     try:
@@ -219,7 +219,7 @@ def _beside(path: Path, name: str) -> str:
 
 
 def chosen(tasks: Sequence[PerfTask], commits: Sequence[str]) -> list[str]:
-    """The ids of the tasks that are named by id, or by 7 or more digits of the human commit.
+    """The ids of the tasks named by id, or by 7 or more digits of the human commit.
 
     Raises KoderzError for one that is unknown or ambiguous.
     """
@@ -241,7 +241,7 @@ def _named(tasks: Sequence[PerfTask], name: str) -> str:
 
 
 def read_commits(path: Path) -> list[str]:
-    """The first word of each line; `#` begins a comment. Raises KoderzError for a file without any."""
+    """The first word of each line; `#` begins a comment. Raises KoderzError if there is none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:

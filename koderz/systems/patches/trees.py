@@ -1,4 +1,4 @@
-"""The trees of a task: as it was before, as the human left it, and with a patch; installed and compiled."""
+"""The trees of a task: before, as the human left it, and with a patch; installed and compiled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MODULES = ("sitecustomize.py", "usercustomize.py")
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a patch before it was timed."""
+    """The result of applying a patch."""
 
     status: str  # passed, test_failed, patch_failed or empty_patch
     why: str = ""
@@ -43,7 +43,7 @@ class Applied:
 
 @dataclass(slots=True)
 class Trees:
-    """Those of a run's tasks. Base's and the human's are made once, and changed by nobody after that."""
+    """Source trees of a run's tasks. The base and human trees are created once and never modified."""
 
     backend: Timed
     machines: Mapping[str, Machine] = field(default_factory=dict)  # by task
@@ -54,24 +54,24 @@ class Trees:
 
     @property
     def notices(self) -> Sequence[str]:
-        """What users hear of the machines, and of what isn't as it was stated."""
+        """Notices for users about the machines, and about deviations from the tasks."""
         return [*(told for name, machine in self.machines.items() if (told := machine.told(name))), *self.notes]
 
     def on(self, task: PerfTask) -> Timed:
-        """Where its commands run."""
+        """The backend that runs the task's commands."""
         machine = self.machines.get(task.id)
         return Fitted(self.backend, machine) if machine else self.backend
 
     async def base(self, task: PerfTask) -> Path:
-        """The tree before. Raises Fault where it can't be made, or the task's own tests fail on it."""
+        """The tree before. Raises Fault if it can't be made, or the task's own tests fail on it."""
         return await self._trees(f"{task.digest} base".encode(), lambda: self._base(task))
 
     async def human(self, task: PerfTask) -> Path:
-        """The tree as the human left it. Raises Fault where it can't be made, or base's tests fail on it."""
+        """The tree as the human left it. Raises Fault if it can't be made, or base's tests fail on it."""
         return await self._trees(f"{task.digest} human".encode(), lambda: self._human(task))
 
     async def patched(self, task: PerfTask, diff: str, folder: Path) -> Applied:
-        """Makes the tree with a patch at the empty `folder`; nothing is there unless the status is `passed`."""
+        """Makes the tree with a patch in the empty `folder`, which stays empty unless the status is `passed`."""
         if not diff.strip():
             return Applied("empty_patch", "the patch is empty")
         try:
@@ -144,7 +144,7 @@ class Trees:
             raise Fault(f"{task.id} can't be prepared: base_failed: {what}: {why}", cause="base_failed")
 
     async def _built(self, task: PerfTask, tree: Path) -> str:
-        """Installs what is in a tree and compiles its modules; returns why that failed."""
+        """Installs the content of a tree and compiles its modules; returns the error, if any."""
         machine = self.machines.get(task.id, Machine())
         await self._furnish(task, tree, machine)
         if machine.model:
@@ -161,7 +161,7 @@ class Trees:
         return ""
 
     async def _furnish(self, task: PerfTask, tree: Path, machine: Machine) -> None:
-        """Puts what its image has besides into a tree: what was built and installed there."""
+        """Adds the files of its image to a tree: those built and installed there."""
         if not (machine.folder or machine.package):
             return
         human = tree.name.startswith(HUMAN) and bool(machine.human)
@@ -174,7 +174,7 @@ class Trees:
             await asyncio.to_thread(put_beside, source, tree / inner, base / inner)
 
     async def _tested(self, task: PerfTask, tree: Path, base: Path) -> str:
-        """Runs the tests that are in `base` in a copy of a tree; returns the first that fails, and what it says."""
+        """Runs the tests in `base` in a copy of a tree; returns the first that fails, with its output."""
         for path in task.tests:
             with scratch() as place:
                 shutil.copytree(tree, place / "checkout", symlinks=True)
@@ -187,7 +187,7 @@ class Trees:
 
 
 def texts_of(tree: Path, task: PerfTask) -> dict[str, str]:
-    """The modules of a tree that a model is shown: those of the import path first, tests left out."""
+    """The modules of a tree that a model sees: those of the import path first, without tests."""
     first = tree / task.path
     paths = [path for path in sorted(tree.rglob("*.py")) if ".git" not in path.parts and not path.is_symlink()]
     paths.sort(key=lambda path: not path.is_relative_to(first))
@@ -203,7 +203,7 @@ def texts_of(tree: Path, task: PerfTask) -> dict[str, str]:
 
 
 def _settled(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
-    """Settings of pytest around the tests as they were: an install may have run what the patch has put there."""
+    """Restores pytest's settings around the tests, as an install may have run the patch's code."""
     folders = {folder for test in task.tests for folder in PurePosixPath(test).parents} if task.install else set()
     for path in (Path(folder, name) for folder in sorted(folders) for name in SETTINGS):
         if (os.path.lexists(tree / path) or os.path.lexists(base / path)) and not _same(path, tree, base):
@@ -212,7 +212,7 @@ def _settled(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
 
 
 def _guarded(task: PerfTask, tree: Path, base: Path) -> list[str]:
-    """What pytest or an interpreter would take for its own, put back as it was."""
+    """Restores the files that pytest or an interpreter would read as its own."""
     places = [
         Script(f"{task.path}/module.py".removeprefix("./"), "", ""),
         *(Script(path, "", "") for path in task.tests),
@@ -221,7 +221,7 @@ def _guarded(task: PerfTask, tree: Path, base: Path) -> list[str]:
 
 
 def _restored(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
-    """Tests of any name as they were."""
+    """Restores all tests, whatever their names."""
     paths = {path.relative_to(root) for root in (tree, base) for path in root.rglob("*") if not path.is_dir()}
     for path in sorted(paths):
         if (
@@ -240,7 +240,7 @@ def _is_test(path: Path) -> bool:
 
 
 def _read_inside(tree: Path, path: str) -> str:
-    """A text of a tree. Raises KoderzError where a link leads to it, which may be one out of the tree."""
+    """A text of a tree. Raises KoderzError if its path has a link, which may lead out of the tree."""
     if (tree / path).resolve() != tree.resolve() / path:
         raise KoderzError(f"{path} is a link, or lies below one")
     return (tree / path).read_text(encoding="utf-8")
@@ -254,13 +254,13 @@ def _same(path: Path, tree: Path, base: Path) -> bool:
 
 
 def _new(name: str) -> Path:
-    """A path where nothing is."""
+    """A path at which nothing exists."""
     return own_folder() / f"{name}-{time.monotonic_ns()}"
 
 
 @contextmanager
 def _preparing(task: PerfTask) -> Iterator[None]:
-    """Has what goes wrong be a fault."""
+    """Turns any error raised in the block into a Fault."""
     try:
         yield
     except Fault:

@@ -1,4 +1,4 @@
-"""Agents at work on prepared repositories."""
+"""The system `rollouts`: agents at work on prepared repositories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether tasks are fit to be used: their own solution passes, and doing nothing doesn't."""
+"""Checks of tasks: their own solution passes, and doing nothing doesn't."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from koderz.systems.rollouts.workspaces import Stores, Workspace
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found of a task."""
+    """The result of checking a task."""
 
     id: str
     wrong: str = ""  # why it can't be used
@@ -27,7 +27,7 @@ class Checked:
 
 
 async def check_tasks(folders: Sequence[Path], *, times: int = 1) -> list[Checked]:
-    """Each task tried `times` times. Raises KoderzError for a folder that is no task, Unreachable without a sandbox."""
+    """Checks each task `times` times. Raises KoderzError for a folder without a task, Unreachable without a sandbox."""
     tasks = [load_task(folder) for folder in folders]
     async with Local() as local:
         stores = Stores({"": local})

@@ -1,4 +1,4 @@
-"""`koderz rollouts`: agents at work on prepared repositories, as a configuration lists them."""
+"""`koderz rollouts`: runs agents on prepared repositories, as listed in a configuration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TOLD = {
     "sandbox": "Where commands of every entry run: local, docker, modal or uncontained. Default: the entry's own, else "
     "SANDBOX_BACKEND, else docker if it answers, else local.",
 }
-"""The help of settings that mean something else here than elsewhere."""
+"""The help of settings whose meaning differs here."""
 
 _WITHOUT_MODEL = ("oracle", "nop", "scripted")
 
@@ -119,7 +119,7 @@ def run(
 
 
 def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -> None:
-    """Raises KoderzError for a configuration that could do what its user may not want, unless it is trusted."""
+    """Raises KoderzError for a risky configuration, unless it is trusted."""
     from koderz.settings.trust import require_trust
     from koderz.systems.rollouts.config import risks_of
 
@@ -128,7 +128,7 @@ def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -
 
 
 def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[str, Any]:
-    """What holds for entries that say nothing, or for all of them, wherever it is said; `local_model` but for flags."""
+    """The defaults for entries, or values for all of them, from any source; `local_model` except from flags."""
     from koderz.engines.owners import schema_here
     from koderz.settings.layers import values_in
     from koderz.settings.toml import read_sources
@@ -140,7 +140,7 @@ def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[
 
 
 def _settled(said: Mapping[str, Any]) -> set[str]:
-    """The settings of entries that count for nothing, since the run says otherwise."""
+    """The settings of entries that the run overrides."""
     own = {"sandbox": not said["entry_sandbox"], "timeout_sec": said["agent_timeout"] is not None}
     return {name for name, is_settled in own.items() if is_settled}
 
@@ -155,7 +155,7 @@ def matrix_of(
     judges: bool = True,
     without: Collection[str] = (),
 ) -> Matrix:
-    """Its entries as arms and cells; what is given stands in every entry. KoderzError where an agent has no model.
+    """The entries as arms and cells; given values replace those of entries. KoderzError if an agent lacks a model.
 
     `usual_model` stands where an entry names none. Without `judges` the run names one model for all that entries name;
     `without` are settings of entries that it has its own word on.
@@ -202,7 +202,7 @@ def matrix_of(
 
 
 def _require_agent(name: str, where: str) -> None:
-    """Raises KoderzError, with the nearest one, for an agent that neither koderz nor another package has."""
+    """Raises KoderzError, which suggests the nearest name, for an unknown agent."""
     from koderz.settings.systems import names_of
     from koderz.solvers import SOLVERS
 
@@ -215,7 +215,7 @@ def _require_agent(name: str, where: str) -> None:
 
 
 def _other_than(names: Sequence[str], name: str) -> str:
-    """The name, with a number behind it where another arm has it: two scripts or settings may be called the same."""
+    """The name, with a number behind it if another arm has it: two scripts or settings may have the same name."""
     numbered = (f"{name} #{number}" for number in itertools.count(2))
     return next(each for each in itertools.chain([name], numbered) if each not in names)
 

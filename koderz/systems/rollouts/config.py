@@ -1,4 +1,4 @@
-"""Configurations: which tasks, by which agents and models, how often."""
+"""Configurations of rollouts: tasks, their agents and models, and the number of rollouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from koderz.systems.rollouts.tasks import Rollout
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One of `[[tasks]]`: a task, an agent and a model, so many times."""
+    """An entry of `[[tasks]]`: a task, an agent, a model, and a number of rollouts."""
 
     prepared_dir: str = ""
     agent: str = "koderz"
@@ -42,7 +42,7 @@ class Entry:
 
     @property
     def seconds(self) -> float | None:
-        """The agent's time, if the entry limits it."""
+        """The agent's time in seconds, if the entry limits it."""
         said = self.environment_variables.get("TIMEOUT_SEC")
         return self.timeout_sec or (float(said) if said else None)
 
@@ -73,7 +73,7 @@ _HOLDS: Mapping[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a configuration says, its defaults in each entry."""
+    """The content of a configuration, with its defaults filled into each entry."""
 
     path: Path
     text: str
@@ -89,12 +89,12 @@ class Config:
         return [entry.model for entry in self.entries]
 
     def where(self, number: int, key: str) -> str:
-        """Where the entry of that number says something, for what is wrong with it."""
+        """The place of a key in an entry, for error messages."""
         return _where(self.path, self.text, number, key)
 
 
 def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
-    """What its entries could do that their user may not want, by the place in the file that says so.
+    """The risks of its entries, by their place in the file.
 
     `without` are settings of entries that the run has its own word on.
     """
@@ -112,7 +112,7 @@ def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
 
 
 def read_config(path: Path) -> Config:
-    """Raises KoderzError naming the file, the line and the nearest key for what is wrong with it."""
+    """Reads a configuration. Raises KoderzError, which names the file, the line and the nearest valid key."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -153,7 +153,7 @@ def _entry(path: Path, text: str, usual: Mapping[str, Any], row: Mapping[str, An
 
 
 def _read(path: Path, text: str, number: int, key: str, value: object) -> Any:
-    """What a key of the entry of that number stands for; 0: of all. Raises KoderzError for what can't be."""
+    """The value of a key in the entry with this number; 0: of all. Raises KoderzError for an invalid one."""
     where = _where(path, text, number, key)
     known = _KINDS if number == 0 else _KINDS.keys() - _TOP.keys()
     if key not in known:
@@ -173,7 +173,7 @@ def _read(path: Path, text: str, number: int, key: str, value: object) -> Any:
 
 
 def _task(path: Path, text: str, entry: Entry, number: int) -> Rollout:
-    """The entry's task, with what the entry says of it; its digest tells it from other entries'."""
+    """The entry's task with the entry's settings; its digest differs from that of other entries."""
     folder = found_beside(path, entry.prepared_dir)
     if not folder.is_dir():
         raise KoderzError(f"{_where(path, text, number, 'prepared_dir')}: there is no folder {entry.prepared_dir}")
@@ -205,7 +205,7 @@ def _task(path: Path, text: str, entry: Entry, number: int) -> Rollout:
 
 
 def _told_apart(tasks: Mapping[str, Rollout]) -> dict[str, Rollout]:
-    """The same, where several have one id with a number behind it."""
+    """The tasks, with a number behind an id that several have."""
     found: dict[str, Rollout] = {}
     times: dict[str, int] = {}
     for digest, task in tasks.items():
@@ -215,13 +215,13 @@ def _told_apart(tasks: Mapping[str, Rollout]) -> dict[str, Rollout]:
 
 
 def found_beside(path: Path, name: str) -> Path:
-    """A file or folder from the working directory, else from beside the configuration."""
+    """A file or folder found from the working directory, else from the configuration's folder."""
     here = Path(name)
     return here if here.exists() else path.parent / name
 
 
 def _where(path: Path, text: str, number: int, key: str) -> str:
-    """The file and the line of a key in the entry of that number, else above all; without one, of the entry itself."""
+    """The file and line of a key in an entry, or above all entries; without a key, of the entry itself."""
     section, found = 0, dict[tuple[int, str], int]()
     for line, each in enumerate(text.splitlines(), 1):
         if each.strip().startswith("[[tasks]]"):

@@ -1,4 +1,4 @@
-"""The lines of a Dockerfile that mean something without its image: WORKDIR, ENV, COPY and RUN."""
+"""The lines of a Dockerfile that can be followed without its image: WORKDIR, ENV, COPY and RUN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USUAL = "/app"
 
 @dataclass(slots=True)
 class Image:
-    """What a Dockerfile comes to over the host's userland."""
+    """The effects of a Dockerfile on the host's userland."""
 
     refused: str = ""  # why it needs its image
 
@@ -26,7 +26,7 @@ class Image:
 
 
 def read_dockerfile(path: Path) -> Image:
-    """`refused` names the line and docker where it needs more than the host's userland. KoderzError: unreadable."""
+    """Reads a Dockerfile. `refused` names the line, and docker, if it needs more than the host's userland."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -43,7 +43,7 @@ def read_dockerfile(path: Path) -> Image:
 
 
 def _take(image: Image, word: str, rest: str) -> None:
-    """ValueError for what can't be done."""
+    """Takes in one instruction. Raises ValueError for one that can't be followed."""
     if word == "FROM" and not (image.workdir or image.steps):
         return
     if word == "WORKDIR":
@@ -77,7 +77,7 @@ def _variables(rest: str) -> dict[str, str]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Each with its number from 1; those that go on are joined, comments left out."""
+    """The lines with their numbers from 1; continued lines are joined, comments left out."""
     begun, joined = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#") or (not line.strip() and not joined):

@@ -1,4 +1,4 @@
-"""Whether scripts that passed are believed: they are run again with some of their tests turned round.
+"""Doubt about passing scripts: they are run again with some of their tests inverted.
 
 All scripts run each time, also those that failed, so that nothing tells one run from another. A run that ends at a
 limit before a test has failed says nothing. It is tried once more, else code that hangs at random would be believed.
@@ -19,7 +19,7 @@ RunAll = Callable[[Sequence[Script]], Awaitable[Sequence[ScriptResult]]]
 async def unbelieved(
     scripts: Sequence[Script], results: Sequence[ScriptResult], run: RunAll, control: RunAll
 ) -> dict[int, tuple[str, str]]:
-    """The numbers of the scripts that passed and aren't believed, each with a cause and a sentence that says why.
+    """The numbers of passing scripts that aren't trusted, each with a cause and a sentence.
 
     A test that was turned round has to fail, unless it passes without the agent's changes too, where the untouched one
     does: `control` runs scripts so. Of the tests that were left as they were at least one has to pass.
@@ -53,7 +53,7 @@ async def unbelieved(
 async def _told(
     scripts: Sequence[Script], opposite: Mapping[int, Opposite], results: Sequence[ScriptResult], run: RunAll
 ) -> Sequence[ScriptResult]:
-    """How scripts that are turned round ended: once more where that says nothing, and nothing else is known against."""
+    """The results of the inverted scripts, run once more if they prove nothing and no tampering is known."""
     found = await run(scripts)
     known = any(
         found[number].cause == "tampering" or _lies(each, results[number], found[number])
@@ -67,7 +67,7 @@ async def _told(
 def _unlike(
     number: int, names: frozenset[str], usual: ScriptResult, turned: ScriptResult
 ) -> dict[int, tuple[str, str]]:
-    """What isn't believed since tests pass that don't without the agent's changes."""
+    """A script that isn't trusted, since tests pass that don't without the agent's changes."""
     lying = sorted(names - (_passing(usual) & _passing(turned)))
     if not lying:
         return {}
@@ -77,7 +77,7 @@ def _unlike(
 
 
 def _says_nothing(opposite: Opposite, result: ScriptResult) -> bool:
-    """Whether a run ended at a limit with no test failed that was turned round."""
+    """Whether a run ended at a limit before an inverted test failed."""
     if result.cause in ("", "tampering") or not opposite.turned:
         return False
     ended = replace(result, tests={test: ok for test, ok in result.tests.items() if test not in result.unfinished})
@@ -85,7 +85,7 @@ def _says_nothing(opposite: Opposite, result: ScriptResult) -> bool:
 
 
 def _is_tampered(pair: tuple[Opposite, Opposite], found: Sequence[ScriptResult]) -> bool:
-    """Whether a canary fared otherwise, or all tests failed that were left as they were."""
+    """Whether a canary behaved otherwise, or all tests failed that were left unchanged."""
     if any(result.cause == "tampering" for result in found):
         return True
     left = [opposite.left for opposite in pair]
@@ -94,7 +94,7 @@ def _is_tampered(pair: tuple[Opposite, Opposite], found: Sequence[ScriptResult])
 
 
 def _lies(opposite: Opposite, before: ScriptResult, result: ScriptResult) -> frozenset[str]:
-    """The tests that pass though they were turned round, or that aren't there any more, unless time ran out."""
+    """The inverted tests that pass or are gone, unless time ran out."""
     silent = frozenset[str]() if result.cause else opposite.turned & {*_named(before)} - {*_named(result)}
     return (opposite.turned & _any_passing(result)) | silent
 

@@ -1,4 +1,4 @@
-"""What the rollouts of a run come to, task by task: pass@k and scores, with intervals that are clustered by task."""
+"""The summary's figures of rollouts by task: pass@k and scores, with intervals clustered by task."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _EVERY_K = 10  # up to here each k is told, beyond the usual ones
 
 
 class RolloutFigures(Part):
-    """The part `rollouts` of a run."""
+    """The summary's key `rollouts`."""
 
     def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """By arm: `pass_at_k`, each with its 95 % interval, the `score`'s mean, interval and maximum, and `tasks`."""
+        """For each arm: `pass_at_k` with 95 % intervals, the `score`'s mean, interval and maximum, and `tasks`."""
         return {arm: _of_arm(own) for arm, own in results.items() if own}
 
 
@@ -31,7 +31,7 @@ FIGURES = RolloutFigures()
 
 
 def told(part: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each arm of the part, with the usual k alone."""
+    """A line for each arm, with the usual k only."""
     for arm, own in part.items():
         score = own["score"]
         mean = f"score {score['mean']:.2f} on average{_told_interval(score['interval'], '.2f')}"

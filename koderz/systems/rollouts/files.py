@@ -1,4 +1,4 @@
-"""The files that a run of rollouts is projected into, as OneShot lays them out: `rollouts/` and `runs/`."""
+"""The files of a run of rollouts in OneShot's layout: `rollouts/` and `runs/`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RolloutFiles:
         return f"rollouts/{self._about['name']}/{self._about['stamp']}"
 
     def take(self, outcome: Outcome) -> None:
-        """Writes the files of a rollout that has ended, and those that list all unless that was done just now.
+        """Writes the files of an ended rollout, and the lists of all unless that was done just now.
 
         Raises OSError.
         """
@@ -115,7 +115,7 @@ class RolloutFiles:
         self._ended[number] = Ended(entry, row_of(entry, evaluation), outcome.time)
 
     def _write_lists(self) -> None:
-        """The files that list the rollouts; what has begun and not ended isn't among them."""
+        """Writes the lists of ended rollouts; unfinished ones are left out."""
         began, about, place = monotonic(), self._about, self._rollout
         ended = [self._ended[number] for number in sorted(self._ended)]
         entries = [each.entry for each in ended]
@@ -152,7 +152,7 @@ class RolloutFiles:
         self._next = now + _PAUSES * (now - began)  # all of them take so long, so not after each of thousands
 
     def _put(self, path: str, text: str | None) -> None:
-        """Writes a file; without text there is none, also where an earlier verdict had one."""
+        """Writes a file; with None removes it, since an earlier verdict may have written one."""
         place = self._place / path
         place.parent.mkdir(parents=True, exist_ok=True)
         if text is None:
@@ -162,7 +162,7 @@ class RolloutFiles:
 
 
 def launched(outcome: Outcome) -> dict[str, Any]:
-    """`launch_rc` and `status` of a rollout: whether its agent was started, however it ended."""
+    """The `launch_rc` and `status` of a rollout: whether its agent was started, however it ended."""
     code = _NOT_LAUNCHED.get(outcome.cause, 0) if isinstance(outcome, Fault) else 0
     return {"launch_rc": code, "status": LAUNCH_FAILED if code else "launched"}
 
@@ -197,7 +197,7 @@ def _evaluation(run_id: str, run: Mapping[str, Any], story: Sequence[Record], ou
 
 
 def _agent_metrics(story: Sequence[Record], outcome: Experiment) -> dict[str, Any]:
-    """Tokens, US dollars and seconds of the agent. Tool calls are those in the model's replies."""
+    """Tokens, US dollars and seconds of the agent. Tool calls are counted in the model's replies."""
     done = [record for record in story if isinstance(record, Once)]
     elapsed = [
         float(each.value["elapsed"]) for each in done if isinstance(each.value, dict) and "elapsed" in each.value
@@ -221,7 +221,7 @@ _OWN_TOOLS = ("shell", "edit")
 
 
 def _results(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outcome: Outcome) -> dict[str, Any]:
-    """`results.json`. `exit_code` is the agent's, None where it wasn't started; its version where a command says it."""
+    """The content of `results.json`. `exit_code` is the agent's, None if it wasn't started."""
     worked = [
         record.value
         for record in story
@@ -252,7 +252,7 @@ def _diff(story: Sequence[Record]) -> str:
 
 
 def _events(story: Sequence[Record]) -> Iterator[str]:
-    """What the agent did, a line each: its calls, what it had done, and what it printed itself."""
+    """The agent's actions, a line each: its calls, its commands, and its own output."""
     for record in story:
         told: dict[str, Any] = {}
         if isinstance(record, Once) and record.name == "agent" and isinstance(record.value, dict):
@@ -268,14 +268,14 @@ def _events(story: Sequence[Record]) -> Iterator[str]:
 
 
 def _whole(value: Any) -> Any:
-    """What came of a command, with all that it printed as its `output`."""
+    """The result of a command, with its whole output as `output`."""
     if not isinstance(value, dict) or "whole" not in value:
         return value
     return {name: value["whole"] if name == "output" else each for name, each in value.items() if name != "whole"}
 
 
 def _printed(line: str) -> dict[str, Any]:
-    """A line that an agent printed: the event that it is, else its text."""
+    """A line that an agent printed: an event, else text."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""One loader of three formats: tb_meta.json, Harbor's task.toml and terminal-bench's task.yaml."""
+"""A loader of three formats of tasks: tb_meta.json, Harbor's task.toml and terminal-bench's task.yaml."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ROW_KEYS: Mapping[str, type[Rubric | Script]] = {"rubrics": Rubric, "test_scrip
 
 
 def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: bool = True) -> Rollout:
-    """The task in a prepared folder. `overrides`: a file in place of the folder's own overrides.json.
+    """The task in a prepared folder. `overrides`: a file to use instead of the folder's own overrides.json.
 
     Raises KoderzError naming the file and what is wrong with it, or what of it can't be honoured here.
     """
@@ -53,7 +53,7 @@ def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: b
 
 
 def require_work(task: Rollout, *, judged: bool) -> None:
-    """Raises KoderzError for a task without its repository or instructions, or without tests where no model judges."""
+    """Raises KoderzError for a task without repository or instructions, or without tests if no model judges."""
     if task.source and "://" not in task.source and not Path(task.source).exists():
         raise KoderzError(
             f"{task.folder}: there is no repository {task.repo.git_url}; git_url names a folder or a bundle, as seen "
@@ -68,7 +68,7 @@ def require_work(task: Rollout, *, judged: bool) -> None:
 
 
 def _with_digest(task: Rollout) -> Rollout:
-    """With what changes when any file of its folder does, and any of its image's."""
+    """The task with digests of all files of its folder and of its image."""
     described = dataclasses.replace(task, folder=Path(), files={}, context=None)
     image = _digest_of(shown_below(task)) if task.context else ""
     return dataclasses.replace(task, digest=_digest_of(files_below(task.folder), repr(described)), image_digest=image)
@@ -121,7 +121,7 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
 
 
 def _require_known(meta: Mapping[str, Any], where: Path) -> None:
-    """Raises KoderzError naming the first unknown key, and the one that it is nearest to."""
+    """Raises KoderzError, which names the first unknown key and the nearest known one."""
     for name, known in _KEYS.items():
         table = meta.get(name) if name else meta
         if isinstance(table, dict):
@@ -138,7 +138,7 @@ def _require_known(meta: Mapping[str, Any], where: Path) -> None:
 
 
 def _scripts(evaluation: Mapping[str, Any], where: Path) -> tuple[Script, ...]:
-    """The test scripts, each with its text, which may lie in a file of the task's folder."""
+    """The test scripts with their texts, which may be in files of the task's folder."""
     rows = _converted(evaluation.get("test_scripts", []), list[dict[str, Any]], where)
     for row in rows:
         if ("content" in row) == ("content_file" in row):
@@ -153,7 +153,7 @@ def _scripts(evaluation: Mapping[str, Any], where: Path) -> tuple[Script, ...]:
 
 
 def _rubrics(evaluation: Mapping[str, Any], scripts: Sequence[Script], where: Path) -> tuple[Rubric, ...]:
-    """Those of the file; of an older one, which has none, the content rubric as one without tests."""
+    """The rubrics in the file; in an older one without any, the content rubric as one without tests."""
     if "rubrics" not in evaluation and evaluation.get("content_rubric"):
         return (Rubric("content", str(evaluation["content_rubric"])),)
     rubrics = tuple(_converted(evaluation.get("rubrics", []), list[Rubric], where))

@@ -1,4 +1,4 @@
-"""What a diff is worth: applied to a fresh checkout, tested by what nobody has shown to the agent."""
+"""Grading of a diff: applied to a fresh checkout and tested by scripts hidden from the agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LACKS = re.compile(r"^E {2,}ModuleNotFoundError: No module named '(\w+)'|error:
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """What came of grading a diff."""
+    """The result of grading a diff."""
 
     scored: Scored
     results: tuple[ScriptResult, ...]
@@ -33,19 +33,19 @@ class Graded:
 
     @property
     def cause(self) -> str:
-        """Why it didn't pass."""
+        """The reason why it didn't pass."""
         causes = [result.cause for result in self.results if not result.success and result.cause]
         return "" if self.scored.success else (causes or ["tests"])[0]
 
     @property
     def log(self) -> str:
-        """What the tests printed."""
+        """The output of the tests."""
         parts = [*(f"==> {result.path}\n{result.output}" for result in self.results), self.measured.log]
         return "\n".join(filter(None, parts))
 
 
 async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend, place: Path | None = None) -> Graded:
-    """Grades a diff. Raises GitError where it doesn't apply, Fault where nothing can be said of it.
+    """Grades a diff. Raises GitError if it doesn't apply, Fault if it can't be graded.
 
     `place` is where the agent worked; tests of Harbor and terminal-bench go on there, with all that it left.
     """
@@ -99,7 +99,7 @@ async def _require_tests(
     changed: Sequence[str],
     again: Callable[[Sequence[Script], str], Awaitable[Sequence[ScriptResult]]],
 ) -> None:
-    """Raises Fault where a script ran no test for a reason that the agent has no part in.
+    """Raises Fault if a script ran no test for a reason that isn't the agent's doing.
 
     It has none where the human's diff runs no test either. Without such a diff it has none in what the baseline lacks:
     options of plugins, and modules that neither the instructions name nor the agent's diff has.
@@ -120,7 +120,7 @@ async def _require_tests(
 
 
 def _lacks(task: Rollout, output: str, changed: Sequence[str]) -> bool:
-    """Whether the baseline lacks what was asked of nobody."""
+    """Whether the baseline lacks a module or option that nobody was asked to add."""
     found = _LACKS.search(output)
     module = found and found[1]
     is_asked = module and re.search(rf"\b{module}\b", task.instructions)
@@ -128,7 +128,7 @@ def _lacks(task: Rollout, output: str, changed: Sequence[str]) -> bool:
 
 
 async def _tested_tree(scripts: Sequence[Script], diff: str, store: git.Store, place: Path) -> list[str]:
-    """Makes the checkout in which scripts are run. Returns what of the diff was put aside."""
+    """Makes the checkout in which scripts run. Returns the parts of the diff that were set aside."""
     checkout = place / "checkout"
     await store.checkout(checkout)
     await git.apply(_bytes(diff), checkout)

@@ -1,4 +1,4 @@
-"""Experiments as Harbor's trials: a folder each with its result.json, which is a TrialResult of Harbor 0.24."""
+"""Experiments as Harbor's trials: a folder each with its result.json, a TrialResult of Harbor 0.24."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def _trial(plan: Plan, story: Story, name: str, place: Path) -> dict[str, Any]:
 
 
 def _moment(time: str) -> str:
-    """A recorded time, which is local, with its offset."""
+    """A recorded local time, with its offset."""
     return datetime.fromisoformat(time).astimezone().isoformat()

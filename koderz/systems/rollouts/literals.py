@@ -1,4 +1,4 @@
-"""Values that are written down in a test script, and others of the same kind in their place."""
+"""Literal values in a test script, and other values of the same kind to replace them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CONSTRUCTORS = {
 
 
 class Edit(NamedTuple):
-    """A change of a script."""
+    """A change to a script."""
 
     start: int  # byte
     end: int
@@ -23,17 +23,17 @@ class Edit(NamedTuple):
 
 
 def start(node: ast.expr, lines: Sequence[int]) -> int:
-    """The byte at which a node begins; `lines`: those of each line."""
+    """The byte at which a node begins; `lines` are the offsets of lines."""
     return lines[node.lineno - 1] + node.col_offset
 
 
 def end(node: ast.expr, lines: Sequence[int]) -> int:
-    """The byte after it."""
+    """The byte after a node's end."""
     return lines[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
 
 
 class Literals:
-    """The literals that a test function compares with."""
+    """The literals with which a test function compares."""
 
     def __init__(
         self, function: ast.FunctionDef | ast.AsyncFunctionDef, text: bytes, lines: Sequence[int], draw: random.Random
@@ -41,7 +41,7 @@ class Literals:
         self._function, self._text, self._lines, self._draw = function, text, lines, draw
 
     def altered(self, node: ast.expr, *, far: bool = False) -> list[Edit]:
-        """What makes an expression another value of the same kind, `far` from it or not; empty where that isn't sure.
+        """The edits that give an expression another value of its kind, far from it or not; empty if unsure.
 
         A name stands for the literal that is assigned to it once, or that each row of `parametrize` has for it, where
         nothing else in the function uses it.
@@ -80,7 +80,7 @@ class Literals:
         return assigned if len(assigned) == len(uses) - 1 == 1 else []
 
     def _parameters(self, name: str) -> Iterator[ast.expr]:
-        """What each row of `parametrize` has for a name; nothing where that isn't written down there."""
+        """The values of a name in each row of `parametrize`; empty if they aren't literal."""
         for call in self._function.decorator_list:
             if not (isinstance(call, ast.Call) and _called(call) == "parametrize" and len(call.args) > 1):
                 continue
@@ -122,7 +122,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _leaves(node: ast.expr) -> Iterator[ast.Constant]:
-    """The constants of a literal that decide what it is."""
+    """The constants that determine a literal's value."""
     if isinstance(node, ast.Constant):
         yield node
     elif isinstance(node, ast.List | ast.Tuple | ast.Set):
@@ -151,7 +151,7 @@ _FILLED: dict[type[ast.expr], Callable[[random.Random], str]] = {
 
 
 def _other(value: object, draw: random.Random, *, far: bool) -> object:
-    """Another value of the same kind. Of a text that is looked for in another one, `far` makes one of rare letters."""
+    """Another value of the same kind. For a text searched for in another, `far` makes one of rare letters."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Metrics of a task's own: a command that is run in the graded checkout, and prints them as JSON."""
+"""A task's own metrics: a command that runs in the graded checkout and prints them as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FOLDER = "/opt/koderz/metrics"
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the command came to; None where it failed, or its last line is no such JSON."""
+    """The metrics that the command printed; None if it failed, or its last line is no such JSON."""
 
     standard: Mapping[str, Any] | None = None
     custom: Mapping[str, Any] | None = None
@@ -26,7 +26,7 @@ class Measured:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Those of both that are numbers, by name."""
+        """The numeric metrics of both kinds, by name."""
         every = {**(self.standard or {}), **(self.custom or {})}
         return {str(name): float(value) for name, value in every.items() if _is_number(value)}
 
@@ -35,7 +35,7 @@ UNMEASURED = Measured()
 
 
 async def measure(line: str, diff: str, place: Path, backend: Backend, wanted: Command) -> Measured:
-    """Runs `line` by bash in the checkout of `place`, where KODERZ_DIFF names a file with the diff."""
+    """Runs `line` in bash in the checkout of `place`; KODERZ_DIFF names a file with the diff."""
     with scratch() as folder:
         (folder / "diff.patch").write_bytes(diff.encode("utf-8", "backslashreplace"))
         ended = await backend.run(
@@ -57,7 +57,7 @@ async def measure(line: str, diff: str, place: Path, backend: Backend, wanted: C
 
 
 def _read(output: str) -> dict[str, Any] | None:
-    """The metrics of the last line: by kind, or numbers alone, which are custom ones."""
+    """The metrics in the last line: by kind, or plain numbers, which are custom ones."""
     lines = output.strip().splitlines()
     try:
         found = json.loads(lines[-1]) if lines else None

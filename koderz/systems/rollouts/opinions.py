@@ -1,4 +1,4 @@
-"""What a model says of a diff, rubric by rubric. It is reported beside the tests' verdict and never changes that."""
+"""A model's opinion of a diff, by rubric, reported beside the tests' verdict without changing it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEXTS = ("reasoning", "evidence", "suggestions")
 
 
 async def opinions(task: Rollout, diff: str, ask: Callable[..., Awaitable[Reply]]) -> dict[str, Any]:
-    """`lm_evaluation`: a score from 0 to 1 by rubric, and their weighted mean; null where the model gives none."""
+    """The `lm_evaluation`: a score from 0 to 1 by rubric, and their weighted mean; null if the model gives none."""
     scores = [await _opinion(task, rubric, diff, ask) for rubric in task.rubrics]
     scored = [(rubric.weight, each["score"]) for rubric, each in zip(task.rubrics, scores, strict=True)]
     known = [(weight, score) for weight, score in scored if score is not None]
@@ -53,6 +53,6 @@ def is_for_judge(text: str) -> bool:
 
 
 def simulated_opinion() -> str:
-    """What the simulated model says of every diff."""
+    """The simulated model's opinion, the same for every diff."""
     said: Mapping[str, Any] = {"score": 0.5, "reasoning": "Made up by the simulated model."}
     return json.dumps(said)

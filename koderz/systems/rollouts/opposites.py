@@ -1,4 +1,4 @@
-"""Test scripts in which some tests say otherwise: where the code under test is right, these have to fail.
+"""Inverted test scripts: some of their tests claim the opposite, and have to fail if the code is right.
 
 What makes tests pass whatever they say makes these pass too. Where a value is expected that is written down in the
 script, another one is expected instead: what turns outcomes or comparisons round passes both then, and nothing in the
@@ -42,7 +42,7 @@ _Edits = list[Edit]
 
 @dataclass(frozen=True, slots=True)
 class Opposite:
-    """A script of which some tests are turned round."""
+    """A script of which some tests are inverted."""
 
     source: str
     turned: frozenset[str]  # the tests that have to fail now, as `name` or `Class::name`
@@ -51,14 +51,14 @@ class Opposite:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """An assertion that every run comes to, and the ways in which it can be turned round; none is empty."""
+    """An assertion that every run reaches, and its non-empty ways of inverting it."""
 
     other: _Edits  # expects another value, or none that there is
     negated: _Edits  # says the opposite
 
 
 def opposites(source: str, draw: random.Random | None = None) -> tuple[Opposite, Opposite]:
-    """Two scripts: a drawn half of the tests is turned round in the first, the rest in the second.
+    """Two scripts: in the first a random half of the tests is inverted, in the second the rest.
 
     A script of one test has it turned round in both, in different ways. Tests without an assertion that every run
     comes to are left as they are, and so is what is no Python.
@@ -96,14 +96,14 @@ def _functions(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Function]]:
 
 
 class _Reader:
-    """Finds assertions in a script, and what would have them fail."""
+    """Finds the assertions in a script, and the edits that make them fail."""
 
     def __init__(self, text: bytes, draw: random.Random) -> None:
         self._text, self._draw = text, draw
         self._lines = [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", text))]
 
     def turned(self, sites: list[_Site], *, by_negation: bool = False) -> _Edits:
-        """The edits of one of the assertions."""
+        """The edits that invert one of the assertions."""
         best = [site for site in sites if (site.negated if by_negation else site.other)] or sites
         site = self._draw.choice(best)
         first, second = (site.negated, site.other) if by_negation else (site.other, site.negated)
@@ -117,7 +117,7 @@ class _Reader:
         return text.decode()
 
     def sites(self, function: Function) -> Iterator[_Site]:
-        """The assertions that every run of a test comes to, which can be turned round."""
+        """The assertions that every run of a test reaches and that can be inverted."""
         literals = Literals(function, self._text, self._lines, self._draw)
         return (site for site in self._in_body(function.body, literals) if site.other or site.negated)
 
@@ -145,7 +145,7 @@ class _Reader:
             yield from self._in_body(statement.body, literals)
 
     def _called(self, call: ast.Call, literals: Literals) -> _Site:
-        """A call such as `self.assertEqual(…)`."""
+        """The site of a call such as `self.assertEqual(…)`."""
         name = _name(call)
         if name in _RAISES and len(call.args) > 1:
             return _Site(self._other_error(call), [])
@@ -170,7 +170,7 @@ class _Reader:
         return [Edit(first, last, self._draw.choice(unlike).encode())] if unlike else []
 
     def _other(self, test: ast.expr, literals: Literals) -> _Edits:
-        """What has an assertion expect a value that there isn't."""
+        """The edits that make an assertion expect an impossible value."""
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
             return self._other(test.values[0], literals)
         judged = test
@@ -187,13 +187,13 @@ class _Reader:
         return [Edit(first, last, b"(" + shown + b") in " + self._none())]
 
     def _none(self) -> bytes:
-        """Values of each kind that no test comes to."""
+        """An expression for values of each kind that no test produces."""
         number, word = self._draw.randrange(1000, 100_000), "".join(self._draw.choices("bcdfghjklmnpqrstvwxz", k=6))
         each = (number, number + 0.5, word, word.encode(), [number], (number,), {word: number}, {number})
         return repr(tuple(self._draw.sample(each, len(each)))).encode()
 
     def _negated(self, test: ast.expr) -> _Edits:
-        """Nothing for what isn't negated by one small change."""
+        """The edits that negate a condition; empty if that takes more than one small change."""
         text, lines = self._text, self._lines
         first = start(test, lines)
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):

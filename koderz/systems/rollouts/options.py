@@ -9,7 +9,7 @@ from koderz.settings.options import option
 
 @dataclass(frozen=True, slots=True)
 class RolloutsOptions:
-    """What an agent may use in its workspace."""
+    """The resources of an agent in its workspace."""
 
     agent_timeout: float | None = option(
         None, "Time that an agent has. Default: the task's own, else 1800.", "SECONDS", bounds=(1, 86_400)

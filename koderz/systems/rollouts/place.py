@@ -1,4 +1,4 @@
-"""What the files of a new run of rollouts are called: its stamp, and its rollouts in their order."""
+"""The names of the files of a new run of rollouts: its stamp, and its rollouts in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Place:
-    """Where the files of a run that is about to begin will be. A stamp is taken by the folder of its first rollout."""
+    """The place of a new run's files. The folder of its first rollout reserves the stamp."""
 
     data: Path  # as it was given
     config: Config
@@ -29,7 +29,7 @@ class Place:
     _first: Path | None = field(default=None)
 
     def documented(self, plan: Plan) -> Plan:
-        """The plan with what its files are made of. Raises KoderzError where the disk refuses."""
+        """The plan with the data that its files need. Raises KoderzError if the disk refuses."""
         try:
             stamp = self._taken()
         except OSError as error:
@@ -48,7 +48,7 @@ class Place:
         return documented(plan, "rollouts", about)
 
     def release(self) -> None:
-        """Lets go of a stamp that nothing was written under."""
+        """Gives up a stamp under which nothing was written."""
         if self._first:
             with suppress(OSError):
                 self._first.rmdir()
@@ -64,7 +64,7 @@ class Place:
             moment += timedelta(seconds=1)
 
     def _runs(self, plan: Plan) -> dict[str, dict[str, str]]:
-        """By experiment, in the order of the entries and their rollouts: equal entries are one cell of the plan."""
+        """The rollouts by experiment, in the order of entries; equal entries share one cell of the plan."""
         known = {(each.task.id, each.arm.name, each.sample): each.experiment_id for each in plan.experiments()}
         begun: Counter[tuple[str, str]] = Counter()
         found = {}

@@ -1,4 +1,4 @@
-"""Patches as SWE-bench's harness takes them: JSON lines of {instance_id, model_name_or_path, model_patch}."""
+"""Patches for SWE-bench's harness: JSON lines of {instance_id, model_name_or_path, model_patch}."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracker.records import Experiment, Plan
 
 
 def predictions(stories: Iterable[tuple[Plan, Story]], file: IO[bytes]) -> None:
-    """A line an experiment that came to a verdict, with the last patch that was judged; empty where none was."""
+    """Writes a line for each judged experiment, with its last judged patch; empty if there was none."""
     for plan, story in stories:
         if isinstance(story.outcome, Experiment):
             row = {

@@ -1,4 +1,4 @@
-"""The files of rollouts as they are read again: found by name, summed up, compared by task."""
+"""Reading the files of rollouts back: found by name, summarized, compared by task."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Benchmark:
 
     @property
     def rows(self) -> list[Row]:
-        """All rollouts, those that ended in a fault too."""
+        """All rollouts, including those that ended in a fault."""
         judged = {each["run_id"]: each for each in self.results}
         return [row_of(entry, judged.get(entry["run_id"])) for entry in self.manifest["results"]]
 
 
 def load_benchmark(path: str | Path) -> Benchmark:
-    """The rollouts in a folder `rollouts/NAME/STAMP`, or the newest of those whose path begins so.
+    """The rollouts in a folder `rollouts/NAME/STAMP`, or the newest whose path begins so.
 
     Raises KoderzError where there are none, or what is there can't be read.
     """
@@ -59,7 +59,7 @@ def load_benchmark(path: str | Path) -> Benchmark:
 
 
 def get_task_score(benchmark: Benchmark, task: str) -> float | None:
-    """The mean total score of a task's rollouts, by its id or folder; None where none was judged."""
+    """The mean total score of a task's rollouts, by its id or folder; None if none was judged."""
     scores = [
         float(each["total_score"])
         for each in benchmark.results
@@ -69,7 +69,7 @@ def get_task_score(benchmark: Benchmark, task: str) -> float | None:
 
 
 def find_rollouts(data: Path, name: str, stamp: str | None = None) -> Benchmark:
-    """Those of a name, the latest or with a stamp that begins so; or of a folder. Raises KoderzError for none."""
+    """The rollouts with a name, the latest or by prefix of a stamp; or of a folder. Raises KoderzError for none."""
     if (Path(name) / "manifest.json").is_file():
         return _read(Path(name))
     place = data / "rollouts" / name
@@ -88,7 +88,7 @@ def find_rollouts(data: Path, name: str, stamp: str | None = None) -> Benchmark:
 
 
 def row_of(entry: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> Row:
-    """A rollout of the manifest, with its evaluation if it has any."""
+    """The row of a rollout in the manifest, with its evaluation if it has one."""
     arm = str(entry.get("arm") or "")
     if evaluation is None:
         return Row(entry.get("task_id") or Path(entry["task_dir"]).name, entry["run_id"], None, None, 0, 0, arm)
@@ -100,7 +100,7 @@ def row_of(entry: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> Ro
 
 
 def figures(found: Benchmark) -> dict[str, Any]:
-    """What `table_lines` tells, as values: rollouts, averages, tasks, and arms with the tasks of each."""
+    """The content of `table_lines` as values: rollouts, averages, tasks, and arms with their tasks."""
     rows = found.rows
     return {
         "benchmark_run_id": found.manifest.get("benchmark_run_id"),
@@ -135,7 +135,7 @@ def _by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """In the order in which arms first appear; without those that don't say."""
+    """The rows by arm, in order of appearance, without rows of unknown arm."""
     found: dict[str, list[Row]] = defaultdict(list)
     for row in filter(lambda row: row.arm, rows):
         found[row.arm].append(row)
@@ -172,7 +172,7 @@ def _averages(rows: Sequence[Row]) -> str:
 
 
 def cell(text: str) -> str:
-    """A text as it may stand in a table, and in a terminal."""
+    """The text in a form safe for a table and a terminal."""
     return plain(text).replace("|", "\\|").replace("\n", " ")
 
 
@@ -196,7 +196,7 @@ def _read(folder: Path) -> Benchmark:
 
 
 def _evaluation(folder: Path, entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The evaluation of a rollout, from beside the manifest or, where OneShot wrote it, from its own folder."""
+    """The evaluation of a rollout, from beside the manifest or, if OneShot wrote it, from its own folder."""
     if entry.get("fault") is not None:
         return None
     places = (folder / "task_results" / f"{entry['run_id']}.json", Path(entry["run_dir"], "evaluation_results.json"))

@@ -1,4 +1,4 @@
-"""Scores of rubrics, as OneShot computes them."""
+"""Scores of rubrics, computed as in OneShot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from koderz.systems.rollouts.tasks import Rollout
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the results of scripts, or a reward, come to."""
+    """The scores from results of scripts, or from a reward."""
 
     evaluation: Mapping[str, Any]  # rubrics, total_score, max_score
     total_score: float  # sum of weight × score over the sum of weights; a rubric without tests counts as 0
@@ -21,7 +21,7 @@ class Scored:
 
 
 def scored(task: Rollout, results: Sequence[ScriptResult]) -> Scored:
-    """The scores of a task whose scripts came to `results`, in their order."""
+    """The scores of a task from the `results` of its scripts, in their order."""
     scores: dict[str, tuple[float | None, int, int]] = {}
     for rubric in task.rubrics:
         own = [each for script, each in zip(task.scripts, results, strict=True) if script.rubric_id == rubric.id]
@@ -35,7 +35,7 @@ def scored(task: Rollout, results: Sequence[ScriptResult]) -> Scored:
 
 
 def rewarded(task: Rollout, rewards: Mapping[str, float]) -> Scored:
-    """The scores of a task whose verifier gives rewards: their mean. Success: all are 1."""
+    """The scores of a task whose verifier gives rewards: their mean. It succeeds if all are 1."""
     score = sum(rewards.values()) / len(rewards)
     passed = sum(reward == 1 for reward in rewards.values())
     return _summed(task, {task.rubrics[0].id: (score, len(rewards), passed)}, success=passed == len(rewards))

@@ -1,4 +1,4 @@
-"""The screen of `koderz rollouts run`, line for line that of OneShot, and koderz' own figures below it."""
+"""The screen of `koderz rollouts run`, equal to OneShot's line for line, with koderz' own figures below it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WHERE = "agent.jsonl or koderz benchmark show --json has them"
 
 
 class RolloutsScreen(SessionScreen):
-    """Shows rollouts as they end. `verbose`: 1 without icons, 2 with what agents do and tests print."""
+    """Shows rollouts as they end. `verbose`: 1 without icons, 2 with agents' actions and tests' output."""
 
     def __init__(self, shown: Shown, verbose: int, parallel: int, entries: int) -> None:
         super().__init__(shown)
@@ -45,7 +45,7 @@ class RolloutsScreen(SessionScreen):
         self._spinner = ""
 
     def header(self, plan: Plan) -> None:
-        """What is about to happen."""
+        """Prints the run's configuration before it begins."""
         about = self._about = plan.record.details["documents"]["rollouts"]
         self._numbers = {experiment: number for number, experiment in enumerate(about["runs"])}
         if not self._says:
@@ -63,7 +63,7 @@ class RolloutsScreen(SessionScreen):
         return str(Path(about["data"], "rollouts", about["name"], about["stamp"]))
 
     def recorded(self, record: Record) -> None:
-        """An outcome is a line; with -vv so is what led to it."""
+        """Prints a line for an outcome; with -vv also for the steps before it."""
         if not isinstance(record, OfExperiment) or record.experiment_id not in self._numbers:
             return
         run_id = f"{self._about['stamp']}-{self._numbers[record.experiment_id]}"
@@ -79,7 +79,7 @@ class RolloutsScreen(SessionScreen):
             self._say_all([f"{'✓' if status == 'launched' else '✗'} Task {run_id} completed ({status})"])
 
     def _say_all(self, lines: Sequence[str] | Iterator[str]) -> None:
-        """Lines in place of the spinner, which comes back below them."""
+        """Prints lines in place of the spinner, which returns below them."""
         if lines := [*lines]:
             self._wipe()
             say_all(lines)
@@ -112,7 +112,7 @@ class RolloutsScreen(SessionScreen):
             self._spinner = ""
 
     def _tell(self, session: Session) -> None:
-        """How the run ended: the rollouts, then koderz' own figures."""
+        """Prints the end of the run: the rollouts, then koderz' own figures."""
         about = self._about
         if self._says:
             is_whole, line = completed(self._ended, len(about["runs"]))
@@ -129,7 +129,7 @@ class RolloutsScreen(SessionScreen):
 
 
 def completed(ended: Mapping[str, str], total: int) -> tuple[bool, str]:
-    """Whether the agents of all rollouts were started and have ended, and the line that says how many were."""
+    """Whether all rollouts' agents were started and have ended, and a line with their number."""
     failed = [*ended.values()].count(LAUNCH_FAILED)
     if failed == 0 and len(ended) == total:
         return True, f"All {total} tasks completed!"
@@ -137,7 +137,7 @@ def completed(ended: Mapping[str, str], total: int) -> tuple[bool, str]:
 
 
 def summary_lines(about: Mapping[str, Any], ended: Mapping[str, str], numbers: Mapping[str, int]) -> Iterator[str]:
-    """Each rollout that has ended, with the folder of its task."""
+    """A line for each ended rollout, with the folder of its task."""
     yield "[rollouts] Summary:"
     yield "| task | run_id | status |"
     yield "|---|---|---|"
@@ -148,7 +148,7 @@ def summary_lines(about: Mapping[str, Any], ended: Mapping[str, str], numbers: M
 
 
 def _told(run_id: str, record: OfExperiment) -> Iterator[str]:
-    """What a record says of the agent's work, or of the tests."""
+    """The lines of a record about the agent's work or the tests."""
     texts: list[tuple[str, str]] = []
     match record:
         case Call():
@@ -174,7 +174,7 @@ class EvaluationScreen(SessionScreen):
         self._folder = folder
 
     def header(self, plan: Plan) -> None:
-        """There is none."""
+        """Prints nothing."""
 
     def _tell(self, session: Session) -> None:  # noqa: ARG002
         import json

@@ -1,4 +1,4 @@
-"""How the simulated model works as an agent on the embedded tasks: it looks, edits, tries, and is not always right."""
+"""The simulated model as an agent on the embedded tasks: it looks, edits, tries, and is not always right."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _PLAYED: Mapping[str, str] = {"median()": _MEDIAN, "slug(title)": _SLUGS, "greet
 
 
 def simulate(messages: Sequence[Message]) -> str:
-    """The reply to a conversation, by how often it has replied before."""
+    """The reply to a conversation, by the number of its earlier replies."""
     told = " ".join(text_of(message) for message in messages if message["role"] == "user")
     turn = sum(message["role"] == "assistant" for message in messages)
     edit = next((reply for mark, reply in _PLAYED.items() if mark in told), "")

@@ -66,14 +66,14 @@ rollouts.modes = {"": ("agent:koderz",)}  # type: ignore[attr-defined]
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the workspaces of a run share."""
+    """The state that the workspaces of a run share."""
 
     stores: Stores
     notices: Sequence[str] = ()
 
 
 class GradedWorkspace(Workspace):
-    """A workspace that has each test script of the verdict on record as a grade, and the diff also where none is."""
+    """A workspace that records each test script's result as a grade, and the diff even without a verdict."""
 
     handles: Any
 
@@ -93,7 +93,7 @@ class GradedWorkspace(Workspace):
 
 
 class RolloutsSuite:
-    """Tasks that are repositories. An answer is a diff; its verdict is made of hidden tests in a fresh checkout."""
+    """Tasks that are repositories. An answer is a diff, judged by hidden tests in a fresh checkout."""
 
     name = mode = "rollouts"
     parts = ("rollouts",)
@@ -122,7 +122,7 @@ class RolloutsSuite:
         return ({"role": "user", "content": task.payload.instructions},)
 
     def set_up(self, task: Task[Rollout], settings: Mapping[str, str | None]) -> Task[Rollout]:
-        """The task with the settings of an arm. Raises KoderzError where the configuration has no such entry."""
+        """The task with an arm's settings. Raises KoderzError if the configuration has no such entry."""
         if self._variants is None:
             raise KoderzError(f"{self.source} is no configuration, so arms have no settings there")
         found = self._payloads[self._variants.find(task.id, settings).id]
@@ -130,7 +130,7 @@ class RolloutsSuite:
 
     @asynccontextmanager
     async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Shared]:  # noqa: ARG002
-        """Raises Unreachable where commands can't be run as asked for."""
+        """Opens the workspaces' shared state. Raises Unreachable if commands can't be run as asked for."""
         async with AsyncExitStack() as stack:
             for name in sorted({settings.sandbox} | {task.payload.sandbox for task in self.tasks} - {""}):
                 backend = await stack.enter_async_context(BACKENDS.find(name)(settings))
@@ -143,7 +143,7 @@ class RolloutsSuite:
     async def open_workspace(
         self, task: Task[Rollout], folder: Path, handles: Any, shared: Shared
     ) -> AsyncIterator[Workspace]:
-        """A checkout of the task for one experiment, made when something is to be done in it."""
+        """A checkout of the task for one experiment, made on first use."""
         stores = shared.stores
         workspace = GradedWorkspace(task.payload, stores, folder, handles.once, self._options, lambda: handles.reused)
         workspace.handles = handles
@@ -158,7 +158,7 @@ class RolloutsSuite:
         how: Any,  # noqa: ARG002
         ask: Callable[..., Awaitable[Reply]] | None = None,
     ) -> Verdict:
-        """The verdict on a diff. Raises Fault where nothing can be said of it, as where pytest is missing."""
+        """The verdict on a diff. Raises Fault if it can't be judged, for example without pytest."""
         diff = answer.text if isinstance(answer, Reply) else answer
         store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
         try:
@@ -170,7 +170,7 @@ class RolloutsSuite:
         return _verdict(task.payload, diff, graded, backend.isolation, said)
 
     def outline(self, plan: Any) -> Iterator[str]:
-        """Where agents work, and what they see of this machine."""
+        """Lines on where agents work, and what they see of this machine."""
         alone = "" if plan.settings.sandbox == "uncontained" else ", without network"
         yield f"Workspace: {plan.settings.sandbox}{alone}{_price(BACKENDS.find(plan.settings.sandbox)(plan.settings))}"
         tasks = [task for task, _, _ in plan.cells()]
@@ -186,14 +186,14 @@ class RolloutsSuite:
             yield f"Mount: the package of {name.removeprefix('agent:')}, read-only, and a bridge to its model"
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:  # noqa: ARG002
-        """What the simulated model replies as an agent on the embedded tasks, and as a judge."""
+        """The simulated model's reply as an agent on the embedded tasks, or as a judge."""
         if is_for_judge(text_of(messages[0])):
             return simulated_opinion()
         return simulate(messages)
 
 
 def _price(backend: Backend) -> str:
-    """What commands cost there; empty where that is nothing."""
+    """The price of commands there; empty if they are free."""
     return f"; it costs ${backend.cost * 3600:.2f} or more an hour of each" if backend.cost else ""
 
 

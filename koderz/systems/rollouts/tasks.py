@@ -1,4 +1,4 @@
-"""What a rollout's task is, in whichever format it was written."""
+"""A rollout's task, independent of the format in which it was written."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from koderz.sandbox.workspace.scripts import Script
 Format = Literal["tb", "harbor", "terminal-bench"]
 
 SOLUTION = "overlay_files/diff.patch"
-"""The human's diff, below the folder of a task of the format tb."""
+"""The path of the human's diff, below the folder of a task of the format tb."""
 
 HIDDEN: Mapping[Format, tuple[str, ...]] = {
     "tb": ("tb_meta.json", "overrides.json", SOLUTION),
     "harbor": (),
     "terminal-bench": ("tests", "run-tests.sh", "solution.sh", "solution.yaml"),
 }
-"""What of the folder of a Dockerfile no image is made of, as agents would find it there: tests and solutions."""
+"""Files of a Dockerfile's folder that no image includes, since agents would find them: tests and solutions."""
 
 OWN_TESTS: Mapping[Format, str] = {"harbor": "tests/test.sh", "terminal-bench": "run-tests.sh"}
-"""The script of its folder that tests a task, where these aren't scripts of pytest."""
+"""The test script in a task's folder, for formats without pytest scripts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repo:
-    """Where the files of a task come from."""
+    """The source of a task's files."""
 
     git_url: str = ""  # empty: there are none but those of the task's folder
     branch: str = ""
@@ -41,7 +41,7 @@ class Repo:
 
 @dataclass(frozen=True, slots=True)
 class Rubric:
-    """A criterion by which the work is scored, with its weight."""
+    """A criterion for scoring the work, with its weight."""
 
     id: str
     criterion: str = ""
@@ -50,7 +50,7 @@ class Rubric:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A line of a Dockerfile that is carried out over the host's userland."""
+    """A line of a Dockerfile that is followed on the host's userland."""
 
     word: Literal["COPY", "RUN"]
     text: str  # of RUN: the command; of COPY: the target, from the checkout
@@ -59,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A task as an agent is given it, and what only grading knows of it."""
+    """A task as an agent gets it, with the parts known only to grading."""
 
     folder: Path
     format: Format
@@ -90,16 +90,16 @@ class Rollout:
 
     @property
     def source(self) -> str:
-        """Its repository's URL, or path on this machine; empty where it has none."""
+        """Its repository's URL, or path on this machine; empty if it has none."""
         url = self.repo.git_url
         return url if "://" in url or not url else os.path.join(os.path.abspath(self.folder), url)  # noqa: PTH100, PTH118
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """What of its folder no agent may see, nor an image be made of."""
+        """The files in its folder that no agent may see and no image may include."""
         return (*HIDDEN[self.format], *(script.content_file for script in self.scripts if script.content_file))
 
     @property
     def image(self) -> Image | None:
-        """That of its Dockerfile."""
+        """The image of its Dockerfile."""
         return Image(self.context, self.image_digest, hidden=self.hidden) if self.context else None

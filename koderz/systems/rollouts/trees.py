@@ -1,4 +1,4 @@
-"""The files of a task's folder, and what is made of them: the baseline that an agent begins with."""
+"""The files of a task's folder, and the baseline made of them, with which an agent begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RUN_SECONDS = 600.0
 
 
 def files_below(folder: Path) -> dict[str, Path]:
-    """Each file below a folder by its path from there. KoderzError for a link that leaves it."""
+    """Each file below a folder by its relative path. Raises KoderzError for a link that leads out of it."""
     found = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
@@ -29,7 +29,7 @@ def files_below(folder: Path) -> dict[str, Path]:
 
 
 def shown_below(task: Rollout) -> dict[str, Path]:
-    """Each file that the task's image may be made of, by its path in the Dockerfile's folder."""
+    """Each file that the task's image may include, by its path in the Dockerfile's folder."""
     hidden = task.hidden
     return {
         path: file
@@ -39,7 +39,7 @@ def shown_below(task: Rollout) -> dict[str, Path]:
 
 
 async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
-    """The task's repository as one commit of a new history, at `folder`, which isn't there yet.
+    """The task's repository as one commit of a new history, created at `folder`.
 
     Raises Fault where it can't be made.
     """
@@ -72,7 +72,7 @@ def _lay(tree: Path, path: str, source: Path | str) -> None:
 
 
 def _remove(tree: Path, patterns: Iterable[str]) -> None:
-    """Removes what is named: a name or glob, `dir/` folders alone, at any depth unless it is a path."""
+    """Removes files that match a name or glob; `dir/` matches folders only, at any depth unless it is a path."""
     for pattern in patterns:
         name = pattern.rstrip("/")
         git.inner_path(name)
@@ -88,7 +88,7 @@ def _remove(tree: Path, patterns: Iterable[str]) -> None:
 
 
 async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
-    """Puts in what the task's image has; without images carries out its Dockerfile over the host's userland."""
+    """Adds the content of the task's image; without images follows its Dockerfile on the host's userland."""
     if task.format == "tb":
         return
     if backend.has_images and task.image:
@@ -105,7 +105,7 @@ async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
 
 
 def _copied(step: Step, task: Rollout) -> Mapping[str, Path]:
-    """What a COPY puts where, from the checkout."""
+    """The target and source of each file that a COPY copies from the checkout."""
     every = shown_below(task)
     found: dict[str, Path] = {}
     for name in step.sources:

@@ -1,4 +1,4 @@
-"""Settings in which entries of one task differ: they belong to arms, so that the same task is compared under each."""
+"""Settings in which entries of one task differ. They belong to arms, so that a task is compared under each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from koderz.systems.rollouts.tasks import Rollout
 
 Shown = Mapping[str, str | None]
-"""Settings by name as they may be shown: None where an entry has no such setting, a number for a secret."""
+"""Settings by name as they may be shown: None if an entry lacks a setting, a number for a secret."""
 
 _VARIABLE = "environment_variables."
 _LONG = 32  # characters of a value
@@ -23,7 +23,7 @@ _LONG_NAME = 72  # characters of all settings in the name of an arm
 
 
 class Variants:
-    """The tasks of a configuration by what they are before their entries' settings."""
+    """The tasks of a configuration, grouped by their state before their entries' settings."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -38,7 +38,7 @@ class Variants:
             self._groups[task.base].append(task)
 
     def of_entries(self, without: Collection[str] = ()) -> Sequence[tuple[str, Shown | None]]:
-        """Of each entry the id of its task and the settings of its arm; these are None where no task has several.
+        """The id of each entry's task and the settings of its arm, which are None if no task has several.
 
         `without`: settings that the command line has the last word on.
         """
@@ -50,7 +50,7 @@ class Variants:
         return [(firsts[task], {name: self._shown[task].get(name) for name in names}) for task in entries]
 
     def find(self, task: str, settings: Shown) -> Rollout:
-        """The task of that id as an arm with these settings has it. Raises KoderzError where no entry is so."""
+        """The task with this id under an arm's settings. Raises KoderzError if no entry matches."""
         for each in self._groups[self._tasks[task].base] if task in self._tasks else ():
             if all(self._shown[each.id].get(name) == value for name, value in settings.items()):
                 return each
@@ -58,14 +58,14 @@ class Variants:
         raise KoderzError(f"{self._config.path}: no entry has the task {task} with {label}")
 
     def _varied(self) -> list[str]:
-        """The names of the settings that some task has several values of."""
+        """The names of settings with several values for some task."""
         groups = [[self._set[task.id] for task in group] for group in self._groups.values()]
         names = dict.fromkeys(name for own in self._set.values() for name in own)
         return [name for name in names if any(len({own.get(name) for own in group}) > 1 for group in groups)]
 
 
 def settings_label(settings: Shown) -> str:
-    """The settings as the name of an arm has them, such as `MODE=fast · timeout_sec=60`; cut where there are many."""
+    """The settings in the name of an arm, such as `MODE=fast · timeout_sec=60`; cut if there are many."""
     scrubber = Scrubber()  # a value may be a secret of this machine, however it is called
     words = [
         f"{name.removeprefix(_VARIABLE)}={value if scrubber.text(value) == value else '#'}"
@@ -88,7 +88,7 @@ def _set_by(entry: Entry) -> dict[str, str]:
 
 
 def _shown(values: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """By task, what it is set by as it may be shown.
+    """The settings of each task as they may be shown.
 
     A secret is the number of its value, and what would look like another value has that number behind it. This depends
     on the configuration alone, since a run that is taken up elsewhere finds its settings by it.
@@ -105,7 +105,7 @@ def _shown(values: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]
 
 
 def _words(name: str, value: str, scrubber: Scrubber) -> str:
-    """A value in few words; empty where it is a secret or can't be printed."""
+    """A value in a few words; empty if it is a secret or can't be printed."""
     variable = name.removeprefix(_VARIABLE)
     assigned = f"{variable}={value}"
     shown = scrubber.address(scrubber.text(value)) if "://" in value else scrubber.text(value)

@@ -1,4 +1,4 @@
-"""Verifiers that a task brings itself: Harbor's tests/test.sh, which gives rewards, and terminal-bench's run-tests.sh.
+"""Verifiers that tasks bring along: Harbor's tests/test.sh with rewards, terminal-bench's run-tests.sh.
 
 Published ones install their test runner first. One that can't, for want of a network, ends before a test has run, which
 says nothing of the agent's work. Whether it is the verifier's doing or the agent's shows a second run of it in a fresh
@@ -48,7 +48,7 @@ _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 async def verified(
     task: Rollout, place: Path, store: git.Store, backend: Backend, wanted: Command
 ) -> tuple[Ended, Mapping[str, float]]:
-    """How the task's own tests ended in `place`, and the rewards that they gave, by name.
+    """The end of the task's own tests in `place`, and the rewards that they gave, by name.
 
     Raises Fault where the verifier, also without the agent's changes, takes too long, gives no reward or runs no test.
     """
@@ -71,7 +71,7 @@ async def verified(
 async def _run(
     task: Rollout, place: Path, backend: Backend, wanted: Command
 ) -> tuple[Ended, Mapping[str, float] | Fault]:
-    """How it ended, and its rewards, or why there are none."""
+    """The end of the verifier, and its rewards, or a fault that says why there are none."""
     if task.format == "terminal-bench":
         ended = await backend.run(_command(task, wanted), place)
         return ended, {"tests": float(not ended.status and not ended.cause)}
@@ -95,7 +95,7 @@ def _command(task: Rollout, wanted: Command, *mounts: Mount) -> Command:
 
 
 def _has_tested(task: Rollout, ended: Ended) -> bool:
-    """Whether a test has run, by what was printed: a runner's results, or without a runner no failed installation."""
+    """Whether a test has run, by the output: a runner's results, or without a runner no failed installation."""
     output = _COLOURS.sub("", ended.output)
     if _RAN.search(output):
         return True
@@ -107,7 +107,7 @@ def _has_tested(task: Rollout, ended: Ended) -> bool:
 
 
 def reason(output: str) -> str:
-    """The first line that says what failed, else the last one; empty where nothing was printed."""
+    """The first line that reports a failure, else the last one; empty if nothing was printed."""
     output = _COLOURS.sub("", output).strip()
     if found := _DIED.search(output):
         return found[0].strip()[:200]
@@ -116,7 +116,7 @@ def reason(output: str) -> str:
 
 
 def _rewards(logs: Path, ended: Ended, task: Rollout) -> Mapping[str, float]:
-    """Those of reward.json, else of reward.txt. Raises Fault where there is none that is a number."""
+    """The rewards in reward.json, else in reward.txt. Raises Fault if there is no numeric one."""
     if ended.cause == "timeout":
         raise Fault(f"the verifier of {task.id} takes longer than {task.test_seconds:.0f} s", cause="judge")
     for name in ("reward.json", "reward.txt"):

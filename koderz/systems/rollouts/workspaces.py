@@ -1,4 +1,4 @@
-"""The workspace of one experiment: what an agent is handed."""
+"""The workspace of one experiment, in which an agent works."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from koderz.systems.rollouts.tasks import SOLUTION, Rollout
 from koderz.systems.rollouts.trees import prepared
 
 PLACE: ContextVar[Path | None] = ContextVar("place", default=None)
-"""Where the experiment at work has its workspace. Others may end with the same diff at the same time."""
+"""The workspace folder of the running experiment, as others may end with the same diff at the same time."""
 
 _LEAST_FREE = 64 << 20  # bytes of disk below which git fails by no doing of an agent's
 _LARGEST_EDIT = 64 << 20  # bytes
@@ -41,15 +41,15 @@ class Stores:
     versions: dict[tuple[str, ...], str] = field(default_factory=dict)  # of agents, by sandbox and command
 
     def backend_of(self, task: Rollout) -> Backend:
-        """Where its commands run."""
+        """The backend that runs the task's commands."""
         return self.backends[task.sandbox if task.sandbox in self.backends else ""]
 
     def leave(self, task: Rollout, diff: str, place: Path) -> None:
-        """Says that an agent has ended its work in a place, with that diff."""
+        """Notes that an agent has ended its work in a place, with that diff."""
         self._left[place] = (task.digest, diff)
 
     def left(self, task: Rollout, diff: str) -> Path | None:
-        """The place of the experiment at work, where its agent ended with that diff; once."""
+        """The place of the running experiment if its agent ended there with that diff; given out once."""
         place = PLACE.get()
         if place is None or self._left.get(place) != (task.digest, diff):
             return None
@@ -57,17 +57,17 @@ class Stores:
         return place
 
     def note_removed(self, removed: Sequence[str], place: Path) -> None:
-        """Says what was removed from a place, so that its diff could be taken."""
+        """Notes the files removed from a place so that its diff could be taken."""
         self._removed[place] = tuple(removed)
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """The same of the experiment at work."""
+        """The files removed from the running experiment's place."""
         place = PLACE.get()
         return self._removed.get(place, ()) if place else ()
 
     async def of(self, task: Rollout) -> git.Store:
-        """Raises Fault where the task can't be prepared."""
+        """The repository of a task. Raises Fault if it can't be prepared."""
         making = self._made.get(task.digest)
         if making is None or (making.done() and (making.cancelled() or making.exception())):
             folder = own_folder() / f"store-{task.digest}-{time.monotonic_ns()}"
@@ -76,7 +76,7 @@ class Stores:
 
 
 class Workspace:
-    """A checkout in which an agent works. What it does is recorded, and done again only where it has to be.
+    """A checkout in which an agent works. Its actions are recorded, and repeated only if necessary.
 
     In a replay every command is answered from the record; the commands run once something new is asked for, in a fresh
     checkout and in their order.
@@ -102,43 +102,44 @@ class Workspace:
 
     @property
     def workdir(self) -> str:
-        """Where commands see the checkout."""
+        """The path of the checkout as commands see it."""
         return self._task.workdir
 
     @property
     def seconds_left(self) -> float:
-        """Of the agent's time; what it took before a resume counts."""
+        """The seconds that the agent has left, counting those used before a resume."""
         return self._seconds - self._elapsed()
 
     async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
-        """Runs a line by bash in the checkout: `{command, output, status, cause}`, and `whole` where `output` is cut.
+        """Runs a line in bash in the checkout: `{command, output, status, cause}`, and `whole` if `output` is cut.
 
         `cause` is the limit it was ended for.
         """
         return await self._done("shell", lambda: self._run(["bash", "-c", line], seconds), command=line)
 
     async def agent(self, launch: Callable[[], Launch]) -> dict[str, Any]:
-        """Runs an agent in the checkout for as long as it has time; all that it prints is its output."""
+        """Runs an agent in the checkout until its time is up; its result holds all that it prints."""
         return await self._done("agent", lambda: self._agent(launch()))
 
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
-        """Replaces the one place of a file that reads `old`; with no `old`, writes the file. `{output, status}`."""
+        """Replaces the only occurrence of `old` in a file; with no `old`, writes the file. `{output, status}`."""
         return await self._done("edit", lambda: self._edit(path, old, new), path=path, old=old, new=new)
 
     async def solve(self) -> dict[str, Any]:
-        """Does what the task's own solution does. Raises Fault where it has none."""
+        """Applies the task's own solution. Raises Fault if there is none."""
         return await self._done("solve", self._solve)
 
     async def diff(self) -> dict[str, Any]:
-        """What was changed: `{diff, too_large}`, and where there is such, what was `removed` so that it could be taken,
-        and the `error` for which it couldn't. One that is too large is cut.
+        """The changes: `{diff, too_large}`, the paths `removed` to take it, and an `error` if it can't be taken.
+
+        A diff that is too large is cut.
         """
         found = await self._done("diff", self._diff)
         self._stores.note_removed(found.get("removed", ()), self._place)
         return found
 
     async def unrecorded_diff(self) -> dict[str, Any] | None:
-        """What has been changed so far; None where nothing was done, or nothing but what is on record."""
+        """The changes so far; None if nothing was done beyond what is on record."""
         return await self._diff() if self._store else None
 
     async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]], **asked: str) -> dict[str, Any]:
@@ -154,7 +155,7 @@ class Workspace:
         return found
 
     async def _open(self) -> None:
-        """Makes the checkout, and does in it what is on record."""
+        """Makes the checkout, and repeats the recorded actions in it."""
         if self._store is None:
             self._store = await self._stores.of(self._task)
             await self._store.checkout(self._place / "checkout")
@@ -183,7 +184,7 @@ class Workspace:
         return {"output": f"{output[:half]}\n[…]\n{output[-half:]}", **about, "whole": output}
 
     async def _version(self, launch: Launch) -> str:
-        """What the agent's own command says its version is, asked once where it works; empty where it says none."""
+        """The version that the agent's command reports, asked once per machine; empty if it reports none."""
         backend = self._stores.backend_of(self._task)
         key = (backend.name, self._task.image_digest, *launch.version)
         if launch.version and key not in self._stores.versions:

@@ -1,1 +1,1 @@
-"""Evaluations of patches as GSO has them: its logs, its speed-ups and its reports."""
+"""GSO's evaluations of patches: logs, speed-ups and reports."""

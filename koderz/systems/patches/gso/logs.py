@@ -1,4 +1,4 @@
-"""What a log of GSO's evaluation says: how far it came, and the times of each test.
+"""GSO's logs of an evaluation: its status, and the times of each test.
 
 Source: GSO's harness, https://github.com/gso-bench/gso (c89aecd), whose reading of its logs this agrees with.
 """
@@ -11,7 +11,7 @@ from typing import Literal
 
 Status = Literal["base_failed", "patch_failed", "test_failed", "passed"]
 Times = list[list[float]]
-"""Of each test, the seconds of its iterations."""
+"""The seconds of the iterations of each test."""
 
 SIDES = ("base", "patch", "commit", "main")
 
@@ -20,7 +20,7 @@ _TIME = re.compile(r"Execution time:\s+([\d\.]+)s")
 
 
 def status_of(log: str) -> Status:
-    """How far the evaluation came."""
+    """The status that the evaluation reached."""
     if "Applying patch..." not in log:
         return "base_failed"
     if ">>>>> Patch Apply Failed" in log or ">>>>> Init Failed" in log:
@@ -33,7 +33,7 @@ def status_of(log: str) -> Status:
 
 
 def times_of(log: str) -> Mapping[str, Times | None]:
-    """The times of each side; None for the main branch where it wasn't measured.
+    """The times of each side; None for the main branch if it wasn't measured.
 
     Raises ValueError where another side is missing, or a time is no number.
     """

@@ -1,4 +1,4 @@
-"""Opt@K: how often at least one of K patches is as good as the human's, as GSO counts it and by the exact estimator."""
+"""Opt@K: the chance that at least one of K patches is as good as the human's, by GSO's count and exactly."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COUNTED = ("passed", "opt_base", "opt_commit")
 
 
 def natural_order(path: str) -> list[int | str]:
-    """The key by which `10` comes after `9`."""
+    """A sort key that puts `10` after `9`."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path)]
 
 
 def read_predictions(path: Path) -> list[dict[str, Prediction]]:
-    """The predictions of a file by instance: those that GSO takes, of several lines of one the last; then the others.
+    """The predictions of a file by instance: those that GSO takes (the last line of several), then the others.
 
     The others are attempts, too, each by a model of its own, so that they have logs and reports of their own. Raises
     KoderzError for what is no prediction.
@@ -77,7 +77,7 @@ def _is_name(text: str) -> bool:
 
 
 def exact_part(ids: Sequence[str], reports: Sequence[Mapping[str, Any]], k: int) -> dict[str, Any]:
-    """`exact` and `exact_interval` of a summary: by what is counted and by K, fractions over all tasks of the dataset.
+    """The `exact` and `exact_interval` of a summary, by kind of count and K, as fractions over all tasks.
 
     The mean over tasks of 1 − C(n−c, K) / C(n, K), c being good among n attempts, each report one; a missing one is no
     good. K goes as far as there are attempts. The interval is the 95 % one of `tracker.clusters.pass_at_k_in`, with
@@ -99,7 +99,7 @@ def exact_part(ids: Sequence[str], reports: Sequence[Mapping[str, Any]], k: int)
 
 
 def review_part(reports: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """`needs_review` of a summary: the instances of which somebody should read a patch before the score is believed.
+    """The `needs_review` of a summary: instances whose patch a person should read before trusting the score.
 
     Those that count as opt_commit by a patch whose harmonic mean is more than `FAR` times the human's, in any report.
     """

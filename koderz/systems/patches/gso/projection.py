@@ -1,4 +1,4 @@
-"""A run of patches as GSO's harness leaves its evaluations: predictions, and a log of each.
+"""A run of patches in the form of GSO's evaluations: predictions, and a log of each.
 
 `koderz perf opt-at-k --run_id RUN --prediction_paths predictions*.jsonl --reformat_reports` grades them where they lie.
 """
@@ -24,7 +24,7 @@ _SIDES = {"Base": "base", "Patch": "agent", "Commit": "human"}
 
 
 def gso(stories: Iterable[tuple[Plan, Story]], folder: Path) -> None:
-    """A file of predictions a sample, and logs/run_evaluation/RUN/MODEL/INSTANCE/test_output.txt of each.
+    """Writes a file of predictions a sample, and logs/run_evaluation/RUN/MODEL/INSTANCE/test_output.txt of each.
 
     An experiment that ended in a fault has no log, unless it was the task's own. Raises KoderzError for other runs.
     """
@@ -52,12 +52,12 @@ gso.is_folder = True  # type: ignore[attr-defined]
 
 
 def _review(story: Story) -> str:
-    """Why somebody should read the patch before its result is believed; empty where nobody need."""
+    """The reason why a person should read the patch before its result is trusted; empty if there is none."""
     return "" if isinstance(story.outcome, Fault) else str(story.outcome.facts.get("needs_review") or "")
 
 
 def log_of(plan: Plan, story: Story) -> str | None:
-    """The log of an experiment as GSO's parser reads it; None for one that has none."""
+    """The log of an experiment in the format of GSO's parser; None if it has none."""
     if isinstance(story.outcome, Fault):
         return "" if story.outcome.cause == "base_failed" else None
     attempt = story.attempts[-1] if story.attempts else None
@@ -78,7 +78,7 @@ def log_of(plan: Plan, story: Story) -> str | None:
 
 
 def _blocks(made: Mapping[str, Any], patch: int, count: int) -> list[Mapping[str, Any]]:
-    """The legs of so many blocks of a patch, of the last time that it was measured."""
+    """The legs of `count` blocks of a patch, from the last time it was measured."""
     begins = f"patch/{patch}/" if patch > 1 else ""
     places = [
         place for name in made for place, block, last in [name.rpartition("block/")] if block and last == f"{count}"
@@ -88,7 +88,7 @@ def _blocks(made: Mapping[str, Any], patch: int, count: int) -> list[Mapping[str
 
 
 def _whole(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same, and what the agent's process did beside the timed calls, which base's didn't, is among them."""
+    """The block with the work of the agent's process outside the timed calls that base doesn't do."""
     agent, base = (block[leg] for leg in ("agent", "base"))
     timed, before = (sum(each["total"] for each in leg["work"].values()) for leg in (agent, base))
     moved = max(0.0, agent["cpu"] - timed - (base["cpu"] - before))

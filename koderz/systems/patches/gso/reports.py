@@ -1,4 +1,4 @@
-"""GSO's reports: of one evaluation, of a run of one model's patches, and of several such runs merged.
+"""GSO's reports: of one evaluation, of a run of one model's patches, and of several runs merged.
 
 Source: GSO's harness, https://github.com/gso-bench/gso (c89aecd). NaN and infinity, which JSON hasn't, are null.
 """
@@ -20,7 +20,7 @@ LOGS, REPORTS = Path("logs/run_evaluation"), Path("reports")
 LOG, REPORT = "test_output.txt", "report.json"
 OPT = ("opt_base", "opt_commit", "opt_main")
 STATUSES = ("passed", "test_failed", "patch_failed", "empty_patch", "base_failed", "error")
-"""The best first."""
+"""The statuses, the best first."""
 
 _SETS = ("completed", "passed", "base_failed", "patch_failed", "test_failed", "incomplete", "empty_patch", "error")
 
@@ -29,23 +29,25 @@ Json = dict[str, Any]
 
 
 def folder_of(run_id: str, prediction: Prediction) -> Path:
-    """Where the evaluation of a prediction has its log and its report."""
+    """The folder of a prediction's log and report."""
     return LOGS / run_id / model_of(prediction) / str(prediction["instance_id"])
 
 
 def model_of(prediction: Prediction) -> str:
-    """The model's name as the name of a folder."""
+    """The model's name as a folder name."""
     return str(prediction.get("model_name_or_path", "None")).replace("/", "__")
 
 
 def is_empty(prediction: Prediction) -> bool:
-    """Whether there is nothing to be evaluated."""
+    """Whether the prediction has no patch to evaluate."""
     return prediction.get("model_patch") in (None, "")
 
 
 def evaluation(prediction: Prediction, log: Path) -> Json:
-    """The report of one evaluation, from its log. Raises OSError, or ArithmeticError, TypeError or ValueError for times
-    that are missing or can't be compared."""
+    """The report of one evaluation, from its log.
+
+    Raises OSError, or ArithmeticError, TypeError or ValueError for times that are missing or can't be compared.
+    """
     found: Json = {
         "patch_is_None": prediction.get("model_patch") is None,
         "patch_exists": prediction.get("model_patch") is not None,
@@ -70,7 +72,7 @@ def evaluation(prediction: Prediction, log: Path) -> Json:
 
 
 def grade_log(run_id: str, prediction: Prediction) -> str:
-    """Writes the report of an evaluation beside its log; returns why it can't be made, empty where it could."""
+    """Writes the report of an evaluation beside its log; returns the error that prevented it, or ""."""
     folder = folder_of(run_id, prediction)
     try:
         write_json(folder / REPORT, evaluation(prediction, folder / LOG))
@@ -80,7 +82,7 @@ def grade_log(run_id: str, prediction: Prediction) -> str:
 
 
 def run_report(ids: Sequence[str], predictions: Mapping[str, Prediction], run_id: str) -> Json:
-    """What the predictions of one file come to, by the reports of their evaluations. `ids`: all of the dataset."""
+    """The report of one file's predictions, from the reports of their evaluations. `ids`: all of the dataset."""
     sets: dict[str, set[str]] = {name: set() for name in (*_SETS, *OPT)}
     opt_stats: Json = {}
     for name in ids:
@@ -126,7 +128,7 @@ def _sort_in(name: str, report: Json, sets: Mapping[str, set[str]], opt_stats: J
 
 
 def merged_report(ids: Sequence[str], reports: Mapping[Path, Json], k: int) -> Json:
-    """What the runs come to together: the best that became of each instance that was evaluated. `reports`: by file."""
+    """The merged report of several runs: the best result of each evaluated instance. `reports`: by file."""
     best: dict[str, str] = {}
     sets: dict[str, set[str]] = {f"{name}_ids": set() for name in (*_SETS, *OPT) if name != "incomplete"}
     for report in reports.values():
@@ -157,13 +159,13 @@ def merged_report(ids: Sequence[str], reports: Mapping[Path, Json], k: int) -> J
 
 
 def status_in(name: str, sets: Mapping[str, Sequence[str]]) -> str:
-    """What became of an instance, by the sets of a run; empty where they don't say."""
+    """The status of an instance in the sets of a run; empty if they don't say."""
     order = ("passed", "patch_failed", "test_failed", "empty_patch", "base_failed", "error")
     return next((status for status in order if name in sets[f"{status}_ids"]), "")
 
 
 def _best_stats(names: Sequence[str], reports: Mapping[Path, Json]) -> Json:
-    """Of each instance the figures of the run whose patch gained most over the human's commit."""
+    """The figures of each instance from the run whose patch gained most over the human's commit."""
     best: dict[str, tuple[float, Json]] = {}
     for path, report in reports.items():
         for name in names:
@@ -175,7 +177,7 @@ def _best_stats(names: Sequence[str], reports: Mapping[Path, Json]) -> Json:
 
 
 def _gain(stats: Mapping[str, Any]) -> float | None:
-    """`gm_speedup_patch_commit`, also where JSON had no number for it."""
+    """The `gm_speedup_patch_commit`; None if there is none, infinite values that JSON lacks included."""
     if (found := stats.get("gm_speedup_patch_commit")) is not None or not stats:
         return found
     import numpy as np
@@ -187,7 +189,7 @@ def _gain(stats: Mapping[str, Any]) -> float | None:
 
 
 def write_json(path: Path, document: Json) -> None:
-    """Raises KoderzError where it can't be written."""
+    """Writes JSON. Raises KoderzError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)])

@@ -1,4 +1,4 @@
-"""Speed-ups of a patch over its base and the human's commit, and whether they are enough, by GSO's rules.
+"""GSO's rules: the speed-ups of a patch over its base and the human's commit, and whether they suffice.
 
 s_i(X→Y) = T_X,i / T_Y,i for the mean time T of each test i: GM is their geometric mean, HM their harmonic one.
 opt_base: GM(base→patch), rounded to a tenth, is at least 1.2; opt_commit: also HM(commit→patch) > 0.95.
@@ -14,25 +14,25 @@ from typing import Any
 from koderz.systems.patches.gso.logs import SIDES, Times
 
 LEAST, ENOUGH = 1.2, 0.95
-"""What a patch has to gain over its base, and to keep of the human's gain."""
+"""The required gain over base, and the required share of the human's gain."""
 
 _HOW = ("am_speedup", "gm_speedup", "gsd_speedup", "slowdown_perc", "hm_speedup")
 
 
 def speedups(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    """Of each test; infinity where it takes no time after. The longer list is cut."""
+    """The speed-up of each test; infinity if it takes no time after. A longer list is cut."""
     return [b / a if a > 0 else float("inf") for b, a in zip(before, after, strict=False)]
 
 
 def geometric_mean(ratios: Sequence[float]) -> float | None:
-    """None where there is none."""
+    """The geometric mean; None for no ratios."""
     import numpy as np
 
     return float(np.exp(np.mean(np.log(ratios)))) if ratios else None
 
 
 def harmonic_mean(ratios: Sequence[float]) -> float | None:
-    """Over all, though only those above 0 are summed; None where there is none. ZeroDivisionError for infinite ones."""
+    """The harmonic mean over all, summing only those above 0; None for none. ZeroDivisionError for infinite ones."""
     if not ratios:
         return None
     above = [ratio for ratio in ratios if ratio > 0]
@@ -40,7 +40,7 @@ def harmonic_mean(ratios: Sequence[float]) -> float | None:
 
 
 def graded(times: Mapping[str, Times | None]) -> dict[str, Any]:
-    """`opt_base`, `opt_commit`, `opt_main`, `time_stats` and `opt_stats` of one evaluation.
+    """The `opt_base`, `opt_commit`, `opt_main`, `time_stats` and `opt_stats` of one evaluation.
 
     Raises TypeError or ZeroDivisionError where times that are needed are missing or can't be compared.
     """
@@ -94,7 +94,7 @@ def _graded(times: Mapping[str, Times | None]) -> dict[str, Any]:
 
 
 def _compared(before: Any, after: Any, befores: Sequence[Any], afters: Sequence[Any]) -> tuple[Any, ...]:
-    """The figures in the order of `_HOW`; None where a side has no times."""
+    """The figures in the order of `_HOW`; None if a side has no times."""
     import numpy as np
 
     if before is None or after is None:

@@ -1,4 +1,4 @@
-"""Messages: four bytes of length, and as many more. Koderz' come on descriptor 3, those to it go to 4."""
+"""Messages of four bytes of length and the content. They arrive on descriptor 3 and leave on 4."""
 
 import os
 

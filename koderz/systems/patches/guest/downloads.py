@@ -1,4 +1,4 @@
-"""Answers what a test script would fetch from what was fetched before: there is no network where it runs.
+"""Answers a test script's downloads from files fetched earlier, as there is no network where it runs.
 
 A file holds what a URL answers, and is named by the SHA-256 of that URL, as GSO's harness names them.
 """
@@ -43,7 +43,7 @@ def requested(session, method, url, *args, **kwargs):
 
 
 def answer(source):
-    """For a script that fetches by urllib or requests. Called once what it imports is to be found."""
+    """Replaces the downloads of urllib and requests. Call it once the script's imports can be found."""
     global urlopen
     if "urllib" in source:
         urlopen, urllib.request.urlopen = urllib.request.urlopen, opened

@@ -1,4 +1,4 @@
-"""Compares results that a test script has stored, by the script's own check, beside base's code.
+"""Compares results stored by a test script, using the script's own check and base's code.
 
 It talks to koderz as a leg does: one frame in, a JSON order; one out, as JSON: whether what is wrong is base's own
 result, and why the results aren't equal, empty where they are.
@@ -15,7 +15,7 @@ from channel import receive, send
 
 
 class Pickles:
-    """The names that pickles hold: those of base's are noted, others refused after that."""
+    """The names in pickles: those in base's are noted, and others refused later."""
 
     def __init__(self):
         self.known, self.closed = set(), False

@@ -1,4 +1,4 @@
-"""Makes inputs of workloads and compares outputs, in a process that never sees the code under test.
+"""Makes inputs of workloads and compares outputs, in a process without the code under test.
 
 It talks to koderz as a leg does. Frames that come in are a JSON order, and for a comparison the expected output, the
 output and the input.
@@ -30,7 +30,7 @@ def equal(expected, got, x=None):
 
 
 class Late(BaseException):
-    """A comparison takes too long. It is none that a workload would handle."""
+    """A comparison takes too long. It is no Exception, so that a workload can't catch it."""
 
 
 def late(*_):
@@ -38,7 +38,7 @@ def late(*_):
 
 
 def is_same(compare, expected, got, x, seconds):
-    """None where this takes too long."""
+    """Whether two outputs are equal by the workload's comparison; None if that takes too long."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         return bool(compare(expected, got, x))

@@ -1,4 +1,4 @@
-"""Runs a test script of GSO's or ISO-Bench's as a program, and says when its experiment begins and ends.
+"""Runs a test script of GSO or ISO-Bench as a program, and reports when its experiment begins and ends.
 
 It talks to koderz as a leg does, but speaks first: "call" before each call of `experiment` and "done" after it;
 "stored" and the name under which a result is kept; at the end "end" and, as JSON, the seconds that the script itself

@@ -1,1 +1,1 @@
-"""Legs, blocks of them, and what they tell of a patch."""
+"""Measuring of patches: legs, blocks of legs, and the conclusions from them."""

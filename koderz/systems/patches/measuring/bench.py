@@ -1,4 +1,4 @@
-"""The workspace of an experiment in which a patch is tried and timed: block after block, until a verdict is sure."""
+"""The bench of an experiment: applies a patch and times it, block after block, until a verdict is certain."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ LEGS: Mapping[str, tuple[str, ...]] = {
     "human": ("base", "again", "human"),
     "agent": ("base", "again", "human", "agent"),
 }
-"""The legs of a block, by what is measured."""
+"""The legs of a block for each arm."""
 
 _TOLD = {"again": "base, the second time", "human": "the human's answer"}  # what users are told of them as
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is on record of one patch, by which its verdict is made."""
+    """The record of measuring one patch, from which its verdict is made."""
 
     arm: str
     patch: str
@@ -56,7 +56,7 @@ class Measured:
 
 
 class Recorder(Protocol):
-    """How what a bench does is recorded: the handles of an experiment."""
+    """The handles of an experiment by which a bench records its work."""
 
     @property
     def experiment_id(self) -> str: ...
@@ -67,16 +67,16 @@ class Recorder(Protocol):
 
 
 class Work(Protocol):
-    """What a task's legs do, and how their outputs are compared with base's."""
+    """The work of a task's legs, and the comparison of their outputs with base's."""
 
     async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:
-        """How much of each workload a leg does, so that base takes long enough. Raises Fault where base fails."""
+        """The amount of each workload in a leg, so that base takes long enough. Raises Fault if base fails."""
         ...
 
     async def block(
         self, trees: Mapping[str, Path], counts: Mapping[str, int], seed: str, exclusive: ExclusiveHandle
     ) -> dict[str, Leg]:
-        """A leg of each tree, one after the other in this order, maybe up to one that fails.
+        """Runs a leg of each tree in this order, possibly only up to one that fails.
 
         `counts`: what `sized` gave.
         """
@@ -84,7 +84,7 @@ class Work(Protocol):
 
 
 class Bench:
-    """Tries patches of one experiment. Whatever it does is recorded, and each block by itself."""
+    """Measures patches of one experiment. All work is recorded, each block separately."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Bench:
         seconds: float,
         given: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`seconds`: the most that a leg may take; `given`: the patch that an agent of that name has for the sample."""
+        """`seconds`: the time limit of a leg; `given`: returns the sample's patch by a named agent."""
         self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
         self._given = given
         self._files: Mapping[str, str] | None = None
@@ -107,15 +107,15 @@ class Bench:
         self._count = self._made = 0  # what was to be measured, and the blocks that were made here
 
     async def files(self) -> str:
-        """The files of base that a model is shown, each in a block."""
+        """The files of base as a model sees them, each in a block."""
         return "\n\n".join(f"```file {path}\n{text}```" for path, text in (await self._shown()).items())
 
     async def patch_of(self, reply: str) -> str:
-        """The diff that a reply means; empty where it has none."""
+        """The diff in a reply; empty if it has none."""
         return patch_of(reply, await self._shown())
 
     async def given(self, agent: str) -> str:
-        """The patch that the user has of an agent for this sample. Raises Fault where it is there no more."""
+        """The user's patch by an agent for this sample. Raises Fault if it is gone."""
         return str(await self._handles.once("patch", partial(self._given, agent)))
 
     async def _shown(self) -> Mapping[str, str]:
@@ -127,7 +127,7 @@ class Bench:
         return texts_of(await self._trees.base(self._task), self._task)
 
     async def measured(self, exclusive: ExclusiveHandle, arm: str, patch: str = "") -> str:
-        """What came of an arm, for `judge`: blocks up to the first look at which a verdict is sure."""
+        """The measurement of an arm, for `judge`: blocks up to the first look at which a verdict is certain."""
         exclusive = getattr(self._trees.backend, "apart", exclusive)  # what isn't on this machine need not wait here
         applied = Applied("passed")
         if arm == "agent":
@@ -149,7 +149,7 @@ class Bench:
         return "seeds" if all(drawn_for(name) in calls for name in self._task.workloads) else "fixed"
 
     async def _tried(self, measured: Measured, begins: str, measure: Callable[[str], Any]) -> Measured:
-        """With its blocks. Those that were noise are measured anew, from another session on."""
+        """The measurement with its blocks. Noisy blocks are measured anew in a later session."""
         place = begins
         for number in count(2):
             made = self._made
@@ -160,7 +160,7 @@ class Bench:
         raise AssertionError
 
     async def _with_blocks(self, measured: Measured, place: str, measure: Callable[[str], Any]) -> Measured:
-        """With as many as it takes, whose names begin so."""
+        """The measurement with enough blocks, whose names begin with `place`."""
         blocks: list[Block] = []
         while not (blocks and self._is_enough(blocks, measured.arm)):
             name = f"{place}block/{len(blocks) + 1}"
@@ -204,7 +204,7 @@ class Bench:
     async def _block(
         self, exclusive: ExclusiveHandle, arm: str, patch: str, counts: Mapping[str, int], name: str
     ) -> dict[str, Any]:
-        """One leg after the other, in an order that is drawn."""
+        """Runs the legs one after the other, in a random order."""
         self._made += 1
         order = sorted(LEGS[arm])
         random.Random(f"{self._seed}/{name}").shuffle(order)  # noqa: S311 repeatable on purpose

@@ -1,4 +1,4 @@
-"""What blocks tell of a patch by figures that a load, or a command of its own, has brought: one of them decides."""
+"""Conclusions from blocks whose figures come from a load or a command; one figure decides."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _SIMILAR = 0.05  # ISO-Bench's points: what is neither better nor worse
 
 
 def wrong_of(leg: Leg, rule: Rule) -> str:
-    """Why a leg doesn't count; empty where it does."""
+    """The reason why a leg doesn't count; empty if it does."""
     if leg.wrong or leg.figures.get(AGREEMENT, 1.0) >= rule.agreement:
         return leg.wrong
     return f"only {100 * leg.figures[AGREEMENT]:.0f} % of what it answers is as base has it"
 
 
 def finding_of(blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence[str] = ()) -> Finding:
-    """What the blocks of an arm come to: by time, or by one of `metrics`."""
+    """The finding on an arm's blocks, by time or by one of `metrics`."""
     return _by_figures(blocks, arm, rule, metrics) if metrics else found(blocks, arm, rule)
 
 
 def _by_figures(blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence[str]) -> Finding:
-    """By the one by which the human gains most; without a human's legs, by that which is furthest off itself."""
+    """The finding by the figure with the human's largest gain; without human legs, by the noisiest one."""
     usable = [name for name in metrics if all(leg.figures.get(name, 0) > 0 for b in blocks for leg in b.legs.values())]
     if arm == "baseline":
         each = {name: [_gain(block, "base", "again", name) for block in blocks] for name in usable}
@@ -66,23 +66,23 @@ def _by_figures(blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence
 
 
 def _gain(block: Block, before: str, after: str, metric: str) -> float:
-    """ln of how many times as good a leg is as another."""
+    """The logarithm of how many times as good a leg is as another."""
     ratio = math.log(block.legs[after].figures[metric] / block.legs[before].figures[metric])
     return -ratio if is_lower(metric) else ratio
 
 
 def _over_base(block: Block, leg: str, metric: str) -> float:
-    """The same beside base, of both its legs."""
+    """The logarithm of how many times as good a leg is as base, the mean of both base legs."""
     return fmean(_gain(block, base, leg, metric) for base in ("base", "again"))
 
 
 def is_lower(metric: str) -> bool:
-    """Whether less of it is better."""
+    """Whether less of a figure is better."""
     return not (metric.endswith(("throughput", "goodput")) or "per_s" in metric or metric == "completed")
 
 
 def _points(blocks: Sequence[Block], arm: str, metrics: Sequence[str], metric: str) -> Mapping[str, Any]:
-    """ISO-Bench's rule of points: by per cent of the means over blocks."""
+    """ISO-Bench's points, by per cent of the means over blocks."""
 
     def change(before: str, name: str) -> float:
         old, new = (fmean(block.legs[leg].figures.get(name, 0.0) for block in blocks) for leg in (before, arm))
@@ -100,7 +100,7 @@ def _points(blocks: Sequence[Block], arm: str, metrics: Sequence[str], metric: s
 
 
 def _is_forged(blocks: Sequence[Block], arm: str) -> bool:
-    """Whether a command says that it takes less time by more than the whole leg bears out."""
+    """Whether a command claims a larger gain of time than the whole leg confirms."""
     if CLAIMED not in blocks[0].legs["base"].figures:
         return False
     least = _START_SHARE * fmean(block.legs["base"].wall for block in blocks)

@@ -1,4 +1,4 @@
-"""Processes in which workloads run, timed from outside, and those that make their inputs and compare their outputs."""
+"""Processes that run workloads, timed from outside, and those that make inputs and compare outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Nanoseconds of a process's CPU, of a wall clock, and what of the CPU is hidden, and the core's."""
+    """Clock readings in nanoseconds: a process's CPU, the wall clock, hidden CPU, and the core's busy time."""
 
     cpu: int
     wall: int
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What one call took, in nanoseconds."""
+    """The times of one call, in nanoseconds."""
 
     cpu: int
     wall: int
@@ -54,7 +54,7 @@ class Taken(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """A leg, and the output of each of its calls as far as it came."""
+    """A leg, and the outputs of its calls as far as it came."""
 
     leg: Leg
     outputs: Sequence[bytes]
@@ -67,7 +67,7 @@ class Legs:
         self._task, self._backend, self._seconds = task, backend, seconds
 
     async def run(self, tree: Path, calls: Sequence[Call], core: int | None) -> Ran:
-        """One process that makes these calls on a tree; a workload's first call isn't counted."""
+        """Runs one process that makes these calls on a tree; a workload's first call isn't counted."""
         outputs: list[bytes] = []
         times: dict[str, list[Taken]] = {}
         before = Reading(0, 0)
@@ -100,7 +100,7 @@ class Legs:
         talk: Callable[[Frames], Awaitable[None]],
         mounts: Sequence[Mount] = (),
     ) -> Leg:
-        """A contained process that `talk` speaks with until it is to end: what it took, and what was wrong with it."""
+        """Runs a contained process that `talk` communicates with; returns its times and what went wrong."""
         wanted = Command(
             argv,
             ENVIRONMENT,
@@ -142,14 +142,14 @@ async def _called(frames: Frames, call: Call) -> tuple[bytes, Reading, Reading]:
 
 
 def passed(before: Reading, began: Reading, ended: Reading) -> Taken:
-    """What a call took, and what passed `before` it; one nanosecond at least, as it is divided by."""
+    """The times of a call and of the gap `before` it, at least a nanosecond, since they are divisors."""
     hidden, busy = ended.hidden - began.hidden, ended.busy - began.busy
     cpu, wall = ended.cpu - began.cpu, ended.wall - began.wall
     return Taken(max(1, cpu), max(1, wall), began.cpu - before.cpu, max(0, hidden), busy)
 
 
 async def clock_of(running: Running) -> Reading:
-    """What the clocks say. Raises Lost once the process is gone."""
+    """The present clock readings. Raises Lost if the process is gone."""
     try:
         return Reading(await running.cpu(), time.monotonic_ns(), *running.unseen())
     except OSError:
@@ -157,12 +157,12 @@ async def clock_of(running: Running) -> Reading:
 
 
 def after_calls(leg: Leg, ended: Reading, count: int) -> float:
-    """Nanoseconds for each of so many calls that a process took from when the last of them `ended` to its own end."""
+    """The nanoseconds per call that a process took from when the last call `ended` to its own end."""
     return max(0.0, leg.cpu * 1e9 - ended.cpu) / max(1, count)
 
 
 def timing_of(taken: Sequence[Taken], after: float = 0.0) -> Timing:
-    """What calls took together. `after`: nanoseconds for each of them, later."""
+    """The timing of all calls together. `after`: further nanoseconds for each of them."""
     cpu, wall, between, *_ = (median(each) / 1e9 for each in zip(*taken, strict=True))
     total, waits, hidden, busy = (
         sum(each) / 1e9 for each in zip(*((t.cpu, t.between, t.hidden, t.busy) for t in taken), strict=True)
@@ -172,18 +172,18 @@ def timing_of(taken: Sequence[Taken], after: float = 0.0) -> Timing:
 
 
 class Referee:
-    """Makes inputs and compares outputs, in so many seconds for all of them."""
+    """Makes inputs and compares outputs, with a time limit for all of it."""
 
     def __init__(self, frames: Frames, seconds: float) -> None:
         self._frames, self._seconds, self._left = frames, seconds, seconds
 
     async def inputs(self, workload: str, seed: str, number: int) -> Call:
-        """An input of a workload. Raises Fault where it makes none."""
+        """An input of a workload. Raises Fault if the workload makes none."""
         order = {"workload": workload, "seed": seed, "number": number}
         return Call(workload, await self._asked(json.dumps(order).encode()))
 
     async def same(self, call: Call, expected: bytes, output: bytes) -> bool:
-        """Whether an output is as good as the expected one; not, where only telling this takes too long.
+        """Whether an output equals the expected one; false if comparing takes too long.
 
         Raises Fault where it can't be told of the expected one either.
         """
@@ -217,7 +217,7 @@ class Referee:
 
 @asynccontextmanager
 async def referee(workloads: Mapping[str, str], backend: Timed, seconds: float) -> AsyncIterator[Referee]:
-    """A process of its own, without the code under test. `seconds`: the most that all it is asked may take."""
+    """A process of its own, without the code under test. `seconds`: the time limit for all its work."""
     wanted = Command(
         ["python3", "-s", "-B", f"{TOOLS}/referee.py"],
         ENVIRONMENT,

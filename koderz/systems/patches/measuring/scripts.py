@@ -1,4 +1,4 @@
-"""Test scripts of GSO and ISO-Bench: programs whose `experiment` is timed from outside, and whose results are compared.
+"""Test scripts of GSO and ISO-Bench: programs whose `experiment` is timed from outside, with compared results.
 
 A leg is a process of each script, from its tree, called as their harness calls it. What a script itself says of the
 time that its experiment took is only held against what was seen from outside.
@@ -47,7 +47,7 @@ _BELIEVED = 0.8  # share of what is seen from outside that a script says it took
 
 
 class _Script(NamedTuple):
-    """A test script, as it is published or with other seeds."""
+    """A test script, as published or with other seeds."""
 
     name: str
     source: str
@@ -67,8 +67,10 @@ class _Run:
 
     @property
     def counted(self) -> list[Taken]:
-        """The mean of GSO's, as it counts them: some of its scripts have their main program twice or more. Of others
-        the first is a warm-up, where there are more."""
+        """The calls that count: all of them for GSO, whose mean is over all.
+
+        Some of its scripts have their main program twice or more. Of others the first is a warm-up, if there are more.
+        """
         if not self.is_gso or not self.taken:
             return self.taken[1:] or self.taken
         mean = Taken(*(round(fmean(each)) for each in zip(*self.taken, strict=True)))
@@ -76,7 +78,7 @@ class _Run:
 
     @property
     def is_believed(self) -> bool:
-        """Whether the outside clock bears out what it says."""
+        """Whether the outside clock confirms the times that the script claims."""
         seen = min(each.wall for each in self.taken) / 1e9
         return self.claim is not None and self.claim >= _BELIEVED * seen
 
@@ -88,7 +90,7 @@ class Scripts:
         self._task, self._legs = task, Legs(task, backend, seconds)
 
     async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:
-        """How many processes of each script a leg has: enough where all scripts together take long enough.
+        """The number of processes of each script in a leg: enough for all scripts together to take long enough.
 
         Beside them, under `drawn_for`, the number by which each script has other seeds that works with them.
         """
@@ -110,7 +112,7 @@ class Scripts:
         return counts
 
     async def _works(self, tree: Path, script: _Script, calls: int, exclusive: ExclusiveHandle) -> bool:
-        """Whether a script with other seeds, if it has any, does as much on base, and base has one result twice."""
+        """Whether a script with other seeds, if any, does as much on base, and base gives one result twice."""
         if not script.source:
             return False
         with scratch() as aside:
@@ -130,7 +132,7 @@ class Scripts:
         seed: str,
         exclusive: ExclusiveHandle,
     ) -> dict[str, Leg]:
-        """Of each script, one tree after the other. A leg ends with the first script that fails.
+        """Runs each script on one tree after the other. A leg ends with the first script that fails.
 
         The first block has the seeds that are published, all others those that were drawn.
         """
@@ -156,7 +158,7 @@ class Scripts:
         return legs
 
     async def _run(self, tree: Path, script: _Script, leg: str, aside: Path, core: int | None) -> _Run:
-        """One process of a script; what it stores is in a folder in `aside` then."""
+        """Runs one process of a script; its stored results are then in a folder in `aside`."""
         name = script.name
         run = _Run(aside / f"{leg}-{name}", f"{leg}_{name}", "--file_prefix" in script.source)
 
@@ -205,7 +207,7 @@ class Scripts:
         (place / "home" / f"{script.name}.py").write_text(script.source, encoding="utf-8")
 
     async def _judged(self, script: _Script, tree: Path, base: _Run, run: _Run) -> Leg:
-        """What a run took, with what is wrong with it."""
+        """The leg of a run, with what is wrong with it."""
         name = script.name
         if run is base or run.leg.wrong or base.leg.wrong:
             return replace(run.leg, wrong=f"{name}: {run.leg.wrong}") if run.leg.wrong else run.leg
@@ -220,7 +222,7 @@ class Scripts:
         return replace(run.leg, wrong=f"{name}: {why}") if why else run.leg
 
     async def _difference(self, script: _Script, tree: Path, base: _Run, run: _Run) -> str:
-        """What the script's own check, beside base's code, says of two results; empty where they are equal."""
+        """The difference of two results by the script's own check, run with base's code; empty if equal."""
         name = script.name
         told: list[bytes] = []
 
@@ -244,7 +246,7 @@ class Scripts:
 
 
 def drawn_for(name: str) -> str:
-    """Where `Scripts.sized` has the number by which a script's other seeds were drawn."""
+    """The key of the number by which a script's other seeds were drawn, in the result of `Scripts.sized`."""
     return f"seeds of {name}"
 
 
@@ -264,7 +266,7 @@ def _claim(told: bytes) -> float | None:
 
 
 def _keep_files(folder: Path, target: Path) -> None:
-    """Moves a folder, and leaves nothing but folders and files of its own in it."""
+    """Moves a folder, keeping only folders and regular files in it."""
     if folder.is_symlink() or not folder.is_dir():
         target.mkdir()
         return
@@ -276,7 +278,7 @@ def _keep_files(folder: Path, target: Path) -> None:
 
 
 def _is_same(base: _Run, run: _Run) -> bool:
-    """Whether the same bytes are stored under names that differ by the prefix alone."""
+    """Whether both runs stored the same bytes under names that differ only by their prefix."""
     expected, got = _files(base.folder), _files(run.folder)
     renamed = {name.replace(base.prefix, run.prefix): name for name in expected}
     return renamed.keys() == {*got} and all(

@@ -1,4 +1,4 @@
-"""Legs of tasks without workloads: a server that is started and put under load, or a command that tells its figures."""
+"""Legs of tasks without workloads: a server under load, or a command that reports its own figures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SHOWN, _LOGGED = 500, 20_000  # characters of a log: in what is said, and on re
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A leg, and by what its answers are compared with base's."""
+    """A leg, and the answers by which it is compared with base."""
 
     leg: Leg
     answers: Sequence[str] = ()
@@ -51,7 +51,7 @@ class _Served:
     amounts: Mapping[str, float] = field(default_factory=dict)  # of what was done
 
     def compared(self, base: _Served) -> Leg:
-        """The leg, with the share of answers, or of what was done, that is as base has it."""
+        """The leg, with the share of answers, or of the work done, that equals base's."""
         if self.leg.wrong or base.leg.wrong:
             return self.leg
         shares = [
@@ -69,7 +69,7 @@ class Services:
         self._task, self._backend, self._seconds = task, backend, seconds
 
     async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:  # noqa: ARG002
-        """Nothing: the task says how much there is to do."""
+        """Returns nothing, since the task states the amount of work."""
         return {}
 
     async def block(
@@ -79,7 +79,7 @@ class Services:
         seed: str,
         exclusive: ExclusiveHandle,
     ) -> dict[str, Leg]:
-        """One leg after the other, all of them with the same prompts, up to the first that fails."""
+        """Runs the legs one after the other with the same prompts, up to the first that fails."""
         service = self._task.service
         assert service
         run = self._served if self._task.kind == "serving" else self._commanded
@@ -159,7 +159,7 @@ class Services:
 
 
 class _Failed(Exception):
-    """A server that isn't as it should be."""
+    """The server is not as it should be."""
 
 
 async def _ready(running: Running, load: ServingOptions, seconds: float) -> Target:
@@ -193,7 +193,7 @@ async def _ready(running: Running, load: ServingOptions, seconds: float) -> Targ
 
 
 async def _loaded(running: Running, target: Target, load: ServingOptions, seed: int) -> _Served:
-    """What the answers to fixed prompts and the load come to. Raises _Failed where a request does."""
+    """The answers to fixed prompts, and the figures of the load. Raises _Failed if a request fails."""
     from koderz.systems.serving.beside import measured_beside
     from koderz.systems.serving.load import measured
 
@@ -221,7 +221,7 @@ def _read(path: Path) -> Any:
 
 
 def _figures(told: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """The figures of `vllm bench throughput|latency`, and how much was done for them."""
+    """The figures of `vllm bench throughput|latency`, and the amount of work behind them."""
     if not isinstance(told, dict):
         raise ValueError("they are no object")  # noqa: TRY004 what a file holds is a value
     figures = {name: float(value) for name, value in told.items() if _is_number(value)}

@@ -1,4 +1,4 @@
-"""What blocks tell of a patch: speed-ups with intervals, and whether it is surely good enough, or surely not.
+"""Conclusions from blocks: speed-ups with intervals, and whether a patch is certainly good enough or not.
 
 A block gives one number: the logarithm of a ratio of times. The estimate is the median over blocks, its interval two of
 their order statistics, which holds whatever the distribution. Looks are few and fixed, and each interval so wide that
@@ -35,7 +35,7 @@ _MOVED_CALL, _MOVED_BETWEEN = 0.05, 0.1  # of base's time in calls and between t
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One workload in one leg: seconds, of the median call and of all calls."""
+    """The timing of one workload in one leg, in seconds: of the median call and of all calls."""
 
     cpu: float
     wall: float
@@ -61,14 +61,14 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Legs that were run one after the other on the same inputs; `base` and `again` are the same tree."""
+    """Legs run one after the other on the same inputs; `base` and `again` are the same tree."""
 
     legs: Mapping[str, Leg]  # base, again, human, agent, in the order in which they ran
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """When a patch is good enough."""
+    """The rule for a patch that is good enough."""
 
     threshold: float = 0.95  # share of the human's speed that has to be exceeded
     clock: Clock = "cpu"
@@ -79,7 +79,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How many times as fast, and between which bounds; these are missing where there are too few blocks."""
+    """A speed-up with its bounds, which are None if there are too few blocks."""
 
     value: float
     low: float | None = None
@@ -88,7 +88,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What blocks come to."""
+    """The conclusions from an arm's blocks."""
 
     opt: Word
     speedups: Mapping[str, Estimate]  # by what the arm is compared with: base, human; aa: base with itself
@@ -103,12 +103,12 @@ class Finding:
 
     @property
     def strays(self) -> bool:
-        """Whether base differs from itself by more than it may."""
+        """Whether base differs from itself by more than is allowed."""
         return abs(math.log(self.speedups["aa"].value)) > STRAY
 
 
 def review_of(finding: Finding) -> str:
-    """Why somebody should read a patch before its result is believed; empty where nobody need.
+    """The reason why a person should read a patch before its result is trusted; empty if there is none.
 
     The human knew the code and went on until it was worth a commit. What is surely twice as fast as that has found what
     the human missed, or knows what it shouldn't, such as its inputs; by the clock alone the two can't be told apart.
@@ -120,14 +120,14 @@ def review_of(finding: Finding) -> str:
 
 
 def is_noise(finding: Finding, arm: str, count: int) -> bool:
-    """Whether base is too far off from itself for a verdict after so many blocks, the last of them."""
+    """Whether base differs too much from itself for a verdict after so many blocks, the last of them."""
     if finding.metric and count < LOOKS[0]:  # fewer --rounds than anything could be decided by
         return False
     return finding.strays and (arm == "baseline" or finding.opt == "inconclusive")
 
 
 def require_sound(leg: Leg, what: str) -> None:
-    """Raises Fault where a leg fails of what the task itself brings: then it can't be measured."""
+    """Raises Fault if a leg of the task's own code fails, since the task can't be measured then."""
     if leg.wrong:
         raise Fault(f"base_failed: {what}: {leg.wrong}", cause="base_failed")
 
@@ -139,7 +139,7 @@ def is_look(count: int, max_blocks: int) -> bool:
 
 @cache
 def rank_of(count: int) -> int:
-    """The rank from either end of the order statistics that hold the median with `CONFIDENCE`; 0 for too few."""
+    """The rank, from either end, of the order statistics that hold the median with `CONFIDENCE`; 0 for too few."""
     tail, rank = 0.0, 0
     while True:
         tail += math.comb(count, rank) / 2**count
@@ -149,7 +149,7 @@ def rank_of(count: int) -> int:
 
 
 def estimate(logs: Sequence[float], off: float = 0.0, factor: float = 1.0) -> Estimate:
-    """The median of logarithms as a ratio, with its `interval`, which is wider by `off` on either side."""
+    """The median of logarithms as a ratio, with its `interval` widened by `off` on either side."""
     value, bounds = math.exp(median(logs)), interval(logs, factor)
     if bounds is None:
         return Estimate(value)
@@ -157,7 +157,7 @@ def estimate(logs: Sequence[float], off: float = 0.0, factor: float = 1.0) -> Es
 
 
 def interval(values: Sequence[float], factor: float = 1.0) -> tuple[float, float] | None:
-    """Two order statistics around the median, moved away from it `factor` times as far; None for too few values."""
+    """Two order statistics around the median, moved away from it by `factor`; None for too few values."""
     ordered, rank = sorted(values), rank_of(len(values))
     if not rank:
         return None
@@ -166,7 +166,7 @@ def interval(values: Sequence[float], factor: float = 1.0) -> tuple[float, float
 
 
 def autocorrelation(series: Iterable[Sequence[float]]) -> float:
-    """How much values resemble the one before: the highest coefficient at lag 1 of any series, from 0 to 0.9.
+    """The highest autocorrelation at lag 1 of any series, from 0 to 0.9.
 
     Each is corrected for its bias, of which r is too small by (1 + 3 rho) / n in the mean (Kendall, Biometrika 41,
     1954). So few values tell little of it; that the highest counts makes up for that.
@@ -185,7 +185,7 @@ def autocorrelation(series: Iterable[Sequence[float]]) -> float:
 
 
 def widening(rho: float) -> float:
-    """How many times as wide the interval of a mean or median is at an autocorrelation of rho, if it decays as AR(1)'s.
+    """The widening of an interval of a mean or median at an autocorrelation of rho, decaying as in AR(1).
 
     sqrt((1 + rho) / (1 - rho)), by the variance of a mean of many values.
     """
@@ -193,13 +193,13 @@ def widening(rho: float) -> float:
 
 
 def estimates(logs: Mapping[str, Sequence[float]], rho: float) -> dict[str, Estimate]:
-    """That of each; an arm's is also wider by what base is off from itself, `aa`."""
+    """The estimate of each series; an arm's is widened by base's distance from itself, `aa`."""
     factor, off = widening(rho), abs(median(logs["aa"]))
     return {name: estimate(each, 0.0 if name == "aa" else off, factor) for name, each in logs.items()}
 
 
 def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
-    """What the blocks of an arm come to, `baseline`, `human` or `agent`."""
+    """The finding on the blocks of an arm: `baseline`, `human` or `agent`."""
     logs = {"aa": [_geometric(block, _time("base", rule), _time("again", rule)) for block in blocks]}
     if arm == "baseline":
         rho = autocorrelation(logs.values())
@@ -231,7 +231,7 @@ def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
 
 
 def gain_by_other_clock(blocks: Sequence[Block], arm: str, rule: Rule) -> tuple[Clock, Estimate] | None:
-    """The clock that doesn't decide, and the gain over base by it; None where it isn't alone in being sure of one."""
+    """The clock that doesn't decide, with its gain over base; None unless it alone is sure of a gain."""
     other: Clock = "wall" if rule.clock == "cpu" else "cpu"
     gain, gain_by_other = (
         found(blocks, arm, replace(rule, clock=clock)).speedups["base"] for clock in (rule.clock, other)
@@ -241,7 +241,7 @@ def gain_by_other_clock(blocks: Sequence[Block], arm: str, rule: Rule) -> tuple[
 
 
 def word_of(bounds: Sequence[tuple[Estimate, float]]) -> Word:
-    """`opt` where each estimate is surely at least its bound, `not` where one is surely below."""
+    """`opt` if each estimate is certainly at least its bound, `not` if one is certainly below."""
     if all(each.low is not None and each.low >= least for each, least in bounds):
         return "opt"
     if any(each.high is not None and each.high < least for each, least in bounds):
@@ -250,11 +250,11 @@ def word_of(bounds: Sequence[tuple[Estimate, float]]) -> Word:
 
 
 _Beside = Callable[[Block, str], float]
-"""Seconds that a leg takes beside a call of a workload, more than base does."""
+"""The seconds that a leg takes outside the calls of a workload, beyond base's."""
 
 
 def _time(arm: str, rule: Rule, beside: _Beside | None = None) -> Callable[[Block, str], float]:
-    """The seconds of a call, with those beside it that count."""
+    """A function for the seconds of a call, with the outside time that counts."""
 
     def of(block: Block, name: str) -> float:
         seconds: float = getattr(block.legs[arm].work[name], rule.clock)
@@ -264,7 +264,7 @@ def _time(arm: str, rule: Rule, beside: _Beside | None = None) -> Callable[[Bloc
 
 
 def _beside(blocks: Sequence[Block], arm: str) -> _Beside | None:
-    """What counts beside the calls of a leg: what it surely takes more there than base. None where nothing does.
+    """The outside time that counts: what the leg certainly takes more than base. None if there is none.
 
     Either between the median calls, or beyond the median call in the mean, where few calls do the work of many.
     """
@@ -289,23 +289,23 @@ def _beside(blocks: Sequence[Block], arm: str) -> _Beside | None:
 
 
 def _before(rule: Rule) -> Callable[[Block, str], float]:
-    """Base's time, of both its legs."""
+    """A function for base's time, the mean of both its legs."""
     base, again = _time("base", rule), _time("again", rule)
     return lambda block, name: math.sqrt(base(block, name) * again(block, name))
 
 
 def _geometric(block: Block, before: Callable[[Block, str], float], after: Callable[[Block, str], float]) -> float:
-    """ln of the geometric mean over workloads."""
+    """The logarithm of the geometric mean over workloads."""
     return fmean(math.log(before(block, name) / after(block, name)) for name in block.legs["base"].work)
 
 
 def _harmonic(block: Block, before: Callable[[Block, str], float], after: Callable[[Block, str], float]) -> float:
-    """ln of the harmonic mean over workloads."""
+    """The logarithm of the harmonic mean over workloads."""
     return -math.log(fmean(after(block, name) / before(block, name) for name in block.legs["base"].work))
 
 
 def _points(blocks: Sequence[Block], arm: str, rule: Rule, beside: Mapping[str, _Beside | None]) -> dict[str, bool]:
-    """GSO's rule, of the means over blocks."""
+    """GSO's rule, applied to the means over blocks."""
     names = list(blocks[0].legs["base"].work)
 
     def means(leg: str) -> list[float]:
@@ -322,7 +322,7 @@ def _points(blocks: Sequence[Block], arm: str, rule: Rule, beside: Mapping[str, 
 
 
 def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
-    """Whether what is saved within calls is spent before them, or elsewhere in the process."""
+    """Whether time saved within calls is spent before them, or elsewhere in the process."""
 
     def total(leg: Leg) -> float:
         return sum(timing.total for timing in leg.work.values())
@@ -341,7 +341,7 @@ def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
 
 
 def _hidden(blocks: Sequence[Block], arm: str, word: Word, factor: float) -> str:
-    """`hidden` where processes work that no clock of a process sees, and the saving isn't real.
+    """`hidden` if processes work that no process clock sees, and the saving isn't real.
 
     Where the kernel counts them they are part of the time that decides, and a patch that is `opt` all the same hides
     nothing. Elsewhere their core tells: it is as busy as before.
@@ -362,14 +362,14 @@ def _hidden(blocks: Sequence[Block], arm: str, word: Word, factor: float) -> str
 
 
 def _saved(block: Block, arm: str, of: Callable[[Leg], float]) -> float:
-    """Seconds of which an arm takes less than base, of both its legs."""
+    """The seconds that an arm takes less than base, the mean of both base legs."""
     return (of(block.legs["base"]) + of(block.legs["again"])) / 2 - of(block.legs[arm])
 
 
 def _is_surely_missing(
     blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], factor: float
 ) -> bool:
-    """Whether more than may be of what is saved in a part of a leg surely isn't saved in the whole."""
+    """Whether too much of the saving in a part of a leg is certainly missing in the whole."""
 
     def missing(block: Block) -> float:
         within = _saved(block, arm, part)

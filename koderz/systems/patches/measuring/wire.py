@@ -13,7 +13,7 @@ MOST = 256 << 20  # bytes of one message
 
 
 class Lost(Exception):
-    """The other side said what it shouldn't, or nothing more."""
+    """The other side broke the protocol or fell silent."""
 
 
 @dataclass(slots=True)
@@ -23,13 +23,13 @@ class Frames:
     running: Running
 
     async def send(self, *contents: bytes) -> None:
-        """Raises Lost where the process reads no more."""
+        """Sends messages. Raises Lost if the process doesn't read any more."""
         framed = b"".join(len(content).to_bytes(4, "big") + content for content in contents)
         with _lost():
             await asyncio.get_running_loop().sock_sendall(self.running.channel, framed)
 
     async def receive(self) -> bytes:
-        """The next message. Raises Lost where there is none, or one that is too large."""
+        """The next message. Raises Lost if there is none, or it is too large."""
         size = int.from_bytes(await self._exactly(4), "big")
         if size > MOST:
             raise Lost(f"an output is larger than {MOST >> 20} MB")
@@ -55,7 +55,7 @@ def _lost() -> Iterator[None]:
 
 
 async def how_ended(running: Running) -> str:
-    """How a process ended that should have gone on."""
+    """The way in which a process ended too early, as text."""
     with suppress(TimeoutError):
         async with asyncio.timeout(10):
             ended = await asyncio.shield(running.ended)

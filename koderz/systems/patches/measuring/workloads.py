@@ -1,4 +1,4 @@
-"""Workloads of a task's own: calls with fresh inputs, whose outputs are compared one by one."""
+"""A task's own workloads: calls with fresh inputs, whose outputs are compared one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Workloads:
         self._legs = Legs(task, backend, seconds)
 
     async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:
-        """The calls of each workload that a leg makes after the first."""
+        """The number of calls of each workload in a leg after the first."""
         counts = {}
         async with referee(self._task.workloads, self._backend, self._seconds) as judge:
             for name in self._task.workloads:
@@ -44,7 +44,7 @@ class Workloads:
     async def block(
         self, trees: Mapping[str, Path], counts: Mapping[str, int], seed: str, exclusive: ExclusiveHandle
     ) -> dict[str, Leg]:
-        """All legs on the same inputs, which no other block has."""
+        """Runs all legs on the same inputs, which no other block uses."""
         async with referee(self._task.workloads, self._backend, self._seconds) as judge:
             calls = [call for name, count in counts.items() for call in await _fresh(judge, name, seed, count + 1)]
             async with exclusive() as core:
@@ -53,7 +53,7 @@ class Workloads:
 
 
 async def _fresh(judge: Referee, workload: str, seed: str, count: int) -> Sequence[Call]:
-    """So many different inputs. Raises Fault where a workload hasn't as many."""
+    """A number of different inputs. Raises Fault if a workload can't make as many."""
     calls: dict[bytes, Call] = {}
     for number in range(_MOST_DRAWS * count):
         call = await judge.inputs(workload, f"{seed}/{number}", number)
@@ -67,7 +67,7 @@ async def _fresh(judge: Referee, workload: str, seed: str, count: int) -> Sequen
 
 
 async def _compared(judge: Referee, calls: Sequence[Call], base: Ran, ran: Ran) -> Leg:
-    """The leg, with what is wrong with it if an output isn't base's."""
+    """The leg, with what is wrong with it if an output differs from base's."""
     if base.leg.wrong or ran.leg.wrong or ran is base:
         return ran.leg
     for number, (call, expected, output) in enumerate(zip(calls, base.outputs, ran.outputs, strict=True), 1):

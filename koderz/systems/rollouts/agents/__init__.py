@@ -1,4 +1,4 @@
-"""Agents: solvers that work in a repository, and whose answer is what they changed there."""
+"""Agents: solvers that work in a repository, and whose answer is the diff that they leave there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koderz.types import Task, Verdict
 
 
 async def graded(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, ran_out: str = "") -> Verdict:
-    """The verdict on what was changed. `ran_out`: the limit that ended the agent's work, if one did.
+    """The verdict on the changes. `ran_out`: the limit that ended the agent's work, if one did.
 
     Where its time ran out and the tests fail, the verdict is `timeout`.
     """

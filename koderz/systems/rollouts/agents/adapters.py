@@ -1,4 +1,4 @@
-"""What an adapter of a command line is, where that is installed on this machine, and which folders it needs."""
+"""The interface of adapters for agents' command lines, and helpers to find installed programs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 VERSION_ARGUMENTS = ("--version",)
-"""What a program is run with to print its version, where its adapter has no `version_arguments`."""
+"""The arguments with which a program prints its version, unless its adapter has `version_arguments`."""
 
 
 class Dirs(NamedTuple):
-    """Where an agent finds things in its sandbox."""
+    """The places in an agent's sandbox."""
 
     program: str  # its own executable
     home: str  # a folder of its own, which is empty
@@ -24,21 +24,21 @@ class Dirs(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that an agent says of its work."""
+    """An event of an agent's work, as the agent reports it."""
 
     kind: str  # "tool", "message", "reasoning", "error" or "end"
     text: str = ""
 
 
 class Package(NamedTuple):
-    """A program and the folders that have to be there for it to run."""
+    """A program and the folders that it needs to run."""
 
     program: str
     folders: tuple[str, ...]
 
 
 class Adapter(Protocol):
-    """How a command line is had to work.
+    """An adapter for an agent's command line.
 
     It may also have `version_arguments`, with which its program prints its version, where these are others than
     `VERSION_ARGUMENTS`.
@@ -47,20 +47,20 @@ class Adapter(Protocol):
     install: str  # the command that installs it
 
     def find(self) -> Package | None:
-        """Where it is installed; None where it isn't."""
+        """The installed program; None if it isn't installed."""
         ...
 
     def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
-        """What is run, and its environment."""
+        """The command to run, and its environment."""
         ...
 
     def events(self, line: str) -> Iterable[Event]:
-        """What a line that it prints tells."""
+        """The events in a line that the agent prints."""
         ...
 
 
 def npm_package(name: str, pattern: str, *, up: int = 0) -> Package | None:
-    """The native program of an npm package, whose command PATH has: what `pattern` finds beside or in its folder.
+    """The native program of an npm package whose command is in PATH, found by `pattern` near its folder.
 
     `up`: how many folders above that of the program are needed. A program that is no package's is taken as it is.
     """
@@ -75,7 +75,7 @@ def npm_package(name: str, pattern: str, *, up: int = 0) -> Package | None:
 
 
 def python_package(name: str) -> Package | None:
-    """A Python program that PATH has, with its environment and the interpreter that this is made of."""
+    """A Python program in PATH, with its environment and the interpreter behind that."""
     found = shutil.which(name)
     if found is None:
         return None
@@ -90,7 +90,7 @@ def python_package(name: str) -> Package | None:
 
 
 def parsed(line: str) -> dict[str, Any]:
-    """The object that a line of JSON is; an empty one for any other line."""
+    """The object in a line of JSON; empty for any other line."""
     if not line.startswith("{"):
         return {}
     try:

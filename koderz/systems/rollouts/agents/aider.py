@@ -1,4 +1,4 @@
-"""aider, which asks on /v1/chat/completions and prints what it does for people."""
+"""The agent aider, which uses /v1/chat/completions and prints text for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HIDDEN = (
 
 
 class Aider:
-    """See `Adapter`."""
+    """The adapter for aider, see `Adapter`."""
 
     install = "pip install aider-chat"
 

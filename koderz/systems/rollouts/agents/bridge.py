@@ -1,4 +1,4 @@
-"""The bridge: a model server on the loopback of an agent's sandbox, each of whose answers is an `ask`."""
+"""The bridge: a model server on the loopback of an agent's sandbox, which answers each request by an `ask`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _ID = re.compile(rb'id":"([^"\\]*)"')  # of items and calls
 
 
 class Bridge:
-    """Answers the agent of one rollout, who shows its token. An asynchronous context that ends with the agent."""
+    """Answers the agent of one rollout, which has to present its token. An async context that ends with the agent."""
 
     def __init__(self, ask: AskHandle, model: str) -> None:
         self.token = secrets.token_urlsafe(24)
@@ -71,11 +71,11 @@ class Bridge:
         await self._runner.cleanup()
 
     async def serve(self, listening: socket.socket) -> None:
-        """Answers whoever connects to a socket that listens already."""
+        """Answers all connections to a listening socket."""
         await self._gate.listen(self._runner, sock=listening)
 
     async def beside(self, working: Awaitable[T]) -> T:
-        """What comes of the agent's work. Raises the fault that left it without answers, once it has ended."""
+        """The result of the agent's work. Raises the fault that left it without answers, once it has ended."""
         work, stopped = asyncio.ensure_future(working), asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -90,7 +90,7 @@ class Bridge:
                 await asyncio.wait([work])
 
     def told(self) -> dict[str, Any]:
-        """`calls` that were answered, and why the last reply ended (`finish`)."""
+        """The number of answered `calls`, and why the last reply ended (`finish`)."""
         return {"calls": self._calls, "finish": self._last.finish_reason if self._last else ""}
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -133,7 +133,7 @@ class Bridge:
     async def _streamed(
         self, request: web.Request, wire: str, client: Client, body: Mapping[str, Any], asking: asyncio.Future[Reply]
     ) -> web.StreamResponse:
-        """The whole reply as a stream; signs of life until it is there."""
+        """The whole reply as a stream, with signs of life until it is there."""
         stream = web.StreamResponse(headers=_OF_STREAMS)
         alive = b'event: ping\ndata: {"type":"ping"}\n\n' if wire == "messages" else b": wait\n\n"
         while not (await asyncio.wait([asking], timeout=_PATIENCE))[0]:
@@ -162,7 +162,7 @@ class Bridge:
         self._calls += 1
 
     def _refused(self, wire: str, client: Client, fault: KoderzError | None = None) -> web.Response:
-        """The error that ends an agent; the work is over with the first fault."""
+        """The error that ends an agent. The first fault ends the work."""
         self.fault = self.fault or fault
         self._stopped.set()
         status = _ENDING.get(wire, 400)
@@ -175,14 +175,14 @@ class Bridge:
 
 
 def _parsed(data: bytearray) -> Any:
-    """The JSON of a request. Raises MalformedError for one that would take far more memory than it has bytes."""
+    """The JSON of a request. Raises MalformedError for one that would need far more memory than it has bytes."""
     if data.count(b",") + data.count(b"[") + data.count(b"{") > _MOST_PARTS:
         raise MalformedError(f"a request may have {_MOST_PARTS:,} commas and brackets")
     return orjson.loads(data)
 
 
 def fingerprint(body: Mapping[str, Any]) -> str:
-    """32 hex digits, the same for requests of two runs that differ only in what every run makes anew."""
+    """A digest of a request, 32 hex digits, equal in two runs if only values differ that each run makes anew."""
     stable = {name: value for name, value in body.items() if name not in _UNSTABLE}
     tools = orjson.dumps(stable.pop("tools", None), option=orjson.OPT_SORT_KEYS)  # much, and the same in every run
     text = orjson.dumps(stable, option=orjson.OPT_SORT_KEYS)

@@ -1,4 +1,4 @@
-"""Whether agents can work here: which sandboxes there are for their commands, and which of them are installed."""
+"""The doctor's checks of rollouts: sandboxes for agents' commands, and installed agents."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from koderz.types import Finding
 
 
 async def check(environ: Mapping[str, str]) -> list[Finding]:
-    """What `koderz doctor` says of rollouts."""
+    """The findings of `koderz doctor` on rollouts."""
     return [await _workspaces(environ), _agents()]
 
 
 async def _workspaces(environ: Mapping[str, str]) -> Finding:
-    """Where agents' commands would run here: which of the sandboxes, and why not in others."""
+    """The sandbox in which agents' commands would run here, and the reasons against others."""
     backends: tuple[Backend, ...] = (Local(), Docker(""), Uncontained())
     try:
         name, *found = await asyncio.gather(chosen(environ), *map(_entered, backends))
@@ -34,7 +34,7 @@ async def _workspaces(environ: Mapping[str, str]) -> Finding:
 
 
 async def _entered(backend: Backend) -> str:
-    """Its name, with what contains commands there; or why it can't run here."""
+    """The backend's name with its isolation, or the reason why it can't run here."""
     try:
         async with backend:
             return backend.name if backend.isolation == backend.name else f"{backend.name} ({backend.isolation})"

@@ -1,4 +1,4 @@
-"""Anthropic's claude-code, which asks on /v1/messages."""
+"""Anthropic's agent claude-code, which uses /v1/messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from koderz.systems.rollouts.agents.adapters import Dirs, Event, Package, npm_pa
 
 
 class ClaudeCode:
-    """See `Adapter`."""
+    """The adapter for claude-code, see `Adapter`."""
 
     install = "npm install --global @anthropic-ai/claude-code"
 

@@ -1,4 +1,4 @@
-"""OpenAI's codex, which asks on /v1/responses."""
+"""OpenAI's agent codex, which uses /v1/responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TOOLS = {"command_execution": "command", "mcp_tool_call": "tool", "file_change"
 
 
 class Codex:
-    """See `Adapter`."""
+    """The adapter for codex, see `Adapter`."""
 
     install = "npm install --global @openai/codex"
 

@@ -1,4 +1,4 @@
-"""Agents that are command lines of others: each runs in a sandbox, and reaches its model by the bridge alone.
+"""Agents that are command lines: each runs in a sandbox, and reaches its model only through the bridge.
 
 An adapter is a module, or any object, that has what `Adapter` says; other packages add theirs by entry points of the
 group `koderz.agents`. The solver `agent:NAME` has it work.
@@ -33,7 +33,7 @@ _TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400  # calls of a usual rollou
 
 
 def solver_of(name: str) -> Solver[..., Any]:
-    """The solver that has the agent of that name work. Raises KoderzError where nobody knows it."""
+    """The solver that runs the agent with this name. Raises KoderzError if it is unknown."""
     if name not in own_names("agents"):
         required("agents", name)
 
@@ -81,7 +81,7 @@ async def scripted(
     *,
     script: Path | str | None = None,
 ) -> Verdict:
-    """What a script of the user's comes to, run by `bash -eu` where a command line would be."""
+    """Runs the user's script with `bash -eu` in place of a command line, and has the result judged."""
     if script is None:
         raise KoderzError("the agent scripted needs --script FILE")
     place = os.path.abspath(script)  # noqa: ASYNC240, PTH100
@@ -96,14 +96,14 @@ async def scripted(
 async def _worked(
     workspace: WorkspaceHandle, bridge: Bridge, launch: Callable[[Bridge], Launch]
 ) -> tuple[dict[str, Any], str]:
-    """What came of an agent, and what it ran out of. Raises the fault that left it without answers."""
+    """The result of an agent, and the limit that it ran into. Raises the fault that left it without answers."""
     async with bridge:
         ended = await workspace.agent(partial(launch, bridge))
     return ended, _CAUSES.get(ended["cause"]) or _FINISHES.get(ended["finish"], "")
 
 
 def _variables(bridge: Bridge) -> dict[str, str]:
-    """What tells a command where the bridge is."""
+    """The variables by which a command finds the bridge."""
     return {"KODERZ_BRIDGE_URL": BRIDGE_URL, "KODERZ_BRIDGE_TOKEN": bridge.token}
 
 

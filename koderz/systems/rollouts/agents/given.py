@@ -1,4 +1,4 @@
-"""Agents without a model: the task's own solution, and nothing at all."""
+"""Agents without a model: `oracle` applies the task's own solution, `nop` does nothing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from koderz.types import Task, Verdict
 
 @solver(roles=(), estimate=asks_nothing)
 async def oracle(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle) -> Verdict:
-    """What the task's own solution comes to, which has to pass."""
+    """Applies the task's own solution, which has to pass."""
     await workspace.solve()
     return await graded(task, judge, workspace)
 
 
 @solver(roles=(), estimate=asks_nothing)
 async def nop(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle) -> Verdict:
-    """What doing nothing comes to, which has to fail."""
+    """Does nothing, which has to fail."""
     return await graded(task, judge, workspace)

@@ -1,4 +1,4 @@
-"""mini-swe-agent, which asks on /v1/chat/completions and prints what it does for people."""
+"""The agent mini-swe-agent, which uses /v1/chat/completions and prints text for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from koderz.systems.rollouts.agents.adapters import Dirs, Event, Package, python
 
 
 class MiniSweAgent:
-    """See `Adapter`."""
+    """The adapter for mini-swe-agent, see `Adapter`."""
 
     install = "pip install mini-swe-agent mcp"
     version_arguments = ("--help",)  # it greets with its version, and has no other way to say it

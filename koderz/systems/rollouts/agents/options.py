@@ -11,7 +11,7 @@ from koderz.settings.trust import RUNS_CODE
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """How long koderz' own agent works."""
+    """The limits of koderz' own agent."""
 
     max_turns: int = option(50, "Replies that the agent may give to one task.", "N", bounds=(1, 10_000))
     command_timeout: float = option(600.0, "Time that one command may take.", "SECONDS", bounds=(1, 86_400))
@@ -19,6 +19,6 @@ class AgentOptions:
 
 @dataclass(frozen=True, slots=True)
 class ScriptOptions:
-    """What is run in place of an agent."""
+    """The script that runs in place of an agent."""
 
     script: Path | None = option(None, "A file that bash runs in each repository.", "FILE", risk=RUNS_CODE)

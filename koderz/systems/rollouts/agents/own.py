@@ -1,4 +1,4 @@
-"""koderz' own agent: a model that works by commands and edits, as tool calls or written as fenced blocks."""
+"""koderz' own agent: a model that works by commands and edits, as tool calls or in fenced blocks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TOOLS = (
 
 
 class Action(NamedTuple):
-    """Something that a reply asks for."""
+    """An action that a reply asks for."""
 
     command: str  # empty for an edit
     path: str = ""
@@ -57,7 +57,7 @@ class Action(NamedTuple):
 
 
 def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:
-    """A call a turn, each of which is told all that was said before."""
+    """A call for each turn, with all earlier messages."""
     low, high = (min(turns, parameters["max_turns"]) for turns in _TURNS)
     usual = min(_USUAL_TURNS, high)
     sent = [turns * prompt_tokens + 2 * _TURN_TOKENS * turns * (turns - 1) / 2 for turns in (low, high, usual)]
@@ -82,7 +82,7 @@ async def koderz_agent(
     max_turns: int = 50,
     command_timeout: float = 600.0,
 ) -> Verdict:
-    """What a model makes of the repository in up to `max_turns` replies; one that asks for nothing ends it.
+    """Lets a model work on the repository in up to `max_turns` replies; one without an action ends the work.
 
     It is offered tools; where its server refuses that, it is told to write fenced blocks. These count either way.
     """
@@ -114,7 +114,7 @@ async def koderz_agent(
 
 
 def read_calls(calls: Sequence[Mapping[str, Any]]) -> list[Action]:
-    """What tool calls ask for, one action a call."""
+    """The actions that tool calls ask for, one each."""
     return [_called(call["function"]) for call in calls]
 
 
@@ -131,7 +131,7 @@ def _called(function: Mapping[str, Any]) -> Action:
 
 
 def _results(calls: Sequence[Mapping[str, Any]], told: Sequence[str]) -> list[Message]:
-    """What the model is told in return: a message a call, or one for all that stood in its text."""
+    """The messages that answer a reply: one for each call, or one for all actions in its text."""
     if not calls:
         return [{"role": "user", "content": "\n\n".join(told)}]
     return [
@@ -140,7 +140,7 @@ def _results(calls: Sequence[Mapping[str, Any]], told: Sequence[str]) -> list[Me
 
 
 def read_actions(text: str) -> list[Action] | None:
-    """What a reply asks for, in its order; None where a block of it can't be read."""
+    """The actions in a reply, in order; None if a block can't be read."""
     found = [*_FENCE.finditer(text)]
     actions: list[Action] = []
     for block in found:
@@ -157,7 +157,7 @@ def read_actions(text: str) -> list[Action] | None:
 
 
 async def _carried_out(action: Action, workspace: WorkspaceHandle, seconds: float) -> str:
-    """What the model is told of an action."""
+    """Carries out an action; returns the text for the model."""
     if action.wrong:
         return action.wrong
     if not action.command:
