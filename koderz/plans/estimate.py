@@ -165,7 +165,7 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = 
     calls: dict[int, Span] = {}
     costs: dict[int, Span] = {}
     sums: dict[str, dict[str, _Sum]] = {arm.name: defaultdict(_Sum) for arm in plan.arms}  # by arm and model
-    for arm, samples, expected in _expected(plan):
+    for arm, samples, expected in expected_calls(plan):
         model = arm.models.get(expected.role) or arm.models[expected.instead]
         price = prices.get(model) or Price(0, 0)
         cost = _cost(price, samples, expected)
@@ -271,7 +271,7 @@ def _cost(price: Price, samples: int, expected: Expected) -> Span:
     return least, most
 
 
-def _expected(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
+def expected_calls(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
     """The expected calls of each cell: its solver's, by role, and those of a judge that is a model."""
     asks = judge_asks(plan.suite)
     own: Callable[..., Sequence[Expected]] | None = getattr(plan.suite, "expected", None)
