@@ -1,12 +1,13 @@
-"""Messages of four bytes of length and the content. They arrive on descriptor 3 and leave on 4."""
+"""Messages, each a frame of `koderz.sandbox.frames`. They arrive on descriptor 3 and leave on 4."""
 
 import os
 
 _READ, _WRITE = 3, 4
+_HEADER = 9  # bytes: the kind, a number that is not used, the length
 
 
 def receive():
-    size = int.from_bytes(_exactly(4), "big")
+    size = int.from_bytes(_exactly(_HEADER)[-4:], "little")
     return _exactly(size)
 
 
@@ -22,6 +23,6 @@ def _exactly(size, read=os.read, leave=os._exit):
 
 
 def send(content, write=os.write):
-    left = memoryview(len(content).to_bytes(4, "big") + content)
+    left = memoryview(b"m\0\0\0\0" + len(content).to_bytes(4, "little") + content)
     while left:
         left = left[write(_WRITE, left) :]

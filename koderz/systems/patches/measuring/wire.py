@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from koderz.sandbox.frames import OversizeError, frame, take
 from koderz.sandbox.workspace import Running
 
 MOST = 256 << 20  # bytes of one message
+_MESSAGE = b"m"  # the kind of frame that one is
 
 
 class Lost(Exception):
@@ -18,32 +20,30 @@ class Lost(Exception):
 
 @dataclass(slots=True)
 class Frames:
-    """Messages to and from a process: four bytes of length, and as many more."""
+    """Messages to and from a process, each a frame."""
 
     running: Running
+    _buffer: bytearray = field(default_factory=bytearray)
 
     async def send(self, *contents: bytes) -> None:
         """Sends messages. Raises Lost if the process doesn't read any more."""
-        framed = b"".join(len(content).to_bytes(4, "big") + content for content in contents)
+        framed = b"".join(frame(_MESSAGE, content) for content in contents)
         with _lost():
             await asyncio.get_running_loop().sock_sendall(self.running.channel, framed)
 
     async def receive(self) -> bytes:
         """The next message. Raises Lost if there is none, or it is too large."""
-        size = int.from_bytes(await self._exactly(4), "big")
-        if size > MOST:
-            raise Lost(f"an output is larger than {MOST >> 20} MB")
-        return await self._exactly(size)
-
-    async def _exactly(self, size: int) -> bytes:
-        loop, content = asyncio.get_running_loop(), bytearray()
-        while len(content) < size:
-            with _lost():
-                part = await loop.sock_recv(self.running.channel, min(size - len(content), 1 << 20))
-            if not part:
-                raise Lost("")
-            content += part
-        return bytes(content)
+        loop = asyncio.get_running_loop()
+        try:
+            while not (found := take(self._buffer, MOST)):
+                with _lost():
+                    part = await loop.sock_recv(self.running.channel, 1 << 20)
+                if not part:
+                    raise Lost("")
+                self._buffer += part
+        except OversizeError:
+            raise Lost(f"an output is larger than {MOST >> 20} MB") from None
+        return found[2]
 
 
 @contextmanager
