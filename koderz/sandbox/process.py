@@ -1,4 +1,7 @@
-"""Starting koderz' own interpreters, and talking to them in frames: judges, and workers of sessions."""
+"""Starting koderz' own interpreters: judges, workers of sessions, and process 1 of a workspace.
+
+They have no variable of koderz' and no terminal, and hear from koderz by a socket that is their stdin.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +95,25 @@ class Process:
             with contextlib.suppress(ProcessLookupError):  # it ended just now
                 os.killpg(self.id, signal.SIGKILL)
         await asyncio.to_thread(self._process.wait)
+
+
+async def begin(
+    line: Sequence[str],
+    connection: socket.socket,
+    *,
+    stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+) -> asyncio.subprocess.Process:
+    """A process whose stdin is a socket to koderz, for what is spoken to otherwise than in frames alone."""
+    return await asyncio.create_subprocess_exec(
+        *line,
+        stdin=connection.fileno(),
+        stdout=stdout,
+        stderr=stderr,
+        env=dict(ENVIRONMENT),
+        cwd="/",
+        start_new_session=True,  # Ctrl-C is koderz's to handle
+    )
 
 
 def _begun(line: Sequence[str], connection: socket.socket, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

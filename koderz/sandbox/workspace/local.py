@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.frames import take
-from koderz.sandbox.launch import ENVIRONMENT, command
+from koderz.sandbox.launch import command
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.mounts import Entry, bubblewrap
+from koderz.sandbox.process import begin
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, Running, Unseen, userland
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch
 from koderz.sandbox.workspace.warm import Interpreter, fits
@@ -206,15 +207,8 @@ class Local:
         self, wanted: Command, place: Path, control: socket.socket
     ) -> AsyncIterator[asyncio.StreamReader]:
         """What a new process 1 prints."""
-        process = await asyncio.create_subprocess_exec(
-            *self._process_1(wanted, place),
-            stdin=control.fileno(),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=dict(ENVIRONMENT),
-            cwd="/",
-            start_new_session=True,
-        )
+        pipe, same = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
+        process = await begin(self._process_1(wanted, place), control, stdout=pipe, stderr=same)
         try:
             assert process.stdout
             yield process.stdout

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from koderz.sandbox.launch import ENVIRONMENT, command
+from koderz.sandbox.launch import command
+from koderz.sandbox.process import begin
 from koderz.sandbox.workspace import userland
 
 _LOAD_SECONDS = 30.0
@@ -32,15 +33,7 @@ class Interpreter:
         orders.setblocking(False)
         with theirs:
             boot = command("linux.warm", [])[-1]
-            process = await asyncio.create_subprocess_exec(
-                *(userland.python().executable, "-I", "-B", "-c", boot, str(script)),
-                stdin=theirs.fileno(),
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                env=dict(ENVIRONMENT),
-                cwd="/",
-                start_new_session=True,
-            )
+            process = await begin([userland.python().executable, "-I", "-B", "-c", boot, str(script)], theirs)
         ready = b""
         try:
             async with asyncio.timeout(_LOAD_SECONDS):
