@@ -10,9 +10,26 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from koderz.models import Endpoint, Model, ModelName, Price, Provider, Service
-    from koderz.settings.options import option
-    from koderz.solvers import Solver, solver
+    from koderz.errors import (
+        Fault,
+        KoderzError,
+        Unreachable,
+    )
+    from koderz.models import (
+        Endpoint,
+        Model,
+        ModelName,
+        Price,
+        Provider,
+        Service,
+    )
+    from koderz.settings.options import (
+        option,
+    )
+    from koderz.solvers import (
+        Solver,
+        solver,
+    )
     from koderz.solvers.handles import (
         AskHandle,
         ExclusiveHandle,
@@ -23,12 +40,51 @@ if TYPE_CHECKING:
         RecallHandle,
         WorkspaceHandle,
     )
-    from koderz.types import Completion, Expected, Message, Reply, Sampling, Task, Verdict
+    from koderz.suites.suite import (
+        Concluding,
+        ExperimentContext,
+        ExperimentHandles,
+        JudgeContext,
+        Noticing,
+        ProgramSuite,
+        RunContext,
+        Suite,
+        SuiteSource,
+        WorkspaceContext,
+    )
+    from koderz.types import (
+        Completion,
+        Expected,
+        Headline,
+        Judging,
+        Lesson,
+        Measure,
+        Message,
+        Reply,
+        Sampling,
+        Task,
+        Verdict,
+    )
 
 _HOMES = {
-    "koderz.models": ("Endpoint", "Model", "ModelName", "Price", "Provider", "Service"),
+    "koderz.errors": (
+        "Fault",
+        "KoderzError",
+        "Unreachable",
+    ),
+    "koderz.models": (
+        "Endpoint",
+        "Model",
+        "ModelName",
+        "Price",
+        "Provider",
+        "Service",
+    ),
     "koderz.settings.options": ("option",),
-    "koderz.solvers": ("Solver", "solver"),
+    "koderz.solvers": (
+        "Solver",
+        "solver",
+    ),
     "koderz.solvers.handles": (
         "AskHandle",
         "ExclusiveHandle",
@@ -39,31 +95,72 @@ _HOMES = {
         "RecallHandle",
         "WorkspaceHandle",
     ),
-    "koderz.types": ("Completion", "Expected", "Message", "Reply", "Sampling", "Task", "Verdict"),
+    "koderz.suites.suite": (
+        "Concluding",
+        "ExperimentContext",
+        "ExperimentHandles",
+        "JudgeContext",
+        "Noticing",
+        "ProgramSuite",
+        "RunContext",
+        "Suite",
+        "SuiteSource",
+        "WorkspaceContext",
+    ),
+    "koderz.types": (
+        "Completion",
+        "Expected",
+        "Headline",
+        "Judging",
+        "Lesson",
+        "Measure",
+        "Message",
+        "Reply",
+        "Sampling",
+        "Task",
+        "Verdict",
+    ),
 }
 
 __all__ = [
     "AskHandle",
     "Completion",
+    "Concluding",
     "Endpoint",
     "ExclusiveHandle",
     "Expected",
+    "ExperimentContext",
+    "ExperimentHandles",
+    "Fault",
     "GradeHandle",
+    "Headline",
+    "JudgeContext",
     "JudgeHandle",
+    "Judging",
+    "KoderzError",
+    "Lesson",
     "LongContextHandle",
+    "Measure",
     "Message",
     "Model",
     "ModelName",
+    "Noticing",
     "OnceHandle",
     "Price",
+    "ProgramSuite",
     "Provider",
     "RecallHandle",
     "Reply",
+    "RunContext",
     "Sampling",
     "Service",
     "Solver",
+    "Suite",
+    "SuiteSource",
     "Task",
+    "Unreachable",
     "Verdict",
+    "WorkspaceContext",
     "WorkspaceHandle",
     "option",
     "solver",

@@ -183,7 +183,6 @@ class Judging:
     memory_mb: int = 1024
     feedback: FeedbackKind = "tests"
     call_timeout: float = 0.0  # CPU seconds of one call of the program; 0: no limit but that of all of them
-    core: int | None = None  # where tasks need `exclusive`, the one that koderz keeps off, for what is measured
 
 
 @dataclass(frozen=True, slots=True)

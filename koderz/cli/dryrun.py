@@ -56,7 +56,7 @@ def _lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None]) ->
         f"Cost: about {_dollars(guess.cost)}{_likely_cost(guess)}",
         *(_share(each) for each in (guess.models if len(guess.models) > 1 else ())),
         *(_basis(guess) if _varies(guess) else ()),
-        *getattr(plan.suite, "outline", lambda _: ())(plan),
+        *plan.suite.outline(plan),
     ]
 
 

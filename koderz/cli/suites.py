@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,15 +33,16 @@ class OfSuite(PanelCommand):
 @app.command(name="list")
 def list_suites(json: Json = False) -> None:
     """List the suites that there are, and the datasets that were added for them."""
-    from koderz.suites import SUITES, added_dataset
+    from koderz.suites import SUITES, added_dataset, suite_class
 
     found = []
     for name in (*SUITES, *sorted(SUITES.of_others())):
-        load = SUITES.find(name)
-        if getattr(load, "unlisted", False):  # nobody can choose it
+        suite = suite_class(name)
+        if not suite.listed:  # nobody can choose it
             continue
-        found.append({"name": name, "about": _about(load), "dataset": added_dataset(name)})
-        parts = {part: added_dataset(part) for part in getattr(load, "parts", ())}
+        about = (suite.__doc__ or "").partition("\n")[0]
+        found.append({"name": name, "about": about, "dataset": added_dataset(name)})
+        parts = {part: added_dataset(part) for part in suite.named_datasets}
         found += [{"name": part, "about": f"of {name}", "dataset": path} for part, path in parts.items() if path]
     if json:
         print_json([{**each, "dataset": each["dataset"] and str(each["dataset"])} for each in found])
@@ -85,13 +85,5 @@ def export(
     names = (*_OF_A_SUITE, *(fields_of(struct) if struct else ()))
     settings = read_sources(given, names=names, schema=schema_here(given), trust_config=trust_config).settings
     suite = load_suite(settings.suite, settings.dataset, settings)
-    write = getattr(suite, "export", None)
-    if write is None:
-        raise KoderzError(f"the suite {suite.name} has no rows of its own to write; its dataset is {suite.source}")
-    for path, rows in write(output):
+    for path, rows in suite.export(output):
         say(f"{path}: {rows} rows")
-
-
-def _about(load: Any) -> str:
-    """The first line of the docstring of a suite's function."""
-    return (inspect.getdoc(load) or "").partition("\n")[0]

@@ -153,8 +153,7 @@ def carried(plan: Plan) -> frozenset[str]:
     """The plan's needs that its suite meets in sandboxes of its own, wherever the engine has it loaded."""
     from koderz.plans.plan import needs_of
 
-    portable: frozenset[str] = getattr(plan.suite, "portable", frozenset())
-    return needs_of(plan) & traits_of(plan.settings.engine).carries & portable
+    return needs_of(plan) & traits_of(plan.settings.engine).carries & plan.suite.portable
 
 
 def _opener(name: str) -> Opener:

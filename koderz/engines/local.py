@@ -93,8 +93,8 @@ class LocalEngine:
             place.leave()
             begun.release()
 
-        suite = resources.references
-        tried = suite.trying(self._plan.tasks, self._notices.append) if suite else nullcontext()
+        references = resources.references
+        tried = references.trying(self._plan.tasks, self._notices.append) if references else nullcontext()
         async with tried, asyncio.TaskGroup() as group:
             async for work in _drawn(driver.work(), places, begun):
                 group.create_task(perform(work))

@@ -37,9 +37,9 @@ def pack_plan(plan: Plan, files: Files) -> bytes:
 def files_of(plan: Plan) -> Files:
     """The files that settings name, by setting. Raises KoderzError if they can't be sent elsewhere."""
     settings = plan.settings
-    packed = getattr(plan.suite, "packed", None)
+    packed = plan.suite.packed()
     found: dict[str, list[Path]] = {}
-    if settings.dataset is not None and not packed:
+    if settings.dataset is not None and packed is None:
         found["dataset"] = [settings.dataset]
     if settings.prompt_dir is not None:
         found["prompt_dir"] = sorted(settings.prompt_dir.glob("*.md"))
@@ -50,8 +50,8 @@ def files_of(plan: Plan) -> Files:
         if len({path.name for path in own}) < len(own):
             raise KoderzError(f"two files of solvers are called {found['solver'][0].name}; rename one of them")
     contents = {name: {path.name: path.read_bytes() for path in paths} for name, paths in found.items()}
-    if packed:
-        contents["dataset"] = {"packed": packed()}
+    if packed is not None:
+        contents["dataset"] = {"packed": packed}
     return {
         name: {file: base64.b64encode(content).decode() for file, content in files.items()}
         for name, files in contents.items()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.options import flag_of
 from koderz.solvers.handles import SHARING
-from koderz.suites.references import checked
+from koderz.suites.references import references_of
+from koderz.suites.suite import Noticing, RunContext
 from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ async def open_resources(plan: Plan, environ: Mapping[str, str]) -> AsyncIterato
     ):
         if sandbox.isolation not in (FULL, NoSandbox.isolation):
             pool.notices.append(f"reduced isolation: {sandbox.isolation} (full: {FULL})")
-        pool.notices += getattr(shared, "notices", ())
-        if not isinstance(sandbox, NoSandbox) and (suite := checked(plan.suite, sandbox, plan.judging)):
-            plan = replace(plan, suite=suite)
-        yield Resources(plan, models, sandbox, baseline_price(plan), lessons, shared, exclusive), pool
+        pool.notices += notices_of(shared)
+        references = None if isinstance(sandbox, NoSandbox) else references_of(plan.suite, sandbox)
+        yield Resources(plan, models, sandbox, baseline_price(plan), lessons, shared, exclusive, references), pool
 
 
 @asynccontextmanager
@@ -101,18 +100,22 @@ async def shared_of(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Any
 
     Raises Unreachable where it can't be opened.
     """
-    suite: Any = plan.suite
     async with AsyncExitStack() as stack:
         shared = None
-        if hasattr(suite, "open_run") and SHARING & needs_of(plan):
+        if SHARING & needs_of(plan):
             try:
-                shared = await stack.enter_async_context(suite.open_run(plan.settings, environ))
+                shared = await stack.enter_async_context(plan.suite.open_run(RunContext(plan.settings, environ)))
             except KoderzError:
                 raise
             except Exception as error:  # a suite may be anybody's code
-                what = f"what sessions of the suite {suite.name} share can't be opened"
+                what = f"what sessions of the suite {plan.suite.name} share can't be opened"
                 raise Unreachable(f"{what}: {type(error).__name__}: {error}") from error
         yield shared
+
+
+def notices_of(shared: object) -> Sequence[str]:
+    """The sentences to be shown about what the sessions and workspaces of a run share."""
+    return shared.notices if isinstance(shared, Noticing) else ()
 
 
 @asynccontextmanager
@@ -190,14 +193,7 @@ class _SimulatedHere(Simulated):
         self._plan = plan
 
     def open(self, name: ModelName, service: Service) -> Model:  # noqa: ARG002
-        from koderz.models.simulated import SimulatedReplies
         from koderz.suites.options import SimulatedOptions
 
         plan = self._plan
-        own = plan.settings.of(SimulatedOptions)
-        if simulate := getattr(plan.suite, "simulate", None):
-            return SimulatedReplies(simulate, latency=own.simulated_latency, fault_rate=own.simulated_fault_rate)
-        simulated: Callable[..., Model] | None = getattr(plan.suite, "simulated", None)
-        if simulated is None:
-            raise KoderzError(f"the simulated model knows nothing of the suite {plan.suite.name}; name a --model")
-        return simulated(plan.tasks, plan.settings.seed, own)
+        return plan.suite.simulated_model(plan.tasks, plan.settings.seed, plan.settings.of(SimulatedOptions))

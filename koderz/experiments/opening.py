@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 from koderz.errors import Fault, KoderzError, StorageError, UserCodeFault
 from koderz.sandbox.workspace.folders import scratch
 from koderz.solvers.handles import NEEDED, OPENED
+from koderz.suites.suite import Concluding, ExperimentContext, WorkspaceContext
 from koderz.types import EXCLUSIVE
 
 if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
     from koderz.experiments.runner import Resources
     from koderz.sandbox.exclusive import Exclusive
+    from koderz.settings.schema import Settings
+    from koderz.suites.suite import Suite
+    from koderz.types import Task
 
 
 @asynccontextmanager
@@ -24,7 +27,7 @@ async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[s
     """The opened handles that the task needs and the solver asks for, by name. Raises Fault if one can't be opened."""
     identity, suite = handles.identity, resources.plan.suite
     names = NEEDED & identity.task.needs & identity.arm.solver.wants
-    more = {"settings": resources.plan.settings} | ({"shared": resources.shared} if hasattr(suite, "open_run") else {})
+    given = (identity.task, handles, resources.plan.settings, resources.shared)
     async with AsyncExitStack() as stack:
         found: dict[str, Any] = {}
         if EXCLUSIVE in names:
@@ -32,7 +35,7 @@ async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[s
             found[EXCLUSIVE] = partial(_turn, handles, resources.exclusive)
         for name in sorted(names & OPENED):
             try:
-                found[name] = await stack.enter_async_context(_opening(name, suite, handles, stack, more))
+                found[name] = await stack.enter_async_context(_opening(name, suite, given, stack))
             except (Fault, StorageError):
                 raise
             except Exception as error:  # a suite may be anybody's code
@@ -46,8 +49,8 @@ async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[s
 async def concluded(solving: Awaitable[Any], opened_handles: Mapping[str, Any]) -> tuple[Any, bool]:
     """The result of the solver, and whether an opened handle produced it instead of the solver itself."""
     for handle in opened_handles.values():
-        if conclude := getattr(handle, "conclude", None):
-            return await conclude(solving), True
+        if isinstance(handle, Concluding):
+            return await handle.conclude(solving), True
     return await solving, False
 
 
@@ -61,10 +64,13 @@ async def _turn(handles: Handles, exclusive: Exclusive) -> AsyncIterator[int | N
 
 
 def _opening(
-    name: str, suite: Any, handles: Handles, stack: AsyncExitStack, more: Mapping[str, Any]
+    name: str, suite: Suite, given: tuple[Task, Handles, Settings, Any], stack: AsyncExitStack
 ) -> AbstractAsyncContextManager[Any]:
-    opening: Callable[..., AbstractAsyncContextManager[Any]] = getattr(suite, f"open_{name}")
-    given = {key: value for key, value in more.items() if key in inspect.signature(opening).parameters}
     if name == "workspace":
-        return opening(handles.identity.task, stack.enter_context(scratch()), handles, **given)
-    return opening(handles.identity.task, handles, **given)
+        return suite.open_workspace(WorkspaceContext(*given, stack.enter_context(scratch())))
+    openers = {
+        "session": suite.open_session,
+        "evaluator": suite.open_evaluator,
+        "long_context": suite.open_long_context,
+    }
+    return openers[name](ExperimentContext(*given))

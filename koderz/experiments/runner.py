@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 import orjson
@@ -27,9 +27,10 @@ from koderz.sandbox.exclusive import Exclusive
 from koderz.sandbox.meter import Meter, metered
 from koderz.solvers import SettledSolver
 from koderz.solvers.handles import AskHandle
-from koderz.suites import judge_asks, judge_written, judging_programs, lesson_of, words_of
-from koderz.suites.references import CheckedSuite, ReferenceFault
-from koderz.types import EXCLUSIVE, JUDGE, MAIN, Reply, Task, Verdict
+from koderz.suites import program_suite
+from koderz.suites.references import ReferenceFault, References
+from koderz.suites.suite import JudgeContext
+from koderz.types import EXCLUSIVE, JUDGE, MAIN, Reply, Task, Verdict, VerdictWord
 from tracker import records
 
 if TYPE_CHECKING:
@@ -47,11 +48,7 @@ class Resources:
     lessons: Lessons | None = None
     shared: Any = None  # what the suite opened for the run
     exclusive: Exclusive | None = None  # for tasks that need it
-
-    @property
-    def references(self) -> CheckedSuite | None:
-        """The suite, if it checks its references before it judges."""
-        return self.plan.suite if isinstance(self.plan.suite, CheckedSuite) else None
+    references: References | None = None  # of the suite, where they are tried before anything is judged
 
 
 class ExperimentRunner:
@@ -59,12 +56,10 @@ class ExperimentRunner:
 
     def __init__(self, resources: Resources, caller: Caller, ledger: Ledger, how: Replaying) -> None:
         plan, exclusive = resources.plan, resources.exclusive
-        self._resources, self._plan, self._caller, self._sandbox = resources, plan, caller, resources.sandbox
+        self._resources, self._plan, self._caller = resources, plan, caller
         self._how, self._exclusive = how, exclusive
         self.record, self.text = ledger.record, ledger.text
-        self._judging = replace(plan.judging, core=exclusive.core) if exclusive else plan.judging
-        self._judge_asks = judge_asks(plan.suite)
-        self._words = words_of(plan.suite)
+        self._judging = JudgeContext(resources.sandbox, plan.judging, core=exclusive.core if exclusive else None)
 
     async def perform(self, work: PendingExperiment, leave: Callable[[], None] = lambda: None) -> ExperimentOutcome:
         """Runs an experiment and returns its end. Raises StorageError if its events can't be recorded.
@@ -117,18 +112,18 @@ class ExperimentRunner:
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
         if refers(ask.messages):
-            ask = replace(ask, messages=await self._plan.suite.sent(identity.task, ask.messages))  # type: ignore[attr-defined]
+            ask = replace(ask, messages=await self._plan.suite.sent(identity.task, ask.messages))
         return await self._caller.complete(ask, identity)
 
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
-        suite, has_turn = self._plan.suite, EXCLUSIVE in identity.arm.solver.wants
+        suite, context, has_turn = self._plan.suite, self._judging, EXCLUSIVE in identity.arm.solver.wants
         async with self._exclusive() if self._exclusive and EXCLUSIVE in task.needs and not has_turn else nullcontext():
+            if self._resources.references:
+                await self._resources.references.require(task)
             if self._plan.record.config.get("imported") is True:
                 program = answer.text if isinstance(answer, Reply) else answer
-                return await judge_written(judging_programs(suite), task, program, self._sandbox, self._judging)
-            asking = {"ask": ask} if self._judge_asks else {}
-            judge = cast("Callable[..., Awaitable[Verdict]]", suite.judge)
-            return await judge(task, answer, self._sandbox, self._judging, **asking)
+                return await program_suite(suite).judge_written(task, program, context)
+            return await suite.judge(task, answer, replace(context, ask=ask) if suite.asks_judge else context)
 
     # How it ends
 
@@ -148,9 +143,10 @@ class ExperimentRunner:
                 raise Fault("the solver cancelled itself", cause="user_code") from None
             except Exception as error:  # a solver may be anybody's code
                 raise UserCodeFault(writable(f"the solver raised {type(error).__name__}: {error}")) from error
-        verdict = _checked(verdict, self._words)
+        verdict = _checked(verdict, (*get_args(VerdictWord), *self._plan.suite.words))
         try:
-            handles.lesson = lesson_of(self._plan.suite, handles.identity.task, handles.verdicts)
+            if len(handles.verdicts) > 1:
+                handles.lesson = self._plan.suite.lesson(handles.identity.task, handles.verdicts)
         except Exception as error:  # so may a suite
             raise UserCodeFault(writable(f"the suite's lesson raised {type(error).__name__}: {error}")) from error
         return verdict

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from koderz._version import __version__
 from koderz.engines import Driver, Traits, carried
 from koderz.engines.portable import Files, files_of, pack_plan, source_digest
-from koderz.engines.resources import require_prices, shared_of
+from koderz.engines.resources import notices_of, require_prices, shared_of
 from koderz.errors import Unreachable
 from koderz.modal.cloud import DEPLOY, Cloud
 from koderz.modal.names import INPUTS, ModalOptions, cost_per_second, is_configured, names_of, require_apart
@@ -90,7 +90,7 @@ class ModalEngine:
         if not begun:  # all that is to be sent is at hand, and what the suite would refuse there is refused here
             if carried(self._plan):
                 async with shared_of(self._plan, self._environ) as shared:
-                    self.notices += getattr(shared, "notices", ())
+                    self.notices += notices_of(shared)
             self._files = await asyncio.to_thread(files_of, self._plan)
         facts = {"app": self._cloud.names.app, "volume": self._cloud.names.volume, "digest": about["digest"]}
         facts |= {"cost_per_second": self._rate, **self._limits}

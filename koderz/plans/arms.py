@@ -78,7 +78,7 @@ def solver_names(said: Mapping[str, Any], matrix: Matrix | None = None) -> tuple
     if (mode or "") not in modes:
         known = "; ".join(f"{name or 'without --mode'}: {', '.join(solvers)}" for name, solvers in modes.items())
         raise KoderzError(f"--mode {mode}: the suite {suite} has no such mode. It has {known}")
-    return modes[mode or ""]
+    return tuple(modes[mode or ""])
 
 
 def with_solvers(settings: Settings, said: Container[str]) -> Settings:

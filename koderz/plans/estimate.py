@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from koderz.models import Price
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Plan
-from koderz.suites import judge_asks
+from koderz.suites.suite import Suite
 from koderz.types import JUDGE, MAIN, Expected, Task
 from tracker.messages import text_of
 
@@ -273,19 +273,18 @@ def _cost(price: Price, samples: int, expected: Expected) -> Span:
 
 def expected_calls(plan: Plan) -> Iterator[tuple[Arm, int, Expected]]:
     """The expected calls of each cell: its solver's, by role, and those of a judge that is a model."""
-    asks = judge_asks(plan.suite)
-    own: Callable[..., Sequence[Expected]] | None = getattr(plan.suite, "expected", None)
     for task, arm, samples in plan.cells():
-        for expected in own(task, arm.solver, plan.settings) if own else arm.solver.expected(_tokens(task), task.id):
+        own = plan.suite.expected(task, arm.solver, plan.settings)
+        for expected in arm.solver.expected(_tokens(task), task.id) if own is None else own:
             if expected.role in arm.models or expected.instead in arm.models:
                 yield arm, samples, expected
-            if expected.role == MAIN and asks and JUDGE in arm.models:  # each answer is judged once
+            if own is None and plan.suite.asks_judge and (expected.role, JUDGE in arm.models) == (MAIN, True):
                 yield arm, samples, _judged(plan.suite, task, expected)
 
 
-def _judged(suite: object, task: Task, answers: Expected) -> Expected:
+def _judged(suite: Suite, task: Task, answers: Expected) -> Expected:
     """The calls of a judge that is a model: one for each answer, unless the suite declares another number."""
-    a_verdict = getattr(suite, "judge_calls", 1)
+    a_verdict = suite.judge_calls
     calls = _times(a_verdict, answers.calls)
     shown = _sum(_times(a_verdict, answers.tokens_out), (calls[0] * _tokens(task), calls[1] * _tokens(task)))
     usual = None

@@ -23,18 +23,8 @@ from koderz.settings.registry import digest_of_file
 from koderz.settings.schema import OF_SINKS, Settings
 from koderz.solvers import load_solver
 from koderz.solvers.handles import NEEDED, OPENED
-from koderz.suites import (
-    SUITES,
-    Suite,
-    headline_of,
-    judging_programs,
-    limits_of,
-    load_suite,
-    measures_of,
-    modes_of,
-    suite_digest,
-    task_digest,
-)
+from koderz.suites import SUITES, checked_measures, load_suite, modes_of, suite_digest, task_digest
+from koderz.suites.suite import ProgramSuite, Suite
 from koderz.types import JUDGE, Judging, Task
 from tracker import records
 from tracker.parts import part_of
@@ -55,18 +45,17 @@ class Plan:
     @property
     def judging(self) -> Judging:
         """The limits under which answers are judged."""
-        return limits_of(self.suite)
+        return self.suite.limits
 
     @property
     def privacy(self) -> Privacy | None:
         """The encryption of the tasks' texts in the record, if the suite declares them private."""
-        key: bytes | None = getattr(self.suite, "privacy_key", None)
-        return Privacy(key) if key else None
+        return Privacy(self.suite.privacy_key) if self.suite.privacy_key else None
 
     @property
     def own_sinks(self) -> tuple[str, ...]:
         """The sinks of the suite and the solvers, which run besides those that the user chooses."""
-        return _each_once(getattr(self.suite, "sinks", ()), *(arm.solver.sinks for arm in self.arms))
+        return _each_once(self.suite.sinks, *(arm.solver.sinks for arm in self.arms))
 
     @property
     def name(self) -> str:
@@ -128,8 +117,7 @@ def in_arm(suite: Suite, task: Task, arm: Arm) -> Task:
     """The task with this arm's own settings. Raises KoderzError if the suite has no such settings for it."""
     if arm.settings is None:
         return task
-    found: Task = suite.set_up(task, arm.settings)  # type: ignore[attr-defined]
-    return found
+    return suite.set_up(task, arm.settings)
 
 
 class Subject(NamedTuple):
@@ -164,7 +152,7 @@ def make_plan(
     single: bool = False,
 ) -> Plan:
     """Makes a new plan. `details` are recorded as they are; with `single`, it is one experiment and no run."""
-    settings = settings.having(getattr(subject.suite, "options", None))
+    settings = settings.having(subject.suite.configuration)
     config = as_config(settings) | {
         "mode": _mode(settings, subject.suite, arms),
         "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms if arm.solver.asks)) or arms[0].model,
@@ -187,12 +175,12 @@ def make_plan(
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
         simulated=_is_simulated(arms),
         generated=_generated(subject),
-        parts=_checked_parts(_each_once(getattr(subject.suite, "parts", ()), *(arm.solver.parts for arm in arms))),
+        parts=_checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
         groups=_groups(subject.tasks),
         clusters=_clusters(subject.tasks),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
-        measures=measures_of(subject.suite),
-        headline=headline_of(subject.suite),
+        measures=checked_measures(subject.suite),
+        headline=subject.suite.headline,
         details={
             **(details or {}),
             "digest": secrets.token_hex(16)
@@ -201,9 +189,9 @@ def make_plan(
             "matches": matches,
             "prompts": dict(prompts.texts),
             "expectations": _expectations(subject),
-            "judge": dict(getattr(subject.suite, "judge_record", {})) if _has_judge(arms) else {},
+            "judge": dict(subject.suite.judge_record) if _has_judge(arms) else {},
             "solvers": {arm.solver.name: arm.solver.about for arm in arms if arm.solver.about},
-            **({"suite": subject.suite.details(subject.tasks, settings)} if hasattr(subject.suite, "details") else {}),
+            **({"suite": about} if (about := subject.suite.details(subject.tasks, settings)) else {}),
         },
     )
     return _plan(record, settings, subject, arms)
@@ -217,8 +205,8 @@ def _is_simulated(arms: Sequence[Arm]) -> bool:
 
 def _mode(settings: Settings, suite: Suite, arms: Sequence[Arm]) -> str:
     """The run's mode: named by its suite, else by how its arms were chosen."""
-    if own := getattr(suite, "mode", ""):
-        return str(own)
+    if suite.mode:
+        return suite.mode
     if settings.matrix:
         return "matrix"
     if len(settings.solvers) > 1:
@@ -285,16 +273,15 @@ def needs_of(plan: Plan) -> frozenset[str]:
 
 def _require_handles(plan: Plan) -> None:
     """Raises KoderzError if a solver asks for a handle that one of its tasks doesn't provide or nobody can open."""
-    required: frozenset[str] = getattr(plan.suite, "required", frozenset())
     for arm in plan.arms:
-        for name in sorted(required - arm.solver.wants):
+        for name in sorted(plan.suite.required - arm.solver.wants):
             asked = f"the suite {plan.suite.name} is for solvers that name the handle {name}"
             raise KoderzError(f"{asked}; {arm.solver.name} doesn't")
     if not any(NEEDED & arm.solver.wants for arm in plan.arms):
         return
     for task, arm, _ in plan.cells():
         for name in sorted(NEEDED & arm.solver.wants):
-            if name in OPENED & task.needs and not hasattr(plan.suite, f"open_{name}"):
+            if name in OPENED & task.needs and not plan.suite.overrides(f"open_{name}"):
                 raise KoderzError(f"the suite {plan.suite.name} says that {task.id} needs a {name}, but can't open one")
             if name not in task.needs and arm.solver.requires(name):
                 raise KoderzError(
@@ -305,9 +292,9 @@ def _require_handles(plan: Plan) -> None:
 
 def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
     """The reference answer of each task, if the suite has one."""
-    if not hasattr(subject.suite, "reference"):
+    if not isinstance(subject.suite, ProgramSuite):
         return {}
-    references = {task.id: judging_programs(subject.suite).reference(task) for task in subject.tasks}
+    references = {task.id: subject.suite.reference(task) for task in subject.tasks}
     return {task: {"expected_response": text.strip("\n")} for task, text in references.items() if text}
 
 
@@ -315,7 +302,7 @@ def _used_prompts(subject: Subject, arms: Sequence[Arm], settings: Settings) -> 
     """The prompts that models may see: those in the tasks' messages, and those that each arm's solver may add."""
     recalled = {"recall"} if settings.use_memory != "off" else set()
     added = (arm.solver.rendered(subject.prompts, {*arm.models, *recalled}) for arm in arms)
-    names = subject.told.union(*added, getattr(subject.suite, "judge_prompts", ()) if _has_judge(arms) else ())
+    names = subject.told.union(*added, subject.suite.judge_prompts if _has_judge(arms) else ())
     return Prompts({name: text for name, text in subject.prompts.texts.items() if name in names})
 
 

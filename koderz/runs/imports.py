@@ -44,8 +44,9 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
     samples = read_samples(path, suite.tasks)
     plan = _plan(samples, settings)
     async with open_judge(suite, plan.settings, own_programs=plan.record.simulated) as judge:
-        is_run = not isinstance(judge.sandbox, NoSandbox)
-        facts = {"sandbox": judge.sandbox.isolation, "cpu_scale": cpu_scale(judge.sandbox)} if is_run else {}
+        sandbox = judge.context.sandbox
+        is_run = not isinstance(sandbox, NoSandbox)
+        facts = {"sandbox": sandbox.isolation, "cpu_scale": cpu_scale(sandbox)} if is_run else {}
         plan = plan.having(environment=plan.record.environment | facts)
         trust_own(plan)
         with Tracker.create(settings.results, plan.name, plan.record) as tracker:

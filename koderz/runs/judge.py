@@ -15,14 +15,15 @@ from typing import Any, TypeVar
 from koderz.errors import KoderzError
 from koderz.plans.selection import find_id
 from koderz.runs.samples import Sample, Samples
-from koderz.sandbox import DockerOptions, NoSandbox, Sandbox
+from koderz.sandbox import DockerOptions, NoSandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
 from koderz.settings.schema import Settings
-from koderz.suites import Suite, judge_written, judging_programs, limits_of, load_suite
+from koderz.suites import load_suite, program_suite
 from koderz.suites.options import CodeOptions
-from koderz.suites.references import ReferenceFault, checked
-from koderz.types import EXCLUSIVE, JUDGE, Judging, Task, Verdict
+from koderz.suites.references import ReferenceFault, References, references_of
+from koderz.suites.suite import JudgeContext, Suite
+from koderz.types import EXCLUSIVE, JUDGE, Task, Verdict
 from tracker.rates import pass_at_k
 
 PASS_AT = (1, 10, 100)
@@ -32,21 +33,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A suite that checks its references first, and the sandbox in which programs run."""
+    """A suite, the context in which it judges, and its references, which are tried first."""
 
     suite: Suite
-    sandbox: Sandbox
-    how: Judging
+    context: JudgeContext
     at_once: int
     exclusive: Exclusive | None = None  # for tasks that need it
+    references: References | None = None
 
     async def verdict(self, sample: Sample) -> Verdict:
         """The verdict on a sample. Raises ReferenceFault if the task can't be judged here."""
         async with self.exclusive() if self.exclusive and EXCLUSIVE in sample.task.needs else nullcontext():
+            if self.references:
+                await self.references.require(sample.task)
             if sample.is_reply:
-                return await self.suite.judge(sample.task, sample.program, self.sandbox, self.how)
-            program_suite = judging_programs(self.suite)
-            return await judge_written(program_suite, sample.task, sample.program, self.sandbox, self.how)
+                return await self.suite.judge(sample.task, sample.program, self.context)
+            return await program_suite(self.suite).judge_written(sample.task, sample.program, self.context)
 
     async def each(self, items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
         """Applies `work` to every item, to as many at once as there are judges. Raises its errors."""
@@ -74,8 +76,8 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
     with ExitStack() as stack:
         warn = logging.getLogger("koderz").warning
         exclusive = stack.enter_context(open_exclusive(warn)) if EXCLUSIVE in needs else None
-        how = replace(limits_of(suite), core=exclusive.core if exclusive else None)
-        judge = Judge(suite, NoSandbox(), how, settings.judge_count, exclusive)
+        context = JudgeContext(NoSandbox(), suite.limits, core=exclusive.core if exclusive else None)
+        judge = Judge(suite, context, settings.judge_count, exclusive)
         if JUDGE not in needs:
             yield judge
             return
@@ -83,15 +85,15 @@ async def open_judge(suite: Suite, settings: Settings, *, own_programs: bool = F
             settings.sandbox,
             judges=judge.at_once,
             own_programs=own_programs,
-            memory_mb=how.memory_mb,
+            memory_mb=suite.limits.memory_mb,
             settings=settings,
         ) as sandbox:
-            suite_here = checked(suite, sandbox, how)
+            references = references_of(suite, sandbox)
             try:
-                yield replace(judge, suite=suite_here or suite, sandbox=sandbox)
+                yield replace(judge, context=replace(context, sandbox=sandbox), references=references)
             finally:
-                if suite_here:
-                    suite_here.remember()
+                if references:
+                    references.remember()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from koderz.settings.options import flag_of
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
 from koderz.solvers import SettledSolver
-from koderz.suites import judge_asks
 from tracker.records import Cell
 from tracker.scrubber import KEY_VARIABLES, is_secret_variable
 
@@ -58,7 +57,7 @@ async def prepare(
     require_whole(settings)
     arguments = dict(solver_arguments or {})
     subject = subject or load_subject(settings, partial(select_tasks, settings, span))
-    for notice in getattr(subject.suite, "notices", ()):
+    for notice in subject.suite.notices:
         observer.notice(notice)
     matrix = read_matrix(settings.matrix) if settings.matrix else matrix
     settings = await _with_model(settings, matrix, observer, environ)
@@ -76,7 +75,7 @@ async def prepare(
         matrix,
         tables=sources.config.solvers,
         at_hand=found_at_hand,
-        judged_by_model=judge_asks(subject.suite) or getattr(subject.suite, "asks_judge", False),
+        judged_by_model=subject.suite.asks_judge,
     )
     cells = _cells(matrix, subject, settings, arms) if matrix else None
     memory = await memory_details(settings, any("recall" in arm.solver.wants for arm in arms), environ)

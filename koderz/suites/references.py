@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from functools import wraps
-from typing import Any, cast
 
 from koderz.errors import Fault
 from koderz.paths import cache_folder
 from koderz.sandbox import Sandbox
 from koderz.sandbox.calibration import MachineCache
 from koderz.sandbox.once import Once
-from koderz.suites import ProgramSuite, Suite, suite_digest
-from koderz.types import Judging, Task, Verdict
+from koderz.suites import suite_digest
+from koderz.suites.suite import JudgeContext, ProgramSuite, Suite
+from koderz.types import Task
 
 HEAD_START = 5.0  # seconds that a run waits for the references of its tasks; the rest are tried while it runs
 _DETAIL = 300  # characters
@@ -30,39 +29,19 @@ class ReferenceFault(Fault):
     cause = "reference"
 
 
-class CheckedSuite:
-    """A suite, of which each task is judged only if its reference passes. Tasks without one aren't checked."""
+class References:
+    """The references of a suite's tasks: a task may be judged only if its own passes. Tasks without one always may."""
 
-    def __init__(self, suite: ProgramSuite, sandbox: Sandbox, how: Judging) -> None:
-        self.name, self.source, self.tasks = suite.name, suite.source, suite.tasks
-        self._suite, self._sandbox, self._how = suite, sandbox, how
-        limits = (how.timeout, how.call_timeout, how.memory_mb, sandbox.isolation)
-        self._cache = MachineCache(cache_folder(), "references", suite_digest(suite), *limits)
+    def __init__(self, suite: ProgramSuite, sandbox: Sandbox) -> None:
+        self._suite, self._context = suite, JudgeContext(sandbox, suite.limits)
+        limits = suite.limits
+        made_with = (limits.timeout, limits.call_timeout, limits.memory_mb, sandbox.isolation)
+        self._cache = MachineCache(cache_folder(), "references", suite_digest(suite), *made_with)
         known = self._cache.read()
         self._sound: set[str] = set(known) if isinstance(known, list) else set()  # digests of tasks
         self._written = len(self._sound)
         self._broken: dict[str, str] = {}
         self._once: Once[None] = Once()
-        self.messages, self.reference = suite.messages, suite.reference
-
-        @wraps(suite.judge)  # whose signature says whether it asks a model
-        async def judge(task: Task, *given: Any, **asking: Any) -> Verdict:
-            """ReferenceFault where the task can't be judged here."""
-            await self.require(task)
-            return await suite.judge(task, *given, **asking)
-
-        self.judge = judge
-
-    def __getattr__(self, name: str) -> Any:
-        """What else the suite has: its limits, measures and the like."""
-        return getattr(self._suite, name)
-
-    async def judge_program(
-        self, task: Task, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
-    ) -> Verdict:
-        """ReferenceFault likewise."""
-        await self.require(task)
-        return await self._suite.judge_program(task, program, sandbox, how, line_offset=line_offset)
 
     async def require(self, task: Task) -> None:
         """Returns if the reference passes, which is tried once. Raises ReferenceFault otherwise."""
@@ -111,7 +90,7 @@ class CheckedSuite:
         if not program:
             return
         try:
-            verdict = await self._suite.judge_program(task, program, self._sandbox, self._how)
+            verdict = await self._suite.judge_program(task, program, self._context)
         except Fault as fault:
             reason = str(fault)[:_DETAIL]
         else:
@@ -122,8 +101,6 @@ class CheckedSuite:
         self._broken[task.id] = f"reference fails here: {reason}"
 
 
-def checked(suite: Suite, sandbox: Sandbox, how: Judging) -> CheckedSuite | None:
-    """The suite with its references tried first; None where it has none, or they are known to pass."""
-    if getattr(suite, "is_sound", False) or not hasattr(suite, "reference"):
-        return None
-    return CheckedSuite(cast("ProgramSuite", suite), sandbox, how)
+def references_of(suite: Suite, sandbox: Sandbox) -> References | None:
+    """The references of a suite, to be tried in the sandbox; None where it has none, or they are known to pass."""
+    return References(suite, sandbox) if isinstance(suite, ProgramSuite) and not suite.is_sound else None

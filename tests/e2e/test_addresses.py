@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 from aiohttp import web
 
+from koderz.suites.suite import SuiteSource
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.suite import datasets
+from koderz.systems.optimizers.datasets.suite import DatasetSuite
 from koderz.systems.rollouts.simulated import simulate
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
@@ -39,7 +40,9 @@ class Below(ModelServer):
 
 @cache
 def _labels() -> Any:
-    return datasets(None, DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30))
+    return DatasetSuite.load(
+        SuiteSource(None, DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30))
+    )
 
 
 def searched(request: Request) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from koderz.suites.suite import SuiteSource
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.suite import datasets
+from koderz.systems.optimizers.datasets.suite import DatasetSuite
 from koderz.testing.wire import Request
 from tests.conftest import PATIENCE, Shell, kill_after
 from tests.e2e.answering import answering
@@ -125,7 +126,7 @@ def test_invalid_input_ends_before_anything_is_created(koderz: Shell, name: str)
 def answer(request: Request) -> str:
     """As the simulated model does."""
     options = DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30)
-    return datasets(None, options).simulate(request.messages, request.sampling)
+    return DatasetSuite.load(SuiteSource(None, options)).simulate(request.messages, request.sampling)
 
 
 SERVED = (*RUN, "--models", "openai/recorded", "--seeds", 1)

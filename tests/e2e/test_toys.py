@@ -314,7 +314,7 @@ def test_arms_are_compared_with_the_baseline_that_they_name(koderz: Shell, insta
 def test_resume_on_an_engine_that_lacks_a_need_is_one_line(koderz: Shell, installed: Mapping[str, str]) -> None:
     koderz(*RUN, "toy", "--mode", "zero-shot", "--engine", "toy", env=installed)
     suite = Path(installed["PYTHONPATH"].partition(os.pathsep)[0]) / "toy_suite.py"
-    suite.write_text(suite.read_text().replace("_tasks()[", '_tasks("gpu")['))
+    suite.write_text(suite.read_text().replace("_tasks(*needs)[", '_tasks(*needs, "gpu")['))
     (journal,) = koderz.results.glob("*/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:4]))

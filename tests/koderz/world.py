@@ -17,10 +17,12 @@ from koderz.plans.plan import Plan
 from koderz.prompts import Prompts
 from koderz.runs.orchestrator import Ended, Observer, Orchestrator
 from koderz.runs.prepare import prepare
-from koderz.sandbox import Job, JobResult, Sandbox
+from koderz.sandbox import Job, JobResult
 from koderz.settings.schema import Settings
+from koderz.suites.references import References
+from koderz.suites.suite import JudgeContext, ProgramSuite
 from koderz.testing import engines
-from koderz.types import Completion, Judging, Measure, Message, Reply, Sampling, Task, Verdict
+from koderz.types import Completion, Measure, Message, Reply, Sampling, Task, Verdict
 from tests.conftest import PATIENCE
 from tracker.index import load_index, read_records
 from tracker.journal import NAME
@@ -96,7 +98,7 @@ class Crowded(Scripted):
 
 
 @dataclass
-class Words:
+class Words(ProgramSuite):
     """A suite whose judge passes every answer that holds a word."""
 
     tasks: tuple[Task, ...]
@@ -109,17 +111,9 @@ class Words:
     def messages(self, task: Task, prompts: Prompts) -> tuple[Message, ...]:
         return prompts.first_messages(task.values)
 
-    def reference(self, task: Task) -> str:
-        return ""
-
-    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:
         text = answer.text if isinstance(answer, Reply) else answer
         return Verdict("passed") if self.passing in text else Verdict("failed", "assertion", f"no GOOD in {text}")
-
-    async def judge_program(
-        self, task: Task, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
-    ) -> Verdict:
-        return await self.judge(task, program, sandbox, how)
 
 
 class NoSandbox:
@@ -186,11 +180,12 @@ async def begun(
     *,
     observe: Observer | None = None,
     baseline: Price | None = None,
+    references: References | None = None,
     started: Callable[[Orchestrator], None] = lambda orchestrator: None,
 ) -> Run:
     """The first session of a plan."""
     with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
-        orchestrator = Orchestrator(plan, tracker, engine_of(plan, model, baseline), observe=observe)
+        orchestrator = Orchestrator(plan, tracker, engine_of(plan, model, baseline, references), observe=observe)
         started(orchestrator)
         return await _finished(orchestrator, tracker)
 
@@ -211,10 +206,15 @@ async def resumed(
         return await _finished(Orchestrator(plan, tracker, engine_of(plan, model), how=how), tracker)
 
 
-def engine_of(plan: Plan, model: Scripted | Mapping[str, Scripted], baseline: Price | None = None) -> LocalEngine:
+def engine_of(
+    plan: Plan,
+    model: Scripted | Mapping[str, Scripted],
+    baseline: Price | None = None,
+    references: References | None = None,
+) -> LocalEngine:
     """This machine, with models that stand for the plan's."""
     models = {"scripted": model} if isinstance(model, Scripted) else model
-    return LocalEngine(Resources(plan, models, NoSandbox(), baseline))
+    return LocalEngine(Resources(plan, models, NoSandbox(), baseline, references=references))
 
 
 async def _finished(orchestrator: Orchestrator, tracker: Tracker) -> Run:

@@ -14,9 +14,9 @@ NOTHING: Mapping[str, str] = MappingProxyType({})
 
 ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
     "koderz.suites": {
-        "toy": "toy_suite:toy",
-        "toy-session": "toy_suite:toy_session",
-        "toy-timed": "toy_suite:toy_timed",
+        "toy": "toy_suite:Toy",
+        "toy-session": "toy_suite:ToySession",
+        "toy-timed": "toy_suite:Timed",
     },
     "koderz.solvers": {"toy": "toy_solver:toy"},
     "koderz.models": {"toy": "toy_models:open_model"},

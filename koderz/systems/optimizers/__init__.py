@@ -8,7 +8,7 @@ _HERE = "koderz.systems.optimizers"
 
 SYSTEM = System(
     name="optimizers",
-    suites={"datasets": f"{_HERE}.datasets.suite:datasets"},
+    suites={"datasets": f"{_HERE}.datasets.suite:DatasetSuite"},
     solvers={
         "none": f"{_HERE}.solvers.none:none",
         "random_search": f"{_HERE}.solvers.random_search:random_search",

@@ -6,10 +6,10 @@ from koderz.settings.systems import System
 
 _HERE = "koderz.systems.patches"
 _SUITES = {
-    "koderz-perf-mini": f"{_HERE}.suite:mini",
-    "koderz-perf-pypi": f"{_HERE}.suite:pypi",
-    "gso": f"{_HERE}.suite:gso",
-    "iso": f"{_HERE}.suite:iso",
+    "koderz-perf-mini": f"{_HERE}.suite:Mini",
+    "koderz-perf-pypi": f"{_HERE}.suite:Pypi",
+    "gso": f"{_HERE}.suite:Gso",
+    "iso": f"{_HERE}.suite:Iso",
 }
 
 SYSTEM = System(

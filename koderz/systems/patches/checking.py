@@ -16,6 +16,7 @@ from koderz.sandbox.workspace import timed
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings
+from koderz.suites.suite import RunContext
 from koderz.systems.patches.measuring.verdicts import STRAY
 from koderz.systems.patches.suite import PerformanceSuite
 from koderz.systems.patches.tasks import PerfTask
@@ -67,7 +68,7 @@ async def check_tasks(
     fit = tuple(task for task, why in refused.items() if not why)
     async with AsyncExitStack() as stack:
         exclusive = stack.enter_context(open_exclusive(notice))
-        opened = suite.open_run(replace(settings, problems=fit), os.environ)
+        opened = suite.open_run(RunContext(replace(settings, problems=fit), os.environ))
         trees = await stack.enter_async_context(opened) if fit else None
         for task in suite.tasks:
             if task.id not in refused:
@@ -91,7 +92,7 @@ async def _checked(suite: PerformanceSuite, task: Task[PerfTask], trees: Trees, 
     try:
         with scratch() as folder:
             bench = suite.bench(task.payload, trees, folder, Unrecorded(task.id))
-            verdict = await suite.judge(task, await bench.measured(exclusive, "human"), None, None)
+            verdict = suite.verdict_on(await bench.measured(exclusive, "human"))
     except Fault as fault:
         return Checked(task.id, str(fault))
     wrong = ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.workspace import Images, Timed, timed
 from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings
+from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.patches.judging import verdict_on
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.measuring.bench import Bench, Recorder
@@ -29,41 +30,21 @@ from koderz.systems.patches.trees import Trees
 from koderz.types import EXCLUSIVE, Headline, Measure, Message, Reply, Sampling, Task, Verdict
 from tracker.messages import text_of
 
-if TYPE_CHECKING:
-    from koderz.experiments.replay import Handles
-
 _NEEDS = frozenset({"workspace", EXCLUSIVE})
 _MARK = "Task: "
 
 
-def mini(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
-    """Nine small generated repositories to be made faster; or those of a tasks.toml (--dataset)."""
-    return PerformanceSuite("koderz-perf-mini", dataset, options)
-
-
-def pypi(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
-    """Releases of well-known packages that made something faster, fetched by pip; or those of a tasks.toml."""
-    return PerformanceSuite("koderz-perf-pypi", dataset, options)
-
-
-def gso(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
-    """GSO's commits, of its dataset as JSON lines (--dataset, or koderz suites add gso FILE)."""
-    return PerformanceSuite("gso", dataset, options)
-
-
-def iso(dataset: Path | None, options: PerformanceOptions) -> PerformanceSuite:
-    """ISO-Bench's commits, of its dataset as JSON lines (--dataset, or koderz suites add iso FILE)."""
-    return PerformanceSuite("iso", dataset, options)
-
-
-for _load in (mini, pypi, gso, iso):
-    _load.modes = {"": ("patching",), "human": ("patch:human",), "agent": ("patching",)}  # type: ignore[attr-defined]
-
-
-class PerformanceSuite:
+class PerformanceSuite(Suite):
     """Repositories to be made faster. An answer is the measurement of a patch."""
 
     mode = "perf"
+    options = PerformanceOptions
+    modes: ClassVar[Mapping[str, Sequence[str]]] = {
+        "": ("patching",),
+        "human": ("patch:human",),
+        "agent": ("patching",),
+    }
+    asks_judge = True
     parts = ("perf",)
     required = portable = frozenset({"workspace", EXCLUSIVE})
     measures = (
@@ -72,9 +53,9 @@ class PerformanceSuite:
     )
     headline = Headline("speedup_base", passed="opt", panels=("cost", "trend", "causes", "comparison"))
 
-    def __init__(self, name: str, dataset: Path | None, options: PerformanceOptions) -> None:
-        self._kit = kit_of(name, dataset, options)
-        self.name, self.source, self.notices = name, self._kit.source, self._kit.notices
+    def __init__(self, dataset: Path | None, options: PerformanceOptions) -> None:
+        self._kit = kit_of(self.name, dataset, options)
+        self.source, self.notices = self._kit.source, self._kit.notices
         self.tasks: tuple[Task[PerfTask], ...] = tuple(
             Task(
                 task.id,
@@ -91,6 +72,11 @@ class PerformanceSuite:
         self._rule = Rule(options.threshold, options.clock, options.max_blocks, options.gso_strict, options.agreement)
         self._isolation = ""
         self._patches: dict[str, Mapping[str, tuple[str, ...]]] = {}  # by agent and task
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> PerformanceSuite:
+        """Raises KoderzError naming the task that is off."""
+        return cls(source.dataset, source.options)
 
     def require_repositories(self, wanted: Collection[str]) -> None:
         """Raises KoderzError if the repository of a task, given by id, should be on this machine and isn't."""
@@ -130,13 +116,10 @@ class PerformanceSuite:
         """The tasks with everything that they need, as one file."""
         return packed(self._kit, self._options)
 
-    def messages(self, task: Task[PerfTask], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
-        """The task's request; the solver adds the files."""
-        return ({"role": "user", "content": task.prompt},)
-
     @asynccontextmanager
-    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Trees]:  # noqa: ARG002
+    async def open_run(self, context: RunContext) -> AsyncIterator[Trees]:
         """Opens the trees of a run. Raises KoderzError without git, Unreachable if no process can be timed."""
+        settings = context.settings
         require_git()
         wanted = [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
         backend = timed(settings)
@@ -153,13 +136,11 @@ class PerformanceSuite:
             yield Trees(backend, machines, notes, self._kit.trees)
 
     @asynccontextmanager
-    async def open_workspace(
-        self, task: Task[PerfTask], folder: Path, handles: Handles, shared: Trees
-    ) -> AsyncIterator[Bench]:
+    async def open_workspace(self, context: WorkspaceContext) -> AsyncIterator[Bench]:
         """Opens the bench, with which a solver measures patches."""
-        yield self.bench(
-            task.payload, shared, folder, handles, partial(self._given, task.payload, handles.identity.sample)
-        )
+        task, handles = context.task.payload, context.handles
+        given = partial(self._given, task, handles.identity.sample)
+        yield self.bench(task, context.shared, context.folder, handles, given)
 
     def bench(
         self,
@@ -182,18 +163,15 @@ class PerformanceSuite:
             raise Fault(f"there is no patch number {sample} of {task.id} any more", cause="data")
         return samples[sample]
 
-    async def judge(
-        self,
-        task: Task[PerfTask],
-        answer: Reply | str,
-        sandbox: Any,  # noqa: ARG002
-        how: Any,  # noqa: ARG002
-        ask: Callable[..., Awaitable[Reply]] | None = None,
-    ) -> Verdict:
+    async def judge(self, task: Task[PerfTask], answer: Reply | str, context: JudgeContext) -> Verdict:
         """The verdict on a measurement. Raises Fault if base differs too much from itself."""
-        verdict = verdict_on(answer if isinstance(answer, str) else answer.text, self._rule, self._isolation)
+        verdict, ask = self.verdict_on(answer if isinstance(answer, str) else answer.text), context.ask
         patch = str(verdict.artifacts.get("diff.patch", ""))
         return await with_review(verdict, task.payload, patch, ask) if ask and patch.strip() else verdict
+
+    def verdict_on(self, measured: str) -> Verdict:
+        """The verdict on what was measured, without a review by a model."""
+        return verdict_on(measured, self._rule, self._isolation)
 
     def simulate(self, messages: Sequence[Message], sampling: Sampling) -> str:
         """One of the patches that come with an embedded task, in turn by replies and samples."""
@@ -205,3 +183,27 @@ class PerformanceSuite:
             return "I know of nothing that would make this faster."
         turn = sum(message["role"] == "assistant" for message in messages) + (sampling.seed or 0)
         return f"```diff\n{task.canned[turn % len(task.canned)].diff}```\n"
+
+
+class Mini(PerformanceSuite):
+    """Nine small generated repositories to be made faster; or those of a tasks.toml (--dataset)."""
+
+    name = "koderz-perf-mini"
+
+
+class Pypi(PerformanceSuite):
+    """Releases of well-known packages that made something faster, fetched by pip; or those of a tasks.toml."""
+
+    name = "koderz-perf-pypi"
+
+
+class Gso(PerformanceSuite):
+    """GSO's commits, of its dataset as JSON lines (--dataset, or koderz suites add gso FILE)."""
+
+    name = "gso"
+
+
+class Iso(PerformanceSuite):
+    """ISO-Bench's commits, of its dataset as JSON lines (--dataset, or koderz suites add iso FILE)."""
+
+    name = "iso"

@@ -8,7 +8,7 @@ _HERE = "koderz.systems.rollouts"
 
 SYSTEM = System(
     name="rollouts",
-    suites={"rollouts": f"{_HERE}.suite:rollouts"},
+    suites={"rollouts": f"{_HERE}.suite:RolloutsSuite"},
     solvers={
         "agent:koderz": f"{_HERE}.agents.own:koderz_agent",
         "agent:oracle": f"{_HERE}.agents.given:oracle",

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import BACKENDS, Backend
 from koderz.sandbox.workspace.git import GitError
-from koderz.settings.schema import Settings
+from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.rollouts.config import Config, read_config
 from koderz.systems.rollouts.formats import load_task, require_work
 from koderz.systems.rollouts.grading import Graded, grade
@@ -29,12 +29,8 @@ SAMPLE = Path(__file__).with_name("sample")
 NEEDS = frozenset({"workspace"})
 
 
-def rollouts(dataset: Path | None, options: RolloutsOptions) -> RolloutsSuite:
-    """The tasks of a folder (--dataset), a prepared one or one of such, or of a configuration; else embedded ones.
-
-    Raises KoderzError for a task that asks for nothing, or that nothing would judge.
-    """
-    folder = dataset or SAMPLE
+def _read(folder: Path, options: RolloutsOptions) -> tuple[Sequence[Rollout], Config | None]:
+    """The tasks of a folder or a configuration, and the latter."""
     if folder.suffix == ".toml":
         config = read_config(folder)
         judged = {
@@ -42,7 +38,7 @@ def rollouts(dataset: Path | None, options: RolloutsOptions) -> RolloutsSuite:
         }
         for task in config.tasks:
             require_work(task, judged=bool(options.judge_model) or task.id in judged)
-        return RolloutsSuite(str(folder), config.tasks, options, config)
+        return config.tasks, config
     if not folder.is_dir():
         raise KoderzError(f"{folder} is no folder of tasks, nor a configuration that ends with .toml")
     try:
@@ -58,10 +54,7 @@ def rollouts(dataset: Path | None, options: RolloutsOptions) -> RolloutsSuite:
     ids = [task.id for task in tasks]
     if twice := sorted({each for each in ids if ids.count(each) > 1}):
         raise KoderzError(f"{folder}: two tasks have the id {twice[0]}")
-    return RolloutsSuite("embedded sample" if dataset is None else str(folder), tasks, options)
-
-
-rollouts.modes = {"": ("agent:koderz",)}  # type: ignore[attr-defined]
+    return tasks, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +85,17 @@ class GradedWorkspace(Workspace):
         return verdict
 
 
-class RolloutsSuite:
-    """Tasks that are repositories. An answer is a diff, judged by hidden tests in a fresh checkout."""
+class RolloutsSuite(Suite):
+    """The tasks of a folder (--dataset), a prepared one or one of such, or of a configuration; else embedded ones.
+
+    Each is a repository. An answer is a diff; its verdict is made of hidden tests in a fresh checkout.
+    """
 
     name = mode = "rollouts"
+    options = RolloutsOptions
+    modes: ClassVar[Mapping[str, Sequence[str]]] = {"": ("agent:koderz",)}
     parts = ("rollouts",)
+    asks_judge = True
     measures = (
         Measure("score", "higher", "share"),
         Measure("score_of_graded", "higher", "share"),
@@ -117,9 +116,12 @@ class RolloutsSuite:
         self.judge_calls = max((len(task.rubrics) for task in tasks), default=1)
         self._stores = Stores()
 
-    def messages(self, task: Task[Rollout], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
-        """The task's instructions."""
-        return ({"role": "user", "content": task.payload.instructions},)
+    @classmethod
+    def load(cls, source: SuiteSource) -> RolloutsSuite:
+        """Raises KoderzError for a task that asks for nothing, or that nothing would judge."""
+        options: RolloutsOptions = source.options
+        tasks, config = _read(source.dataset or SAMPLE, options)
+        return cls(str(source.dataset or "embedded sample"), tasks, options, config)
 
     def set_up(self, task: Task[Rollout], settings: Mapping[str, str | None]) -> Task[Rollout]:
         """The task with an arm's settings. Raises KoderzError if the configuration has no such entry."""
@@ -129,8 +131,9 @@ class RolloutsSuite:
         return replace(task, payload=replace(found, id=task.id), digest=found.digest)
 
     @asynccontextmanager
-    async def open_run(self, settings: Settings, environ: Mapping[str, str]) -> AsyncIterator[Shared]:  # noqa: ARG002
+    async def open_run(self, context: RunContext) -> AsyncIterator[Shared]:
         """Opens the workspaces' shared state. Raises Unreachable if commands can't be run as asked for."""
+        settings = context.settings
         async with AsyncExitStack() as stack:
             for name in sorted({settings.sandbox} | {task.payload.sandbox for task in self.tasks} - {""}):
                 backend = await stack.enter_async_context(BACKENDS.find(name)(settings))
@@ -140,24 +143,17 @@ class RolloutsSuite:
             yield Shared(self._stores, [f"{where}{_price(run)}"])
 
     @asynccontextmanager
-    async def open_workspace(
-        self, task: Task[Rollout], folder: Path, handles: Any, shared: Shared
-    ) -> AsyncIterator[Workspace]:
+    async def open_workspace(self, context: WorkspaceContext) -> AsyncIterator[Workspace]:
         """A checkout of the task for one experiment, made on first use."""
-        stores = shared.stores
-        workspace = GradedWorkspace(task.payload, stores, folder, handles.once, self._options, lambda: handles.reused)
+        handles, stores, payload = context.handles, context.shared.stores, context.task.payload
+        workspace = GradedWorkspace(
+            payload, stores, context.folder, handles.once, self._options, lambda: handles.reused
+        )
         workspace.handles = handles
-        PLACE.set(folder)
+        PLACE.set(context.folder)
         yield workspace
 
-    async def judge(
-        self,
-        task: Task[Rollout],
-        answer: Reply | str,
-        sandbox: Any,  # noqa: ARG002
-        how: Any,  # noqa: ARG002
-        ask: Callable[..., Awaitable[Reply]] | None = None,
-    ) -> Verdict:
+    async def judge(self, task: Task[Rollout], answer: Reply | str, context: JudgeContext) -> Verdict:
         """The verdict on a diff. Raises Fault if it can't be judged, for example without pytest."""
         diff = answer.text if isinstance(answer, Reply) else answer
         store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
@@ -166,7 +162,7 @@ class RolloutsSuite:
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
         graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
-        said = await opinions(task.payload, diff, ask) if ask else None
+        said = await opinions(task.payload, diff, context.ask) if context.ask else None
         return _verdict(task.payload, diff, graded, backend.isolation, said)
 
     def outline(self, plan: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ _HERE = "koderz.systems.serving"
 
 SYSTEM = System(
     name="serving",
-    suites={"serving": f"{_HERE}.suite:serving"},
+    suites={"serving": f"{_HERE}.suite:ServingSuite"},
     solvers={"serve-bench": f"{_HERE}.solver:serve_bench"},
     options={"suite.serving": f"{_HERE}.options:ServingOptions"},
     accounts={"serving": f"{_HERE}.commands:ServingAccount"},

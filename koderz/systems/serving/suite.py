@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import orjson
 
@@ -17,10 +16,11 @@ from koderz.models.names import ModelName, parse_model_name
 from koderz.models.providers import endpoint_for
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
+from koderz.suites.suite import ExperimentContext, JudgeContext, Suite, SuiteSource
 from koderz.systems.serving.figures import MEASURES, lines_of, metrics_of, result_of
 from koderz.systems.serving.options import ServingOptions
 from koderz.systems.serving.prompts import Prompt, counter_of, load_prompts
-from koderz.types import Headline, Message, Reply, Task, Verdict
+from koderz.types import Headline, Reply, Task, Verdict
 
 if TYPE_CHECKING:
     from koderz.systems.serving.client import Target
@@ -30,19 +30,16 @@ BASE_URL = "http://127.0.0.1:8000"
 EVALUATOR = "evaluator"
 
 
-def serving(dataset: Path | None, options: ServingOptions, *, seed: int = 0) -> ServingSuite:  # noqa: ARG001
-    """A load on a server of completions: koderz perf serve-bench."""
-    return ServingSuite(options, seed)
+class ServingSuite(Suite):
+    """A load on a server of completions: koderz perf serve-bench.
 
-
-serving.modes = {"": ("serve-bench",)}  # type: ignore[attr-defined]
-serving.unlisted = True  # type: ignore[attr-defined]
-
-
-class ServingSuite:
-    """One task, a load. The handle `evaluator` measures it once, and it is judged by the measurement."""
+    The load is the only task. It is measured by the handle `evaluator`, once, and judged from what was measured.
+    """
 
     name = "serving"
+    options = ServingOptions
+    modes: ClassVar[Mapping[str, Sequence[str]]] = {"": ("serve-bench",)}
+    listed = False
     mode = "serving"
     measures = MEASURES
     headline = Headline("median_e2el_ms", passed="", panels=("cost", "trend"))
@@ -64,16 +61,17 @@ class ServingSuite:
             Task(f"{options.dataset_name}/{source}", self.source, needs=frozenset({EVALUATOR}), digest=digest),
         )
 
-    def messages(self, task: Task, prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
-        """A description of the load."""
-        return ({"role": "user", "content": task.prompt},)
+    @classmethod
+    def load(cls, source: SuiteSource) -> ServingSuite:
+        """Raises KoderzError where the prompts can't be had."""
+        return cls(source.options, source.seed)
 
     @asynccontextmanager
-    async def open_evaluator(self, task: Task, handles: Any, settings: Settings) -> AsyncIterator[LoadTest]:  # noqa: ARG002
+    async def open_evaluator(self, context: ExperimentContext) -> AsyncIterator[LoadTest]:
         """The load on the server, for one experiment."""
-        yield LoadTest(self._options, self._prompts, handles, settings)
+        yield LoadTest(self._options, self._prompts, context.handles, context.settings)
 
-    async def judge(self, task: Task, answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
+    async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:  # noqa: ARG002
         """The figures of a recorded load, which `answer` is as JSON. Passed: some request was answered."""
         result = result_of(orjson.loads(answer.text if isinstance(answer, Reply) else answer))
         return Verdict(

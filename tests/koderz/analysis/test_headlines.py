@@ -15,7 +15,8 @@ from koderz.analysis.pairs import sides_of
 from koderz.analysis.rows import row_of_summary
 from koderz.analysis.runs import Run, load_summary
 from koderz.errors import KoderzError
-from koderz.suites import headline_of
+from koderz.suites import checked_measures
+from koderz.suites.suite import Suite
 from koderz.types import Headline, Measure
 from tests.koderz.analysis.builders import document, row, write
 from tracker.breakdown import mean_of
@@ -136,9 +137,9 @@ def test_problems_of_each_suite_are_ranked_for_themselves(tmp_path: Path) -> Non
 
 
 def test_headline_has_to_name_a_measure_of_its_suite() -> None:
-    class Suite:
+    class Own(Suite):
         measures = (Measure("score", "higher"),)
         headline = Headline("speed")
 
     with pytest.raises(KoderzError, match="the headline names the measure 'speed'"):
-        headline_of(Suite())
+        checked_measures(Own())

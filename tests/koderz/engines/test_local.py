@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from koderz.sandbox import Sandbox
-from koderz.types import Judging, Message, Reply, Sampling, Task, Verdict
+from koderz.suites.suite import JudgeContext
+from koderz.types import Message, Reply, Sampling, Task, Verdict
 from tests.conftest import PATIENCE
 from tests.koderz.world import Crowded, Run, Scripted, Words, bad, begun, planned
 
@@ -22,12 +22,12 @@ class Patient(Words):
     waiting: int = 0
     enough: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:
         self.waiting += 1
         if self.waiting >= self.until:
             self.enough.set()
         await self.enough.wait()
-        return await super().judge(task, answer, sandbox, how)
+        return await super().judge(task, answer, context)
 
 
 def carried_out(folder: Path, model: Scripted, n: int, *, judged_after: int, **settings: Any) -> Run:

@@ -15,7 +15,7 @@ from koderz.modal.worker import ContainerState
 from koderz.testing.engines import performed, planned
 from tests.conftest import Shell
 from tests.loopback_modal import ModalServer
-from tests.toys.toy_suite import toy_session
+from tests.toys.toy_suite import ToySession
 from tracker.records import Attempt
 
 LOOKING = '''
@@ -66,7 +66,7 @@ def test_container_opens_once_what_the_sessions_of_a_run_share(
 ) -> None:
     async def story() -> None:
         plan = await planned(tmp_path, "modal", tasks=1)
-        suite = toy_session(None)
+        suite = ToySession()
 
         async def working(session: object) -> None: ...
 

@@ -46,7 +46,7 @@ def test_needs_that_an_engine_lacks_are_met_by_portable_suites_alone(tmp_path: P
     plan = replace(plan, tasks=tuple(replace(task, needs=frozenset({EXCLUSIVE})) for task in plan.tasks))
     with pytest.raises(KoderzError, match="needs exclusive, which the engine modal hasn't got"):
         require_able(plan)
-    plan.suite.portable = frozenset({EXCLUSIVE})  # type: ignore[attr-defined]
+    plan.suite.portable = frozenset({EXCLUSIVE})
     require_able(plan)
     assert carried(plan) == {EXCLUSIVE}
     plan = replace(plan, settings=replace(plan.settings, engine="local"))

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from koderz.solvers import load_solver
-from koderz.types import Task
+from koderz.suites.suite import ExperimentContext, WorkspaceContext
 from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
 from tracker.journal import NAME
 
@@ -26,17 +25,18 @@ class Workshop(Words):
     breaks: BaseException | None = None
 
     @asynccontextmanager
-    async def open_session(self, task: Task, handles: Any) -> AsyncIterator[list[str]]:
+    async def open_session(self, context: ExperimentContext) -> AsyncIterator[list[str]]:
         if self.breaks:
             raise self.breaks
-        self.events.append(f"open {task.id} {await handles.once('session', lambda: secrets.token_hex(4))}")
+        drawn = await context.handles.once("session", lambda: secrets.token_hex(4))
+        self.events.append(f"open {context.task.id} {drawn}")
         yield self.events
-        self.events.append(f"close {task.id}")
+        self.events.append(f"close {context.task.id}")
 
     @asynccontextmanager
-    async def open_workspace(self, task: Task, folder: Path, handles: Any) -> AsyncIterator[Path]:
-        (folder / "file").write_text("x")
-        yield folder
+    async def open_workspace(self, context: WorkspaceContext) -> AsyncIterator[Path]:
+        (context.folder / "file").write_text("x")
+        yield context.folder
 
 
 SOURCE = """

@@ -15,8 +15,8 @@ import pytest
 from koderz.analysis.export import export
 from koderz.engines.portable import pack_work, unpack_work
 from koderz.experiments.experiment import PendingExperiment
-from koderz.sandbox import Sandbox
-from koderz.types import Judging, Reply, Task, Verdict
+from koderz.suites.suite import JudgeContext
+from koderz.types import Reply, Task, Verdict
 from tests.conftest import Shell
 from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
 from tracker.blobs import read_data
@@ -35,8 +35,8 @@ class Leaving(Words):
 
     left: dict[str, Any] = field(default_factory=lambda: ARTIFACTS)
 
-    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
-        return replace(await super().judge(task, answer, sandbox, how), artifacts=self.left)
+    async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:
+        return replace(await super().judge(task, answer, context), artifacts=self.left)
 
 
 SOURCE = """

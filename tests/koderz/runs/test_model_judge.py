@@ -15,10 +15,9 @@ from koderz.models import Price
 from koderz.plans.arms import Arm, make_arms
 from koderz.plans.estimate import estimate
 from koderz.plans.plan import Plan
-from koderz.sandbox import Sandbox
 from koderz.settings.schema import Settings
-from koderz.solvers.handles import AskHandle
-from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
+from koderz.suites.suite import JudgeContext
+from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
 from tracker.journal import NAME
 
@@ -28,14 +27,14 @@ class Asked(Words):
     """Passes what the model in the role `judge` says yes to, asked twice; without a model, what has the word."""
 
     threshold: int = 2
-    judge_calls: int = 2
+    judge_calls: float = 2
+    asks_judge: bool = True
     known_by: str = ""
 
-    async def judge(
-        self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging, ask: AskHandle | None = None
-    ) -> Verdict:
+    async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:
+        ask = context.ask
         if ask is None:
-            return await super().judge(task, answer, sandbox, how)
+            return await super().judge(task, answer, context)
         text = answer.text if isinstance(answer, Reply) else answer
         question = [{"role": "user", "content": f"Is {text} right?{' Be strict.' * (self.threshold > 3)}"}]
         said = [(await ask(question, known_by=self.known_by)).text for _ in range(2)]

@@ -18,8 +18,8 @@ from koderz.experiments import recording
 from koderz.experiments.replay import Replaying
 from koderz.models import Price
 from koderz.runs.orchestrator import Orchestrator
-from koderz.sandbox import Sandbox
-from koderz.types import Completion, Judging, Message, Reply, Sampling, Task, Verdict
+from koderz.suites.suite import JudgeContext
+from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from tests.koderz.world import Crowded, Run, Scripted, Words, bad, begun, planned, resumed
 from tracker.index import index_path
 from tracker.journal import NAME
@@ -581,8 +581,8 @@ class Opinions(Words):
 
     words: Sequence[str] = ("opt", "inconclusive")
 
-    async def judge(self, task: Task, answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
-        verdict = await super().judge(task, answer, sandbox, how)
+    async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:
+        verdict = await super().judge(task, answer, context)
         return Verdict("opt", passes=True) if verdict.passed else Verdict("inconclusive", "noise")
 
 

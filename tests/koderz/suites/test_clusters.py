@@ -11,15 +11,16 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites.clusters import linked
-from koderz.systems.code.humaneval import humaneval
+from koderz.suites.suite import SuiteSource
+from koderz.systems.code.humaneval import HumanEval
 from koderz.systems.long_context.oolong.options import OolongOptions
-from koderz.systems.long_context.oolong.suite import oolong, oolong_pairs
+from koderz.systems.long_context.oolong.suite import Oolong, OolongPairs
 from koderz.systems.long_context.ruler.options import RulerOptions
-from koderz.systems.long_context.ruler.suite import ruler
+from koderz.systems.long_context.ruler.suite import Ruler
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.suite import datasets
+from koderz.systems.optimizers.datasets.suite import DatasetSuite
 from koderz.systems.patches.options import PerformanceOptions
-from koderz.systems.patches.suite import PerformanceSuite
+from koderz.systems.patches.suite import Gso
 from tests.koderz.suites.rows import HUMANEVAL, written
 from tests.koderz.systems.long_context.test_oolong import as_lines, row
 from tests.koderz.systems.patches.test_published import GSO, ISO
@@ -39,10 +40,12 @@ def test_clusters_link_things_by_way_of_third_ones() -> None:
 
 
 def test_clusters_of_generated_oolong_are_texts() -> None:
-    alone = oolong(None, OolongOptions())
+    alone = Oolong.load(SuiteSource(None, OolongOptions()))
     assert len({task.cluster for task in alone.tasks}) == len(alone.tasks) == 10
 
-    shared = oolong(None, OolongOptions(tasks_per_length=24, questions_per_text=12, context_lengths=("1K", "2K")))
+    shared = Oolong.load(
+        SuiteSource(None, OolongOptions(tasks_per_length=24, questions_per_text=12, context_lengths=("1K", "2K")))
+    )
     assert sizes([task.cluster for task in shared.tasks]) == [12] * 4
     texts = {task.cluster: task.payload.make()[0].context for task in shared.tasks}
     assert all(task.payload.make()[0].context == texts[task.cluster] for task in shared.tasks)
@@ -50,12 +53,16 @@ def test_clusters_of_generated_oolong_are_texts() -> None:
 
 def test_clusters_of_published_oolong_are_its_windows(tmp_path: Path) -> None:
     rows = [row(number) for number in range(4)]
-    suite = oolong(as_lines(tmp_path / "rows.jsonl", [*rows, row(5, context_len=2048)]), OolongOptions())
+    suite = Oolong.load(
+        SuiteSource(as_lines(tmp_path / "rows.jsonl", [*rows, row(5, context_len=2048)]), OolongOptions())
+    )
 
     assert sizes([task.cluster for task in suite.tasks]) == [2, 2, 1]
 
     pairs = [{"id": n, "context": "t", "question": "q", "answer": [[1, 2]], "cluster": n // 2} for n in range(4)]
-    assert [task.cluster for task in oolong_pairs(as_lines(tmp_path / "pairs.jsonl", pairs)).tasks] == [*"0011"]
+    assert [
+        task.cluster for task in OolongPairs.load(SuiteSource(as_lines(tmp_path / "pairs.jsonl", pairs))).tasks
+    ] == [*"0011"]
 
 
 def test_clusters_of_ruler_are_the_passages_of_its_questions(tmp_path: Path) -> None:
@@ -69,7 +76,7 @@ def test_clusters_of_ruler_are_the_passages_of_its_questions(tmp_path: Path) -> 
     ]
     squad.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     options = RulerOptions(ruler_tasks=("qa_1", "vt"), qa_data=squad, tasks_per_length=5, context_lengths=("1K", "2K"))
-    tasks = ruler(None, options).tasks
+    tasks = Ruler.load(SuiteSource(None, options)).tasks
 
     assert sizes([task.cluster for task in tasks if task.id.startswith("qa_1")]) == [6, 4]  # at both lengths
     assert not any(task.cluster for task in tasks if task.id.startswith("vt"))
@@ -90,7 +97,7 @@ def test_clusters_of_ruler_are_the_passages_of_its_questions(tmp_path: Path) -> 
         )
     )
     options = RulerOptions(ruler_tasks=("qa_2",), qa_data=hotpot, tasks_per_length=4)
-    first, second, third, fourth = (task.cluster for task in ruler(None, options).tasks)
+    first, second, third, fourth = (task.cluster for task in Ruler.load(SuiteSource(None, options)).tasks)
     assert first == third != ""
     assert (second, fourth) == ("", "")
 
@@ -99,17 +106,21 @@ def test_clusters_of_gso_are_repositories(tmp_path: Path) -> None:
     other = {**GSO, "instance_id": "numpy__numpy-2b862eb", "opt_commit": "2b862eb11223"}
     path = as_lines(tmp_path / "rows.jsonl", [GSO, other, ISO])
 
-    tasks = PerformanceSuite("gso", path, PerformanceOptions()).tasks
+    tasks = Gso(path, PerformanceOptions()).tasks
     assert [task.cluster for task in tasks] == ["https://github.com/numpy/numpy"] * 2 + [""]
 
 
 def test_clusters_of_ones_own_tasks_are_a_field_of_their_rows(tmp_path: Path) -> None:
     rows = [{**HUMANEVAL, "task_id": f"Own/{n}", "cluster": cluster} for n, cluster in enumerate(["a", 7, None])]
-    assert [task.cluster for task in humaneval(written(tmp_path / "own.jsonl", *rows)).tasks] == ["a", "7", ""]
+    assert [task.cluster for task in HumanEval.load(SuiteSource(written(tmp_path / "own.jsonl", *rows))).tasks] == [
+        "a",
+        "7",
+        "",
+    ]
 
     wrong = written(tmp_path / "wrong.jsonl", {**HUMANEVAL, "cluster": ["a"]})
     with pytest.raises(KoderzError, match="line 1: the field 'cluster' has to be text or a whole number"):
-        humaneval(wrong)
+        HumanEval.load(SuiteSource(wrong))
 
 
 def described(path: Path, rows: list[dict[str, Any]], name: str, **more: Any) -> dict[str, Any]:
@@ -122,7 +133,7 @@ def described(path: Path, rows: list[dict[str, Any]], name: str, **more: Any) ->
         test_items=6,
         **more,
     )
-    suite = datasets(None, options)
+    suite = DatasetSuite.load(SuiteSource(None, options))
     found: dict[str, Any] = suite.details(suite.tasks, Settings().having(options))[name]
     return found
 

@@ -15,7 +15,8 @@ import pytest
 from koderz.runs.judge import open_judge
 from koderz.runs.samples import Sample
 from koderz.settings.schema import Settings
-from koderz.suites import Suite, load_suite
+from koderz.suites import load_suite
+from koderz.suites.suite import Suite
 from koderz.systems.code.tasks import reference_program
 from koderz.types import Task
 

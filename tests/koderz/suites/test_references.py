@@ -1,37 +1,61 @@
-"""Suites whose references are tried before anything else is judged."""
+"""References, which are tried before anything else of their task is judged."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from koderz.suites import judge_asks
-from koderz.suites.references import CheckedSuite
-from koderz.types import Judging, Reply, Task, Verdict
-from tests.koderz.world import NoSandbox, Words
+from koderz.plans.arms import Arm
+from koderz.suites.references import References
+from koderz.suites.suite import JudgeContext
+from koderz.types import Reply, Task, Verdict
+from tests.koderz.world import NoSandbox, Run, Scripted, Words, begun, planned
 
-TASK = Task("T/0", "", "f")
 
-
+@dataclass
 class Asking(Words):
-    """A suite whose judge passes what it may ask a model about."""
+    """Passes any reply if its judge may ask a model, and never its own reference."""
 
-    async def judge(self, task: Task, answer: Reply | str, sandbox: Any, how: Judging, ask: Any = None) -> Verdict:
-        return Verdict("passed") if ask else Verdict("failed", "assertion", "ask is None")
+    asks_judge: bool = True
+    program: str = ""
+
+    def reference(self, task: Task) -> str:
+        return self.program
+
+    async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:
+        return Verdict("passed" if context.ask else "failed", detail="asked" if context.ask else "ask is None")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def judged(folder: Path, *, asks: bool = True, program: str = "") -> Run:
+    async def go() -> Run:
+        plan = await planned(folder, 1)
+        arms = tuple(Arm(arm.name, arm.solver, {**arm.models, "judge": "grader"}) for arm in plan.arms)
+        suite = Asking(plan.tasks, asks_judge=asks, program=program)
+        models = {"scripted": Scripted(), "grader": Scripted()}
+        references = References(suite, NoSandbox())
+        return await begun(replace(plan, suite=suite, arms=arms), models, references=references)
+
+    return asyncio.run(go())
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_suite_with_references_hands_its_judge_what_it_asks_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks: bool
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    suite = CheckedSuite((Asking if asks else Words)((TASK,)), NoSandbox(), Judging())
-    asking: dict[str, Any] = {"ask": lambda: None} if judge_asks(suite) else {}
+def test_suite_with_references_hands_its_judge_what_it_asks_by(tmp_path: Path, asks: bool) -> None:
+    (attempt,) = judged(tmp_path, asks=asks).of("attempt")
 
-    verdict = asyncio.run(suite.judge(TASK, "GOOD", NoSandbox(), Judging(), **asking))
+    assert attempt.detail == ("asked" if asks else "ask is None")
 
-    assert verdict.passed
-    assert judge_asks(suite) is asks
+
+def test_references_that_fail_end_their_experiments_as_faults(tmp_path: Path) -> None:
+    run = judged(tmp_path, program="def f(): ...")
+
+    (fault,) = run.of("fault")
+    assert fault.reason == "reference fails here: failed () ask is None"
+    assert not run.of("call")

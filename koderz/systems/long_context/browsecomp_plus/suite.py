@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN
 from koderz.systems.long_context.browsecomp_plus.corpus import Corpus
 from koderz.systems.long_context.browsecomp_plus.documents import Sought
@@ -24,7 +25,7 @@ from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
 from koderz.systems.long_context.browsecomp_plus.rows import Choice, encrypted_rows, key_of
 from koderz.systems.long_context.browsecomp_plus.scoring import metrics_of
 from koderz.systems.long_context.browsecomp_plus.simulated import PLAYER, READER
-from koderz.systems.long_context.contexts import MODES, NEEDS, LongContextSuite, Recipe, recipe_digest
+from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Recipe, recipe_digest
 from koderz.systems.long_context.simulated import Player
 from koderz.types import PRIVACY, Measure, Message, Reply, Task, Verdict
 from tracker.messages import text_of
@@ -40,10 +41,15 @@ _MADE_UP = "research-generated"
 _CANARY = "KODERZ_BROWSECOMP_CANARY"
 
 
-class ResearchSuite(LongContextSuite):
-    """Questions about documents, judged by a model, or by exact match."""
+class BrowseCompPlus(LongContextSuite):
+    """BrowseComp-Plus' encrypted rows (--dataset), or generated questions about documents of a made-up world.
 
+    They are judged by a model, or by whether the answer is the same text.
+    """
+
+    options = ResearchOptions
     parts = ("calibration",)
+    asks_judge = True
     judge_prompts = (PROMPT,)
 
     def __init__(
@@ -51,37 +57,37 @@ class ResearchSuite(LongContextSuite):
     ) -> None:
         super().__init__(name, source, tasks, _exact_match, player, _MEASURES)
         self.privacy_key = privacy_key
-        self._asked_of_judge = OWN_PROMPT
+        self._set_judge_prompt(OWN_PROMPT)
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> BrowseCompPlus:
+        """Raises KoderzError for rows that can't be read, or a world that can't be made."""
+        if source.dataset is None:
+            return cls(*_generated(source.options, source.seed), PLAYER)
+        tasks, key = _published(source.dataset, source.options, source.seed)
+        return cls("browsecomp-plus", str(source.dataset), tasks, READER, key)
 
     def messages(self, task: Task[Recipe], prompts: Any) -> tuple[Message, ...]:
-        """The benchmark's own messages, by reference. The judge's prompt is also taken from `prompts`."""
-        self._asked_of_judge = JudgePrompt(prompts.texts[PROMPT])
+        """What the benchmark itself sends, by reference. The judge's prompt is taken from `prompts`, too."""
+        self._set_judge_prompt(JudgePrompt(prompts.texts[PROMPT]))
         return super().messages(task, prompts)
 
-    @property
-    def judge_record(self) -> Mapping[str, Any]:
-        """The plan's record of a judge that is a model. Made-up questions have no published prompt."""
-        record = self._asked_of_judge.record
-        return {**record, "caveats": []} if self.name == _MADE_UP else record
+    def _set_judge_prompt(self, prompt: JudgePrompt) -> None:
+        """Made-up questions have no published prompt, and so no caveats about it."""
+        self._asked_of_judge = prompt
+        self.judge_record = {**prompt.record, "caveats": []} if self.name == _MADE_UP else prompt.record
 
-    async def judge(
-        self,
-        task: Task[Recipe],
-        answer: Reply | str,
-        sandbox: Any,
-        how: Any,
-        ask: Callable[..., Awaitable[Reply]] | None = None,
-    ) -> Verdict:
+    async def judge(self, task: Task[Recipe], answer: Reply | str, context: JudgeContext) -> Verdict:
         """The verdict of the model in the role `judge`, or by exact match if there is none, with the citations.
 
         Raises Fault where the model's reply can't be read.
         """
-        exact = await super().judge(task, answer, sandbox, how)
-        if ask is None:
+        exact = await super().judge(task, answer, context)
+        if context.ask is None:
             return exact
         reply = answer.text if isinstance(answer, Reply) else answer
         _, sought = await self.library.about(task.payload)
-        judged = judgement_of((await ask([self._asked_of_judge.question_for(sought, reply)])).text)
+        judged = judgement_of((await context.ask([self._asked_of_judge.question_for(sought, reply)])).text)
         metrics = exact.metrics | ({} if judged.confidence is None else {"confidence": judged.confidence})
         word, cause = ("passed", "") if judged.correct else ("failed", "answer")
         return replace(exact, verdict=word, cause=cause, detail="", score=float(judged.correct), metrics=metrics)
@@ -95,10 +101,8 @@ class ResearchSuite(LongContextSuite):
         return simulated_judgement(parts["correct_answer"], parts["response"])
 
 
-def browsecomp_plus(dataset: Path | None, options: ResearchOptions, *, seed: int = 0) -> ResearchSuite:
-    """BrowseComp-Plus' encrypted rows (--dataset), or generated questions about documents of a made-up world."""
-    if dataset is None:
-        return _generated(options, seed)
+def _published(dataset: Path, options: ResearchOptions, seed: int) -> tuple[Sequence[Task[Recipe]], bytes]:
+    """The tasks of encrypted rows, and the key of texts that are to stay private."""
     canary = options.browsecomp_canary or os.environ.get(_CANARY)
     if not canary:
         raise KoderzError(
@@ -121,15 +125,11 @@ def browsecomp_plus(dataset: Path | None, options: ResearchOptions, *, seed: int
         tasks[task_id] = Task(task_id, payload=replace(row, digest=digest), needs=needs, digest=digest, tokens=tokens)
     if not tasks:
         raise KoderzError(f"{dataset} holds no row")
-    return ResearchSuite(
-        "browsecomp-plus", str(dataset), [*tasks.values()], READER, b"" if options.keep_private_text else key
-    )
+    return [*tasks.values()], b"" if options.keep_private_text else key
 
 
-browsecomp_plus.modes = MODES  # type: ignore[attr-defined]
-
-
-def _generated(options: ResearchOptions, seed: int) -> ResearchSuite:
+def _generated(options: ResearchOptions, seed: int) -> tuple[str, str, Sequence[Task[Recipe]]]:
+    """The name, the source and the tasks of questions about a made-up world."""
     count = options.documents or _GENERATED
     if count < LEAST:
         raise KoderzError(f"--documents: a made-up world has {LEAST} documents or more, not {count}")
@@ -146,7 +146,7 @@ def _generated(options: ResearchOptions, seed: int) -> ResearchSuite:
         for recipe in recipes
     ]
     source = f"generated: questions of 2 to 4 hops about {count} documents of a made-up world, seed {seed}"
-    return ResearchSuite(_MADE_UP, source, tasks, PLAYER)
+    return _MADE_UP, source, tasks
 
 
 def _exact_match(_task: Task[Recipe], sought: Sought, reply: str) -> tuple[float, Mapping[str, float]]:

@@ -8,8 +8,9 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import CLUSTER, Row
+from koderz.suites.suite import SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN, read_length
-from koderz.systems.long_context.contexts import MODES, NEEDS, LongContextSuite, Reading, Recipe, in_characters
+from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe, in_characters
 from koderz.systems.long_context.oolong.generated import GeneratedQuestion, Windows
 from koderz.systems.long_context.oolong.options import OolongOptions
 from koderz.systems.long_context.oolong.scoring import gold_of, score, score_pairs, score_real
@@ -38,55 +39,68 @@ _USUAL_LENGTH = 4096
 _LENGTHS = (1 << 10, 10 << 20)  # tokens of a generated text
 
 
-def oolong(dataset: Path | None, options: OolongOptions, *, seed: int = 0) -> LongContextSuite:
+class Oolong(LongContextSuite):
     """OOLONG's published rows (--dataset, parquet or JSON lines), or generated ones of the same kind."""
-    lengths = [read_length(word) for word in options.context_lengths]
-    if dataset is None:
-        return _generated(lengths or [_USUAL_LENGTH], options, seed)
 
-    def keep(fields: Fields) -> bool:
-        names = options.oolong_datasets
-        return (not names or fields["dataset"] in names) and (not lengths or fields["context_len"] in lengths)
+    options = OolongOptions
 
-    tasks = tuple(_tasks("oolong", dataset, _SYNTHETIC, keep, _checked_row))
-    return LongContextSuite("oolong", str(dataset), tasks, _score, PLAYER, _MEASURES)
+    @classmethod
+    def load(cls, source: SuiteSource) -> Oolong:
+        """Raises KoderzError for a row that can't be read, or a length that can't be made."""
+        options: OolongOptions = source.options
+        lengths = [read_length(word) for word in options.context_lengths]
+        if source.dataset is None:
+            tasks = _generated(lengths or [_USUAL_LENGTH], options, source.seed)
+            made_of = "generated from templates, easier than OOLONG's own texts"
+            about = f"{made_of}, seed {source.seed}, lengths in tokens of chars/4"
+            return cls("oolong-generated", about, tasks, _score, PLAYER, _MEASURES)
+
+        def keep(fields: Fields) -> bool:
+            names = options.oolong_datasets
+            return (not names or fields["dataset"] in names) and (not lengths or fields["context_len"] in lengths)
+
+        tasks = tuple(_tasks("oolong", source.dataset, _SYNTHETIC, keep, _checked_row))
+        return cls("oolong", str(source.dataset), tasks, _score, PLAYER, _MEASURES)
 
 
-def oolong_real(dataset: Path | None) -> LongContextSuite:
+class OolongReal(LongContextSuite):
     """OOLONG's questions about real transcripts, from the user's file (--dataset)."""
-    path = _given(dataset, "oolong-real", "oolongbench/oolong-real")
 
-    def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
-        return score_real(str(answer), reply), {}
+    @classmethod
+    def load(cls, source: SuiteSource) -> OolongReal:
+        """Raises KoderzError where there is no file, or for a row that can't be read."""
+        path = _given(source.dataset, "oolong-real", "oolongbench/oolong-real")
 
-    tasks = tuple(_tasks("oolong-real", path, _REAL, lambda _: True, _answered))
-    return LongContextSuite("oolong-real", str(path), tasks, score_reply, PLAYER)
+        def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
+            return score_real(str(answer), reply), {}
+
+        tasks = tuple(_tasks("oolong-real", path, _REAL, lambda _: True, _answered))
+        return cls("oolong-real", str(path), tasks, score_reply, PLAYER)
 
 
-def oolong_pairs(dataset: Path | None) -> LongContextSuite:
+class OolongPairs(LongContextSuite):
     """Pairs of users to be found, from the user's file of {id, context, question, answer} (--dataset)."""
-    path = _given(dataset, "oolong-pairs", "mit-oasys/oolong-pairs")
 
-    def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
-        return score_pairs(answer, reply)
+    @classmethod
+    def load(cls, source: SuiteSource) -> OolongPairs:
+        """Raises KoderzError where there is no file, or for a row that can't be read."""
+        path = _given(source.dataset, "oolong-pairs", "mit-oasys/oolong-pairs")
 
-    tasks = tuple(_tasks("oolong-pairs", path, _PAIRS, _is_of_pairs(path), _answered))
-    return LongContextSuite("oolong-pairs", str(path), tasks, score_reply, PLAYER)
+        def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
+            return score_pairs(answer, reply)
+
+        tasks = tuple(_tasks("oolong-pairs", path, _PAIRS, _is_of_pairs(path), _answered))
+        return cls("oolong-pairs", str(path), tasks, score_reply, PLAYER)
 
 
-oolong.modes = MODES  # type: ignore[attr-defined]
-oolong_real.modes = MODES  # type: ignore[attr-defined]
-oolong_pairs.modes = MODES  # type: ignore[attr-defined]
-
-
-def _generated(lengths: list[int], options: OolongOptions, seed: int) -> LongContextSuite:
+def _generated(lengths: list[int], options: OolongOptions, seed: int) -> tuple[Task[Recipe], ...]:
     low, high = _LENGTHS
     if wrong := [length for length in lengths if not low <= length <= high]:
         raise KoderzError(f"--context-lengths: a generated text has {low:,} to {high:,} tokens, not {wrong[0]:,}")
     windows = Windows(seed)
     numbers, each = range(options.tasks_per_length), options.questions_per_text
     recipes = [GeneratedQuestion(windows, length, number, each) for number in numbers for length in lengths]
-    tasks: list[Task[Recipe]] = [
+    return tuple(
         Task(
             f"oolong-generated/{recipe.length}/{recipe.number}",
             payload=recipe,
@@ -98,9 +112,7 @@ def _generated(lengths: list[int], options: OolongOptions, seed: int) -> LongCon
             generated=True,
         )
         for recipe in recipes
-    ]
-    source = f"generated from templates, easier than OOLONG's own texts, seed {seed}, lengths in tokens of chars/4"
-    return LongContextSuite("oolong-generated", source, tasks, _score, PLAYER, _MEASURES)
+    )
 
 
 def _tasks(name: str, path: Path, layout: Layout, keep: Filter, of_row: OfRow) -> Iterator[Task[Recipe]]:

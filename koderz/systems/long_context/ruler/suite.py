@@ -10,8 +10,9 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.suites.clusters import linked
+from koderz.suites.suite import SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN, Tokenizer, load_tokenizer, read_length
-from koderz.systems.long_context.contexts import MODES, NEEDS, LongContextSuite, Recipe
+from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Recipe
 from koderz.systems.long_context.lines import FileLine, file_lines
 from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.long_context.ruler.questions import READERS
@@ -30,24 +31,25 @@ from koderz.types import Task
 from tracker.files import write_whole
 
 
-def ruler(dataset: Path | None, options: RulerOptions, *, seed: int = 0) -> LongContextSuite:
-    """RULER's rows made anew for any length, or those of a folder that its scripts have written.
+class Ruler(LongContextSuite):
+    """RULER's rows made anew for any length, or those of a folder that its scripts have written."""
 
-    Raises KoderzError for what can't be made or read.
-    """
-    tokenizer = load_tokenizer(options.tokenizer)
-    counted = f"lengths in tokens of {tokenizer.name}"
-    if dataset is not None:
-        tasks = tuple(_folder_tasks(dataset, tokenizer))
-        return LongContextSuite("ruler", f"{dataset}, {counted}", tasks, _score, PLAYER)
-    source = f"RULER's rows made anew, wonderwords {VERSION}, seed {seed}, {counted}"
-    all_rows = rows_of(options, seed, tokenizer)
-    tasks = tuple(_made_tasks(all_rows, options.tasks_per_length))
-    export = partial(_export, all_rows, options.tasks_per_length)
-    return LongContextSuite("ruler", source, tasks, _score, PLAYER, export=export)
+    options = RulerOptions
 
-
-ruler.modes = MODES  # type: ignore[attr-defined]
+    @classmethod
+    def load(cls, source: SuiteSource) -> Ruler:
+        """Raises KoderzError for what can't be made or read."""
+        options: RulerOptions = source.options
+        tokenizer = load_tokenizer(options.tokenizer)
+        counted = f"lengths in tokens of {tokenizer.name}"
+        if source.dataset is not None:
+            tasks = tuple(_folder_tasks(source.dataset, tokenizer))
+            return cls("ruler", f"{source.dataset}, {counted}", tasks, _score, PLAYER)
+        made_of = f"RULER's rows made anew, wonderwords {VERSION}, seed {source.seed}, {counted}"
+        all_rows = rows_of(options, source.seed, tokenizer)
+        tasks = tuple(_made_tasks(all_rows, options.tasks_per_length))
+        export = partial(_export, all_rows, options.tasks_per_length)
+        return cls("ruler", made_of, tasks, _score, PLAYER, export=export)
 
 
 def rows_of(options: RulerOptions, seed: int, tokenizer: Tokenizer | None = None) -> list[Rows]:

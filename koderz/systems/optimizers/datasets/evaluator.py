@@ -21,8 +21,8 @@ from koderz.systems.optimizers.datasets.search import STALE, SearchOptions, kept
 from koderz.types import JUDGE, Message, Reply, Verdict
 
 if TYPE_CHECKING:
-    from koderz.experiments.replay import Handles
     from koderz.settings.schema import Settings
+    from koderz.suites.suite import ExperimentHandles
     from koderz.systems.optimizers.datasets.payload import Dataset, Item
 
 WORDS = ("selected", "kept", "baseline")
@@ -41,7 +41,13 @@ class Evaluator:
     """
 
     def __init__(
-        self, dataset: Dataset, handles: Handles, options: SearchOptions, *, seed: int, max_cost: float | None = None
+        self,
+        dataset: Dataset,
+        handles: ExperimentHandles,
+        options: SearchOptions,
+        *,
+        seed: int,
+        max_cost: float | None = None,
     ) -> None:
         """`max_cost`: the cap of the experiment in US dollars."""
         self._dataset, self._handles, self._options = dataset, handles, options
@@ -362,7 +368,7 @@ class Evaluator:
 
 
 @asynccontextmanager
-async def open_evaluator(dataset: Dataset, handles: Handles, settings: Settings) -> AsyncIterator[Evaluator]:
+async def open_evaluator(dataset: Dataset, handles: ExperimentHandles, settings: Settings) -> AsyncIterator[Evaluator]:
     """Opens the evaluator of one experiment."""
     options = next((each for each in settings.own if isinstance(each, SearchOptions)), SearchOptions())
     seed = settings.seed + handles.identity.sample

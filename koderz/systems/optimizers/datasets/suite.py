@@ -12,6 +12,7 @@ from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
 from koderz.suites.clusters import linked
+from koderz.suites.suite import ExperimentContext, Suite, SuiteSource
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.systems.optimizers.datasets.loading import load_datasets, write_rows
@@ -21,33 +22,20 @@ from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset
 from koderz.systems.optimizers.datasets.published import PUBLISHED
 from koderz.systems.optimizers.datasets.search import expected_calls, require_budget
 from koderz.systems.optimizers.datasets.simulated import SimulatedReader
-from koderz.types import JUDGE, Expected, Headline, Measure, Message, Reply, Task, Verdict
+from koderz.types import JUDGE, Expected, Headline, Measure, Message, Task
 
 EVALUATOR = "evaluator"
 
 
-def datasets(dataset: Path | None = None, options: DatasetOptions | None = None, *, part: str = "") -> DatasetSuite:
+class DatasetSuite(Suite):
     """Graded items for optimizers of prompts: nine published datasets, one's own, and two that are made up.
 
-    `part`: the one of its `parts` that `dataset` is the place of; without it that is a file of `packed`. Raises
-    KoderzError for a dataset that isn't known, found, or as it should be.
+    Each task is a dataset. Its solver scores prompts on the items by the handle `evaluator`, which makes the verdict.
     """
-    options = options or DatasetOptions()
-    if part:
-        options = replace(options, dataset=(f"{part}={dataset}",), demo_datasets=(part,))
-        options = replace(options, train_items=1, validation_items=1, test_items=1)  # all rows are read
-    elif dataset is not None:
-        return DatasetSuite(unpacked(dataset, options))
-    return DatasetSuite(*load_datasets(options))
-
-
-datasets.parts = tuple(PUBLISHED)  # type: ignore[attr-defined]
-
-
-class DatasetSuite:
-    """A suite whose tasks are datasets. Their solvers score prompts on items by the handle `evaluator`."""
 
     name = "datasets"
+    options = DatasetOptions
+    named_datasets = tuple(PUBLISHED)
     mode = "optimize"
     words = WORDS
     parts = ("optimize",)
@@ -60,20 +48,26 @@ class DatasetSuite:
         self.tasks = tuple(map(_task, datasets))
         self.notices = (*notices, *(f"{each.name}: {note}" for each in datasets for note in each.notes))
         self.source = "; ".join(f"{each.name}: {each.source}" for each in datasets)
+        self.asks_judge = any(each.metric.asks_judge for each in datasets)
         self._simulated = SimulatedReader(datasets)
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> DatasetSuite:
+        """A `dataset` that is the place of no `part` is a file of `packed`.
+
+        Raises KoderzError for a dataset that isn't known, found, or as it should be.
+        """
+        options: DatasetOptions = source.options or DatasetOptions()
+        if part := source.part:
+            options = replace(options, dataset=(f"{part}={source.dataset}",), demo_datasets=(part,))
+            options = replace(options, train_items=1, validation_items=1, test_items=1)  # all rows are read
+        elif source.dataset is not None:
+            return cls(unpacked(source.dataset, options))
+        return cls(*load_datasets(options))
 
     def messages(self, task: Task[Dataset], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
         """The initial prompt with its placeholders."""
         return task.payload.messages
-
-    async def judge(self, task: Task[Dataset], answer: Reply | str, sandbox: Any, how: Any) -> Verdict:  # noqa: ARG002
-        """Raises KoderzError, since the evaluator makes the verdicts."""
-        raise KoderzError(f"{task.id} has no answer of its own; its items have, see the handle evaluator")
-
-    @property
-    def asks_judge(self) -> bool:
-        """Whether a metric asks a model."""
-        return any(task.payload.metric.asks_judge for task in self.tasks)
 
     def expected(self, task: Task[Dataset], solver: Any, settings: Settings) -> list[Expected]:
         """The calls of one experiment: of the test alone, or of a search and the test."""
@@ -92,11 +86,9 @@ class DatasetSuite:
         """The simulated model's reply to an item, or to a request for prompts."""
         return self._simulated.reply(messages, sampling)
 
-    def open_evaluator(
-        self, task: Task[Dataset], handles: Any, settings: Settings
-    ) -> AbstractAsyncContextManager[Evaluator]:
+    def open_evaluator(self, context: ExperimentContext) -> AbstractAsyncContextManager[Evaluator]:
         """Opens the evaluator, which scores prompts on the dataset's items."""
-        return open_evaluator(task.payload, handles, settings)
+        return open_evaluator(context.task.payload, context.handles, context.settings)
 
     def packed(self) -> bytes:
         """All datasets as one file, without rows that no item was cut from."""

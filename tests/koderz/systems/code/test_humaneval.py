@@ -9,7 +9,8 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.suites import load_suite
-from koderz.systems.code.humaneval import humaneval, humaneval_plus, read_humaneval
+from koderz.suites.suite import SuiteSource
+from koderz.systems.code.humaneval import HumanEval, HumanEvalPlus, read_humaneval
 from koderz.systems.code.programs import CodeSuite
 from tests.koderz.suites.rows import HUMANEVAL, complaint, only_task, verdicts, whole, written
 
@@ -25,7 +26,7 @@ def test_humaneval_has_its_164_tasks_without_a_file() -> None:
 def test_users_file_is_read_in_its_order(tmp_path: Path) -> None:
     path = written(tmp_path / "own.jsonl", {**HUMANEVAL, "task_id": "Own/2"}, {**HUMANEVAL, "task_id": "Own/1"})
 
-    suite = humaneval(path)
+    suite = HumanEval.load(SuiteSource(path))
 
     assert [task.id for task in suite.tasks] == ["Own/2", "Own/1"]
     assert suite.source == str(path)
@@ -36,11 +37,11 @@ def test_humaneval_plus_says_where_to_get_it(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     with pytest.raises(KoderzError, match=r"HumanEvalPlus\.jsonl isn't in .*humanevalplus_release.*--dataset"):
-        humaneval_plus(None)
+        HumanEvalPlus.load(SuiteSource(None))
 
 
 def test_humaneval_plus_takes_rows_in_plain_humaneval_form_too(tmp_path: Path) -> None:
-    task = only_task(humaneval_plus(written(tmp_path / "plus.jsonl", HUMANEVAL)))
+    task = only_task(HumanEvalPlus.load(SuiteSource(written(tmp_path / "plus.jsonl", HUMANEVAL))))
 
     assert task.payload.test == HUMANEVAL["test"]
 
@@ -83,7 +84,7 @@ def test_duplicate_task_and_empty_file_are_refused(tmp_path: Path) -> None:
 def test_doubtful_escape_in_a_test_gives_no_warning(tmp_path: Path) -> None:
     row = {**HUMANEVAL, "test": "def check(candidate):\n    assert candidate(2) == len('\\d') / 2\n"}
 
-    assert only_task(humaneval(written(tmp_path / "own.jsonl", row))).id == "Own/0"
+    assert only_task(HumanEval.load(SuiteSource(written(tmp_path / "own.jsonl", row)))).id == "Own/0"
 
 
 @pytest.mark.parametrize("field", ["task_id", "prompt", "entry_point", "canonical_solution", "test"])
@@ -92,7 +93,7 @@ def test_digest_changes_with_verdict_and_answer_inputs(tmp_path: Path, field: st
     extra = {**HUMANEVAL, "note": "what is not asked for"}
 
     def digest(row: Any) -> str:
-        suite: CodeSuite = humaneval(written(tmp_path / "own.jsonl", row))
+        suite: CodeSuite = HumanEval.load(SuiteSource(written(tmp_path / "own.jsonl", row)))
         return only_task(suite).digest
 
     assert digest(other) != digest(HUMANEVAL) == digest(extra)

@@ -10,7 +10,8 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.suites import load_suite
-from koderz.systems.code.mbpp import _TYPED, mbpp, mbpp_plus
+from koderz.suites.suite import SuiteSource
+from koderz.systems.code.mbpp import _TYPED, Mbpp, MbppPlus
 from tests.koderz.suites.rows import Row, complaint, only_task, outcomes, verdicts, written
 
 WHOLE: Row = {
@@ -75,7 +76,7 @@ def test_mbpp_file_makes_a_task_of_every_row(tmp_path: Path) -> None:
 
 
 def test_prompt_has_the_sentence_and_the_asserts(tmp_path: Path) -> None:
-    task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", WHOLE)))
+    task = only_task(Mbpp.load(SuiteSource(written(tmp_path / "mbpp.jsonl", WHOLE))))
 
     assert task.prompt == (
         '"""\nWrite a function to keep what two tuples share.\nYour code should pass these tests:\n\n'
@@ -85,7 +86,7 @@ def test_prompt_has_the_sentence_and_the_asserts(tmp_path: Path) -> None:
 
 
 def test_asserts_judge(tmp_path: Path) -> None:
-    task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", WHOLE)))
+    task = only_task(Mbpp.load(SuiteSource(written(tmp_path / "mbpp.jsonl", WHOLE))))
 
     assert verdicts(task, task.payload.reference, "def shared(one, other): return {4}") == ["passed", "failed"]
     (outcome,) = outcomes(task, ["def shared(one, other): return {4}"])
@@ -96,7 +97,7 @@ def test_sanitized_file_is_one_list_and_has_imports(tmp_path: Path) -> None:
     path = tmp_path / "sanitized-mbpp.json"
     path.write_text(json.dumps([SANITIZED, {**WHOLE, "prompt": "p", "task_id": 3}], indent=1))
 
-    task = mbpp(path).tasks[0]
+    task = Mbpp.load(SuiteSource(path)).tasks[0]
 
     assert task.id == "Mbpp/82"
     assert "import math\nassert math.isclose(volume(10)" in task.prompt
@@ -106,14 +107,14 @@ def test_sanitized_file_is_one_list_and_has_imports(tmp_path: Path) -> None:
 def test_function_named_check_is_judged(tmp_path: Path) -> None:
     row = {**WHOLE, "code": "def check(n):\n  return n == 73", "test_list": ["assert check(73)", "assert not check(7)"]}
 
-    task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", row)))
+    task = only_task(Mbpp.load(SuiteSource(written(tmp_path / "mbpp.jsonl", row))))
 
     assert task.payload.entry_point == "check"
     assert verdicts(task, task.payload.reference, "def check(n): return True") == ["passed", "failed"]
 
 
 def test_prompt_has_the_code_that_tests_borrow_of_the_reference(tmp_path: Path) -> None:
-    task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", TREE)))
+    task = only_task(Mbpp.load(SuiteSource(written(tmp_path / "mbpp.jsonl", TREE))))
 
     assert "class Node(Base):" in task.prompt
     assert "class Base:" in task.prompt
@@ -128,7 +129,7 @@ def test_tests_may_lean_on_all_that_a_module_gives(tmp_path: Path) -> None:
     code = "from collections import *\ndef count(text):\n  return OrderedDict(Counter(text))"
     row = {**WHOLE, "code": code, "test_list": ["assert count('aa') == OrderedDict({'a': 2})"]}
 
-    task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", row)))
+    task = only_task(Mbpp.load(SuiteSource(written(tmp_path / "mbpp.jsonl", row))))
 
     assert verdicts(task, task.payload.reference) == ["passed"]
 
@@ -142,12 +143,12 @@ def test_tests_may_lean_on_all_that_a_module_gives(tmp_path: Path) -> None:
     ids=["in a class", "in a function"],
 )
 def test_names_bound_within_a_setup_are_defined(tmp_path: Path, setup: str) -> None:
-    assert only_task(mbpp(written(tmp_path / "mbpp.jsonl", {**WHOLE, "test_setup_code": setup})))
+    assert only_task(Mbpp.load(SuiteSource(written(tmp_path / "mbpp.jsonl", {**WHOLE, "test_setup_code": setup}))))
 
 
 @pytest.mark.parametrize("text", ['Find """ in a text', "Find \\d and \\", "'''", "Both ''' and \"\"\"", 'ends with "'])
 def test_prompt_is_python_for_any_sentence(tmp_path: Path, text: str) -> None:
-    task = only_task(mbpp(written(tmp_path / "mbpp.jsonl", {**WHOLE, "text": text})))
+    task = only_task(Mbpp.load(SuiteSource(written(tmp_path / "mbpp.jsonl", {**WHOLE, "text": text}))))
 
     compile(task.prompt, "prompt", "exec")
     assert text in task.prompt
@@ -176,13 +177,13 @@ def test_row_that_would_spoil_its_verdicts_is_named_by_its_line(
 ) -> None:
     path = written(tmp_path / "mbpp.jsonl", TREE, {**WHOLE, **change})
 
-    assert f"{path}, line 2: " in complaint(mbpp, path)
-    assert said in complaint(mbpp, path)
+    assert f"{path}, line 2: " in complaint(lambda file: Mbpp.load(SuiteSource(file)), path)
+    assert said in complaint(lambda file: Mbpp.load(SuiteSource(file)), path)
 
 
 @pytest.mark.parametrize("row", [RELEASED, EXPORTED], ids=["release", "export"])
 def test_mbpp_plus_judges_by_all_its_inputs_in_either_form(tmp_path: Path, row: Row) -> None:
-    task = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", row)))
+    task = only_task(MbppPlus.load(SuiteSource(written(tmp_path / "plus.jsonl", row))))
 
     assert (task.id, task.payload.entry_point, task.prompt) == ("Mbpp/2", "similar_elements", RELEASED["prompt"])
     assert verdicts(task, task.payload.reference, BACKWARDS, FIRST_ONLY) == ["passed", "passed", "failed"]
@@ -190,15 +191,15 @@ def test_mbpp_plus_judges_by_all_its_inputs_in_either_form(tmp_path: Path, row: 
 
 def test_inputs_have_the_types_that_evalplus_gives_them_by_task(tmp_path: Path) -> None:
     picky = "def similar_elements(one, other):\n    return {*one} & {*other} if type(one) is tuple else 0"
-    task = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", RELEASED)))
+    task = only_task(MbppPlus.load(SuiteSource(written(tmp_path / "plus.jsonl", RELEASED))))
     of_lists = {"task_id": "Mbpp/98", "canonical_solution": "def similar_elements(one, other): return one"}
-    other = only_task(mbpp_plus(written(tmp_path / "other.jsonl", {**RELEASED, **of_lists})))
+    other = only_task(MbppPlus.load(SuiteSource(written(tmp_path / "other.jsonl", {**RELEASED, **of_lists}))))
 
     assert (verdicts(task, picky), verdicts(other, picky)) == (["passed"], ["failed"])
 
 
 def test_empty_object_is_no_added_input(tmp_path: Path) -> None:
-    task = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", {**RELEASED, "plus_input": {}})))
+    task = only_task(MbppPlus.load(SuiteSource(written(tmp_path / "plus.jsonl", {**RELEASED, "plus_input": {}}))))
 
     assert verdicts(task, task.payload.reference) == ["passed"]
 
@@ -222,8 +223,8 @@ def test_types_are_restored_in_one_way_a_task() -> None:
 def test_plus_row_without_a_judgement_is_named_by_its_line(tmp_path: Path, row: Row, said: str) -> None:
     path = written(tmp_path / "plus.jsonl", {**RELEASED, "task_id": "Mbpp/1"}, row)
 
-    assert f"{path}, line 2: " in complaint(mbpp_plus, path)
-    assert said in complaint(mbpp_plus, path)
+    assert f"{path}, line 2: " in complaint(lambda file: MbppPlus.load(SuiteSource(file)), path)
+    assert said in complaint(lambda file: MbppPlus.load(SuiteSource(file)), path)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from koderz.suites import limits_of
+from koderz.suites.suite import SuiteSource
 from koderz.systems.code import oracle
-from koderz.systems.code.humaneval import humaneval, humaneval_plus
-from koderz.systems.code.mbpp import mbpp_plus
+from koderz.systems.code.humaneval import HumanEval, HumanEvalPlus
+from koderz.systems.code.mbpp import MbppPlus
 from koderz.systems.code.plus import HUMANEVAL_ORACLES, MBPP_ORACLES
 from koderz.types import Judging, Task
 from tests.koderz.suites.rows import Row, complaint, only_task, outcomes, verdicts, whole, written
@@ -65,7 +65,7 @@ def exported(inputs: str, results: str, judge: str = "assertion(candidate(*inp),
 
 
 def task_of(tmp_path: Path, row: Row) -> Task:
-    return only_task(humaneval_plus(written(tmp_path / "plus.jsonl", row)))
+    return only_task(HumanEvalPlus.load(SuiteSource(written(tmp_path / "plus.jsonl", row))))
 
 
 def test_answer_has_to_be_right_for_every_input_of_a_release(tmp_path: Path) -> None:
@@ -158,8 +158,8 @@ def test_row_without_a_judgement_is_named_by_its_line(tmp_path: Path, change: Ro
     row = change if "test" in change else {**RELEASED, **change}
     path = written(tmp_path / "plus.jsonl", {**RELEASED, "task_id": "first"}, row)
 
-    assert f"{path}, line 2: " in complaint(humaneval_plus, path)
-    assert said in complaint(humaneval_plus, path)
+    assert f"{path}, line 2: " in complaint(lambda file: HumanEvalPlus.load(SuiteSource(file)), path)
+    assert said in complaint(lambda file: HumanEvalPlus.load(SuiteSource(file)), path)
 
 
 @pytest.mark.parametrize("field", ["base_input", "plus_input", "atol", "canonical_solution", "prompt"])
@@ -255,7 +255,7 @@ def test_special_cases_are_judged_as_by_evalplus() -> None:
 def test_types_that_json_has_not_are_given_back(tmp_path: Path, task: int, call: list[Any], meant: list[Any]) -> None:
     row = {**RELEASED, "task_id": f"Mbpp/{task}", "base_input": [call], "plus_input": []}
     row["canonical_solution"] = "def double(*_): return 1"
-    test = only_task(mbpp_plus(written(tmp_path / "plus.jsonl", row))).payload.test
+    test = only_task(MbppPlus.load(SuiteSource(written(tmp_path / "plus.jsonl", row)))).payload.test
     namespace: dict[str, Any] = {}
 
     exec(test, namespace)
@@ -296,5 +296,5 @@ def test_results_too_large_to_be_sent_are_compared(tmp_path: Path) -> None:
 def test_evalplus_suites_have_the_limits_of_its_own_evaluator(tmp_path: Path) -> None:
     path = written(tmp_path / "plus.jsonl", RELEASED)
 
-    assert limits_of(humaneval_plus(path)) == Judging(60.0, 4096, call_timeout=10.0)
-    assert limits_of(humaneval(path)) == Judging(6.0, 1024)
+    assert HumanEvalPlus.load(SuiteSource(path)).limits == Judging(60.0, 4096, call_timeout=10.0)
+    assert HumanEval.load(SuiteSource(path)).limits == Judging(6.0, 1024)

@@ -10,6 +10,7 @@ import pytest
 
 from koderz.prompts import trimmed
 from koderz.sandbox import Job, JobResult, Sandbox
+from koderz.suites.suite import JudgeContext
 from koderz.systems.code.programs import FEEDBACK_CHARS, CodeSuite
 from koderz.systems.code.tasks import Function
 from koderz.types import FeedbackKind, Judging, Reply, Task, Verdict
@@ -50,7 +51,8 @@ def judged(
     answer: Reply | str, *, task: Task = TASK, feedback: FeedbackKind = "tests", sandbox: Sandbox | None = None
 ) -> Verdict:
     async def judge(opened: Sandbox) -> Verdict:
-        return await CodeSuite("own", "here", (task,)).judge(task, answer, opened, Judging(feedback=feedback))
+        context = JudgeContext(opened, Judging(feedback=feedback))
+        return await CodeSuite("own", "here", (task,)).judge(task, answer, context)
 
     return asyncio.run(judge(sandbox)) if sandbox else JUDGES.run(judge)
 

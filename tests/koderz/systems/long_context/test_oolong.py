@@ -12,6 +12,8 @@ import pytest
 
 from koderz.engines.owners import schema_of
 from koderz.errors import Fault, KoderzError
+from koderz.sandbox import NoSandbox
+from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.systems.long_context import published as published_rows
 from koderz.systems.long_context.contexts import LongContextSuite
 from koderz.systems.long_context.oolong.generated import GeneratedQuestion, Windows
@@ -19,7 +21,7 @@ from koderz.systems.long_context.oolong.options import OolongOptions
 from koderz.systems.long_context.oolong.questions import KINDS
 from koderz.systems.long_context.oolong.scoring import score, score_pairs, score_real
 from koderz.systems.long_context.oolong.simulated import answers
-from koderz.systems.long_context.oolong.suite import oolong, oolong_pairs, oolong_real
+from koderz.systems.long_context.oolong.suite import Oolong, OolongPairs, OolongReal
 from koderz.types import Judging
 
 DATA = Path(__file__).parents[5] / "shared" / "data" / "oolong_scored_open.jsonl.gz"
@@ -68,7 +70,7 @@ SCORED = [
 
 
 def suite(dataset: Path | None = None, *, seed: int = 0, **options: Any) -> LongContextSuite:
-    return oolong(dataset, OolongOptions(**options), seed=seed)
+    return Oolong.load(SuiteSource(dataset, OolongOptions(**options), seed=seed))
 
 
 def row(number: int, **fields: Any) -> dict[str, Any]:
@@ -175,7 +177,7 @@ def test_published_rows_are_asked_without_their_labels(tmp_path: Path, write: An
     for number, task in enumerate(found.tasks):
         reading = asyncio.run(found.library.read(task.payload))
         assert reading.input == f"text of window {number // 2}\n\nQuestion {number}?"
-    verdict = asyncio.run(found.judge(found.tasks[0], "Label: entity", None, Judging()))
+    verdict = asyncio.run(found.judge(found.tasks[0], "Label: entity", JudgeContext(NoSandbox(), Judging())))
     assert (verdict.passed, verdict.score, verdict.metrics) == (True, 1.0, {"score_rlm": 1.0})
 
 
@@ -270,13 +272,13 @@ def test_gzipped_lines_are_read_where_they_lie(tmp_path: Path) -> None:
 
 def test_real_and_pairs_come_from_the_users_file(tmp_path: Path) -> None:
     real = as_lines(tmp_path / "real.jsonl", [{"id": "x", "context_window_text": "t", "question": "q", "answer": "3"}])
-    found = oolong_real(real)
-    assert asyncio.run(found.judge(found.tasks[0], r"\boxed{3}", None, Judging())).passed
+    found = OolongReal.load(SuiteSource(real))
+    assert asyncio.run(found.judge(found.tasks[0], r"\boxed{3}", JudgeContext(NoSandbox(), Judging()))).passed
     pairs = as_lines(tmp_path / "pairs.jsonl", [{"id": 1, "context": "t", "question": "q", "answer": [[1, 2]]}])
-    found = oolong_pairs(pairs)
-    assert asyncio.run(found.judge(found.tasks[0], "(2, 1)", None, Judging())).passed
+    pairs_suite = OolongPairs.load(SuiteSource(pairs))
+    assert asyncio.run(pairs_suite.judge(pairs_suite.tasks[0], "(2, 1)", JudgeContext(NoSandbox(), Judging()))).passed
     with pytest.raises(KoderzError, match="the column 'context' is missing"):
-        oolong_pairs(real)
+        OolongPairs.load(SuiteSource(real))
     for answer, problem in {
         "1, 2": "a list",
         ((1, 2), (3,)): "a list of pairs",
@@ -284,9 +286,9 @@ def test_real_and_pairs_come_from_the_users_file(tmp_path: Path) -> None:
     }.items():
         as_lines(pairs, [{"id": 1, "context": "t", "question": "q", "answer": answer}])
         with pytest.raises(KoderzError, match=f"answer'? has to be {problem}"):
-            oolong_pairs(pairs)
+            OolongPairs.load(SuiteSource(pairs))
     with pytest.raises(KoderzError, match="get oolongbench/oolong-real from Hugging Face"):
-        oolong_real(None)
+        OolongReal.load(SuiteSource(None))
 
 
 def test_generated_questions_are_right_by_counting_the_text() -> None:

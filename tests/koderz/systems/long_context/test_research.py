@@ -12,6 +12,8 @@ import pytest
 from koderz.engines import traits_of
 from koderz.errors import Fault, KoderzError
 from koderz.prompts import load_prompts
+from koderz.sandbox import NoSandbox
+from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.systems.long_context.browsecomp_plus import judging
 from koderz.systems.long_context.browsecomp_plus.documents import Sought
 from koderz.systems.long_context.browsecomp_plus.generated import GeneratedResearch
@@ -19,7 +21,7 @@ from koderz.systems.long_context.browsecomp_plus.judging import OWN_PROMPT, PROM
 from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
 from koderz.systems.long_context.browsecomp_plus.scoring import metrics_of
 from koderz.systems.long_context.browsecomp_plus.simulated import answers
-from koderz.systems.long_context.browsecomp_plus.suite import ResearchSuite, browsecomp_plus
+from koderz.systems.long_context.browsecomp_plus.suite import BrowseCompPlus
 from koderz.types import PRIVACY, Judging, Reply
 from tests.koderz.systems.long_context.encrypted import (
     ANSWER,
@@ -36,8 +38,8 @@ from tracker.calibration import calibration_error
 SOUGHT = Sought("Who?", "The Eiffel Tower", frozenset({"12", "34"}))
 
 
-def suite(dataset: Path | None = None, *, seed: int = 0, **options: Any) -> ResearchSuite:
-    return browsecomp_plus(dataset, ResearchOptions(**options), seed=seed)
+def suite(dataset: Path | None = None, *, seed: int = 0, **options: Any) -> BrowseCompPlus:
+    return BrowseCompPlus.load(SuiteSource(dataset, ResearchOptions(**options), seed=seed))
 
 
 @pytest.mark.parametrize("documents", [20, 21, 33, 100])
@@ -72,7 +74,7 @@ def test_reply_is_judged_by_its_exact_answer() -> None:
     _, sought = task.payload.make()
 
     async def judged(reply: str) -> Any:
-        return await tasks.judge(task, reply, None, Judging())
+        return await tasks.judge(task, reply, JudgeContext(NoSandbox(), Judging()))
 
     cited = " ".join(f"[{each}]" for each in sorted(sought.evidence))
     right = asyncio.run(judged(f"Explanation: {cited}\nExact Answer: {sought.answer.upper()}.\nConfidence: 90%"))
@@ -243,7 +245,7 @@ def test_judge_model_gives_the_score(tmp_path: Path) -> None:
         return Reply(1, "reasoning: fine\ncorrect: yes\nconfidence: 70%")
 
     async def judged() -> Any:
-        return await found.judge(found.tasks[0], "It was old Quillabert [1]", None, Judging(), ask=ask)
+        return await found.judge(found.tasks[0], "It was old Quillabert [1]", JudgeContext(NoSandbox(), Judging(), ask))
 
     verdict = asyncio.run(judged())
     assert (verdict.passed, verdict.score) == (True, 1.0)
@@ -274,6 +276,7 @@ def test_judge_prompt_is_recorded_and_told_beside_the_score(monkeypatch: pytest.
     assert "--prompt-dir" in found.judge_record["caveats"][0]
     published = {found.judge_record["prompt_digest"]: "the published one"}
     monkeypatch.setattr(judging, "_OFFICIAL", published)
+    found.messages(found.tasks[0], load_prompts(tmp_path))
     assert found.judge_record["prompt"] == "the published one"
     assert found.judge_record["caveats"] == []
     asked = JudgePrompt(text).question_for(SOUGHT, "Exact Answer: the eiffel tower")

@@ -13,12 +13,15 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault, KoderzError
+from koderz.sandbox import NoSandbox
+from koderz.settings.schema import Settings
+from koderz.suites.suite import ExperimentContext, JudgeContext, SuiteSource
 from koderz.suites.tokens import Characters, read_length, wrong_lengths
 from koderz.systems.long_context.contexts import LongContextSuite
 from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.long_context.ruler.scoring import score
 from koderz.systems.long_context.ruler.simulated import answers
-from koderz.systems.long_context.ruler.suite import rows_of, ruler
+from koderz.systems.long_context.ruler.suite import Ruler, rows_of
 from koderz.systems.long_context.ruler.tasks import TASKS, Material, Rows
 from koderz.systems.long_context.words import WordPairs, word_pairs, words_of
 from koderz.types import Judging
@@ -30,7 +33,7 @@ def rows(task: str, length: int, seed: int = 0, **files: Path) -> Rows:
 
 
 def suite(*, seed: int = 0, dataset: Path | None = None, **options: Any) -> LongContextSuite:
-    return ruler(dataset, RulerOptions(**options), seed=seed)
+    return Ruler.load(SuiteSource(dataset, RulerOptions(**options), seed=seed))
 
 
 @pytest.mark.parametrize(("task", "length", "seed"), ROWS)
@@ -177,7 +180,8 @@ def test_texts_are_held_once_while_in_use_and_then_dropped() -> None:
     (task,) = made.tasks
 
     async def work() -> None:
-        async with made.open_long_context(task, None) as one, made.open_long_context(task, None) as other:
+        context = ExperimentContext(task, None, Settings(), None)  # type: ignore[arg-type]
+        async with made.open_long_context(context) as one, made.open_long_context(context) as other:
             assert len({id(reading) for reading in await asyncio.gather(one.read(), other.read())}) == 1
             sent = await made.sent(task, [{"role": "user", "content": [one.part("input"), one.part(end=8)]}])
             reading = await one.read()
@@ -214,7 +218,9 @@ def test_rows_folder_is_a_suite_whose_lines_are_checked(tmp_path: Path) -> None:
 
     found = suite(dataset=tmp_path)
     assert [task.id for task in found.tasks] == ["vt/0", "vt/1"]
-    verdict = asyncio.run(found.judge(found.tasks[1], " ".join(made[1]["outputs"]), None, Judging()))
+    verdict = asyncio.run(
+        found.judge(found.tasks[1], " ".join(made[1]["outputs"]), JudgeContext(NoSandbox(), Judging()))
+    )
     assert (verdict.verdict, verdict.score) == ("passed", 1.0)
     file.write_text(file.read_text().replace("VAR", "VAT"))
     with pytest.raises(Fault, match="has changed since the run began"):

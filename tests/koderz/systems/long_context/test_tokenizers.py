@@ -18,10 +18,11 @@ from tokenizers.trainers import BpeTrainer
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.installation import extra_command
+from koderz.suites.suite import SuiteSource
 from koderz.suites.tokens import load_tokenizer
 from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.long_context.ruler.prose import prose
-from koderz.systems.long_context.ruler.suite import rows_of, ruler
+from koderz.systems.long_context.ruler.suite import Ruler, rows_of
 
 TO_GENERATE = {"niah_single_1": 128, "niah_multikey_2": 128, "niah_multikey_3": 128, "vt": 30, "cwe": 120, "fwe": 50}
 PUBLISHED = Path(os.environ.get("KODERZ_TEST_DATA", "nowhere")) / "tokenizer.json"
@@ -65,8 +66,8 @@ def test_rows_are_as_long_as_the_tokenizer_counts_them(trained: Path, task: str)
 
 
 def test_tokenizer_is_named_and_part_of_the_digest(trained: Path) -> None:
-    options = {"ruler_tasks": ("vt",), "context_lengths": ("2048",)}
-    one, other = (ruler(None, RulerOptions(tokenizer=name, **options)) for name in ("chars/4", str(trained)))  # type: ignore[arg-type]
+    options = [RulerOptions(("vt",), ("2048",), tokenizer=name) for name in ("chars/4", str(trained))]
+    one, other = (Ruler.load(SuiteSource(None, each)) for each in options)
 
     assert "in tokens of tokenizer.json" in other.source
     assert other.tasks[0].payload.make()[0].tokenizer == "tokenizer.json"

@@ -12,9 +12,10 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace.local import Local
+from koderz.suites.suite import SuiteSource
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.packing import kit_of, packed
-from koderz.systems.patches.suite import mini
+from koderz.systems.patches.suite import Mini
 from koderz.systems.patches.trees import Trees
 from tests.koderz.systems.patches.conftest import FAST, SLOW, WORKLOAD
 
@@ -49,8 +50,8 @@ def moved(data: bytes, folder: Path) -> Path:
 
 
 def test_embedded_tasks_are_the_same(tmp_path: Path) -> None:
-    suite = mini(None, PerformanceOptions())
-    again = mini(moved(suite.packed(), tmp_path), PerformanceOptions())
+    suite = Mini.load(SuiteSource(None, PerformanceOptions()))
+    again = Mini.load(SuiteSource(moved(suite.packed(), tmp_path), PerformanceOptions()))
     assert [(task.id, task.digest) for task in again.tasks] == [(task.id, task.digest) for task in suite.tasks]
     assert (again.name, again.source) == (suite.name, suite.source)
     assert again.packed() == suite.packed()
@@ -83,7 +84,7 @@ def test_packing_refuses_what_only_this_machine_has(dataset: Path) -> None:
     folder = dataset.parent
     (folder / "rules.toml").write_text('[[images]]\nbase = "me/x"\nbuild = "."\n')
     with pytest.raises(KoderzError, match="can't be sent elsewhere: push it"):
-        mini(dataset, PerformanceOptions(overrides=folder / "rules.toml")).packed()
+        Mini.load(SuiteSource(dataset, PerformanceOptions(overrides=folder / "rules.toml"))).packed()
     shutil.rmtree(folder / "repo")
     with pytest.raises(KoderzError, match="git: "):
-        mini(dataset, PerformanceOptions()).packed()
+        Mini.load(SuiteSource(dataset, PerformanceOptions())).packed()

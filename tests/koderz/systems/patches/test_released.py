@@ -12,11 +12,12 @@ import pytest
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.settings.schema import Settings
+from koderz.suites.suite import SuiteSource
 from koderz.systems.patches.checking import check_tasks
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.released import fetch, released_tasks, unpack
 from koderz.systems.patches.sources import tasks_of
-from koderz.systems.patches.suite import pypi
+from koderz.systems.patches.suite import Pypi
 from tests.conftest import Shell
 
 TASK = "packaging-26.3"
@@ -97,6 +98,8 @@ def test_release_that_made_something_faster_is_measured() -> None:
         asyncio.run(fetch([task]))
     except Unreachable as error:
         pytest.skip(str(error))
-    (checked,) = asyncio.run(check_tasks(pypi(None, PerformanceOptions()), [TASK], Settings(), lambda _: None))
+    (checked,) = asyncio.run(
+        check_tasks(Pypi.load(SuiteSource(None, PerformanceOptions())), [TASK], Settings(), lambda _: None)
+    )
     assert not checked.wrong
     assert checked.told.startswith("opt")

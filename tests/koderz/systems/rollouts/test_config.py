@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
+from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.commands import matrix_of
 from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.suite import SAMPLE, rollouts
+from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
 
 
 def _written(folder: Path, text: str) -> Path:
@@ -42,7 +43,10 @@ def test_equal_entries_add_up_and_are_no_product(tmp_path: Path) -> None:
         ("sample/median", "koderz · simulated", 3),
         ("sample/slugs", "nop", 1),
     ]
-    assert [task.id for task in rollouts(config.path, RolloutsOptions()).tasks] == ["sample/median", "sample/slugs"]
+    assert [task.id for task in RolloutsSuite.load(SuiteSource(config.path, RolloutsOptions())).tasks] == [
+        "sample/median",
+        "sample/slugs",
+    ]
 
 
 @pytest.mark.parametrize(

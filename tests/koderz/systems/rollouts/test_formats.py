@@ -16,11 +16,12 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Image
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.scripts import ScriptResult
+from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.formats import load_task, require_work
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.rubrics import rewarded, scored
-from koderz.systems.rollouts.suite import SAMPLE, rollouts
+from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
 from koderz.systems.rollouts.trees import prepared, shown_below
 from koderz.systems.rollouts.workspaces import Stores
 
@@ -223,18 +224,18 @@ _TESTS = {"rubrics": [{"id": "a"}], "test_scripts": [{"path": "t.py", "rubric_id
 def test_task_without_work_or_tests_is_refused_before_a_run(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     task = _meta(tmp_path / "task", **change)
     with pytest.raises(KoderzError, match=said):
-        rollouts(task, RolloutsOptions())
+        RolloutsSuite.load(SuiteSource(task, RolloutsOptions()))
     (tmp_path / "c.toml").write_text(f'[[tasks]]\nprepared_dir = "{task}"\nagent = "nop"\n')
     with pytest.raises(KoderzError, match=said):
-        rollouts(tmp_path / "c.toml", RolloutsOptions())
+        RolloutsSuite.load(SuiteSource(tmp_path / "c.toml", RolloutsOptions()))
 
 
 def test_task_without_tests_may_be_judged_by_a_model(tmp_path: Path) -> None:
     task = _meta(tmp_path / "task", evaluation={"content_rubric": "It is good."})
     entry = f'[[tasks]]\nprepared_dir = "{task}"\nagent = "nop"\n'
     (tmp_path / "c.toml").write_text(entry + 'judge_model = "simulated"\n')
-    assert len(rollouts(tmp_path / "c.toml", RolloutsOptions()).tasks) == 1
-    assert len(rollouts(task, RolloutsOptions(judge_model="simulated")).tasks) == 1
+    assert len(RolloutsSuite.load(SuiteSource(tmp_path / "c.toml", RolloutsOptions())).tasks) == 1
+    assert len(RolloutsSuite.load(SuiteSource(task, RolloutsOptions(judge_model="simulated"))).tasks) == 1
 
 
 @pytest.mark.parametrize("name", ["task.toml", "task.yaml"])
@@ -245,7 +246,7 @@ def test_task_whose_own_tests_are_missing_is_refused(tmp_path: Path, name: str) 
         (folder / "task.yaml").write_text("instruction: Do it.\n")
         (folder / "Dockerfile").write_text("FROM x\n")
     with pytest.raises(KoderzError, match="has no tests; add"):
-        rollouts(folder, RolloutsOptions())
+        RolloutsSuite.load(SuiteSource(folder, RolloutsOptions()))
 
 
 _HARBOR = '[task]\nname = "org/x"\n[agent]\ntimeout_sec = 9\n'
@@ -392,12 +393,14 @@ def test_rewards_pass_where_all_are_1(tmp_path: Path) -> None:
 
 
 def test_tasks_folder_is_a_dataset_and_the_sample_is_default(tmp_path: Path) -> None:
-    assert [task.id for task in rollouts(None, RolloutsOptions()).tasks] == [
+    assert [task.id for task in RolloutsSuite.load(SuiteSource(None, RolloutsOptions())).tasks] == [
         *("sample/greeting", "sample/median", "sample/slugs")
     ]
-    assert [task.id for task in rollouts(SAMPLE / "median", RolloutsOptions()).tasks] == ["sample/median"]
+    assert [task.id for task in RolloutsSuite.load(SuiteSource(SAMPLE / "median", RolloutsOptions())).tasks] == [
+        "sample/median"
+    ]
     with pytest.raises(KoderzError, match="is no task"):
-        rollouts(tmp_path, RolloutsOptions())
+        RolloutsSuite.load(SuiteSource(tmp_path, RolloutsOptions()))
 
 
 def test_task_digests_are_those_of_earlier_versions(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.plans.matrix import Matrix
+from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.commands import matrix_of
 from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite, rollouts
+from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
 
 MEDIAN, SLUGS = "sample/median", "sample/slugs"
 
@@ -105,7 +106,7 @@ def test_settings_that_the_run_says_are_of_no_arm(tmp_path: Path) -> None:
 
 
 def _suite(path: Path) -> RolloutsSuite:
-    return rollouts(path, RolloutsOptions())
+    return RolloutsSuite.load(SuiteSource(path, RolloutsOptions()))
 
 
 def test_settings_of_an_arm_are_those_that_its_task_has(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
+from koderz.suites.suite import JudgeContext
 from koderz.systems.code.extraction import limits
 from koderz.systems.code.extraction.extraction import extract_program
 from koderz.systems.code.extraction.limits import LONGEST, SHORT, extract_within_limits
@@ -101,7 +102,7 @@ def test_verdict_on_a_reply_that_is_too_long_is_no_code() -> None:
     suite = CodeSuite("mine", "here", (task,))
 
     async def judged() -> Verdict:
-        return await suite.judge(task, Reply(1, "x" * (LONGEST + 1)), Unused(), Judging())  # type: ignore[arg-type]
+        return await suite.judge(task, Reply(1, "x" * (LONGEST + 1)), JudgeContext(Unused(), Judging()))  # type: ignore[arg-type]
 
     verdict = asyncio.run(judged())
     assert (verdict.verdict, verdict.cause, verdict.program) == ("error", "no_code", None)

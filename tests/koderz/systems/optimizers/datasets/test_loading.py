@@ -17,10 +17,11 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import add_dataset, load_suite
+from koderz.suites.suite import SuiteSource
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, fill
 from koderz.systems.optimizers.datasets.published import PUBLISHED
-from koderz.systems.optimizers.datasets.suite import DatasetSuite, datasets
+from koderz.systems.optimizers.datasets.suite import DatasetSuite
 from koderz.types import Task
 from tests.koderz.systems.optimizers.datasets.published import DATA
 
@@ -100,7 +101,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 def load(*places: str, options: DatasetOptions = SMALL) -> Dataset:
     """The only dataset of these places."""
-    suite = datasets(None, replace(options, dataset=places))
+    suite = DatasetSuite.load(SuiteSource(None, replace(options, dataset=places)))
     (task,) = suite.tasks
     found: Task[Dataset] = task
     return found.payload
@@ -354,7 +355,7 @@ def test_files_for_each_split_replace_the_preset(tmp_path: Path, name: str) -> N
 def test_added_dataset_is_the_default(tmp_path: Path) -> None:
     add_dataset("gsm8k", write(tmp_path / "train.jsonl", rows_of("gsm8k")))
 
-    suite = datasets(None, SMALL)
+    suite = DatasetSuite.load(SuiteSource(None, SMALL))
 
     assert [task.id for task in suite.tasks] == ["gsm8k"]
     assert not suite.notices
@@ -371,7 +372,7 @@ def test_generated_datasets_are_said_to_be_so() -> None:
 
 @pytest.mark.parametrize("seed", [42, 1, 2])
 def test_generated_items_are_three_hundred_a_split_and_nothing_leaks(seed: int) -> None:
-    suite = datasets(None, DatasetOptions(data_seed=seed, on_leak="refuse"))
+    suite = DatasetSuite.load(SuiteSource(None, DatasetOptions(data_seed=seed, on_leak="refuse")))
 
     for task in suite.tasks:
         assert [len(items) for items in task.payload.splits.values()] == [300, 300, 300]
@@ -381,7 +382,8 @@ def test_generated_items_are_three_hundred_a_split_and_nothing_leaks(seed: int) 
 @pytest.mark.slow
 def test_data_seed_alone_changes_the_items() -> None:
     one, other, again = (
-        [task.digest for task in datasets(None, DatasetOptions(data_seed=seed)).tasks] for seed in (42, 43, 42)
+        [task.digest for task in DatasetSuite.load(SuiteSource(None, DatasetOptions(data_seed=seed))).tasks]
+        for seed in (42, 43, 42)
     )
 
     assert one == again
@@ -389,7 +391,7 @@ def test_data_seed_alone_changes_the_items() -> None:
 
 
 def test_test_mode_has_five_items_a_split() -> None:
-    suite = datasets(None, DatasetOptions(test_mode=True))
+    suite = DatasetSuite.load(SuiteSource(None, DatasetOptions(test_mode=True)))
 
     assert {len(items) for task in suite.tasks for items in task.payload.splits.values()} == {5}
 
@@ -463,17 +465,17 @@ def test_datasets_are_the_same_out_of_one_packed_file(tmp_path: Path) -> None:
         output_column="label",
         metric=f"{metric}:same",
     )
-    here = datasets(None, options)
+    here = DatasetSuite.load(SuiteSource(None, options))
     (tmp_path / "packed").write_bytes(here.packed())
     rows.unlink()
     metric.unlink()
 
-    there = datasets(tmp_path / "packed", options)
+    there = DatasetSuite.load(SuiteSource(tmp_path / "packed", options))
 
     assert [(task.id, task.digest) for task in there.tasks] == [(task.id, task.digest) for task in here.tasks]
     assert there.details(there.tasks, Settings(own=(options,))) == here.details(here.tasks, Settings(own=(options,)))
     with pytest.raises(KoderzError, match="holds no packed datasets"):
-        datasets(write(tmp_path / "rows.csv", [{"a": "b"}]), options)
+        DatasetSuite.load(SuiteSource(write(tmp_path / "rows.csv", [{"a": "b"}]), options))
 
 
 def test_placeholder_in_an_item_is_never_filled() -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from koderz.suites.replies import json_object
+from koderz.suites.suite import SuiteSource
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.payload import Dataset, Item, fill
 from koderz.systems.optimizers.datasets.simulated import RULES, SimulatedReader
-from koderz.systems.optimizers.datasets.suite import datasets
+from koderz.systems.optimizers.datasets.suite import DatasetSuite
 from koderz.types import Message, Sampling
 
 NAMES = ("arithmetic", "labels")
@@ -22,7 +23,10 @@ NAMES = ("arithmetic", "labels")
 
 @cache
 def loaded() -> dict[str, Dataset]:
-    return {task.id: task.payload for task in datasets(None, DatasetOptions(demo_datasets=NAMES)).tasks}
+    return {
+        task.id: task.payload
+        for task in DatasetSuite.load(SuiteSource(None, DatasetOptions(demo_datasets=NAMES))).tasks
+    }
 
 
 @cache

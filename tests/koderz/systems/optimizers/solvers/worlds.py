@@ -16,16 +16,16 @@ from typing import Any
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Plan, Subject, make_plan
 from koderz.prompts import Prompts, load_prompts
-from koderz.sandbox import Sandbox
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
+from koderz.suites.suite import ExperimentContext, Suite
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.systems.optimizers.datasets.metrics import TextMetric
 from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Leakage
 from koderz.systems.optimizers.datasets.search import SearchOptions
 from koderz.systems.optimizers.datasets.suite import described
-from koderz.types import Judging, Message, Reply, Sampling, Task, Verdict
+from koderz.types import Message, Sampling, Task
 from tests.koderz.world import FREE, Run, Scripted, begun, settings_of
 from tracker.records import Cell
 
@@ -108,7 +108,7 @@ class World:
 
 
 @dataclass
-class WorldSuite:
+class WorldSuite(Suite):
     """A suite of one task, which is a world's dataset."""
 
     dataset: Dataset
@@ -117,24 +117,18 @@ class WorldSuite:
     words: Sequence[str] = WORDS
     parts: Sequence[str] = ("optimize",)
 
-    @property
-    def tasks(self) -> tuple[Task[Dataset], ...]:
-        needs = frozenset({"evaluator"})
-        return (Task("world", payload=self.dataset, needs=needs, digest="1", messages=tuple(self.dataset.messages)),)
+    def __post_init__(self) -> None:
+        needs, messages = frozenset({"evaluator"}), tuple(self.dataset.messages)
+        self.tasks = (Task("world", payload=self.dataset, needs=needs, digest="1", messages=messages),)
 
     def messages(self, task: Task[Dataset], prompts: Prompts) -> tuple[Message, ...]:
         return task.messages
 
-    async def judge(self, task: Task[Dataset], answer: Reply | str, sandbox: Sandbox, how: Judging) -> Verdict:
-        raise AssertionError
-
     def details(self, tasks: Sequence[Task[Dataset]], settings: Settings) -> dict[str, Any]:
         return {task.id: described(task.payload) for task in tasks}
 
-    def open_evaluator(
-        self, task: Task[Dataset], handles: Any, settings: Settings
-    ) -> AbstractAsyncContextManager[Evaluator]:
-        return open_evaluator(task.payload, handles, settings)
+    def open_evaluator(self, context: ExperimentContext) -> AbstractAsyncContextManager[Evaluator]:
+        return open_evaluator(context.task.payload, context.handles, context.settings)
 
 
 def plan_of(

@@ -1,0 +1,384 @@
+"""The class that every suite is a subclass of, and the values that its methods take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+
+from koderz.errors import KoderzError
+from koderz.settings.members import Extensible
+from koderz.types import Expected, Headline, Judging, Lesson, Measure, Message, Reply, Sampling, Task, Verdict
+
+if TYPE_CHECKING:
+    import random
+
+    from koderz.models import Model
+    from koderz.prompts import Prompts
+    from koderz.sandbox import Sandbox
+    from koderz.settings.schema import Settings
+    from koderz.suites.options import SimulatedOptions
+
+AskJudge = Callable[..., Awaitable[Reply]]
+"""A solver's `ask`, bound to the model in the role `judge`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteSource:
+    """The dataset, options and seed that a suite is loaded from."""
+
+    dataset: Path | None = None  # None: the suite's usual place, or tasks that it makes up
+    options: Any = None  # a value of the suite's own dataclass of options; None: it has none
+    seed: int = 0  # of the run, for tasks that are made up
+    part: str = ""  # the one of `named_datasets` that `dataset` is the place of; empty: all of them
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeContext:
+    """The sandbox, limits and judge model that a verdict is made with."""
+
+    sandbox: Sandbox  # runs programs; one that refuses where no task needs `judge`
+    limits: Judging
+    ask: AskJudge | None = None  # None: the arm has no model in the role `judge`, or the suite doesn't say `asks_judge`
+    core: int | None = None  # kept free for the measured process of a task that needs `exclusive`; None: there is none
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The settings and environment of a run that is about to begin."""
+
+    settings: Settings
+    environ: Mapping[str, str]
+
+
+class ExperimentHandles(Protocol):
+    """The handles of an experiment that its session, workspace, evaluator or long context may use."""
+
+    @property
+    def identity(self) -> Any:
+        """The experiment's id, task, arm and sample."""
+        ...
+
+    @property
+    def experiment_id(self) -> str:
+        """The experiment's id."""
+        ...
+
+    @property
+    def rng(self) -> random.Random:
+        """A random generator that is seeded by the experiment's id."""
+        ...
+
+    @property
+    def reused(self) -> int:
+        """The number of replies so far that were on record."""
+        ...
+
+    async def ask(
+        self, messages: Sequence[Message], model: str | None = None, purpose: str = "attempt", **sampling: Any
+    ) -> Reply:
+        """One reply of a model, as a solver's `ask` returns it. Raises Fault if none can be had."""
+        ...
+
+    async def grade(self, item: str, score: float, **metrics: float | str) -> float:
+        """Record the score of one of many items, and return it."""
+        ...
+
+    async def once(self, name: str, fn: Callable[[], Any]) -> Any:
+        """The value of `fn()`, or of the coroutine that it returns: made once, recorded, and the same in a replay."""
+        ...
+
+    async def note(self, name: str, value: Any) -> None:
+        """Record a value that no replay asks for."""
+        ...
+
+    def can_make(self, name: str) -> bool:
+        """Whether the next `once` of that name has a value to return; rescoring has only those on record."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentContext:
+    """The experiment for which a session, an evaluator or a long context is opened."""
+
+    task: Task
+    handles: ExperimentHandles
+    settings: Settings
+    shared: Any  # what `open_run` yielded
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceContext(ExperimentContext):
+    """The experiment for which a workspace is opened."""
+
+    folder: Path  # empty, the experiment's alone, and removed at its end
+
+
+@runtime_checkable
+class Concluding(Protocol):
+    """A session, workspace, evaluator or long context that makes the experiment's verdict in place of its solver."""
+
+    async def conclude(self, solving: Awaitable[Any]) -> Verdict:
+        """The verdict. `solving` is the solver's coroutine, to be awaited here; it may return anything."""
+        ...
+
+
+@runtime_checkable
+class Noticing(Protocol):
+    """A value that sessions and workspaces of a run share, with sentences to be shown about it."""
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """One sentence a line on the screen, such as the sandbox in which commands run."""
+        ...
+
+
+class Suite(Extensible):
+    """A set of tasks, the messages that models are sent for them, and the judge of their answers.
+
+    A subclass has a `name`, a `source` and `tasks`, and makes verdicts by a method `score` or `judge`. All else has a
+    default. A class that is registered under a name is loaded by its classmethod `load`.
+    """
+
+    # The tasks
+
+    name: str
+    """The suite's name in records and on screens."""
+
+    source: str
+    """Where the tasks come from, for the record: a file, a package, a seed."""
+
+    tasks: tuple[Task, ...]
+    """The tasks, in the order in which they are numbered."""
+
+    def messages(self, task: Task, prompts: Prompts) -> tuple[Message, ...]:
+        """The first messages about a task. Called once a task, when a run is planned. By default the task's prompt."""
+        return ({"role": "user", "content": task.prompt},)
+
+    async def sent(self, task: Task, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """The messages with the texts that their parts of the type `reference` stand for.
+
+        Called before a request is sent that has such parts. They are recorded as references.
+        """
+        return tuple(messages)
+
+    def set_up(self, task: Task, settings: Mapping[str, str | None]) -> Task:
+        """The task under the settings of one arm of a matrix, with the same id and a digest of its own.
+
+        Raises KoderzError if the suite has no such settings, as by default.
+        """
+        raise KoderzError(f"the suite {self.name} has no settings for single arms, such as {', '.join(settings)}")
+
+    # The verdict
+
+    limits: Judging = Judging()
+    """The limits of judged programs, and how much of a failure is shown to the solver."""
+
+    asks_judge: bool = False
+    """Whether verdicts ask the model in the role `judge` (`--role judge=MODEL`) where an arm has one."""
+
+    judge_calls: float = 1
+    """The calls that one verdict of a judge model takes, for estimates."""
+
+    judge_prompts: Sequence[str] = ()
+    """The prompts that a judge model is sent, by name: they are part of the plan where an arm has one."""
+
+    judge_record: Mapping[str, Any] = MappingProxyType({})
+    """Facts about a judge model's prompt that the plan records where an arm has one."""
+
+    words: Sequence[str] = ()
+    """Verdict words besides `passed`, `failed`, `timeout` and `error`. One counts as passed if its Verdict `passes`."""
+
+    async def judge(self, task: Task, answer: Reply | str, context: JudgeContext) -> Verdict:
+        """The verdict on an answer: a reply, or the text of one. By default `passed` is a `score` of 1.
+
+        Called whenever a solver has an answer judged. A task that needs `exclusive` is judged while nothing else is
+        measured on the machine, unless its solver names `exclusive` and takes turns itself. Calls by `context.ask` are
+        recorded, and used again when the run is resumed or rescored. Raises Fault only if no candidate is to blame.
+        """
+        score = self.score(task, answer.text if isinstance(answer, Reply) else answer)
+        if score == 1:
+            return Verdict("passed", score=score)
+        return Verdict("failed", "answer", f"score {score:.4g}", f"The score is {score:.4g}.", score=score)
+
+    def score(self, task: Task, reply: str) -> float:
+        """The score of a reply's text, 0 to 1. Called by `judge`.
+
+        Raises KoderzError by default, as for a suite whose verdicts are made by a handle.
+        """
+        raise KoderzError(f"the suite {self.name} judges no single answer of {task.id}: it has no `score` or `judge`")
+
+    def lesson(self, task: Task, verdicts: Sequence[Verdict]) -> Lesson | None:
+        """The lesson of an experiment with several attempts, of which the last passed; None if there is none.
+
+        Called at the experiment's end with all its verdicts. The lesson is recorded, and memory learns it from there.
+        """
+        return None
+
+    # How results are shown and compared
+
+    mode: str = ""
+    """What runs of the suite are called in place of their mode."""
+
+    headline: Headline | None = None
+    """The measure by which arms are summed up and ranked in lists, cards and leaderboards. By default success."""
+
+    measures: Sequence[Measure] = ()
+    """The direction and unit of scores and metrics. Experiments are compared by these besides success."""
+
+    parts: Sequence[str] = ()
+    """Parts that the suite adds to a run's summary: names in `tracker.parts`, and keys of the summary."""
+
+    sinks: Sequence[str] = ()
+    """Sinks that runs of the suite are recorded into besides those that the user chooses."""
+
+    notices: Sequence[str] = ()
+    """Sentences that are shown when a run of the suite is planned."""
+
+    def outline(self, plan: Any) -> Iterable[str]:
+        """Lines that a dry run shows besides the plan's own."""
+        return ()
+
+    def details(self, tasks: Sequence[Task], settings: Settings) -> Mapping[str, Any]:
+        """Facts about the run's tasks for the plan's record. Raises KoderzError if the settings don't fit them."""
+        return {}
+
+    def expected(self, task: Task, solver: Any, settings: Settings) -> Sequence[Expected] | None:
+        """The calls that one experiment is expected to make, those of a judge model among them.
+
+        Called when a run is planned. None, the default: the solver knows, and each answer is judged by `judge_calls`.
+        """
+        return None
+
+    def export(self, folder: Path) -> Iterable[tuple[Path, int]]:
+        """Write the rows of tasks that are made up, and yield each file with the number of its rows.
+
+        Raises KoderzError if the suite has no rows of its own, as by default.
+        """
+        raise KoderzError(f"the suite {self.name} has no rows of its own to write; its dataset is {self.source}")
+
+    # How it is chosen and loaded
+
+    options: ClassVar[type | None] = None
+    """The frozen dataclass of the suite's options, each field made by `koderz.settings.options.option`."""
+
+    configuration: Any = None
+    """The options with the defaults that are this suite's own, to be recorded in place of the settings' options."""
+
+    modes: ClassVar[Mapping[str, Sequence[str]] | None] = None
+    """Solvers by the mode that stands for them, those without `--mode` as the mode "". None: the usual modes."""
+
+    named_datasets: ClassVar[Sequence[str]] = ()
+    """Names of datasets that can be added one by one (`koderz suites add NAME PATH`)."""
+
+    listed: ClassVar[bool] = True
+    """Whether `koderz suites list` shows the suite."""
+
+    required: frozenset[str] = frozenset()
+    """Handles that a solver of its tasks has to name."""
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> Suite:
+        """The suite with its tasks, when it is chosen by name. By default the class is made without arguments.
+
+        Raises KoderzError for a dataset that is missing, or naming the line of a malformed row.
+        """
+        return cls()
+
+    # What experiments open
+
+    def open_run(self, context: RunContext) -> AbstractAsyncContextManager[Any]:
+        """A context manager of what all sessions and workspaces of a run share, such as a pool of workers.
+
+        Entered before the first experiment of a run that needs one of them, on an engine elsewhere in each of its
+        containers, and left after the last. It yields what `context.shared` is in `open_session` and `open_workspace`;
+        a sequence `notices` of it is shown. What it raises ends the command before anything is recorded or spent.
+        """
+        return nullcontext()
+
+    def open_session(self, context: ExperimentContext) -> AbstractAsyncContextManager[Any]:
+        """A context manager of the handle `session` of a task that needs one.
+
+        Entered when an experiment begins whose solver names the handle, and left at its end, as those below. What
+        can't be made again goes through `context.handles.once`, so that a replay gets the same.
+        """
+        raise self._opens_no("session")
+
+    def open_workspace(self, context: WorkspaceContext) -> AbstractAsyncContextManager[Any]:
+        """A context manager of the handle `workspace`, in a folder of the experiment's own."""
+        raise self._opens_no("workspace")
+
+    def open_evaluator(self, context: ExperimentContext) -> AbstractAsyncContextManager[Any]:
+        """A context manager of the handle `evaluator`, which scores candidates on the items of a task."""
+        raise self._opens_no("evaluator")
+
+    def open_long_context(self, context: ExperimentContext) -> AbstractAsyncContextManager[Any]:
+        """A context manager of the handle `long_context`, a text that is held only while it is worked on."""
+        raise self._opens_no("long_context")
+
+    def overrides(self, member: str) -> bool:
+        """Whether the suite's class has a method of its own in place of the default, such as an opener."""
+        return getattr(type(self), member) is not getattr(Suite, member)
+
+    def _opens_no(self, handle: str) -> KoderzError:
+        return KoderzError(f"the suite {self.name} has tasks that need a {handle}, but no open_{handle}")
+
+    # Elsewhere, in private, without a model
+
+    portable: frozenset[str] = frozenset()
+    """Needs of its tasks that the suite meets in sandboxes of its own, wherever it is loaded."""
+
+    def packed(self) -> bytes | None:
+        """The tasks as one file that the suite can be loaded from as its dataset, for an engine elsewhere.
+
+        None, the default: its dataset is one file, or none.
+        """
+        return None
+
+    privacy_key: bytes = b""
+    """The key by which recorded texts are encrypted, if the tasks are private; they then need `privacy`."""
+
+    def simulate(self, messages: Sequence[Message], sampling: Sampling) -> str:
+        """The simulated model's reply, a pure function: by it the suite can be tried without a model."""
+        raise NotImplementedError
+
+    def simulated_model(self, tasks: Sequence[Task], seed: int, options: SimulatedOptions) -> Model:
+        """The simulated model of a run of these tasks. By default it replies by `simulate`.
+
+        Raises KoderzError if the suite has no `simulate` of its own.
+        """
+        from koderz.models.simulated import SimulatedReplies
+
+        if not self.overrides("simulate"):
+            raise KoderzError(f"the simulated model knows nothing of the suite {self.name}; name a --model")
+        return SimulatedReplies(
+            self.simulate, latency=options.simulated_latency, fault_rate=options.simulated_fault_rate
+        )
+
+
+class ProgramSuite(Suite):
+    """A suite whose answers are programs, which are also judged without a reply around them."""
+
+    is_sound: bool = False
+    """Whether every reference is known to pass, so that none is tried before its task is judged."""
+
+    def reference(self, task: Task) -> str:
+        """A program that should pass; empty, the default, where none is known."""
+        return ""
+
+    async def judge_program(self, task: Task, program: str, context: JudgeContext, *, line_offset: int = 0) -> Verdict:
+        """The verdict on a whole program as it is; `line_offset` lines before it aren't its author's.
+
+        By default that on a reply with this text.
+        """
+        return await self.judge(task, program, context)
+
+    async def judge_written(self, task: Task, program: str, context: JudgeContext) -> Verdict:
+        """The verdict on a program that was written down alone or after the task's prompt."""
+        if not program.strip():
+            return Verdict("error", "no_code", detail="There is no program.")
+        offset = task.prompt.count("\n") if program.startswith(task.prompt) else 0
+        return await self.judge_program(task, program, context, line_offset=offset)
