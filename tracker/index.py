@@ -47,7 +47,7 @@ _MAGIC = b"koderz-index-4  "
 _HEADER = len(_MAGIC) + 32
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """The index entry of one line of the journal."""
 
     code: int  # of its kind, see CODES
@@ -74,14 +74,14 @@ def experiment_number(experiment_id: str) -> int:
     return int(experiment_id.removeprefix("exp_"), 16)
 
 
-def entry_of(record: Record | None, line: bytes, offset: int, crc: int) -> Entry:
+def entry_of(record: Record | None, line: bytes, offset: int, crc: int) -> IndexEntry:
     """The entry of a line and its record; None for a kind that this version doesn't know.
 
     `crc` is that of all lines before it. Raises ValueError where the record is about no experiment.
     """
     crc = zlib.crc32(line, crc)
     if record is None:
-        return Entry(_UNKNOWN, 0, 0, len(line), offset, 0, 0.0, crc)
+        return IndexEntry(_UNKNOWN, 0, 0, len(line), offset, 0, 0.0, crc)
     if isinstance(record, LongMessage):
         number = int(record.digest[:16] or "0", 16)
     else:
@@ -90,15 +90,15 @@ def entry_of(record: Record | None, line: bytes, offset: int, crc: int) -> Entry
         raise ValueError(f"{number:x} is no id")
     code, cost = CODES[record.kind], record.cost if isinstance(record, Call | Compute) else 0.0
     success = int(isinstance(record, Experiment) and record.success)
-    return Entry(code, success, 0, len(line), offset, number, cost, crc)
+    return IndexEntry(code, success, 0, len(line), offset, number, cost, crc)
 
 
-def scanned(line: bytes, offset: int, crc: int) -> Entry:
+def scanned(line: bytes, offset: int, crc: int) -> IndexEntry:
     """The entry of a line read from a journal, which may be damaged."""
     try:
         return entry_of(read(line), line, offset, crc)
     except (JournalError, ValueError):
-        return Entry(DAMAGED, 0, 0, len(line), offset, 0, 0.0, zlib.crc32(line, crc))
+        return IndexEntry(DAMAGED, 0, 0, len(line), offset, 0, 0.0, zlib.crc32(line, crc))
 
 
 def read(line: bytes) -> Record | None:
@@ -126,7 +126,7 @@ def time_of(line: bytes) -> str:
     return msgspec.json.decode(line, type=_Other).time
 
 
-def pack(entries: Iterable[Entry], check: int) -> tuple[bytes, int]:
+def pack(entries: Iterable[IndexEntry], check: int) -> tuple[bytes, int]:
     """The entries in the form of the file, and the new check.
 
     `check` is the CRC-32 of all that comes before. Each entry holds 16 bits of what it is with that entry
@@ -161,11 +161,11 @@ class Index:
     check: int  # of `packed`
     torn: int | None = None  # where a last line begins that can't be read, which is not in `packed`
 
-    def __iter__(self) -> Iterator[Entry]:
-        return map(Entry._make, _ENTRY.iter_unpack(self.packed))
+    def __iter__(self) -> Iterator[IndexEntry]:
+        return map(IndexEntry._make, _ENTRY.iter_unpack(self.packed))
 
     @property
-    def last(self) -> Entry:
+    def last(self) -> IndexEntry:
         """The entry of the last line."""
         return _last_of(self.packed)
 
@@ -239,7 +239,7 @@ def _told(damaged: Sequence[int]) -> str:
     return f"byte {damaged[0]}: {len(damaged)} lines from here on can't be read and are left out"
 
 
-def scan(journal: Path, start: int) -> Iterator[Entry]:
+def scan(journal: Path, start: int) -> Iterator[IndexEntry]:
     """The entries of the whole lines from byte `start` on, of a journal that may be growing."""
     try:
         with _mapped(journal) as data:
@@ -278,7 +278,7 @@ def unreadable(journal: Path, error: OSError) -> JournalError:
     return JournalError(f"{journal} can't be read ({error.strerror})")
 
 
-_BEFORE = Entry(_UNKNOWN, 0, 0, 0, 0, 0, 0.0, 0)  # the first line
+_BEFORE = IndexEntry(_UNKNOWN, 0, 0, 0, 0, 0, 0.0, 0)  # the first line
 
 
 @contextmanager
@@ -291,7 +291,7 @@ def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
             yield data
 
 
-def _scan(data: mmap.mmap | bytes, start: int, crc: int) -> Iterator[Entry]:
+def _scan(data: mmap.mmap | bytes, start: int, crc: int) -> Iterator[IndexEntry]:
     """Entries of the whole lines from `start` on."""
     while newline := data.find(b"\n", start) + 1:
         entry = scanned(data[start:newline], start, crc)
@@ -299,7 +299,7 @@ def _scan(data: mmap.mmap | bytes, start: int, crc: int) -> Iterator[Entry]:
         start, crc = newline, entry.crc
 
 
-def _without_doubles(tail: list[Entry], cached: bytes, data: mmap.mmap | bytes) -> list[Entry]:
+def _without_doubles(tail: list[IndexEntry], cached: bytes, data: mmap.mmap | bytes) -> list[IndexEntry]:
     """The entries after the cached ones; a line that is also in an earlier place is marked as repeated."""
 
     def line(offset: int, length: int) -> int:
@@ -345,8 +345,8 @@ def _crc_of(journal: Path, size: int) -> int | None:
     return None if size else crc
 
 
-def _last_of(packed: bytes) -> Entry:
-    return Entry(*_ENTRY.unpack(packed[-_ENTRY.size :]))
+def _last_of(packed: bytes) -> IndexEntry:
+    return IndexEntry(*_ENTRY.unpack(packed[-_ENTRY.size :]))
 
 
 def _columns(packed: bytes, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tracker.errors import StorageError
 from tracker.files import write_whole
-from tracker.index import Entry, Index, entry_of, header, index_path, pack
+from tracker.index import Index, IndexEntry, entry_of, header, index_path, pack
 from tracker.records import Record, encode
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ class _Write:
     """Lines that become durable together, and the future of the task that waits for them."""
 
     data: bytes
-    entries: list[Entry]
+    entries: list[IndexEntry]
     done: asyncio.Future[None]
 
 
 class Journal:
     """Appends records to a journal that only this process holds open."""
 
-    def __init__(self, path: Path, index: Index, on_durable: Callable[[Entry], None]) -> None:
+    def __init__(self, path: Path, index: Index, on_durable: Callable[[IndexEntry], None]) -> None:
         """Opens the journal at the end of its last whole line; a torn line after it is cut off.
 
         `on_durable` is called for each line, in order, on the event loop, before its writer goes on.

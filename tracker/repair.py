@@ -9,7 +9,7 @@ from pathlib import Path
 from tracker.blobs import copy_blobs, fetched, whole
 from tracker.errors import JournalError, KoderzError, StorageError
 from tracker.files import whole_folder, write_whole
-from tracker.index import DAMAGED, DOUBLED, Entry, load_index, read, read_spans
+from tracker.index import DAMAGED, DOUBLED, IndexEntry, load_index, read, read_spans
 from tracker.journal import NAME
 from tracker.runs import read_plan
 
@@ -63,7 +63,7 @@ def _problem(journal: Path, span: tuple[int, int]) -> tuple[int, int, str]:
     return *span, "not a journal line: it is about no experiment"
 
 
-def _lost(folder: Path, kept: Sequence[Entry]) -> Iterator[str]:
+def _lost(folder: Path, kept: Sequence[IndexEntry]) -> Iterator[str]:
     journal = folder / NAME
     for entry, line in zip(kept, read_spans(journal, [entry.span for entry in kept]), strict=True):
         if b'"blob"' not in line:

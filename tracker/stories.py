@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tracker.blobs import whole, with_texts
 from tracker.errors import JournalError
-from tracker.index import CODES, DAMAGED, DOUBLED, Entry, experiment_number, load_index, read_records, scan, tell
+from tracker.index import CODES, DAMAGED, DOUBLED, IndexEntry, experiment_number, load_index, read_records, scan, tell
 from tracker.journal import NAME
 from tracker.messages import restored
 from tracker.privacy import shown
@@ -52,7 +52,7 @@ class Stories:
         """The scrubber of the run's records."""
         return scrubber_of(read_plan(self.folder), self._environ)
 
-    def refresh(self) -> list[Entry]:
+    def refresh(self) -> list[IndexEntry]:
         """Reads the whole lines added since the last call, and returns their entries in order."""
         index = None if self._end else load_index(self._journal)
         new = list(index or scan(self._journal, self._end))

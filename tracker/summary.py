@@ -16,12 +16,11 @@ from msgspec.structs import asdict
 
 from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
 from tracker.clusters import clusters_in, clusters_of, count_of, interval_in
-from tracker.index import CODES, DAMAGED, DOUBLED, PAID, Entry, load_index, read_records, read_spans, time_of
+from tracker.index import CODES, DAMAGED, DOUBLED, PAID, IndexEntry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
 from tracker.parts import completed, from_parts, parts_of
 from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import PASSING, SCHEMA_VERSION, Experiment, Fault, Finished, Headline, Measure, Plan, Use
-from tracker.records import Arm as ArmRecord
+from tracker.records import PASSING, SCHEMA_VERSION, Arm, Experiment, Fault, Finished, Headline, Measure, Plan, Use
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
 
@@ -109,7 +108,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class ArmResults:
     """One arm's results, in the order of the plan."""
 
     results: Sequence[Result]
@@ -156,7 +155,7 @@ class Summary:
     reason: str
     planned: int
     config: dict[str, Any]
-    arms: dict[str, Arm] = field(repr=False)  # by name
+    arms: dict[str, ArmResults] = field(repr=False)  # by name
     comparison: Comparison | None
     faults: Sequence[dict[str, Any]]
     paid: dict[str, float]  # US dollars: total, results, faults, unfinished
@@ -318,12 +317,12 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
     return tiers
 
 
-def _arm(arm: ArmRecord, results: Iterable[Result], costs: Sequence[float], plan: Plan) -> Arm:
+def _arm(arm: Arm, results: Iterable[Result], costs: Sequence[float], plan: Plan) -> ArmResults:
     mine = [result for result in results if result.arm == arm.name]
     more = from_parts(plan, lambda part: part.of_arm(plan, arm.name, mine).items())
     own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None, plan.measures)
     simulated = plan.is_simulated(arm.name)
-    return Arm(mine, own, arm.baseline, dict(more), None if simulated == plan.simulated else simulated)
+    return ArmResults(mine, own, arm.baseline, dict(more), None if simulated == plan.simulated else simulated)
 
 
 _OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cause", "cost")
@@ -342,7 +341,7 @@ def _result(experiment: Experiment, cluster: str) -> Result:
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 
 
-def compare_modes(arms: Mapping[str, Arm], compared: Sequence[str] = USUAL) -> Comparison | None:
+def compare_modes(arms: Mapping[str, ArmResults], compared: Sequence[str] = USUAL) -> Comparison | None:
     """The second of the arms `compared` against the first; None if one of them is missing."""
     first, second = compared
     if not arms.keys() >= {first, second}:
@@ -382,7 +381,7 @@ def _paid(total: float, judged: Iterable[Result], faults: Iterable[Fault]) -> di
 class _Outline:
     """Facts from the index alone: where sessions begin and end, and how much was paid."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[IndexEntry]) -> None:
         self.session_ends: list[tuple[int, int]] = []  # after the plan: a session's last line, the next one's first, …
         self.last_known = (0, 0)  # the last line of a kind that this version knows
         costs: list[float] = []

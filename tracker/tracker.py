@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tracker.blobs import fetched, spill, whole
 from tracker.errors import JournalError
-from tracker.index import CODES, ENDS, PAID, Entry, Index, experiment_number, load_index, read_records, tell
+from tracker.index import CODES, ENDS, PAID, Index, IndexEntry, experiment_number, load_index, read_records, tell
 from tracker.journal import NAME, Journal
 from tracker.messages import share_messages
 from tracker.privacy import Privacy, shown
@@ -151,7 +151,7 @@ class Tracker:
                 self._messages.add(subject)
         return Tally(ended, index.count(_CALL), sum(cost for (cost,) in index.columns("cost")))  # of the free it is 0
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, entry: IndexEntry) -> None:
         if entry.code in PAID:
             self.tally.pay(entry.cost, call=entry.code == _CALL)
         elif entry.code in ENDS:

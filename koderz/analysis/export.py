@@ -17,7 +17,7 @@ from typing import IO, Any, Literal
 import orjson
 
 from koderz.analysis.pairs import arm_named
-from koderz.analysis.story import Experiments, Step, Story
+from koderz.analysis.story import Experiments, Story, StoryStep
 from koderz.errors import KoderzError
 from tracker.blobs import read_data
 from tracker.records import Attempt, Fault, Plan
@@ -160,7 +160,7 @@ def _experiment(story: Story) -> dict[str, Any]:
     return row | {name: getattr(ended, name) for name in names}
 
 
-def _attempt(step: Step) -> dict[str, Any]:
+def _attempt(step: StoryStep) -> dict[str, Any]:
     attempt, call = step.attempt, step.call
     assert attempt is not None
     names = ("call", "passed", "verdict", "cause", "score", "metrics", "detail", "feedback", "program")

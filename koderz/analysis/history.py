@@ -56,7 +56,7 @@ class _Result(msgspec.Struct):
         return {MAIN: _Use(self.calls, self.tokens_in, self.tokens_out)}
 
 
-class _Arm(msgspec.Struct):
+class _ArmResults(msgspec.Struct):
     results: list[_Result] = []
     simulated: bool | None = None  # None: as the run
 
@@ -65,7 +65,7 @@ class _Run(msgspec.Struct):
     """The needed part of a summary; other fields are skipped unread."""
 
     config: dict[str, Any] = {}
-    arms: dict[str, _Arm] = {}
+    arms: dict[str, _ArmResults] = {}
     simulated: bool = False
 
 

@@ -19,7 +19,7 @@ from tracker.causes import cause_of
 from tracker.files import MB, read_all
 from tracker.journal import NAME
 from tracker.records import PASSING, SCHEMA_VERSION, Headline, Measure
-from tracker.summary import UNSAID, USUAL, Arm, Result, Summary, compare_modes, figures
+from tracker.summary import UNSAID, USUAL, ArmResults, Result, Summary, compare_modes, figures
 
 _TOLERANCE = 0.06  # points: older files round their rates
 
@@ -80,7 +80,7 @@ class _File:
     iterative: _Arm | None = None
     arms: dict[str, _Arm] = field(default_factory=dict)
 
-    def arms_of(self, path: Path) -> dict[str, Arm]:
+    def arms_of(self, path: Path) -> dict[str, ArmResults]:
         """The arms by name. Raises KoderzError if an arm's figures contradict its results."""
         found = dict(self.arms)
         if self.zero_shot:
@@ -157,11 +157,11 @@ def _remedy(path: Path) -> str:
     return "get it again from where it came"
 
 
-def _checked(path: Path, name: str, arm: _Arm, model: str, measures: Sequence[Measure]) -> Arm:
+def _checked(path: Path, name: str, arm: _Arm, model: str, measures: Sequence[Measure]) -> ArmResults:
     results = list(_results(name, arm.results, model))
     _refuse_twins(path, results)
     baseline = arm.summary.baseline_cost
-    found = Arm(results, figures(results, baseline, measures), arm.baseline, simulated=arm.simulated)
+    found = ArmResults(results, figures(results, baseline, measures), arm.baseline, simulated=arm.simulated)
     claimed = arm.summary
     for figure, says, is_ in (
         ("total_problems", claimed.total_problems, len(results)),

@@ -21,7 +21,7 @@ Outcome = Experiment | Fault
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StoryStep:
     """One call, one attempt, or an attempt with the call whose reply it judged."""
 
     call: Call | None
@@ -39,7 +39,7 @@ class Story:
     solver: str
     arm: str
     sample: int
-    steps: tuple[Step, ...]
+    steps: tuple[StoryStep, ...]
     outcome: Outcome
     grades: tuple[Grade, ...] = ()
     made: Mapping[str, Any] = field(default_factory=dict)  # by `once`, the last of each name
@@ -161,7 +161,7 @@ def _outcomes(folder: Path) -> Iterator[Outcome]:
             yield record
 
 
-def _steps(records: Sequence[Record]) -> Iterator[Step]:
+def _steps(records: Sequence[Record]) -> Iterator[StoryStep]:
     """Calls in the order of the journal, each with the attempt that its reply became."""
     attempts = {record.number: record for record in records if isinstance(record, Attempt)}
     by_call: dict[int | None, list[Attempt]] = {}
@@ -173,7 +173,7 @@ def _steps(records: Sequence[Record]) -> Iterator[Step]:
     for call, attempt in _paired(calls, by_call):
         program = attempt.program if attempt and isinstance(attempt.program, str) else None
         changes = tuple(diff(before, program)) if before is not None and program is not None else ()
-        yield Step(call, attempt, asked.new(call) if call else (), changes)
+        yield StoryStep(call, attempt, asked.new(call) if call else (), changes)
         before = program if program is not None else before
 
 

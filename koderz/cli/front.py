@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from koderz.cli.session import SessionScreen
     from koderz.plans.matrix import Matrix
     from koderz.plans.plan import Plan
-    from koderz.runs.session import Session
+    from koderz.runs.session import SessionResult
 
 EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "failed": 4, "interrupted": 130}
 
@@ -259,24 +259,24 @@ def _last_of(plan: Plan) -> Path | None:
     return None
 
 
-def exit_code(session: Session) -> int:
+def exit_code(session: SessionResult) -> int:
     """The exit code of a command after its session."""
     if session.ended.was_called_off and session.unbegun:
         return EXIT_CODES["interrupted"]
     return EXIT_CODES.get(session.ended.status, 3)
 
 
-async def one(session: Awaitable[Session]) -> AsyncIterator[Session]:
+async def one(session: Awaitable[SessionResult]) -> AsyncIterator[SessionResult]:
     """Yields the only session, for `finish`."""
     yield await session
 
 
 def finish(
-    sessions: AsyncIterator[Session],
+    sessions: AsyncIterator[SessionResult],
     shown: Shown,
     *,
-    tell: Callable[[Session], object],
-    code: Callable[[Session], int] = exit_code,
+    tell: Callable[[SessionResult], object],
+    code: Callable[[SessionResult], int] = exit_code,
 ) -> None:
     """Runs sessions and prints the results of each, leaves or waits for their sinks, and ends with an exit code.
 
@@ -293,7 +293,9 @@ def finish(
     raise typer.Exit(max(map(code, ended)))
 
 
-async def _told(sessions: AsyncIterator[Session], shown: Shown, tell: Callable[[Session], object]) -> Sequence[Session]:
+async def _told(
+    sessions: AsyncIterator[SessionResult], shown: Shown, tell: Callable[[SessionResult], object]
+) -> Sequence[SessionResult]:
     ended = []
     async for session in sessions:
         tell(session)

@@ -13,7 +13,7 @@ from koderz.settings.layers import Scope
 from koderz.settings.schema import OF_SINKS
 
 if TYPE_CHECKING:
-    from koderz.runs.session import Session
+    from koderz.runs.session import SessionResult
 
 EXIT_NOT_PASSED = 1
 _NOT_FOR_ONE = (
@@ -45,5 +45,5 @@ def run(
     finish(one(begin(plan, printer)), Shown(json=json, quiet=quiet), tell=lambda _: None, code=_exit_code)
 
 
-def _exit_code(session: Session) -> int:
+def _exit_code(session: SessionResult) -> int:
     return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from koderz.plans.plan import Plan
     from koderz.runs.observer import SessionView
-    from koderz.runs.session import Session
+    from koderz.runs.session import SessionResult
     from tracker.records import Measure, Record
     from tracker.summary import Figures, Summary
 
@@ -99,7 +99,7 @@ class SessionScreen:
         async with shown(view, account.doing if account else str):
             yield
 
-    def results(self, session: Session) -> None:
+    def results(self, session: SessionResult) -> None:
         """Prints the results of a run: tables, then where it is saved and what to do next."""
         summary = session.summary
         if not self._shown.json:
@@ -111,7 +111,7 @@ class SessionScreen:
         if session.unbegun:
             warn(f"{counted(session.unbegun, 'run')} planned together with it not begun; the same command begins them")
 
-    def _tell(self, session: Session) -> None:
+    def _tell(self, session: SessionResult) -> None:
         summary = session.summary
         if not _has_ended(summary):
             say(_heading(summary))
@@ -158,7 +158,7 @@ def _result_lines(summary: Summary) -> Iterator[str]:
         yield from ("", *extra)
 
 
-def _saved_lines(session: Session) -> Iterator[str]:
+def _saved_lines(session: SessionResult) -> Iterator[str]:
     """Lines on where the results are saved, by sink."""
     run = session.summary.run_id
     fed = session.sinks.sinks if session.sinks else ()

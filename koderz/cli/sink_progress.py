@@ -15,14 +15,14 @@ from tracker.sinks.process import Status, Watch
 from tracker.terminals import plain
 
 if TYPE_CHECKING:
-    from koderz.runs.session import Session
+    from koderz.runs.session import SessionResult
     from koderz.settings.schema import Settings
 
 _SHOWN_AFTER, _SAID_AFTER = 0.5, 1.0  # seconds: what is quicker needs no bar, or no line
 _PROMPT = 15.0  # seconds after which the prompt comes back, even if the memory store lacks something
 
 
-def catch_up_session(session: Session, *, quiet: bool, wait: bool) -> None:
+def catch_up_session(session: SessionResult, *, quiet: bool, wait: bool) -> None:
     """Waits for the memory store after a session, or with `wait` for all its sinks; the rest goes on alone.
 
     With `wait` there is progress. A sink that stays behind is a warning. Ctrl-C leaves the rest to `koderz sync`: the

@@ -16,7 +16,7 @@ from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
 from tracker.terminals import plain
 
 if TYPE_CHECKING:
-    from koderz.analysis.story import Step, Story
+    from koderz.analysis.story import Story, StoryStep
 
 _BOLD, _DIM, _GREEN, _RED, _CYAN = "1", "2", "32", "31", "36"
 _DIFF_COLOURS = {"+": _GREEN, "-": _RED, "@": _CYAN}
@@ -111,7 +111,7 @@ def _tree(calls: Sequence[Call]) -> Iterator[str]:
     yield from branch(None, "")
 
 
-def _call(call: Call, step: Step) -> Iterator[str]:
+def _call(call: Call, step: StoryStep) -> Iterator[str]:
     for who, text in told_asked(call, step.asked):
         yield _rule("user asked" if who == "user" else who)
         yield plain(text).rstrip()
@@ -124,7 +124,7 @@ def _call(call: Call, step: Step) -> Iterator[str]:
     yield plain(told_reply(call))
 
 
-def _attempt(attempt: Attempt, step: Step) -> Iterator[str]:
+def _attempt(attempt: Attempt, step: StoryStep) -> Iterator[str]:
     if isinstance(attempt.program, str):
         yield _rule(f"program of attempt {attempt.number}")
         yield _code(attempt.program)

@@ -67,17 +67,20 @@ def serve(
     from koderz.sandbox.wasm.image import require_packages
 
     require_packages()
-    from koderz.sandbox.wasm.manager import Limits
-    from koderz.sandbox.wasm.serving import Address, Offer
+    from koderz.sandbox.wasm.manager import ManagerLimits
+    from koderz.sandbox.wasm.serving import Address, ManagerOptions
     from koderz.sandbox.wasm.serving import serve as serve_sessions
 
     if token and token != os.environ.get("KODERZ_WASM_TOKEN"):
         warn("note: every user of this machine can read --token in the list of processes; KODERZ_WASM_TOKEN is safer")
     address = Address(host, port, token, open_, tuple(allow_host or ()))
-    limits = Limits(max_sessions, session_ttl, session_memory, memory)
+    limits = ManagerLimits(max_sessions, session_ttl, session_memory, memory)
     quiet = os.environ.get("LOG_LEVEL", "").upper() in ("ERROR", "CRITICAL")
     serve_sessions(
-        Offer(address, workers or 0, limits), environ=os.environ, tell=say, warn=(lambda _: None) if quiet else warn
+        ManagerOptions(address, workers or 0, limits),
+        environ=os.environ,
+        tell=say,
+        warn=(lambda _: None) if quiet else warn,
     )
 
 

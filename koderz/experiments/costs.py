@@ -35,7 +35,7 @@ Script = tuple[int, int, int]
 """A text's script: the main block beyond ASCII, the share of its characters, and that of digits and marks."""
 
 
-class Request(NamedTuple):
+class CallSize(NamedTuple):
     """The properties of a call that its cost depends on."""
 
     tokens: float  # as they usually are
@@ -66,9 +66,9 @@ class Gauge:
         self._seen: Counter[Script] = Counter()
         self._overrun = 1.0  # the longest reply billed, as a share of the longest asked for
         self._surcharge = 1.0  # the highest bill, as a share of what its tokens cost by the price
-        self._open: dict[Estimate, Request] = {}
+        self._open: dict[Estimate, CallSize] = {}
 
-    def estimate(self, request: Request) -> Estimate:
+    def estimate(self, request: CallSize) -> Estimate:
         """The estimated cost of a call, kept up to date until `close`."""
         estimate = Estimate.of(0.0)
         self._open[estimate] = request
@@ -79,7 +79,7 @@ class Gauge:
         """Stops updating the estimate of a call that has come back, or won't."""
         self._open.pop(estimate, None)
 
-    def learn(self, request: Request, completion: Completion) -> None:
+    def learn(self, request: CallSize, completion: Completion) -> None:
         """Updates every estimate by a call that has come back."""
         if ESTIMATED in completion.adapted:
             return
@@ -96,7 +96,7 @@ class Gauge:
         for estimate, each in self._open.items():
             self._revise(estimate, each)
 
-    def _revise(self, estimate: Estimate, request: Request) -> None:
+    def _revise(self, estimate: Estimate, request: CallSize) -> None:
         rate = _CAUTION
         if seen := self._seen[request.script]:
             rate = self._rates[request.script] * (1 + _SPREAD / math.sqrt(seen))
@@ -105,7 +105,7 @@ class Gauge:
         estimate.doubtful = estimate.likely * (1 + _DOUBT / max(1, self._calls))
 
 
-def request_of(messages: Sequence[Message], longest: int) -> Request:
+def request_of(messages: Sequence[Message], longest: int) -> CallSize:
     """The properties of a call with these messages that its cost depends on."""
     texts, pictures = [], 0
     for text in _texts(messages):
@@ -117,7 +117,7 @@ def request_of(messages: Sequence[Message], longest: int) -> Request:
     more = sum(len(text.encode("utf-8", "surrogatepass")) - len(text) for text in texts if not text.isascii())
     script, marks = _script(texts, characters)
     tokens = _A_CHARACTER * characters + _A_MARK * marks * characters + _A_BYTE * more
-    return Request(tokens + _A_MESSAGE * (1 + len(messages)) + _A_PICTURE * pictures, script, longest)
+    return CallSize(tokens + _A_MESSAGE * (1 + len(messages)) + _A_PICTURE * pictures, script, longest)
 
 
 def _script(texts: Sequence[str], characters: int) -> tuple[Script, float]:

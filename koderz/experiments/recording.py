@@ -21,10 +21,10 @@ _LONGEST_GRACE = 600.0  # seconds: a gap in the recording may also be a pause be
 _SETTLE = 10  # turns of the event loop in which a solver acts on one recorded result before it gets the next
 
 
-class Cell:
+class CodeCell:
     """A piece of code that runs again in a replay, during which requests are made."""
 
-    def __init__(self, name: str, outer: Cell | None) -> None:
+    def __init__(self, name: str, outer: CodeCell | None) -> None:
         self.name, self.outer = name, outer
         self.waiting = 0  # requests that were made in it, or in a cell within it, and aren't answered
 
@@ -35,7 +35,7 @@ class Cell:
             self.outer.wait(change)
 
 
-_CELL: ContextVar[Cell | None] = ContextVar("cell", default=None)
+_CELL: ContextVar[CodeCell | None] = ContextVar("cell", default=None)
 
 
 class Waiting(NamedTuple):
@@ -43,7 +43,7 @@ class Waiting(NamedTuple):
 
     future: asyncio.Future[Record | None]
     task: asyncio.Task[object] | None
-    cell: Cell | None
+    cell: CodeCell | None
 
 
 class Divergence(Fault):
@@ -69,7 +69,7 @@ class Recording:
         self._due = dict(keyed)  # what was recorded before a verdict was made anew is stale
         self._order = deque(self._due)
         self._strict = strict and len(self._due) == len(keyed)
-        self._cells: list[Cell] = []
+        self._cells: list[CodeCell] = []
         self._late: dict[str, Record] = {}  # no longer waited for
         self._divergence: Divergence | None = None
         self._requested: dict[str, Waiting] = {}
@@ -121,7 +121,7 @@ class Recording:
     @contextmanager
     def cell(self, name: str) -> Iterator[None]:
         """A block in which recorded code runs again. Requests made in it get their records meanwhile."""
-        cell = Cell(name, _CELL.get())
+        cell = CodeCell(name, _CELL.get())
         token = _CELL.set(cell)
         self._cells.append(cell)
         self._is_late = False

@@ -18,9 +18,9 @@ from koderz.experiments.runner import experiment_of, fault_of
 from koderz.plans.arms import make_arms
 from koderz.plans.plan import Identity, Plan, load_subject, make_plan
 from koderz.runs.judge import Judge, open_judge
-from koderz.runs.orchestrator import Ended
+from koderz.runs.orchestrator import SessionEnd
 from koderz.runs.samples import Sample, Samples, read_samples
-from koderz.runs.session import Session, close, trust_own
+from koderz.runs.session import SessionResult, close, trust_own
 from koderz.sandbox import NoSandbox
 from koderz.sandbox.calibration import cpu_scale
 from koderz.settings.schema import Settings
@@ -33,7 +33,9 @@ from tracker.records import Record, Text
 from tracker.tracker import Tracker
 
 
-async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int], None]) -> tuple[Session, Samples]:
+async def import_samples(
+    path: Path, settings: Settings, *, tell: Callable[[int], None]
+) -> tuple[SessionResult, Samples]:
     """Makes a new run of the programs in a file, and judges each here.
 
     `settings.local_model` is who wrote them; None: as the file says. `tell` hears how many are judged. The run is
@@ -61,12 +63,12 @@ async def import_samples(path: Path, settings: Settings, *, tell: Callable[[int]
             return close(plan, tracker, ended, None), samples
 
 
-def _ended(plan: Plan, samples: Samples, tracker: Tracker) -> Ended:
+def _ended(plan: Plan, samples: Samples, tracker: Tracker) -> SessionEnd:
     """The end of the session: complete unless there are faults, since the file holds no more."""
     if faults := tracker.tally.faults:
-        return Ended("incomplete", f"{faults} experiments ended in a fault")
+        return SessionEnd("incomplete", f"{faults} experiments ended in a fault")
     missing = plan.record.planned - len(samples.samples)
-    return Ended(
+    return SessionEnd(
         "complete", f"the file has {missing} less than {plan.record.samples} samples a task" if missing else ""
     )
 

@@ -40,7 +40,7 @@ class Progress:
 Observer = Callable[[Record], None]
 
 
-class Ended(NamedTuple):
+class SessionEnd(NamedTuple):
     """The end of a session."""
 
     status: str  # complete | incomplete | interrupted | stopped | failed
@@ -74,11 +74,11 @@ class Orchestrator:
         self._tracker, self._engine = tracker, engine
         tracker.privacy = plan.privacy
         self._observe = observe
-        self._ended: Ended | None = None
+        self._ended: SessionEnd | None = None
         self._faults_in_a_row = 0
         self._audience_error: Exception | None = None
 
-    async def run(self) -> Ended:
+    async def run(self) -> SessionEnd:
         """Runs the remaining experiments of the plan. Raises StorageError if the disk refuses."""
         engine = asyncio.create_task(self._engine.run(self))
         with self._signals(engine):
@@ -92,9 +92,9 @@ class Orchestrator:
         tally = self._tracker.tally
         left = self.plan.record.planned - tally.judged - tally.faults
         if left:
-            return self._ended or Ended("incomplete", f"{left} experiments have not ended")
+            return self._ended or SessionEnd("incomplete", f"{left} experiments have not ended")
         called_off = self._ended is not None and self._ended.was_called_off
-        return Ended("incomplete" if tally.faults else "complete", was_called_off=called_off)
+        return SessionEnd("incomplete" if tally.faults else "complete", was_called_off=called_off)
 
     # What the engine reaches
 
@@ -144,7 +144,7 @@ class Orchestrator:
 
     def stop(self, status: str, reason: str) -> None:
         """Begins no more experiments. Those under way go on."""
-        self._ended = self._ended or Ended(status, reason, was_called_off=status == "interrupted")
+        self._ended = self._ended or SessionEnd(status, reason, was_called_off=status == "interrupted")
         self.progress.stopping = self._ended.reason
 
     def _left(self) -> Iterator[Identity]:

@@ -16,9 +16,9 @@ from koderz.experiments.replay import Replaying
 from koderz.plans.plan import restore_plan
 from koderz.runs.addresses import address_names, with_addresses
 from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
-from koderz.runs.orchestrator import Ended
+from koderz.runs.orchestrator import SessionEnd
 from koderz.runs.remote import FILES, find_anywhere
-from koderz.runs.session import Session, carry_on, close
+from koderz.runs.session import SessionResult, carry_on, close
 from koderz.runs.sinks import start_sinks
 from koderz.settings.layers import fields_in, replaced
 from koderz.settings.options import Field, flag_of, plain
@@ -68,7 +68,7 @@ async def resume_together(
     changes: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[SessionResult]:
     """Resumes a run and all runs planned together with it, in their order.
 
     Yields a session for each, see `resume_run`; one that failed or was called off is the last.
@@ -92,7 +92,7 @@ async def resume_run(
     changes: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
-) -> Session:
+) -> SessionResult:
     """Resumes, retries or rescores a run. If it is finished, only its summary and sinks are renewed."""
     folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
@@ -115,7 +115,9 @@ async def resume_run(
         if is_over:
             if not tracker.is_finished:  # it was killed before it could say so, or brought from elsewhere
                 await tracker.finish("incomplete" if tracker.tally.faults else "complete")
-            return close(plan, tracker, Ended("complete", NOTHING_TO_DO), start_sinks(plan, folder, environ), environ)
+            return close(
+                plan, tracker, SessionEnd("complete", NOTHING_TO_DO), start_sinks(plan, folder, environ), environ
+            )
         require_able(plan)
         observer = observer or NullObserver()
         return await carry_on(

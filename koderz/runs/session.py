@@ -13,7 +13,7 @@ from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
 from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
-from koderz.runs.orchestrator import Ended, Orchestrator
+from koderz.runs.orchestrator import Orchestrator, SessionEnd
 from koderz.runs.sinks import following_sinks, start_sinks, write_own, write_results
 from koderz.settings.trust import remember
 from tracker.records import Record, encode
@@ -23,10 +23,10 @@ from tracker.summary import Summary, summarize
 from tracker.tracker import Tracker
 
 
-class Session(NamedTuple):
+class SessionResult(NamedTuple):
     """The result of a session."""
 
-    ended: Ended
+    ended: SessionEnd
     folder: Path
     summary: Summary
     summary_path: Path | None  # None: a single experiment, or json is not among the sinks
@@ -36,7 +36,7 @@ class Session(NamedTuple):
 
 async def begin(
     plan: Plan, observer: Observer | None = None, environ: Mapping[str, str] = os.environ, *, detach: bool = False
-) -> Session:
+) -> SessionResult:
     """Runs a new plan, from its first call to its summary. Creates nothing if a model can't be asked.
 
     `detach`: what was submitted to an engine elsewhere is left to itself there, to be picked up by `resume`.
@@ -76,7 +76,7 @@ async def carry_on(
     how: str,
     changes: Mapping[str, Any],
     detach: bool = False,
-) -> Session:
+) -> SessionResult:
     """Runs a later session of a run."""
     async with open_engine(plan, environ) as engine:
         _refuse_detaching(engine, detach=detach)
@@ -102,7 +102,7 @@ async def _carry_out(
     environ: Mapping[str, str],
     *,
     detach: bool,
-) -> Session:
+) -> SessionResult:
     sinks = start_sinks(plan, tracker.folder, environ)
     follow = following(tracker.folder, environ)
     heard = 0
@@ -137,8 +137,8 @@ def trust_own(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def close(
-    plan: Plan, tracker: Tracker, ended: Ended, sinks: Submission | None, environ: Mapping[str, str] = os.environ
-) -> Session:
+    plan: Plan, tracker: Tracker, ended: SessionEnd, sinks: Submission | None, environ: Mapping[str, str] = os.environ
+) -> SessionResult:
     """Writes the files made from the journal.
 
     The other sinks are fed on; after Ctrl-C, which asks for an end, nobody waits for them.
@@ -150,10 +150,10 @@ def close(
     else:
         path, summary = write_results(folder, environ)
     write_own(plan, folder, environ)
-    return Session(ended, folder, summary, path, None if ended.status == "interrupted" else sinks)
+    return SessionResult(ended, folder, summary, path, None if ended.status == "interrupted" else sinks)
 
 
-def raise_if_failed(session: Session) -> Summary:
+def raise_if_failed(session: SessionResult) -> Summary:
     """The summary. Raises Unreachable if the run ended because no model could be asked."""
     if session.ended.status == "failed":
         raise Unreachable(f"{session.ended.reason} (run {session.summary.run_id}; resume it once that is fixed)")

@@ -34,7 +34,7 @@ from tracker.summary import Summary
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
-    from koderz.runs.session import Session
+    from koderz.runs.session import SessionResult
 
 QUICK = ("memory",)
 """The sinks that a command always waits for, besides the summary, since their target is in the results folder."""
@@ -117,7 +117,7 @@ def _opened(plan: Plan, folder: Path, name: str, environ: Mapping[str, str], pat
     return projection
 
 
-async def settle_sinks(session: Session) -> Session:
+async def settle_sinks(session: SessionResult) -> SessionResult:
     """Waits until the sinks are up to date after a session, and logs a warning for those that are not."""
     if session.sinks is None:
         return session

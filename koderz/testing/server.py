@@ -13,7 +13,7 @@ from aiohttp import web
 from koderz.testing.faults import Faults
 from koderz.testing.loopback import LoopbackServer, lowered
 from koderz.testing.replies import Replies, answer_from
-from koderz.testing.service import HttpRequest, Manner, Reasoning, Sent, Service, Status, read_models
+from koderz.testing.service import HttpRequest, Manner, ModelService, Reasoning, Sent, Status, read_models
 from koderz.testing.wire import Request, Wire
 
 
@@ -54,7 +54,7 @@ class ModelServer(LoopbackServer):
         super().__init__(port=port, log=log)
         manner = Manner(latency, api_key, read_models(models), frozenset(refuse), reasoning, retry_after)
         drawn = Faults(faults or {}, seed=seed, fail_first=fail_first)
-        self._service = Service(manner, drawn, answer_from(replies))
+        self._service = ModelService(manner, drawn, answer_from(replies))
         self._max_in_flight = max_in_flight
         self._keep_requests = keep_requests
         self._in_flight = 0

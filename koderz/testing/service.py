@@ -58,7 +58,7 @@ class Sent:
     streamed: bool = False  # of a length that isn't said beforehand
 
 
-class Service:
+class ModelService:
     """Answers requests, any number at once."""
 
     def __init__(self, manner: Manner, faults: Faults, answer: Answer) -> None:

@@ -17,7 +17,7 @@ import koderz as api
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.pages import PAGES, blocks
 from tests.e2e.test_docs import needs_jq
-from tracker.summary import Arm, Result, Summary
+from tracker.summary import ArmResults, Result, Summary
 
 Runs = Sequence[Summary]
 
@@ -159,7 +159,7 @@ def test_documented_script_without_koderz_counts_each_result_once(
     assert printed == f"{dict(rates)} {failures.most_common(5)}\n"
 
 
-def _arms(run: Summary) -> Sequence[Arm]:
+def _arms(run: Summary) -> Sequence[ArmResults]:
     return list(run.arms.values())
 
 

@@ -15,7 +15,7 @@ from koderz.experiments.runner import Resources
 from koderz.models import ModelName, Price
 from koderz.plans.plan import Plan
 from koderz.prompts import Prompts
-from koderz.runs.orchestrator import Ended, Observer, Orchestrator
+from koderz.runs.orchestrator import Observer, Orchestrator, SessionEnd
 from koderz.runs.prepare import prepare
 from koderz.sandbox import Job, JobResult
 from koderz.settings.schema import Settings
@@ -136,7 +136,7 @@ class NoSandbox:
 class Run:
     """A session that is over, and what the run had come to by then."""
 
-    ended: Ended
+    ended: SessionEnd
     folder: Path
     lines: list[Record]
     summary: Summary

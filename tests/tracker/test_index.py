@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 from tests.tracker import builders
-from tracker.index import CODES, DAMAGED, DOUBLED, Entry, experiment_number, index_path, load_index, read_spans, scanned
+from tracker.index import (
+    CODES,
+    DAMAGED,
+    DOUBLED,
+    IndexEntry,
+    experiment_number,
+    index_path,
+    load_index,
+    read_spans,
+    scanned,
+)
 from tracker.journal import NAME
 from tracker.records import Call, Record, decode, encode
 from tracker.tracker import Tracker
@@ -34,7 +44,7 @@ def journal(tmp_path: Path) -> Path:
     return folder / NAME
 
 
-def fresh(journal: Path) -> list[Entry]:
+def fresh(journal: Path) -> list[IndexEntry]:
     """What a scan of the whole journal finds."""
     alone = journal.parent / "alone.jsonl"
     shutil.copy(journal, alone)

@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import PATIENCE
 from tests.tracker import builders
 from tracker.errors import JournalError, StorageError
-from tracker.index import Entry, load_index, read_records
+from tracker.index import IndexEntry, load_index, read_records
 from tracker.journal import NAME, Journal
 from tracker.records import Finished, Once, Record, encode
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def opened(path: Path, on_durable: Callable[[Entry], None] = lambda entry: None) -> Iterator[Journal]:
+def opened(path: Path, on_durable: Callable[[IndexEntry], None] = lambda entry: None) -> Iterator[Journal]:
     journal = Journal(path, load_index(path), on_durable)
     try:
         yield journal
@@ -109,7 +109,7 @@ def test_lines_that_gather_meanwhile_share_one_sync(path: Path, monkeypatch: pyt
 
 
 def test_append_from_several_tasks_keeps_lines_whole_and_ordered(path: Path) -> None:
-    counted: list[Entry] = []
+    counted: list[IndexEntry] = []
 
     async def appender(journal: Journal, who: str) -> None:
         for i in range(20):
@@ -129,7 +129,7 @@ def test_append_from_several_tasks_keeps_lines_whole_and_ordered(path: Path) -> 
 
 
 def test_append_counts_a_line_before_it_returns(path: Path) -> None:
-    counted: list[Entry] = []
+    counted: list[IndexEntry] = []
 
     async def go() -> None:
         with opened(path, counted.append) as journal:
@@ -272,7 +272,7 @@ def test_sync_failure_counts_as_a_failed_write(path: Path, monkeypatch: pytest.M
     def broken(file: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    counted: list[Entry] = []
+    counted: list[IndexEntry] = []
 
     async def go() -> str:
         with opened(path, counted.append) as journal:

@@ -24,7 +24,7 @@ from tracker.errors import KoderzError
 from tracker.runs import TO_LOOK
 from tracker.scrubber import Scrubber
 from tracker.sinks.feeder import HUNG, Feeder
-from tracker.sinks.jobs import MOST_TRIES, Entry, Queue
+from tracker.sinks.jobs import MOST_TRIES, Queue, QueuedJob
 from tracker.sinks.process import BEAT, BEAT_EVERY, LOCK, LOG
 from tracker.sinks.projection import put_down
 
@@ -81,7 +81,7 @@ class _Worker:
         self._end()
         return self._has_to_restart
 
-    def _look_after(self, entries: list[Entry]) -> None:
+    def _look_after(self, entries: list[QueuedJob]) -> None:
         """Stops jobs that were withdrawn, and gives up those that hang: their threads end with the process."""
         for feeder in self._feeders:
             if feeder.has_moved:
@@ -93,7 +93,7 @@ class _Worker:
                 feeder.give_up(f"{HUNG} {feeder.patience:g} s")
         self._feeders = [feeder for feeder in self._feeders if feeder.is_alive()]
 
-    def _begin(self, entries: list[Entry]) -> None:
+    def _begin(self, entries: list[QueuedJob]) -> None:
         under_way = {feeder.entry.key for feeder in self._feeders}
         waiting = [entry for entry in entries if entry.key not in under_way][: _AT_ONCE - len(under_way)]
         jobs = [(entry, entry.read()) for entry in waiting]

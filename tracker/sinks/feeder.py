@@ -15,7 +15,7 @@ from tracker.registry import find
 from tracker.runs import is_locked
 from tracker.scrubber import Scrubber
 from tracker.sinks import GROUP, SINKS, SinkDown, SinkSlow
-from tracker.sinks.jobs import Entry, Job
+from tracker.sinks.jobs import Job, QueuedJob
 from tracker.sinks.projection import Held, Projection, SinkFailed, as_down, put_down, start_again
 
 HUNG = "no progress for"  # how the reason begins why a sink is given up that neither goes on nor fails
@@ -59,7 +59,9 @@ def _clock_of_thread() -> Callable[[], float]:
 class Feeder(threading.Thread):
     """Copies a run into a sink, and keeps the sink up to date for as long as the run goes on."""
 
-    def __init__(self, entry: Entry, job: Job, results: Path, environ: Mapping[str, str], turn: threading.Lock) -> None:
+    def __init__(
+        self, entry: QueuedJob, job: Job, results: Path, environ: Mapping[str, str], turn: threading.Lock
+    ) -> None:
         super().__init__(name=f"{job.sink} {job.run}", daemon=True)
         self.entry = entry
         self.stopping = threading.Event()

@@ -55,7 +55,7 @@ def environment_of(environ: Mapping[str, str], secrets: Iterable[str] = ()) -> s
     return hashlib.pbkdf2_hmac("sha256", orjson.dumps([folder, *values]), b"koderz", _ROUNDS).hex()[:16]
 
 
-class Entry(NamedTuple):
+class QueuedJob(NamedTuple):
     """A job in a queue: the file `RUN.SINK.TRIES`, or `RUN.SINK.left` once it was given up."""
 
     path: Path
@@ -82,14 +82,14 @@ class Entry(NamedTuple):
         except (OSError, msgspec.DecodeError):
             return None
 
-    def counted(self, tries: int) -> Entry | None:
+    def counted(self, tries: int) -> QueuedJob | None:
         """Counts a process that begins the job (+1) or leaves it to the next one (-1); None if the job is gone."""
         path = self.path.with_suffix(f".{self.tries + tries}")
         try:
             self.path.rename(path)
         except OSError:
             return None
-        return Entry(path)
+        return QueuedJob(path)
 
     def give_up(self) -> None:
         """Marks the job as a leftover."""
@@ -130,22 +130,22 @@ class Queue:
         for path in self.results.glob(f"{FOLDER}/*/{run}.{sink}.*"):
             path.unlink(missing_ok=True)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[QueuedJob]:
         """All jobs, without leftovers."""
         return [entry for entry in self._all() if entry.path.suffix[1:].isdecimal()]
 
-    def leftovers(self) -> list[Entry]:
+    def leftovers(self) -> list[QueuedJob]:
         """The jobs that were given up."""
         return [entry for entry in self._all() if entry.path.suffix == _LEFT_OVER]
 
-    def _all(self) -> list[Entry]:
+    def _all(self) -> list[QueuedJob]:
         try:
             names = os.listdir(self.folder)  # noqa: PTH208 it is looked at again and again
         except OSError:
             return []
-        return [Entry(self.folder / name) for name in names if not name.startswith(".")]
+        return [QueuedJob(self.folder / name) for name in names if not name.startswith(".")]
 
-    def of_run(self, run: str) -> dict[str, Entry]:
+    def of_run(self, run: str) -> dict[str, QueuedJob]:
         """The jobs of a run, by sink."""
         return {entry.key.removeprefix(f"{run}."): entry for entry in self.entries() if entry.key.startswith(f"{run}.")}
 

@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 
 from tracker.errors import StorageError
 from tracker.files import write_whole
-from tracker.summary import Arm, Result, Summary, summarize
+from tracker.summary import ArmResults, Result, Summary, summarize
 
 
 def write_summary(folder: Path) -> tuple[Path, Summary]:
@@ -62,7 +62,7 @@ def _arm_entries(summary: Summary) -> Iterator[tuple[str, Any]]:
     yield "arms", summary.arms
 
 
-def _figures(arm: Arm) -> Mapping[str, Any]:
+def _figures(arm: ArmResults) -> Mapping[str, Any]:
     return {item.name: getattr(arm.summary, item.name) for item in fields(arm.summary)} | dict(arm.more)
 
 
@@ -73,11 +73,11 @@ def _value(value: Any, margin: bytes) -> Iterator[bytes]:
             yield (b",\n" if number else b"[\n") + inner
             yield _indented(result, inner)
         yield b"\n" + margin + b"]"
-    elif isinstance(value, Arm):
+    elif isinstance(value, ArmResults):
         stated: dict[str, Any] = {"baseline": value.baseline} if value.baseline else {}
         stated |= {} if value.simulated is None else {"simulated": value.simulated}
         yield from _object({"results": value.results, "summary": _figures(value)} | stated, margin)
-    elif isinstance(value, Mapping) and any(isinstance(each, Arm) for each in value.values()):
+    elif isinstance(value, Mapping) and any(isinstance(each, ArmResults) for each in value.values()):
         yield from _object(value, margin)
     else:
         yield _indented(value, margin)

@@ -10,7 +10,7 @@ import orjson
 
 from koderz.analysis.conversation import shortened, told_asked, told_reply
 from koderz.analysis.report.view import Row, View
-from koderz.analysis.story import Experiments, Step, Story, told_frames, told_grades
+from koderz.analysis.story import Experiments, Story, StoryStep, told_frames, told_grades
 from koderz.errors import JournalError
 from tracker.records import Fault
 
@@ -108,7 +108,7 @@ def _blocks(story: Story) -> Iterator[Block]:
         yield "said", "Note", story.outcome.note
 
 
-def _step(step: Step) -> Iterator[Block]:
+def _step(step: StoryStep) -> Iterator[Block]:
     if call := step.call:
         for who, text in told_asked(call, step.asked):
             yield "said", _ASKERS.get(who, who.capitalize()), text

@@ -39,7 +39,7 @@ _PRELOADED = """
 """
 
 
-class Cell(NamedTuple):
+class Confinement(NamedTuple):
     """What holds every candidate of this zygote."""
 
     layers: frozenset[str]
@@ -119,7 +119,7 @@ def _import_from(name: str, folder: str) -> None:
     spec.loader.exec_module(module)
 
 
-def _contain(setup: Setup) -> Cell:
+def _contain(setup: Setup) -> Confinement:
     """Puts on this process every layer that holds; a part of seccomp comes last, on each candidate."""
     layers = support.available(setup.layers)
     addresses = limits.address_space()
@@ -136,7 +136,7 @@ def _contain(setup: Setup) -> Cell:
     limits.share(own_user=isolation.NAMESPACES in layers)
     if isolation.LANDLOCK in layers:
         landlock.restrict(tree.paths)
-    return Cell(layers, addresses, _filter(layers), _serving(setup.guest))
+    return Confinement(layers, addresses, _filter(layers), _serving(setup.guest))
 
 
 def _serving(guest: str) -> Callable[[int], NoReturn]:
@@ -158,7 +158,7 @@ def _filter(layers: frozenset[str]) -> seccomp.Filter | None:
     return own
 
 
-def _one_candidate(control: socket.socket, cell: Cell) -> None:
+def _one_candidate(control: socket.socket, cell: Confinement) -> None:
     """Forks when the judge says so, watches until the judge has done, and tells how it ended."""
     order, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 1)
     if not order:
@@ -174,7 +174,7 @@ def _one_candidate(control: socket.socket, cell: Cell) -> None:
     control.sendall(_ended(child, cell, overdue=overdue))
 
 
-def _become_candidate(control: socket.socket, descriptor: int, cell: Cell, cpu: float, memory: int) -> NoReturn:
+def _become_candidate(control: socket.socket, descriptor: int, cell: Confinement, cpu: float, memory: int) -> NoReturn:
     """The little that is left to do after the fork: each page of memory it touches is copied."""
     try:
         control.close()
@@ -206,7 +206,7 @@ def _watch(child: int, control: socket.socket, cpu: float) -> bool:
             overdue = True
 
 
-def _ended(child: int, cell: Cell, *, overdue: bool) -> bytes:
+def _ended(child: int, cell: Confinement, *, overdue: bool) -> bytes:
     os.kill(child, signal.SIGKILL)
     _, status, usage = os.wait4(child, 0)
     if not cell.filter:  # it may have started others

@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class CompiledImage:
     """An image that is ready to run."""
 
     compiled: Path  # native code for this machine
@@ -55,7 +55,7 @@ def require_packages() -> None:
         raise Unreachable(f"sessions in WASM need {absent}; run: {extra_command('wasm')}")
 
 
-def ready_image(say: Say = lambda _: None) -> Image:
+def ready_image(say: Say = lambda _: None) -> CompiledImage:
     """The image, built if it doesn't exist, which takes 50 s of one core; `say` is called before that.
 
     Raises Unreachable without the extra, KoderzError where it can't be built or kept.
@@ -79,7 +79,7 @@ def ready_image(say: Say = lambda _: None) -> Image:
                 say("compiling the WASM image for this machine: about half a minute, once")
                 _made(compiled, lambda target: _compile(portable, target))
             say(f"the WASM image is ready in {folder}")
-    return Image(compiled, _file_digest(portable))
+    return CompiledImage(compiled, _file_digest(portable))
 
 
 def _folder(folder: Path) -> Path:

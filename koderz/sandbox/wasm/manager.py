@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ManagerLimits:
     """The limits of a manager."""
 
     sessions: int = 32
@@ -95,7 +95,7 @@ class Refused(web.HTTPException):
 class Manager:
     """The application, with the sessions that clients hold."""
 
-    def __init__(self, pool: Pool, limits: Limits, *, token: str = "", hosts: Iterable[str] = ()) -> None:
+    def __init__(self, pool: Pool, limits: ManagerLimits, *, token: str = "", hosts: Iterable[str] = ()) -> None:
         """`hosts`: further host names that requests may be sent to, besides those of this machine."""
         self._pool, self._limits, self._token = pool, limits, token
         self._hosts = frozenset([*LOCAL, *hosts])

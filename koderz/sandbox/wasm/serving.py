@@ -18,7 +18,7 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.paths import state_folder
 from koderz.sandbox.wasm.cells import TOKEN_VARIABLE
 from koderz.sandbox.wasm.image import Say
-from koderz.sandbox.wasm.manager import LOCAL, Limits, Manager
+from koderz.sandbox.wasm.manager import LOCAL, Manager, ManagerLimits
 from koderz.sandbox.wasm.session import Pool
 
 SHUTDOWN_SECONDS = 1.0
@@ -36,15 +36,15 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ManagerOptions:
     """A manager with the options of `koderz wasm serve`."""
 
     address: Address = field(default_factory=Address)
     workers: int = 0  # 0: one a core
-    limits: Limits = field(default_factory=Limits)
+    limits: ManagerLimits = field(default_factory=ManagerLimits)
 
 
-def serve(offer: Offer, *, environ: Mapping[str, str], tell: Callable[[str], None], warn: Say) -> None:
+def serve(offer: ManagerOptions, *, environ: Mapping[str, str], tell: Callable[[str], None], warn: Say) -> None:
     """Serves until SIGTERM or Ctrl-C. Calls `tell` with the address once it answers, and `warn` with notices.
 
     Raises KoderzError for an address that anybody could use, Unreachable for one that can't be had, or without the
@@ -61,7 +61,7 @@ def serve(offer: Offer, *, environ: Mapping[str, str], tell: Callable[[str], Non
     asyncio.run(_served(offer, environ, tell, warn))
 
 
-async def _served(offer: Offer, environ: Mapping[str, str], tell: Callable[[str], None], warn: Say) -> None:
+async def _served(offer: ManagerOptions, environ: Mapping[str, str], tell: Callable[[str], None], warn: Say) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,7 +15,7 @@ from koderz.runs.documents import documented
 from koderz.runs.observer import Observer
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_together
-from koderz.runs.session import Session
+from koderz.runs.session import SessionResult
 from koderz.settings.layers import OWN, SOLVING, Scope, fields_in, secrets_in
 from koderz.settings.options import flag_of
 from koderz.systems.long_context.published import ENDINGS
@@ -158,7 +158,7 @@ def about(benchmark: str, runs: Mapping[str, str], wish: Wish) -> dict[str, Any]
 
 def carry_out(
     plans: Sequence[Plan], environ: Mapping[str, str], observer: Observer | None = None
-) -> AsyncIterator[Session]:
+) -> AsyncIterator[SessionResult]:
     """Runs the planned benchmarks one after the other, as sessions with one model and so the same secrets."""
     first = plans[0]
     environ = {**environ, **secrets_in(first.settings)}

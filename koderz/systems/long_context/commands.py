@@ -20,7 +20,7 @@ from koderz.settings.schema import OF_PROGRAMS
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
-    from koderz.runs.session import Session
+    from koderz.runs.session import SessionResult
     from koderz.systems.long_context.benchmarks import Wish
     from tracker.records import Record
 
@@ -161,7 +161,7 @@ async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging
     await lay_down([*plans.values()], os.environ)
     runs = {name: plan.name for name, plan in plans.items()}
     screen.begin(runs)
-    ended: dict[str, Session] = {}
+    ended: dict[str, SessionResult] = {}
     async for session in carry_out([*plans.values()], os.environ, screen):
         name = list(plans)[len(ended)]
         ended[name] = session
@@ -171,7 +171,7 @@ async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging
     return max(map(exit_code, ended.values()))
 
 
-def _catch_up(front: Front, sessions: Sequence[Session]) -> None:
+def _catch_up(front: Front, sessions: Sequence[SessionResult]) -> None:
     from koderz.cli.sink_progress import catch_up_session
 
     for session in sessions:
@@ -217,7 +217,7 @@ class _Screen(SessionScreen):
             self._print("SIMULATED MODEL: these figures say nothing about any real one")
         self._print(f"This benchmark tests {what}", *(f"  - {kind}" for kind in kinds), "")
 
-    def ended(self, name: str, plan: Plan, session: Session) -> None:
+    def ended(self, name: str, plan: Plan, session: SessionResult) -> None:
         from koderz.analysis.run_view import breakdown_blocks
         from koderz.cli.tables import print_blocks
         from koderz.systems.long_context.benchmarks import BENCHMARKS
@@ -238,7 +238,7 @@ class _Screen(SessionScreen):
         for line in next_steps(session.summary, session.folder.name):
             warn(line)
 
-    def end(self, ended: Mapping[str, Session], runs: Mapping[str, str]) -> None:
+    def end(self, ended: Mapping[str, SessionResult], runs: Mapping[str, str]) -> None:
         from koderz.systems.long_context.benchmarks import about
         from koderz.systems.long_context.results import SUMMARY, summary_document
 
@@ -278,7 +278,7 @@ def _place(wish: Wish) -> str:
     return "koderz' own workers" if kind == "wasm" else "none; code runs natively, contained"
 
 
-def _summary_lines(name: str, part: Mapping[str, Any] | None, session: Session) -> Iterator[str]:
+def _summary_lines(name: str, part: Mapping[str, Any] | None, session: SessionResult) -> Iterator[str]:
     yield f"{name.replace('_', ' ').upper()}:"
     if part is None or not part["metrics"]["total_tasks"]:
         faults = session.summary.faults

@@ -14,7 +14,7 @@ from tracker.journal import NAME
 from tracker.records import Attempt, Experiment, Fault, Plan
 from tracker.runs import read_plan
 from tracker.stories import Stories
-from tracker.summary import Arm, Figures, Summary, summarize
+from tracker.summary import ArmResults, Figures, Summary, summarize
 
 SUMMARY = "summary.json"
 
@@ -108,7 +108,7 @@ def part_of(plan: Plan, summary: Summary, name: str) -> dict[str, Any]:
     }
 
 
-def arm_of(summary: Summary) -> Arm:
+def arm_of(summary: Summary) -> ArmResults:
     """The arm that the files are about: the last one, by default the recursive one."""
     return list(summary.arms.values())[-1]
 

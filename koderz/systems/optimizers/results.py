@@ -18,7 +18,7 @@ from koderz.cli.flags import Results, complete_runs
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
-    from koderz.systems.optimizers.analysis.gains import Row
+    from koderz.systems.optimizers.analysis.gains import GainRow
     from koderz.systems.optimizers.analysis.runs import OptimizerRun, View
 
 _CHOICE = 15  # runs that a terminal offers
@@ -154,7 +154,7 @@ def _address(place: str) -> str:
     return Path(place).as_uri() if place.startswith("/") and is_live() and sys.stdout.isatty() else place
 
 
-def _say_rows(rows: Sequence[Row]) -> None:
+def _say_rows(rows: Sequence[GainRow]) -> None:
     from koderz.analysis.blocks import Text
     from koderz.cli.tables import print_blocks
     from koderz.systems.optimizers.analysis.report import row_blocks

@@ -16,7 +16,7 @@ from koderz.errors import KoderzError
 from koderz.types import NOBODY
 
 if TYPE_CHECKING:
-    from koderz.runs.session import Session
+    from koderz.runs.session import SessionResult
     from koderz.systems.patches.gso.reports import Prediction
 
 _ARM = "agent"
@@ -60,7 +60,7 @@ class _Screen(SessionScreen):
         super().__init__(Shown(json=json), lambda _: None)
         self.folders: list[Path] = []
 
-    def results(self, session: Session) -> None:
+    def results(self, session: SessionResult) -> None:
         """Notes the folder and prints the end of the run."""
         self.folders.append(session.folder)
         super().results(session)

@@ -15,9 +15,9 @@ from koderz.systems.patches.measuring.bench import LEGS, Measured
 from koderz.systems.patches.measuring.figures import finding_of, wrong_of
 from koderz.systems.patches.measuring.verdicts import (
     Block,
-    Estimate,
     Finding,
     Rule,
+    Speedup,
     gain_by_other_clock,
     is_noise,
     review_of,
@@ -109,7 +109,7 @@ def _metrics(blocks: tuple[Block, ...], arm: str, finding: Finding) -> dict[str,
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _values(each: Estimate) -> tuple[tuple[str, float | None], ...]:
+def _values(each: Speedup) -> tuple[tuple[str, float | None], ...]:
     return ("", each.value), ("_low", each.low), ("_high", each.high)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from koderz.analysis.blocks import Table
 from koderz.analysis.report.sections import Content, Section, Spread, Spreads
 from tracker.records import Plan
-from tracker.summary import Arm, Result, Summary, summarize
+from tracker.summary import ArmResults, Result, Summary, summarize
 
 _OF = {
     "base": "times as fast as base",
@@ -43,7 +43,7 @@ def _limits(figure: Mapping[str, Any], form: Callable[[float], str]) -> str:
     return f"{limits}, in {clusters}" if limits and clusters.endswith(" clusters") else limits or method
 
 
-def _figures(arm: Arm) -> Iterator[tuple[str, Mapping[str, Any], Callable[[float], str]]]:
+def _figures(arm: ArmResults) -> Iterator[tuple[str, Mapping[str, Any], Callable[[float], str]]]:
     """The figures of an arm with their formats; Opt@K only for arms of patches."""
     if any(result.facts.get("opt") for result in arm.results):
         yield from ((f"Opt@{k}", each, "{:.1%}".format) for k, each in arm.more["opt_at_k"].items())

@@ -23,7 +23,7 @@ from koderz.systems.rollouts.tasks import Rollout
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TaskEntry:
     """An entry of `[[tasks]]`: a task, an agent, a model, and a number of rollouts."""
 
     prepared_dir: str = ""
@@ -48,7 +48,7 @@ class Entry:
 
 
 _TOP = {"name": str, "parallel": int}
-_KINDS: Mapping[str, Any] = {**_TOP, **get_type_hints(Entry)}
+_KINDS: Mapping[str, Any] = {**_TOP, **get_type_hints(TaskEntry)}
 _WANTED = {
     "name": "a text that can be the name of a folder",
     "parallel": "a whole number from 1 to 4096",
@@ -79,7 +79,7 @@ class Config:
     text: str
     name: str
     parallel: int
-    entries: tuple[Entry, ...]
+    entries: tuple[TaskEntry, ...]
     tasks: tuple[Rollout, ...]  # the different ones
     of_entries: tuple[str, ...]  # the id of each entry's task
 
@@ -145,8 +145,8 @@ def _config(path: Path, text: str) -> Config:
     return Config(path, text, name, parallel, entries, tuple(tasks.values()), of_entries)
 
 
-def _entry(path: Path, text: str, usual: Mapping[str, Any], row: Mapping[str, Any], number: int) -> Entry:
-    entry = Entry(**{**usual, **{key: _read(path, text, number, key, value) for key, value in row.items()}})
+def _entry(path: Path, text: str, usual: Mapping[str, Any], row: Mapping[str, Any], number: int) -> TaskEntry:
+    entry = TaskEntry(**{**usual, **{key: _read(path, text, number, key, value) for key, value in row.items()}})
     if not entry.prepared_dir:
         raise KoderzError(f"{_where(path, text, number, '')} has no prepared_dir")
     return entry
@@ -172,7 +172,7 @@ def _read(path: Path, text: str, number: int, key: str, value: object) -> Any:
     return found
 
 
-def _task(path: Path, text: str, entry: Entry, number: int) -> Rollout:
+def _task(path: Path, text: str, entry: TaskEntry, number: int) -> Rollout:
     """The entry's task with the entry's settings; its digest differs from that of other entries."""
     folder = found_beside(path, entry.prepared_dir)
     if not folder.is_dir():

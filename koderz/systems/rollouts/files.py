@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
-from koderz.systems.rollouts.results import Row, cell, row_of, table_lines
+from koderz.systems.rollouts.results import RolloutRow, cell, row_of, table_lines
 from tracker.files import write_whole
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
 from tracker.stories import Stories
@@ -30,7 +30,7 @@ class Ended(NamedTuple):
     """A rollout that has ended."""
 
     entry: Mapping[str, Any]  # of the manifest
-    row: Row
+    row: RolloutRow
     graded: str  # when
 
 

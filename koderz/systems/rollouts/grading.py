@@ -14,7 +14,7 @@ from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.guarding import guard
 from koderz.sandbox.workspace.scripts import TAMPERED, Script, ScriptResult, run_script
 from koderz.systems.rollouts.doubt import unbelieved
-from koderz.systems.rollouts.metrics import UNMEASURED, Measured, measure
+from koderz.systems.rollouts.metrics import UNMEASURED, MetricValues, measure
 from koderz.systems.rollouts.rubrics import Scored, rewarded, scored
 from koderz.systems.rollouts.tasks import OWN_TESTS, SOLUTION, Rollout
 from koderz.systems.rollouts.verifiers import reason, verified
@@ -29,7 +29,7 @@ class Graded:
     scored: Scored
     results: tuple[ScriptResult, ...]
     tampering: tuple[str, ...] = ()
-    measured: Measured = UNMEASURED
+    measured: MetricValues = UNMEASURED
 
     @property
     def cause(self) -> str:

@@ -17,7 +17,7 @@ _FOLDER = "/opt/koderz/metrics"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MetricValues:
     """The metrics that the command printed; None if it failed, or its last line is no such JSON."""
 
     standard: Mapping[str, Any] | None = None
@@ -31,10 +31,10 @@ class Measured:
         return {str(name): float(value) for name, value in every.items() if _is_number(value)}
 
 
-UNMEASURED = Measured()
+UNMEASURED = MetricValues()
 
 
-async def measure(line: str, diff: str, place: Path, backend: Backend, wanted: Command) -> Measured:
+async def measure(line: str, diff: str, place: Path, backend: Backend, wanted: Command) -> MetricValues:
     """Runs `line` in bash in the checkout of `place`; KODERZ_DIFF names a file with the diff."""
     with scratch() as folder:
         (folder / "diff.patch").write_bytes(diff.encode("utf-8", "backslashreplace"))
@@ -52,8 +52,8 @@ async def measure(line: str, diff: str, place: Path, backend: Backend, wanted: C
     found = None if wrong else _read(ended.output)
     log = f"==> evaluation.metrics\n{ended.output}"
     if found is None:
-        return Measured(log=f"{log}\n[no metrics: {wrong or 'the last line is no JSON object of metrics'}]")
-    return Measured(found.get("standard_metrics"), found.get("custom_metrics"), log)
+        return MetricValues(log=f"{log}\n[no metrics: {wrong or 'the last line is no JSON object of metrics'}]")
+    return MetricValues(found.get("standard_metrics"), found.get("custom_metrics"), log)
 
 
 def _read(output: str) -> dict[str, Any] | None:

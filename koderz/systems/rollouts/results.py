@@ -17,7 +17,7 @@ from tracker.terminals import plain
 _STAMP = re.compile(r"\d{8}__\d\d-\d\d-\d\d")
 
 
-class Row(NamedTuple):
+class RolloutRow(NamedTuple):
     """A rollout in a table. Shares go from 0 to 1; None: unknown."""
 
     task: str
@@ -38,7 +38,7 @@ class Benchmark:
     results: Sequence[Mapping[str, Any]]  # evaluation_results.json of each that was judged, with its `task_dir`
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RolloutRow]:
         """All rollouts, including those that ended in a fault."""
         judged = {each["run_id"]: each for each in self.results}
         return [row_of(entry, judged.get(entry["run_id"])) for entry in self.manifest["results"]]
@@ -87,14 +87,14 @@ def find_rollouts(data: Path, name: str, stamp: str | None = None) -> Benchmark:
     return _read(place / chosen[-1])
 
 
-def row_of(entry: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> Row:
+def row_of(entry: Mapping[str, Any], evaluation: Mapping[str, Any] | None) -> RolloutRow:
     """The row of a rollout in the manifest, with its evaluation if it has one."""
     arm = str(entry.get("arm") or "")
     if evaluation is None:
-        return Row(entry.get("task_id") or Path(entry["task_dir"]).name, entry["run_id"], None, None, 0, 0, arm)
+        return RolloutRow(entry.get("task_id") or Path(entry["task_dir"]).name, entry["run_id"], None, None, 0, 0, arm)
     agent, lm = evaluation.get("agent_metrics") or {}, evaluation.get("lm_evaluation") or {}
     numbers = int(agent.get("tokens_total") or 0), int(agent.get("tool_calls_total") or 0)
-    return Row(
+    return RolloutRow(
         evaluation["task_id"], entry["run_id"], evaluation["total_score"], lm.get("weighted_score"), *numbers, arm
     )
 
@@ -114,11 +114,11 @@ def figures(found: Benchmark) -> dict[str, Any]:
     }
 
 
-def _told(tasks: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+def _told(tasks: Mapping[str, Sequence[RolloutRow]]) -> dict[str, Any]:
     return {task: {"rollouts": len(own), **_aggregates(own)} for task, own in tasks.items()}
 
 
-def _aggregates(rows: Sequence[Row]) -> dict[str, float | None]:
+def _aggregates(rows: Sequence[RolloutRow]) -> dict[str, float | None]:
     found = {}
     for name in ("unit", "lm"):
         values = [value for row in rows if (value := getattr(row, name)) is not None]
@@ -127,22 +127,22 @@ def _aggregates(rows: Sequence[Row]) -> dict[str, float | None]:
     return found
 
 
-def _by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
+def _by_task(rows: Sequence[RolloutRow]) -> dict[str, list[RolloutRow]]:
+    found: dict[str, list[RolloutRow]] = defaultdict(list)
     for row in rows:
         found[row.task].append(row)
     return dict(sorted(found.items()))
 
 
-def _by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _by_arm(rows: Sequence[RolloutRow]) -> dict[str, list[RolloutRow]]:
     """The rows by arm, in order of appearance, without rows of unknown arm."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    found: dict[str, list[RolloutRow]] = defaultdict(list)
     for row in filter(lambda row: row.arm, rows):
         found[row.arm].append(row)
     return dict(found)
 
 
-def table_lines(rows: Sequence[Row], folder: str) -> Iterator[str]:
+def table_lines(rows: Sequence[RolloutRow], folder: str) -> Iterator[str]:
     """The tables of `koderz rollouts summarize`."""
     yield f"[rollouts] Summary for {folder}"
     yield "| task | run | unit | lm | tokens | tools |"
@@ -167,7 +167,7 @@ def table_lines(rows: Sequence[Row], folder: str) -> Iterator[str]:
                 yield f"| {cell(arm)} | {cell(task)} | {_averages(own)} |"
 
 
-def _averages(rows: Sequence[Row]) -> str:
+def _averages(rows: Sequence[RolloutRow]) -> str:
     return " | ".join([str(len(rows)), *map(_share, _aggregates(rows).values())])
 
 

@@ -21,7 +21,7 @@ from tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.observer import SessionView
-    from koderz.runs.session import Session
+    from koderz.runs.session import SessionResult
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAME = 0.1  # seconds
@@ -111,7 +111,7 @@ class RolloutsScreen(SessionScreen):
             sys.stdout.write(f"\r{' ' * len(self._spinner)}\r")
             self._spinner = ""
 
-    def _tell(self, session: Session) -> None:
+    def _tell(self, session: SessionResult) -> None:
         """Prints the end of the run: the rollouts, then koderz' own figures."""
         about = self._about
         if self._says:
@@ -176,7 +176,7 @@ class EvaluationScreen(SessionScreen):
     def header(self, plan: Plan) -> None:
         """Prints nothing."""
 
-    def _tell(self, session: Session) -> None:  # noqa: ARG002
+    def _tell(self, session: SessionResult) -> None:  # noqa: ARG002
         import json
 
         from koderz.systems.rollouts.results import find_rollouts, table_lines

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.config import Config, Entry
+from koderz.systems.rollouts.config import Config, TaskEntry
 from tracker.scrubber import Scrubber, is_secret_variable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Variants:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        first: dict[str, Entry] = {}
+        first: dict[str, TaskEntry] = {}
         for task_id, entry in zip(config.of_entries, config.entries, strict=True):
             first.setdefault(task_id, entry)
         self._set = {task.id: _set_by(first[task.id]) for task in config.tasks}
@@ -76,7 +76,7 @@ def settings_label(settings: Shown) -> str:
     return label if len(label) <= _LONG_NAME else f"{label[:_LONG_NAME].rstrip(' ·')}…"
 
 
-def _set_by(entry: Entry) -> dict[str, str]:
+def _set_by(entry: TaskEntry) -> dict[str, str]:
     own = {
         "timeout_sec": None if entry.timeout_sec is None else f"{entry.timeout_sec:g}",
         "max_diff_mb": None if entry.max_diff_mb is None else str(entry.max_diff_mb),

@@ -22,8 +22,8 @@ from koderz.cli import console
 from koderz.cli.console import Shown
 from koderz.cli.session import SessionScreen
 from koderz.runs.observer import NOTHING_TO_DO
-from koderz.runs.orchestrator import Ended
-from koderz.runs.session import Session
+from koderz.runs.orchestrator import SessionEnd
+from koderz.runs.session import SessionResult
 from tests.conftest import PATIENCE, Shell
 from tests.koderz.world import write_tasks
 from tests.tracker import builders
@@ -106,7 +106,7 @@ def shown(
     """The lines that a session ends with, on standard output and beside it."""
     folder = asyncio.run(builders.recorded(tmp_path, *records, of=of))
     summary = summarize(folder)
-    session = Session(Ended(summary.status, reason), folder, summary, folder.with_suffix(".json"))
+    session = SessionResult(SessionEnd(summary.status, reason), folder, summary, folder.with_suffix(".json"))
     SessionScreen(Shown(**how)).results(session)
     printed = capsys.readouterr()
     return printed.out.splitlines(), printed.err.splitlines()

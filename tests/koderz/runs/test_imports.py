@@ -13,7 +13,7 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.runs.imports import import_samples
 from koderz.runs.samples import Samples, read_samples
-from koderz.runs.session import Session
+from koderz.runs.session import SessionResult
 from koderz.settings.schema import Settings
 from koderz.types import Task
 from tests.koderz.world import write_tasks
@@ -86,7 +86,7 @@ def test_import_names_a_malformed_line_and_reads_the_rest(tmp_path: Path, bad: A
         read(tmp_path, bad)
 
 
-def imported(folder: Path, *rows: Any) -> Session:
+def imported(folder: Path, *rows: Any) -> SessionResult:
     settings = Settings(
         local_model="simulated", dataset=write_tasks(folder, 2), results=folder / "results", judges=1
     )  # which needs no containment

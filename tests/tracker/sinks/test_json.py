@@ -21,7 +21,7 @@ from tests.tracker.builders import call, fault, judged
 from tracker.errors import StorageError
 from tracker.records import Finished, Measure, Plan, Record
 from tracker.sinks.json import encode_summary, write_summary
-from tracker.summary import Arm, Result, Summary, figures, summarize
+from tracker.summary import ArmResults, Result, Summary, figures, summarize
 
 BOTH = ("zero-shot", "iterative")
 ALWAYS = {
@@ -256,7 +256,7 @@ RESULTS = st.builds(
     metrics=st.none() | st.dictionaries(WORDS, FRACTIONS, max_size=3),
     note=WORDS,
 )
-ARMS = st.lists(RESULTS, max_size=4).map(lambda results: Arm(results, figures(results)))
+ARMS = st.lists(RESULTS, max_size=4).map(lambda results: ArmResults(results, figures(results)))
 
 
 @settings(max_examples=30)
@@ -267,7 +267,7 @@ ARMS = st.lists(RESULTS, max_size=4).map(lambda results: Arm(results, figures(re
     words=st.tuples(WORDS, WORDS),
 )
 def test_json_in_pieces_equals_orjson(
-    arms: dict[str, Arm], config: dict[str, Any], faults: list[dict[str, Any]], words: tuple[str, str]
+    arms: dict[str, ArmResults], config: dict[str, Any], faults: list[dict[str, Any]], words: tuple[str, str]
 ) -> None:
     summary = Summary(
         run_id=None,

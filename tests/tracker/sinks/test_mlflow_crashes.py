@@ -16,7 +16,7 @@ from tests.tracker.sinks.mlflow_world import SHARED, client, experiments, lines,
 from tracker.records import Finished
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.outbox import Outbox
-from tracker.sinks.mlflow.store import Store
+from tracker.sinks.mlflow.store import MlflowStore
 
 pytestmark = pytest.mark.slow
 
@@ -104,14 +104,14 @@ def test_concurrent_processes_create_nothing_twice(results: Path) -> None:
 
 def test_run_created_without_a_reply_is_not_created_again(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = record(results, new_plan(1), *experiments(0), Finished(status="complete"))
-    real = Store.create
+    real = MlflowStore.create
 
-    def lost(self: Store, page: Any) -> str:
+    def lost(self: MlflowStore, page: Any) -> str:
         real(self, page)
         raise ConnectionResetError("the answer got lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "create", lost)
+        patch.setattr(MlflowStore, "create", lost)
         for _ in ("the run's", "the nested run's"):
             with pytest.raises(SinkDown, match="answer got lost"):
                 project(folder, detail="runs")
@@ -124,14 +124,14 @@ def test_arm_runs_created_without_a_reply_are_not_created_again(results: Path, m
     solvers = ("zero-shot", "iterative")
     ended = [*experiments(0), *experiments(0, solver="iterative"), Finished(status="complete")]
     folder = record(results, new_plan(1, solvers=solvers), *ended)
-    real = Store.create
+    real = MlflowStore.create
 
-    def lost(self: Store, page: Any) -> str:
+    def lost(self: MlflowStore, page: Any) -> str:
         real(self, page)
         raise ConnectionResetError("the answer got lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "create", lost)
+        patch.setattr(MlflowStore, "create", lost)
         for _ in ("the run's", "an arm's", "the other arm's"):
             with pytest.raises(SinkDown, match="answer got lost"):
                 project(folder)

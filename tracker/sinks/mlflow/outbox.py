@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS entry (
 _WAIT_SECONDS = 30.0
 
 
-class Entry(NamedTuple):
+class OutboxEntry(NamedTuple):
     """The run of one experiment in MLflow, and how much of its story MLflow has."""
 
     run_id: str | None = None
@@ -94,13 +94,13 @@ class Outbox:
         except sqlite3.Error as error:
             raise SinkDown(f"{self._path} can't be used ({error})") from None
 
-    def get(self, experiment_id: str) -> Entry:
+    def get(self, experiment_id: str) -> OutboxEntry:
         """The entry of an experiment."""
         found = self._db.execute(
             "SELECT run_id, run_lines, trace_lines FROM entry WHERE target = ? AND experiment_id = ?",
             (self._target, experiment_id),
         ).fetchone()
-        return Entry(found[0] or None, *found[1:]) if found else Entry()
+        return OutboxEntry(found[0] or None, *found[1:]) if found else OutboxEntry()
 
     def created(self, experiment_id: str, run_id: str, place: str) -> None:
         """Records the run of an experiment ('' while it is being created), and MLflow's experiment of that run."""

@@ -34,7 +34,7 @@ from tracker.sinks.mlflow.page import (
     scores_of,
     source_tags,
 )
-from tracker.summary import Arm, Summary
+from tracker.summary import ArmResults, Summary
 
 LAYOUT = "arms"
 """The tag `koderz.layout` of runs with this layout; runs of earlier versions have none."""
@@ -217,7 +217,7 @@ def curve(
                 yield outcome.arm, point
 
 
-def _score_points(plan: Plan, arm: Arm, time: int) -> Sequence[Point]:
+def _score_points(plan: Plan, arm: ArmResults, time: int) -> Sequence[Point]:
     """The averages of scores without a curve: those that are no means, and all if only the end gives them."""
     figures = arm.summary
     averages = {measure.name: _AVERAGES[measure.averaged] for measure in plan.measures}
@@ -254,7 +254,7 @@ def _run_figures(summary: Summary) -> dict[str, float | None]:
     }
 
 
-def _arm_figures(arm: Arm) -> dict[str, float | None]:
+def _arm_figures(arm: ArmResults) -> dict[str, float | None]:
     figures = arm.summary
     low, high = (bound / 100 for bound in figures.success_rate_interval or (math.nan, math.nan))
     names = "successes avg_cost cost_per_success baseline_cost avg_iterations tokens_in tokens_out avg_latency"
@@ -279,7 +279,7 @@ def _added(more: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield from _added({f"{name}/{key}": each for key, each in found.items()})
 
 
-def _all_figures(arm: Arm) -> dict[str, float | None]:
+def _all_figures(arm: ArmResults) -> dict[str, float | None]:
     """The figures of the tags, the mean of each measure, and the figures that parts add."""
     means = {f"mean/{name}": mean.mean for name, mean in arm.summary.measures.items()}
     return {**_arm_figures(arm), **means, **dict(_added(arm.more))}
@@ -295,7 +295,7 @@ def _note(plan: Plan, summary: Summary, arms: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _means(arms: Mapping[str, Arm]) -> Iterator[str]:
+def _means(arms: Mapping[str, ArmResults]) -> Iterator[str]:
     """Lines with the means of each arm's measures."""
     measures = {name: arm.summary.measures for name, arm in arms.items()}
     names = [*dict.fromkeys(name for found in measures.values() for name in found)]
@@ -306,7 +306,7 @@ def _means(arms: Mapping[str, Arm]) -> Iterator[str]:
         yield f"| {arm} | {' | '.join(cells)} | ${arms[arm].summary.total_cost:.4f} |"
 
 
-def _rates(arms: Mapping[str, Arm]) -> Iterator[str]:
+def _rates(arms: Mapping[str, ArmResults]) -> Iterator[str]:
     """A table of each arm's success rate."""
     yield "| | success rate | 95 % interval | cost | avg iterations |"
     yield "|---|---|---|---|---|"

@@ -29,7 +29,7 @@ from tracker.sinks.mlflow.run import (
     latest_page,
     outcomes_of,
 )
-from tracker.sinks.mlflow.store import Store, chunks
+from tracker.sinks.mlflow.store import MlflowStore, chunks
 from tracker.sinks.mlflow.trace import judgement_ids, trace_id, trace_of
 from tracker.summary import summarize
 
@@ -55,7 +55,7 @@ class MlflowSink:
         with target.border(self._target.uri), target.opening(self._results):
             if self._file:
                 target.log_ahead(self._file)
-            self._store = Store(self._target)
+            self._store = MlflowStore(self._target)
         self._outbox = Outbox(source.folder, self._target.name)
         self._run: str | None = None
         self._arms: dict[str, str] = {}  # the run of each arm, where there are several

@@ -38,7 +38,7 @@ _EXPERIMENTS = "_mlflow_experiment_ids"  # the tag by which MLflow's UI shows a 
 T = TypeVar("T")
 
 
-class Store:
+class MlflowStore:
     """One of MLflow's experiments in one tracking store. Raises MLflow's errors, so use it within `border`."""
 
     def __init__(self, target: Target) -> None:

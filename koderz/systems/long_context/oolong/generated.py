@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from koderz.suites.tokens import CHARS_A_TOKEN
 from koderz.systems.long_context.contexts import Reading, in_characters, recipe_digest
-from koderz.systems.long_context.oolong.questions import KINDS, Entry, Kind
+from koderz.systems.long_context.oolong.questions import KINDS, Kind, TextLine
 from koderz.systems.long_context.words import VERSION, words_of
 
 TEMPLATES: Mapping[str, Sequence[str]] = {
@@ -50,14 +50,14 @@ class Window:
         user_weights = [1 / (n + 1) for n in range(len(users))]
         drawn = draw.choices(labels, weights, k=max(8, room // 50))
         by_users = iter(draw.choices(users, user_weights, k=len(drawn)))
-        self.entries: list[Entry] = []
+        self.entries: list[TextLine] = []
         choice, nouns, verbs = draw.choice, words_of("nounlist"), words_of("verblist")
         days = [_FIRST_DAY + datetime.timedelta(n) for n in range(_DAYS)]
         spelled = {day: f"{day:%b %d, %Y}" for day in days}
         for label in drawn:
             noun, other = choice(nouns), choice(nouns)
             words = {"noun": noun, "other": other, "verb": choice(verbs), "upper": noun[:4].upper()}
-            entry = Entry(choice(days), next(by_users), label)
+            entry = TextLine(choice(days), next(by_users), label)
             said = choice(TEMPLATES[label]).format(**words)
             line = f"Date: {spelled[entry.day]} || User: {entry.user} || Instance: {said}\n"
             room -= len(line)

@@ -14,7 +14,7 @@ APART = 0.02
 """The least difference of frequencies, as a share of all, for a question that compares them."""
 
 
-class Entry(NamedTuple):
+class TextLine(NamedTuple):
     """A line of a text."""
 
     day: datetime.date
@@ -31,8 +31,8 @@ class Kind:
     answer_type: str
     wording: str  # with {a}, {b} for what it is about
     form: str  # of the answer
-    answer: Callable[[Sequence[Entry], str, str], Any]
-    about: Callable[[Sequence[Entry], Any], tuple[str, str]] = lambda _entries, _draw: ("", "")
+    answer: Callable[[Sequence[TextLine], str, str], Any]
+    about: Callable[[Sequence[TextLine], Any], tuple[str, str]] = lambda _entries, _draw: ("", "")
 
     def question(self, a: str, b: str) -> str:
         return f"{self.wording.format(a=a, b=b)} Give your final answer in the form '{self.form}'."
@@ -58,11 +58,11 @@ def _ranked(counts: Mapping[str, int], place: int) -> str | None:
     return ranked[place][0]
 
 
-def _labels(entries: Sequence[Entry]) -> Counter[str]:
+def _labels(entries: Sequence[TextLine]) -> Counter[str]:
     return Counter(entry.label for entry in entries)
 
 
-def _of_user(entries: Sequence[Entry], user: str) -> list[Entry]:
+def _of_user(entries: Sequence[TextLine], user: str) -> list[TextLine]:
     return [entry for entry in entries if entry.user == user]
 
 
@@ -74,32 +74,32 @@ def _relative(one: int, other: int, total: int) -> str | None:
     return "more common than" if one > other else "less common than"
 
 
-def _label(entries: Sequence[Entry], draw: Any) -> tuple[str, str]:
+def _label(entries: Sequence[TextLine], draw: Any) -> tuple[str, str]:
     return draw.choice(sorted(_labels(entries))), ""
 
 
-def _two_labels(entries: Sequence[Entry], draw: Any) -> tuple[str, str]:
+def _two_labels(entries: Sequence[TextLine], draw: Any) -> tuple[str, str]:
     one, other = draw.sample(sorted(_labels(entries)), 2)
     return one, other
 
 
-def _user(entries: Sequence[Entry], draw: Any) -> tuple[str, str]:
+def _user(entries: Sequence[TextLine], draw: Any) -> tuple[str, str]:
     return draw.choice(sorted({entry.user for entry in entries})), ""
 
 
-def _user_and_label(entries: Sequence[Entry], draw: Any) -> tuple[str, str]:
+def _user_and_label(entries: Sequence[TextLine], draw: Any) -> tuple[str, str]:
     return _user(entries, draw)[0], _label(entries, draw)[0]
 
 
-def _day_after(entries: Sequence[Entry], draw: Any) -> tuple[str, str]:
+def _day_after(entries: Sequence[TextLine], draw: Any) -> tuple[str, str]:
     return draw.choice(sorted({entry.day for entry in entries})).isoformat(), _label(entries, draw)[0]
 
 
-def _times(entries: Sequence[Entry], draw: Any) -> tuple[str, str]:
+def _times(entries: Sequence[TextLine], draw: Any) -> tuple[str, str]:
     return str(draw.choice([*Counter(entry.day for entry in entries).values()])), ""
 
 
-def _first_month(entries: Sequence[Entry], a: str, b: str) -> str | None:
+def _first_month(entries: Sequence[TextLine], a: str, b: str) -> str | None:
     """The first month in which one label stands more often than another."""
     counts: dict[tuple[int, int], Counter[str]] = {}
     for entry in entries:
@@ -113,7 +113,7 @@ def _first_month(entries: Sequence[Entry], a: str, b: str) -> str | None:
     return None
 
 
-def _most_frequent_day(entries: Sequence[Entry], _a: str, _b: str) -> Any:
+def _most_frequent_day(entries: Sequence[TextLine], _a: str, _b: str) -> Any:
     (day, most), *others = Counter(entry.day for entry in entries).most_common(2)
     return None if others and others[0][1] == most else day
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from koderz.systems.long_context.oolong.generated import TEMPLATES
-from koderz.systems.long_context.oolong.questions import KINDS, Entry
+from koderz.systems.long_context.oolong.questions import KINDS, TextLine
 from koderz.systems.long_context.simulated import Player
 
 _BEGINNINGS = {
@@ -32,11 +32,11 @@ def answers(asked: str) -> list[str]:
     return []
 
 
-def _entries(text: str) -> Iterator[Entry]:
+def _entries(text: str) -> Iterator[TextLine]:
     for day, user, said in _LINE.findall(text):
         label = next((label for start, label in _BEGINNINGS.items() if said.startswith(start)), "")
         if label:
-            yield Entry(datetime.datetime.strptime(day, "%b %d, %Y").date(), user, label)
+            yield TextLine(datetime.datetime.strptime(day, "%b %d, %Y").date(), user, label)
 
 
 _SEARCH = f"""I have a line of each form labelled, and count all lines by code.

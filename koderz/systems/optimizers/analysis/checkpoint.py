@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from koderz.systems.optimizers.analysis.estimates import gain_of
-from koderz.systems.optimizers.analysis.trials import SEARCHING, Cell, Trial, cells_of, differences, seconds_of
+from koderz.systems.optimizers.analysis.trials import SEARCHING, PlannedTrial, Trial, cells_of, differences, seconds_of
 from koderz.systems.optimizers.datasets import BASELINE
 from tracker import records
 from tracker.files import write_whole
@@ -74,7 +74,7 @@ class State:
     status: str = "running"
 
     def __post_init__(self) -> None:
-        self.cells: Mapping[str, Cell] = {cell.experiment_id: cell for cell in cells_of(self.plan)}
+        self.cells: Mapping[str, PlannedTrial] = {cell.experiment_id: cell for cell in cells_of(self.plan)}
 
     def fold(self, line: Record) -> bool:
         """Takes in a line; returns whether there is news to show."""
@@ -89,7 +89,7 @@ class State:
         experiment_id = getattr(line, "experiment_id", "")
         return experiment_id in self.cells and self.trials.setdefault(experiment_id, Trial()).fold(line)
 
-    def status_of(self, cell: Cell) -> str:
+    def status_of(self, cell: PlannedTrial) -> str:
         """Pending, Running, Success or Failed."""
         trial = self.trials.get(cell.experiment_id)
         if trial is None:
@@ -118,10 +118,10 @@ class State:
             "splits": {name: each["splits"] for name, each in about.items()},
         }
 
-    def _about(self, cell: Cell) -> Mapping[str, Any]:
+    def _about(self, cell: PlannedTrial) -> Mapping[str, Any]:
         return dict((self.plan.details.get("suite") or {}).get(cell.dataset) or {})
 
-    def _task(self, cell: Cell) -> dict[str, Any]:
+    def _task(self, cell: PlannedTrial) -> dict[str, Any]:
         about = self._about(cell)
         return {
             "dataset_name": cell.dataset,
@@ -140,11 +140,11 @@ class State:
     def _model_parameters(self) -> dict[str, Any]:
         return {name: self.plan.config.get(name) for name in ("temperature", "max_tokens", "top_p")}
 
-    def _dataset(self, cell: Cell, split: str) -> dict[str, Any]:
+    def _dataset(self, cell: PlannedTrial, split: str) -> dict[str, Any]:
         digest = self._about(cell).get("splits", {}).get(split, {}).get("digest")
         return {"name": f"{cell.dataset}_{split}", "id": digest, "split": split}
 
-    def _task_result(self, cell: Cell) -> dict[str, Any]:
+    def _task_result(self, cell: PlannedTrial) -> dict[str, Any]:
         trial, base = self.trials.get(cell.experiment_id) or Trial(), self._baseline(cell)
         is_kept = cell.optimizer == BASELINE or bool(trial.result.get("kept_initial"))
         evaluations = self._evaluations(cell, trial, base, is_kept=is_kept)
@@ -179,7 +179,9 @@ class State:
             **self._ours(cell, trial, base, is_kept=is_kept),
         }
 
-    def _evaluations(self, cell: Cell, trial: Trial, base: Trial, *, is_kept: bool) -> dict[str, dict[str, Any]]:
+    def _evaluations(
+        self, cell: PlannedTrial, trial: Trial, base: Trial, *, is_kept: bool
+    ) -> dict[str, dict[str, Any]]:
         """The evaluations by stage and split. The initial prompt's test is the baseline's, which alone asked for it."""
         initial, winner = str(trial.result.get("initial", "")), str(trial.result.get("winner", ""))
         before = self._evaluation(cell, base, "test", initial)
@@ -189,7 +191,7 @@ class State:
             "final": {**self._searched(cell, trial, winner), "test": after},
         }
 
-    def _ours(self, cell: Cell, trial: Trial, base: Trial, *, is_kept: bool) -> dict[str, Any]:
+    def _ours(self, cell: PlannedTrial, trial: Trial, base: Trial, *, is_kept: bool) -> dict[str, Any]:
         """The fields that the original doesn't have."""
         result, outcome = trial.result, trial.outcome
         gain = None
@@ -212,24 +214,24 @@ class State:
             "faults": result.get("faults"),
         }
 
-    def _baseline(self, cell: Cell) -> Trial:
+    def _baseline(self, cell: PlannedTrial) -> Trial:
         """The baseline experiment for the same dataset and model."""
         for other in self.cells.values():
             if other.optimizer == BASELINE and (other.dataset, other.model) == (cell.dataset, cell.model):
                 return self.trials.get(other.experiment_id) or Trial()
         return Trial()
 
-    def _prompt(self, cell: Cell, trial: Trial | None = None) -> dict[str, Any] | None:
+    def _prompt(self, cell: PlannedTrial, trial: Trial | None = None) -> dict[str, Any] | None:
         """The initial prompt, or the winner of a search with its examples, both without the format line."""
         if trial is None:
             messages = self._about(cell).get("messages")
             return {"messages": messages} if messages else None
         return {"messages": trial.prompt} if trial.prompt else None
 
-    def _searched(self, cell: Cell, trial: Trial, digest: str) -> dict[str, Any]:
+    def _searched(self, cell: PlannedTrial, trial: Trial, digest: str) -> dict[str, Any]:
         return {split: self._evaluation(cell, trial, split, digest) for split in ("train", "validation")}
 
-    def _evaluation(self, cell: Cell, trial: Trial, split: str, digest: str) -> dict[str, Any] | None:
+    def _evaluation(self, cell: PlannedTrial, trial: Trial, split: str, digest: str) -> dict[str, Any] | None:
         """A candidate's score on a split; None if it wasn't asked there."""
         grades = trial.judged(split, digest or str(trial.result.get("winner", "")))
         found = trial.mean(split, digest or str(trial.result.get("winner", "")))

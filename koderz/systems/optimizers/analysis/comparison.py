@@ -14,7 +14,7 @@ from koderz.analysis.intervals import Interval
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis.estimates import About, Gain
 from koderz.systems.optimizers.analysis.gains import (
-    Row,
+    GainRow,
     Search,
     claim,
     gain_over_seeds,
@@ -86,7 +86,7 @@ def _pair_blocks(names: Sequence[str], pairs: Sequence[Pair]) -> Iterator[Block]
             yield Text(f"Not comparable: {pair.dataset}, {pair.optimizer}: {reason}")
 
 
-def _shut(rows: Sequence[Row], least: float) -> list[str]:
+def _shut(rows: Sequence[GainRow], least: float) -> list[str]:
     found = []
     for row in rows:
         what = named(row)

@@ -62,7 +62,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class GainRow:
     """One optimizer on one dataset, for one model, over its seeds."""
 
     dataset: str
@@ -129,9 +129,9 @@ def searches_of(folder: Path) -> list[Search]:
     ]
 
 
-def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[Row]:
+def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[GainRow]:
     """A row for each optimizer of each dataset and model, Holm-corrected within each of these."""
-    rows: list[Row] = []
+    rows: list[GainRow] = []
     for dataset in plan.tasks:
         for model in dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms):
             here = [search for search in searches if search.place == (dataset, model)]
@@ -188,7 +188,7 @@ class _Group:
         return self.here[0].experiment.problem_id if self.here else ""
 
 
-def _corrected(groups: Sequence[_Group]) -> list[Row]:
+def _corrected(groups: Sequence[_Group]) -> list[GainRow]:
     """The rows of one dataset and model."""
     groups = [group for group in groups if group.searches]
     helped = _holm([group.gain for group in groups])
@@ -202,11 +202,11 @@ def _holm(gains: Sequence[Gain | None]) -> list[float | None]:
     return [next(adjusted) if gain else None for gain in gains]
 
 
-def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts: tuple[int, int]) -> Row:
+def _row(group: _Group, p_adjusted: float | None, p_random: float | None, counts: tuple[int, int]) -> GainRow:
     gain, reasons = group.gain, tuple(group.reasons())
     outcomes = [search.experiment for search in group.searches]
     adjusted = gain.together(counts[0], p_adjusted) if gain else None
-    return Row(
+    return GainRow(
         dataset=outcomes[0].problem_id,
         model=outcomes[0].model,
         optimizer=group.optimizer,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from koderz.systems.optimizers.analysis.estimates import gain_of
 from koderz.systems.optimizers.analysis.gains import rows_of, searches_of
-from koderz.systems.optimizers.analysis.trials import Cell, Trial, cells_of
+from koderz.systems.optimizers.analysis.trials import PlannedTrial, Trial, cells_of
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.types import Message
 from tracker import records
@@ -101,7 +101,7 @@ class OptimizerPart(Part):
         stories = Stories(folder)
         stories.refresh()
         verdicts = {(row.dataset, row.model, row.optimizer): row.verdict for row in rows_of(plan, searches_of(folder))}
-        places: dict[tuple[str, str], list[tuple[Cell, Trial]]] = defaultdict(list)
+        places: dict[tuple[str, str], list[tuple[PlannedTrial, Trial]]] = defaultdict(list)
         for cell in cells_of(plan):
             trial = Trial()
             for line in stories.of(cell.experiment_id):

@@ -12,8 +12,8 @@ from koderz.analysis.blocks import Heading, Table, Text
 from koderz.analysis.report.sections import Content, Curve, Curves, Section, SideBySide
 from koderz.systems.optimizers.analysis.checkpoint import State
 from koderz.systems.optimizers.analysis.estimates import FEWEST_SEARCHES
-from koderz.systems.optimizers.analysis.gains import Row, rows_of, searches_of
-from koderz.systems.optimizers.analysis.trials import SEARCHING, Cell, Trial, differences
+from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of
+from koderz.systems.optimizers.analysis.trials import SEARCHING, PlannedTrial, Trial, differences
 from koderz.systems.optimizers.datasets import BASELINE
 from tracker.messages import text_of
 from tracker.records import Plan
@@ -22,7 +22,7 @@ from tracker.stories import Stories
 _PURPOSES = (*SEARCHING, "test")
 
 
-class Compared(Protocol):
+class TestedRow(Protocol):
     """A tested row."""
 
     @property
@@ -48,7 +48,7 @@ def section_of(plan: Plan, folder: Path) -> Section | None:
     return Section("Optimizers", [*_contents(state, rows)]) if rows else None
 
 
-def row_blocks(rows: Sequence[Row]) -> Iterator[Text | Table]:
+def row_blocks(rows: Sequence[GainRow]) -> Iterator[Text | Table]:
     """The reasons why some rows aren't comparable, a table of all, and those that beat random search."""
     for reason in dict.fromkeys(reason for row in rows for reason in row.reasons):
         having = [row for row in rows if reason in row.reasons]
@@ -65,7 +65,7 @@ def row_blocks(rows: Sequence[Row]) -> Iterator[Text | Table]:
         )
 
 
-def _beside_random(rows: Sequence[Row]) -> Iterator[str]:
+def _beside_random(rows: Sequence[GainRow]) -> Iterator[str]:
     for row in rows:
         if versus := row.vs_random:
             place, gain = f"{row.dataset}, {row.model}", f"({versus['gain']:+.3f})"
@@ -78,7 +78,7 @@ def _beside_random(rows: Sequence[Row]) -> Iterator[str]:
                 yield f"{place}: of {row.optimizer}, {prompts} {shown}better than random search's {gain}"
 
 
-def methods_of(rows: Sequence[Compared]) -> Iterator[str]:
+def methods_of(rows: Sequence[TestedRow]) -> Iterator[str]:
     """A sentence on the methods of p-values and intervals."""
     tests = dict.fromkeys(row.method for row in rows if row.method)
     intervals = dict.fromkeys(row.interval_method for row in rows if row.interval_method)
@@ -98,7 +98,7 @@ def verdict_in(verdict: str, prompts: int) -> str:
     return f"{prompts_in(prompts)} {word}" if said == "prompts" else verdict
 
 
-def _prices(rows: Sequence[Row]) -> Iterator[str]:
+def _prices(rows: Sequence[GainRow]) -> Iterator[str]:
     """A sentence on the cost of a metric call for each dataset and model where optimizers differ in it."""
     for (dataset, model), here in groupby(rows, lambda row: (row.dataset, row.model)):
         costs = {row.optimizer: row.cost_usd / row.metric_calls for row in here if row.metric_calls and row.cost_known}
@@ -111,12 +111,12 @@ def _prices(rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def named(row: Row) -> str:
+def named(row: GainRow) -> str:
     """A description of a row in words."""
     return f"{row.optimizer} on {row.dataset} for {row.model}"
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: GainRow) -> list[str]:
     limits = row.interval_adjusted or row.interval
     interval = f" [{limits[0]:+.3f}, {limits[1]:+.3f}]" if limits else ""
     verdict = verdict_in(row.verdict, len(row.seeds))
@@ -146,7 +146,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _contents(state: State, rows: Sequence[Row]) -> Iterator[Content]:
+def _contents(state: State, rows: Sequence[GainRow]) -> Iterator[Content]:
     yield from row_blocks(rows)
     ended = [cell for cell in state.cells.values() if (trial := state.trials.get(cell.experiment_id)) and trial.result]
     searched = [cell for cell in ended if cell.optimizer != BASELINE]
@@ -169,11 +169,11 @@ def _contents(state: State, rows: Sequence[Row]) -> Iterator[Content]:
     yield from _prompts(searched, state.trials, documents)
 
 
-def _place(cell: Cell) -> tuple[str, str]:
+def _place(cell: PlannedTrial) -> tuple[str, str]:
     return cell.dataset, cell.model
 
 
-def _curve(cell: Cell, trial: Trial) -> Curve | None:
+def _curve(cell: PlannedTrial, trial: Trial) -> Curve | None:
     found = [(float(calls), mean) for calls, mean in trial.best_so_far()]
     return Curve(cell.optimizer, f"{cell.optimizer}, seed {cell.seed}", found) if found else None
 
@@ -186,7 +186,9 @@ def _promised(trial: Trial) -> float | None:
     return float(means[result["winner"]] - means[result["initial"]])
 
 
-def _promises(cells: Sequence[Cell], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]) -> Table:
+def _promises(
+    cells: Sequence[PlannedTrial], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]
+) -> Table:
     rows = []
     for cell in cells:
         trial, gain = trials[cell.experiment_id], documents[cell.experiment_id]["gain"]
@@ -199,7 +201,7 @@ def _promises(cells: Sequence[Cell], trials: Mapping[str, Trial], documents: Map
     return Table(heads, rows)
 
 
-def _spend(cells: Sequence[Cell], trials: Mapping[str, Trial]) -> Table:
+def _spend(cells: Sequence[PlannedTrial], trials: Mapping[str, Trial]) -> Table:
     """A table of the calls and US dollars of each optimizer, over all datasets, models and seeds."""
     rows = []
     for optimizer in dict.fromkeys(cell.optimizer for cell in cells):
@@ -216,9 +218,9 @@ def _spend(cells: Sequence[Cell], trials: Mapping[str, Trial]) -> Table:
 
 
 def _prompts(
-    cells: Sequence[Cell], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]
+    cells: Sequence[PlannedTrial], trials: Mapping[str, Trial], documents: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[SideBySide]:
-    def validation(cell: Cell) -> float:
+    def validation(cell: PlannedTrial) -> float:
         result = trials[cell.experiment_id].result
         return float(result["validation"].get(result["winner"], 0.0))
 

@@ -13,7 +13,7 @@ from typing import Any
 from koderz.engines import traits_of
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis.checkpoint import NAME, State
-from koderz.systems.optimizers.analysis.gains import Row, rows_of, searches_of
+from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of
 from koderz.systems.optimizers.analysis.trials import differences
 from tracker.records import decode
 from tracker.runs import is_locked, named, read_plan, run_folders
@@ -162,7 +162,7 @@ class View:
             return "IN PROGRESS"
         return "COMPLETED WITH FAILURES" if self.count("Failed") else "COMPLETED SUCCESSFULLY"
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[GainRow]:
         """The rows of claims about optimizers; empty for an original's run."""
         return [] if self.is_foreign else rows_of(self.plan, searches_of(self.folder))
 

@@ -20,7 +20,7 @@ SEARCHING = ("item", "judge", "propose", "analyse")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PlannedTrial:
     """An experiment of a plan: a dataset, an optimizer, a model and a seed."""
 
     experiment_id: str
@@ -41,14 +41,14 @@ class Cell:
         return f"optimization_{self.id.replace('/', '_')}.log"
 
 
-def cells_of(plan: records.Plan) -> Iterator[Cell]:
+def cells_of(plan: records.Plan) -> Iterator[PlannedTrial]:
     """The experiments of a plan, in its order, the initial prompt's first."""
     first = int(plan.config.get("seed") or 0)
     found = []
     for experiment_id, task, arm, sample in planned_ids(plan):
         optimizer = arm.partition(" · ")[0]
         seed = None if optimizer == BASELINE else first + sample
-        found.append(Cell(experiment_id, task, arm, optimizer, plan.model_of(arm), seed))
+        found.append(PlannedTrial(experiment_id, task, arm, optimizer, plan.model_of(arm), seed))
     order = {task: number for number, task in enumerate(plan.tasks)}
     yield from sorted(found, key=lambda cell: (order[cell.dataset], cell.seed is not None))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from koderz.prompts import Prompts
 from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
-from koderz.systems.optimizers.solvers.writing import Writer, prompts_of, shown_failures, shown_instructions
+from koderz.systems.optimizers.solvers.writing import InstructionWriter, prompts_of, shown_failures, shown_instructions
 
 if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.candidate import Candidate
@@ -58,7 +58,7 @@ class _Evolution:
     def __init__(self, evaluator: Evaluator, prompts: Prompts, tournament: int, crossover: float, mutation: float):
         self.trials = 0
         self._evaluator, self._random = evaluator, evaluator.random
-        self._writer = Writer(evaluator, prompts)
+        self._writer = InstructionWriter(evaluator, prompts)
         self._tournament, self._crossover, self._mutation = tournament, crossover, mutation
         self._fitness: dict[Candidate, float] = {}
         self._parents: list[Candidate] = []

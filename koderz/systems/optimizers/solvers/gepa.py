@@ -16,7 +16,7 @@ from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from koderz.systems.optimizers.solvers.writing import (
     LONGEST_SHOWN,
-    Writer,
+    InstructionWriter,
     needs_writer,
     prompts_of,
     shown_instructions,
@@ -70,7 +70,7 @@ async def gepa(
         evaluator.compare_on_all()
     await evaluator.score(evaluator.initial)
     bridge = _Bridge()
-    own = Writer(evaluator, prompts) if reflection_prompt == "koderz" else None
+    own = InstructionWriter(evaluator, prompts) if reflection_prompt == "koderz" else None
     adapter: Any = _Adapter(evaluator, own, bridge)
     asking = {"custom_candidate_proposer": adapter.propose} if own else {"reflection_lm": adapter.reflect}
     seed = evaluator.random.getrandbits(31)
@@ -143,7 +143,7 @@ class _Adapter:
 
     propose_new_texts = None
 
-    def __init__(self, evaluator: Evaluator, writer: Writer | None, bridge: _Bridge) -> None:
+    def __init__(self, evaluator: Evaluator, writer: InstructionWriter | None, bridge: _Bridge) -> None:
         """`writer` asks with koderz' own prompt; with None the package asks with its own."""
         self._evaluator, self._writer, self._bridge = evaluator, writer, bridge
 

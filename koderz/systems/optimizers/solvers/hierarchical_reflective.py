@@ -9,7 +9,7 @@ from koderz.prompts import Prompts
 from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from koderz.systems.optimizers.solvers.writing import (
-    Writer,
+    InstructionWriter,
     failing,
     needs_writer,
     prompts_of,
@@ -48,7 +48,7 @@ async def hierarchical_reflective(
     goes on. `max_retries` candidates at most are tried against each kind of failure. `max_iterations` and
     `max_trials`: of iterations and candidates; 0: without end.
     """
-    writer = Writer(evaluator, prompts)
+    writer = InstructionWriter(evaluator, prompts)
     size = min(len(evaluator.minibatch), len(evaluator.train))
     drawn = evaluator.random.sample([*evaluator.train], size)
     mean = (await evaluator.score(evaluator.initial)).mean
@@ -77,7 +77,7 @@ async def hierarchical_reflective(
     return "limit"
 
 
-async def _modes(writer: Writer, best: Candidate, mean: float, batches: list[str]) -> Modes:
+async def _modes(writer: InstructionWriter, best: Candidate, mean: float, batches: list[str]) -> Modes:
     """The failure modes, found in each batch and then merged."""
     shown = shown_instructions([(best, mean)])
     found = await asyncio.gather(
@@ -93,7 +93,7 @@ async def _modes(writer: Writer, best: Candidate, mean: float, batches: list[str
 
 
 async def _against(
-    evaluator: Evaluator, writer: Writer, mode: dict[str, str], best: Candidate, mean: float
+    evaluator: Evaluator, writer: InstructionWriter, mode: dict[str, str], best: Candidate, mean: float
 ) -> tuple[Candidate, float]:
     """A candidate against one kind of failure, with its mean on the minibatch."""
     shown = shown_instructions([(best, mean)])

@@ -8,7 +8,7 @@ from koderz.prompts import Prompts
 from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from koderz.systems.optimizers.solvers.writing import (
-    Writer,
+    InstructionWriter,
     needs_writer,
     prompts_of,
     shown_failures,
@@ -40,7 +40,7 @@ async def meta_prompt(
 
     `task_examples` items that the best prompt fails at are shown. `max_trials` candidates end it; 0: none do.
     """
-    writer = Writer(evaluator, prompts)
+    writer = InstructionWriter(evaluator, prompts)
     await evaluator.score(evaluator.initial)
     trials, number = 0, 0
     while not max_trials or trials < max_trials:

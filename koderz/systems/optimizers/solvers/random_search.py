@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from koderz.prompts import Prompts
 from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
-from koderz.systems.optimizers.solvers.writing import Writer, prompts_of
+from koderz.systems.optimizers.solvers.writing import InstructionWriter, prompts_of
 
 if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.evaluator import Evaluator
@@ -18,7 +18,7 @@ async def random_search(
     evaluator: Evaluator, prompts: Prompts, *, min_examples: int = 2, max_examples: int = 7, max_trials: int = 0
 ) -> str:
     """Scores random sets of train examples and paraphrases of the initial prompt in turn; `max_trials` 0: no limit."""
-    writer = Writer(evaluator, prompts)
+    writer = InstructionWriter(evaluator, prompts)
     ids = [item.id for item in evaluator.train]
     await evaluator.score(evaluator.initial)
     trial = 0

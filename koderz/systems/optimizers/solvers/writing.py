@@ -19,7 +19,7 @@ LONGEST_SHOWN = 2000
 """The most characters of a question or an answer in a request."""
 
 
-class Writer:
+class InstructionWriter:
     """Asks the reasoning model for instructions for an evaluator's dataset."""
 
     def __init__(self, evaluator: Evaluator, prompts: Prompts) -> None:

@@ -66,7 +66,7 @@ class Recorder(Protocol):
     def can_make(self, name: str) -> bool: ...
 
 
-class Work(Protocol):
+class TaskWork(Protocol):
     """The work of a task's legs, and the comparison of their outputs with base's."""
 
     async def sized(self, tree: Path, seed: str, exclusive: ExclusiveHandle) -> dict[str, int]:
@@ -102,7 +102,7 @@ class Bench:
         self._given = given
         self._files: Mapping[str, str] | None = None
         work = Services if task.service else Workloads if task.format == "own" else Scripts
-        self._work: Work = work(task, trees.on(task), seconds)
+        self._work: TaskWork = work(task, trees.on(task), seconds)
         self._patched: dict[str, Path] = {}  # by patch
         self._count = self._made = 0  # what was to be measured, and the blocks that were made here
 

@@ -78,7 +78,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Speedup:
     """A speed-up with its bounds, which are None if there are too few blocks."""
 
     value: float
@@ -91,7 +91,7 @@ class Finding:
     """The conclusions from an arm's blocks."""
 
     opt: Word
-    speedups: Mapping[str, Estimate]  # by what the arm is compared with: base, human; aa: base with itself
+    speedups: Mapping[str, Speedup]  # by what the arm is compared with: base, human; aa: base with itself
     hack: str = ""
     points: Mapping[str, bool] = field(default_factory=dict)  # GSO's opt_base and opt_commit
     logs: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of each block's ratio, as in `speedups`
@@ -148,12 +148,12 @@ def rank_of(count: int) -> int:
         rank += 1
 
 
-def estimate(logs: Sequence[float], off: float = 0.0, factor: float = 1.0) -> Estimate:
+def estimate(logs: Sequence[float], off: float = 0.0, factor: float = 1.0) -> Speedup:
     """The median of logarithms as a ratio, with its `interval` widened by `off` on either side."""
     value, bounds = math.exp(median(logs)), interval(logs, factor)
     if bounds is None:
-        return Estimate(value)
-    return Estimate(value, math.exp(bounds[0] - off), math.exp(bounds[1] + off))
+        return Speedup(value)
+    return Speedup(value, math.exp(bounds[0] - off), math.exp(bounds[1] + off))
 
 
 def interval(values: Sequence[float], factor: float = 1.0) -> tuple[float, float] | None:
@@ -192,7 +192,7 @@ def widening(rho: float) -> float:
     return math.sqrt((1 + rho) / (1 - rho))
 
 
-def estimates(logs: Mapping[str, Sequence[float]], rho: float) -> dict[str, Estimate]:
+def estimates(logs: Mapping[str, Sequence[float]], rho: float) -> dict[str, Speedup]:
     """The estimate of each series; an arm's is widened by base's distance from itself, `aa`."""
     factor, off = widening(rho), abs(median(logs["aa"]))
     return {name: estimate(each, 0.0 if name == "aa" else off, factor) for name, each in logs.items()}
@@ -230,7 +230,7 @@ def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     return Finding(word, speedups, hack, points, logs, limits, autocorrelation=rho, beside=seconds)
 
 
-def gain_by_other_clock(blocks: Sequence[Block], arm: str, rule: Rule) -> tuple[Clock, Estimate] | None:
+def gain_by_other_clock(blocks: Sequence[Block], arm: str, rule: Rule) -> tuple[Clock, Speedup] | None:
     """The clock that doesn't decide, with its gain over base; None unless it alone is sure of a gain."""
     other: Clock = "wall" if rule.clock == "cpu" else "cpu"
     gain, gain_by_other = (
@@ -240,7 +240,7 @@ def gain_by_other_clock(blocks: Sequence[Block], arm: str, rule: Rule) -> tuple[
     return (other, gain_by_other) if is_alone else None
 
 
-def word_of(bounds: Sequence[tuple[Estimate, float]]) -> Word:
+def word_of(bounds: Sequence[tuple[Speedup, float]]) -> Word:
     """`opt` if each estimate is certainly at least its bound, `not` if one is certainly below."""
     if all(each.low is not None and each.low >= least for each, least in bounds):
         return "opt"

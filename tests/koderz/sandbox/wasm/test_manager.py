@@ -19,7 +19,7 @@ from koderz.errors import Fault, Unreachable
 from koderz.sandbox.wasm import manager as managers
 from koderz.sandbox.wasm.cells import CellResult, SessionFullError, SubCall
 from koderz.sandbox.wasm.client import RemotePool
-from koderz.sandbox.wasm.manager import Limits, Manager
+from koderz.sandbox.wasm.manager import Manager, ManagerLimits
 from koderz.sandbox.wasm.opening import Sessions
 from koderz.sandbox.wasm.session import Pool
 
@@ -29,14 +29,14 @@ Client = TestClient[Any, Any]
 
 
 @contextlib.asynccontextmanager
-async def managed(limits: Limits | None = None, **more: Any) -> AsyncIterator[Client]:
+async def managed(limits: ManagerLimits | None = None, **more: Any) -> AsyncIterator[Client]:
     async with Pool("wasm", 1) as pool:
-        manager = Manager(pool, limits or Limits(), **more)
+        manager = Manager(pool, limits or ManagerLimits(), **more)
         async with TestClient(TestServer(manager.application())) as client:
             yield client
 
 
-def served(doing: Callable[[Client], Awaitable[Any]], limits: Limits | None = None, **more: Any) -> Any:
+def served(doing: Callable[[Client], Awaitable[Any]], limits: ManagerLimits | None = None, **more: Any) -> Any:
     async def done() -> Any:
         async with managed(limits, **more) as client:
             return await doing(client)
@@ -284,7 +284,7 @@ def test_full_manager_says_so() -> None:
         status, found = await asked(client, "POST", "/session")
         assert (status, found["detail"][:13]) == (429, "Out of memory")
 
-    served(doing, Limits(sessions=2))
+    served(doing, ManagerLimits(sessions=2))
 
 
 def test_sessions_end_with_their_time() -> None:
@@ -293,7 +293,7 @@ def test_sessions_end_with_their_time() -> None:
         while (await asked(client, "GET", "/sessions"))[1]["sessions"]:  # noqa: ASYNC110 nothing tells of it
             await asyncio.sleep(0.1)
 
-    served(doing, Limits(ttl=0.2))
+    served(doing, ManagerLimits(ttl=0.2))
 
 
 def test_pages_foreign_hosts_and_clients_without_token_are_refused() -> None:
@@ -381,7 +381,7 @@ def test_sessions_are_made_on_use_where_none_can_be_made_ahead() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("koderz.sandbox.wasm.client.PAUSES", (0.01,))
-        served(doing, Limits(sessions=1))
+        served(doing, ManagerLimits(sessions=1))
 
 
 def test_session_comes_back_after_its_manager_restarted() -> None:
@@ -423,12 +423,12 @@ def test_missing_manager_or_token_is_told_before_spending(token: str) -> None:
 def test_garbled_and_full_managers_are_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.wasm.client.PAUSES", (0.01,))
 
-    async def run(limits: Limits) -> None:
+    async def run(limits: ManagerLimits) -> None:
         async with managed(limits) as client, RemotePool(str(client.make_url("/"))) as pool:
             await pool.open().run("1")
 
     with pytest.raises(Fault, match="Out of memory"):
-        asyncio.run(run(Limits(sessions=0)))
+        asyncio.run(run(ManagerLimits(sessions=0)))
 
     async def garbled() -> None:
         async def say(request: aiohttp.web.Request) -> aiohttp.web.Response:

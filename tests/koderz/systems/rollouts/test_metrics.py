@@ -10,11 +10,11 @@ from koderz.errors import Unreachable
 from koderz.sandbox.workspace import Command
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
-from koderz.systems.rollouts.metrics import Measured, measure
+from koderz.systems.rollouts.metrics import MetricValues, measure
 
 
-def _measured(line: str) -> Measured:
-    async def run() -> Measured:
+def _measured(line: str) -> MetricValues:
+    async def run() -> MetricValues:
         with scratch() as place:
             (place / "checkout").mkdir()
             (place / "checkout/calc.py").write_text("x = 1\n")

@@ -19,7 +19,7 @@ from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis import report as optimizer_report
 from koderz.systems.optimizers.analysis.comparison import compare_optimizers
 from koderz.systems.optimizers.analysis.estimates import gain_of
-from koderz.systems.optimizers.analysis.gains import Row, rows_of, searches_of
+from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of
 from koderz.systems.optimizers.analysis.part import OPTIMIZE
 from koderz.systems.optimizers.analysis.report import section_of
 from koderz.systems.optimizers.analysis.trials import Trial
@@ -45,7 +45,7 @@ SHORT = (World("rule", 1), "none", "meta_prompt", "random_search")
 BUDGET = 200  # of the short ones
 
 
-def rows(run: Run, **changes: Any) -> dict[str, Row]:
+def rows(run: Run, **changes: Any) -> dict[str, GainRow]:
     plan = run.lines[0]
     assert isinstance(plan, Plan)
     return {row.optimizer: row for row in rows_of(with_fields(plan, **changes), searches_of(run.folder))}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from koderz.analysis.blocks import Table, Text
-from koderz.systems.optimizers.analysis.gains import Row, Search, rows_of, searches_of
+from koderz.systems.optimizers.analysis.gains import GainRow, Search, rows_of, searches_of
 from koderz.systems.optimizers.analysis.report import row_blocks
 from koderz.types import Message, Sampling
 from tests.koderz.systems.optimizers.solvers.worlds import World, searched
@@ -25,7 +25,7 @@ class Mute(World):
         return "" if is_copper else super().__call__(messages, sampling)
 
 
-def rows(run: Run, searches: Sequence[Search]) -> list[Row]:
+def rows(run: Run, searches: Sequence[Search]) -> list[GainRow]:
     plan = run.lines[0]
     assert isinstance(plan, Plan)
     return rows_of(plan, searches)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koderz.analysis.story import Step, Story
+from koderz.analysis.story import Story, StoryStep
 from koderz.errors import KoderzError
 from koderz.systems.patches.gso.logs import status_of, times_of
 from koderz.systems.patches.gso.opt_at_k import read_predictions
@@ -62,7 +62,7 @@ def story(status: str, task: str = "a", arm: str = "agent", fault: str = "", sam
         if fault
         else records.Experiment(**of, success=False, verdict="failed", cause="", iterations=1)
     )
-    steps = () if fault else (Step(None, attempt, (), ()),)
+    steps = () if fault else (StoryStep(None, attempt, (), ()),)
     return Story("exp_0", task, of["solver"], arm, sample, steps, ended, (), made)
 
 
