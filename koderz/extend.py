@@ -1,4 +1,4 @@
-"""What a package needs to extend koderz: classes and decorators, and the values that they take and return.
+"""Names for packages that extend koderz: classes and decorators, and the values that they take and return.
 
 Each name is imported from its own module when it is first used, so that `from koderz.extend import Solver, solver`
 loads nothing else. Nothing in koderz imports this module.

@@ -1,4 +1,4 @@
-"""What an author says of a solver: its function, and what can't be read from the function's signature."""
+"""The class `Solver`, which declares everything about a solver that its signature doesn't say, and its decorator."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Solver(Generic[P, R]):
 
     @classmethod
     def of(cls, found: object, name: str) -> Solver[..., Any]:
-        """What was loaded under this name as a Solver.
+        """A Solver of the object that was loaded under a name.
 
         An undecorated function has the defaults, and where it has attributes that are called like fields, or `resume`,
         as was the way before there was the decorator, their values. Raises KoderzError for anything else.
