@@ -139,8 +139,8 @@ class Noticing(Protocol):
 class Suite(Extensible):
     """A set of tasks, the messages that models are sent for them, and the judge of their answers.
 
-    A subclass has a `name`, a `source` and `tasks`, and makes verdicts by a method `score` or `judge`. All else has a
-    default. A class that is registered under a name is loaded by its classmethod `load`.
+    A subclass has a `name`, a `source` and `tasks`, and makes verdicts by a `scorer`, or by a method `score` or `judge`
+    of its own. All else has a default. A class that is registered under a name is loaded by its classmethod `load`.
     """
 
     # The tasks
@@ -174,6 +174,13 @@ class Suite(Extensible):
 
     # The verdict
 
+    scorer: str = ""
+    """The name of the scorer by which `score` compares a reply with the task's payload, the expected text.
+
+    `exact_match` and `f1` are SQuAD's, `rougeL` and `levenshtein_ratio` say how near the texts are, `equals` compares
+    them as they are, and `number` the number that the reply ends in.
+    """
+
     limits: Judging = Judging()
     """The limits of judged programs, and how much of a failure is shown to the solver."""
 
@@ -205,11 +212,15 @@ class Suite(Extensible):
         return Verdict("failed", "answer", f"score {score:.4g}", f"The score is {score:.4g}.", score=score)
 
     def score(self, task: Task, reply: str) -> float:
-        """The score of a reply's text, 0 to 1. Called by `judge`.
+        """The score of a reply's text, 0 to 1. Called by `judge`. By default that of the `scorer`.
 
-        Raises KoderzError by default, as for a suite whose verdicts are made by a handle.
+        Raises KoderzError if the suite names no scorer, as one whose verdicts are made by a handle.
         """
-        raise KoderzError(f"the suite {self.name} judges no single answer of {task.id}: it has no `score` or `judge`")
+        from koderz.suites.scorers import scorer_of
+
+        if not self.scorer:
+            raise KoderzError(f"the suite {self.name} judges no single answer of {task.id}: it names no `scorer`")
+        return scorer_of(self.scorer)(str(task.payload), reply)
 
     def lesson(self, task: Task, verdicts: Sequence[Verdict]) -> Lesson | None:
         """The lesson of an experiment with several attempts, of which the last passed; None if there is none.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from koderz.systems.optimizers.datasets.numbers import last_boxed
+from koderz.suites.numbers import last_boxed
 
 _OPEN, _CLOSE = r"(?:[(\[{【「《]|\*\*|__|`|\"|“)\s*", r"\s*(?:[)\]}】」》]|\*\*|__|`|\"|”)"
 _NOUN = r"(?:(?:the\s+)?(?:correct\s+|right\s+|best\s+)?(?:option|choice|letter|label|answer)\s*)?"

@@ -10,10 +10,10 @@ from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
 from koderz.errors import Fault, UserCodeFault
+from koderz.suites.numbers import decimal_in, gold_number, number_in
+from koderz.suites.scorers import SCORERS
 from koderz.systems.optimizers.datasets.labels import Labels
-from koderz.systems.optimizers.datasets.numbers import decimal_in, gold_number, number_in
 from koderz.systems.optimizers.datasets.payload import Item
-from koderz.systems.optimizers.datasets.texts import levenshtein_ratio, rouge_l, squad_exact, squad_f1
 from koderz.types import Message, Reply
 
 AskJudge = Callable[[Sequence[Message]], Awaitable[Reply]]
@@ -74,18 +74,6 @@ class Metric(Protocol):
         ...
 
 
-Measured = Callable[[str, str], float]
-"""A figure from 0 to 1, of a gold and a reply."""
-
-BESIDE: Mapping[str, Measured] = {
-    "exact_match": squad_exact,
-    "f1": squad_f1,
-    "rougeL": rouge_l,
-    "levenshtein_ratio": levenshtein_ratio,
-    "equals": lambda gold, reply: float(gold.strip() == reply.strip()),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class TextMetric:
     """A figure of the texts of the gold and the reply."""
@@ -96,8 +84,8 @@ class TextMetric:
     asks_judge: bool = field(default=False, init=False)
 
     async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
-        score = BESIDE[self.name](item.gold, reply)
-        beside = {name: BESIDE[name](item.gold, reply) for name in self.others}
+        score = SCORERS[self.name](item.gold, reply)
+        beside = {name: SCORERS[name](item.gold, reply) for name in self.others}
         if score == 1:
             return Graded(1.0, beside, answer=reply)
         if not reply.strip():
@@ -121,7 +109,7 @@ class NumberMetric:
     asks_judge: bool = field(default=False, init=False)
 
     async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:  # noqa: ARG002
-        beside = {name: BESIDE[name](item.gold, reply) for name in self.others}
+        beside = {name: SCORERS[name](item.gold, reply) for name in self.others}
         wanted, found = gold_number(item.gold), number_in(reply)
         if found is None:
             return Graded(0.0, beside, f"expected {wanted}; the reply has no number", cause="no_answer")

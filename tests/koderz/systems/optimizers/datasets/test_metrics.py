@@ -9,6 +9,8 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.suites.dataset import read_rows
+from koderz.suites.numbers import number_in
+from koderz.suites.texts import levenshtein_ratio, rouge_l, squad_exact, squad_f1
 from koderz.systems.optimizers.datasets.judged import JudgeMetric
 from koderz.systems.optimizers.datasets.labels import Labels
 from koderz.systems.optimizers.datasets.metrics import (
@@ -21,10 +23,8 @@ from koderz.systems.optimizers.datasets.metrics import (
     Unread,
     macro_f1,
 )
-from koderz.systems.optimizers.datasets.numbers import number_in
 from koderz.systems.optimizers.datasets.payload import Item
 from koderz.systems.optimizers.datasets.published import PUBLISHED
-from koderz.systems.optimizers.datasets.texts import levenshtein_ratio, rouge_l, squad_exact, squad_f1
 from koderz.types import Message, Reply
 from tests.koderz.systems.optimizers.datasets.published import DATA
 
