@@ -9,8 +9,7 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
-from koderz.runs.session import begin, raise_if_failed
-from koderz.runs.sinks import settle_sinks
+from koderz.runs.session import begin, raise_if_failed, settle_sinks
 from tracker.summary import Summary
 
 

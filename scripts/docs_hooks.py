@@ -23,7 +23,7 @@ import koderz.cli
 from koderz.cli.options import panels
 from koderz.engines.owners import REGISTRIES, schema_of
 from koderz.settings.options import Field, plain
-from tracker import records, summary
+from tracker import records, results, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -114,7 +114,7 @@ def summary_fields() -> Iterator[str]:
     """The fields of a summary and its parts."""
     parts: Mapping[str, type] = {
         "The run": summary.Summary,
-        "Each of `results`": summary.Result,
+        "Each of `results`": results.Result,
         "Each `summary`": summary.Figures,
         "`comparison`": summary.Comparison,
     }

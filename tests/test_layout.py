@@ -7,9 +7,11 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -70,3 +72,13 @@ def test_names_begin_with_their_feature(monkeypatch: pytest.MonkeyPatch) -> None
 
 def _lines(path: Path) -> int:
     return len(path.read_text().splitlines())
+
+
+def test_modules_import_each_other_in_no_circle_not_even_for_types() -> None:
+    """import-linter looks at packages beside each other; here it is single modules."""
+    graph = grimp.build_graph("koderz", "tracker", cache_dir=None)
+    after = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    try:
+        [*TopologicalSorter(after).static_order()]
+    except CycleError as error:
+        raise AssertionError(" → ".join(error.args[1])) from None

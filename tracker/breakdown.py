@@ -17,7 +17,7 @@ from tracker.records import Measure
 
 if TYPE_CHECKING:
     from tracker.records import Plan
-    from tracker.summary import Result
+    from tracker.results import Result
 
 _T = TypeVar("_T")
 _SCORE = Measure(name="score", direction="higher", unit="share")

@@ -9,7 +9,7 @@ from tracker.parts import Part
 
 if TYPE_CHECKING:
     from tracker.records import Plan
-    from tracker.summary import Result
+    from tracker.results import Result
 
 _BIN = 100  # answers
 

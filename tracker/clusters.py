@@ -14,7 +14,7 @@ from tracker.rates import SHARE, Interval, mean_interval, pass_at_k, pass_at_k_i
 
 if TYPE_CHECKING:
     from tracker.records import Plan
-    from tracker.summary import Result
+    from tracker.results import Result
 
 _T = TypeVar("_T")
 _BY_TASK, _OF_TASKS = ", clustered by task", " of tasks"

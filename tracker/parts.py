@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracker.records import Plan, Record
-    from tracker.summary import Result
+    from tracker.results import Result
 
 GROUP = "koderz.summaries"
 """The group of entry points for other packages' parts, which are instances of `Part` named by their summary key."""

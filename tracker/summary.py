@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
@@ -20,47 +19,10 @@ from tracker.index import CODES, DAMAGED, DOUBLED, PAID, IndexEntry, load_index,
 from tracker.journal import NAME
 from tracker.parts import completed, from_parts, parts_of
 from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import PASSING, SCHEMA_VERSION, Arm, Experiment, Fault, Finished, Headline, Measure, Plan, Use
+from tracker.records import PASSING, SCHEMA_VERSION, Arm, Experiment, Fault, Finished, Headline, Measure, Plan
+from tracker.results import Result
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
-
-Amount = Annotated[float, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=0)]
-
-UNSAID = -1
-"""A count that an older file doesn't have, until its reader supplies it."""
-
-
-class Result(Struct, frozen=True, kw_only=True):
-    """One judged experiment."""
-
-    experiment_id: str = ""
-    problem_id: Annotated[str, Meta(min_length=1)]
-    success: bool
-    iterations: Count = 1
-    cost: Amount = 0.0  # US dollars
-    solver: str = ""
-    arm: str = ""
-    model: str = ""
-    sample: Count = UNSAID
-    verdict: str = ""
-    cause: str = ""
-    tokens: Count = UNSAID
-    tokens_in: Count = 0
-    tokens_out: Count = 0
-    roles: Mapping[str, Use] | None = None  # calls and tokens by role, where main isn't the only one
-    calls: Count = UNSAID
-    depth: Count = 0
-    latency: Amount = 0.0  # seconds spent waiting for models
-    duration_seconds: Amount = 0.0
-    cost_known: bool = True
-    cost_by_tier: Mapping[str, float] | None = None
-    score: float | None = None
-    metrics: Mapping[str, float | None] | None = None  # None: no number
-    note: str = ""
-    grades: Count = 0
-    facts: Mapping[str, Any] = {}  # what else its suite tells of it; in JSON they are keys beside the others
-    cluster: str = ""  # what its task shares with others, see `tracker.clusters`; in JSON only where there is one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

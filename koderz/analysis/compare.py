@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
-from koderz.analysis.comparison import Comparison, last_comparable, of_sides
-from koderz.analysis.comparison_view import comparison_blocks, leaderboard_blocks, side_blocks
+from koderz.analysis.comparison import Comparison, comparison_blocks, last_comparable, of_sides, side_blocks
 from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, why_shut
-from koderz.analysis.leaderboard import Leaderboard, leaderboard, row_of
+from koderz.analysis.leaderboard import Leaderboard, leaderboard, leaderboard_blocks, row_of
 from koderz.analysis.measures import measure_named, usual_measure
 from koderz.analysis.pairs import Side, believed, pairs_to_compare, sides_of
 from koderz.analysis.runs import refuse_simulated_runs, resolve

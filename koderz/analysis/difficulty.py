@@ -14,7 +14,7 @@ from koderz.errors import KoderzError
 from tracker.breakdown import mean_of
 from tracker.rates import WILSON, wilson
 from tracker.records import Measure
-from tracker.summary import Result
+from tracker.results import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

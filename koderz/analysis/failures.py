@@ -13,7 +13,7 @@ from koderz.analysis.pairs import Side
 from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
 from tracker.records import Attempt
-from tracker.summary import Result
+from tracker.results import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from koderz.analysis.runs import Run, load_run, load_summary, of_summary, run_paths
 from koderz.errors import KoderzError
-from tracker.summary import Result, Summary
+from tracker.results import Result
+from tracker.summary import Summary
 
 Library = Literal["pandas", "polars"]
 Source = Summary | Path | str

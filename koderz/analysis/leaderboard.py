@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from koderz.analysis.blocks import as_html
-from koderz.analysis.comparison_view import leaderboard_blocks
+from koderz.analysis.blocks import Block, Table, Text, as_html
 from koderz.analysis.inference import is_shown, method_of, p_of
-from koderz.analysis.measures import SUCCESS
+from koderz.analysis.measures import SUCCESS, interval_text, named_average, shown
 from koderz.analysis.pairs import Side, match
-from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm
+from koderz.analysis.runs import rate_of
+from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm, p_text
 from koderz.errors import KoderzError
 from tracker.breakdown import Mean
 from tracker.records import Measure
@@ -138,3 +138,36 @@ def row_of(side: Side) -> Mapping[str, Any]:
         "faults": side.faults,
         "planned": run.planned,
     }
+
+
+def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
+    """The blocks of a leaderboard: standings, then the tests that tell some of them apart."""
+    success = board.measure.name == SUCCESS.name
+    head = "Success rate" if success else named_average(board.measure)
+    yield Table(
+        ["", "Run", "Model", "Arm", head, "95% interval", "Avg cost", "Avg iter.", "Against the first"],
+        [
+            [
+                str(rank),
+                standing.side.run.name,
+                standing.side.model,
+                standing.side.arm,
+                rate_of(standing.side.figures) if success else shown(standing.mean.mean, board.measure),
+                interval_text(standing.mean.interval, board.measure),
+                f"${standing.side.figures.avg_cost:.5f}",
+                f"{standing.side.figures.avg_iterations:.1f}",
+                "" if rank == 1 else "no significant difference" if standing.level_with_best else "worse",
+            ]
+            for rank, standing in enumerate(board.standings, start=1)
+        ],
+        optional=["Avg iter.", "Avg cost", "95% interval", "Model"],
+    )
+    if methods := {standing.mean.interval_method for standing in board.standings if standing.mean.interval_method}:
+        yield Text(f"Intervals: {' or '.join(sorted(methods))}.")
+    yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")
+    told = [pair for pair in board.pairwise if pair.significant]
+    yield from [Text(f"{pair.a} is better than {pair.b}: {p_text(pair.p_holm)} ({pair.method})") for pair in told] or [
+        Text("no significant difference")
+    ]
+    for note in board.notes:
+        yield Text(f"note: {note}")

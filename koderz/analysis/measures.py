@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from koderz.errors import KoderzError
 from tracker.records import PASSES, Measure
-from tracker.summary import Result, Summary
+from tracker.results import Result
+from tracker.summary import Summary
 
 SUCCESS = Measure(name=PASSES, direction="higher", two_valued=True)
 _OF_EVERY_RUN = {
@@ -87,3 +88,11 @@ def shown(value: float, measure: Measure, *, signed: bool = False) -> str:
         return f"{sign}${size:.5f}"
     digits = f"{size:,.0f}" if size >= 1000 else f"{size:.2f}" if size >= 1 or not size else f"{size:.3g}"
     return f"{sign}{digits}{f' {measure.unit}' if measure.unit else ''}"
+
+
+def interval_text(interval: tuple[float, ...] | None, measure: Measure, *, signed: bool = False) -> str:
+    """Both ends of an interval, with the word `points` once."""
+    if interval is None:
+        return ""
+    low, high = (shown(limit, measure, signed=signed).removesuffix(" points") for limit in interval)
+    return f"{low} to {high}"

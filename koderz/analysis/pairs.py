@@ -18,7 +18,8 @@ from koderz.types import NOBODY
 from tracker.breakdown import Mean, mean_of
 from tracker.clusters import Clusters, clusters_of, count_of
 from tracker.records import Measure
-from tracker.summary import Figures, Result
+from tracker.results import Result
+from tracker.summary import Figures
 
 _Side = TypeVar("_Side", bound="Side")
 Kind = Literal["single", "samples", "unpaired", "nothing"]

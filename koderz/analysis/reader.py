@@ -19,7 +19,8 @@ from tracker.causes import cause_of
 from tracker.files import MB, read_all
 from tracker.journal import NAME
 from tracker.records import PASSING, SCHEMA_VERSION, Headline, Measure
-from tracker.summary import UNSAID, USUAL, ArmResults, Result, Summary, compare_modes, figures
+from tracker.results import UNSAID, Result
+from tracker.summary import USUAL, ArmResults, Summary, compare_modes, figures
 
 _TOLERANCE = 0.06  # points: older files round their rates
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.compare import own_answer
 from koderz.analysis.measures import SUCCESS, headline_measure
-from koderz.analysis.run_view import breakdown_blocks
+from koderz.analysis.runs import breakdown_blocks
 from koderz.cli.console import counted, elapsed, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.errors import KoderzError

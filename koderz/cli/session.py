@@ -133,7 +133,7 @@ class SessionScreen:
         else:
             say_all(_result_lines(summary))
         if summary.breakdown:
-            from koderz.analysis.run_view import breakdown_blocks
+            from koderz.analysis.runs import breakdown_blocks
 
             say()
             print_blocks(breakdown_blocks(summary.breakdown))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.errors import FatalFault, Fault
 from koderz.experiments.budget import Budget
 from koderz.experiments.costs import Estimate, Gauge, request_of
-from koderz.experiments.replay import Answer, Ask
+from koderz.experiments.lines import Answer, Ask
 from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity

@@ -1,4 +1,4 @@
-"""Conversion between the values of handles and their records."""
+"""Calls of solvers and their answers, and conversion between the values of handles and their records."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
 from koderz.errors import Fault
-from koderz.types import Message, Reply, Sampling, Verdict
+from koderz.experiments.experiment import Ledger
+from koderz.plans.plan import Identity
+from koderz.solvers.handles import AskHandle
+from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
 from tracker import records
 from tracker.records import Blob, Text
-
-if TYPE_CHECKING:
-    from koderz.experiments.replay import Answer, Ask, Backend, Handles
-
 
 _OF_COMPLETION = (
     "reasoning", "tokens_in", "tokens_out", "cost", "cost_known", "latency", "finish_reason", "retries", "adapted",
@@ -25,6 +25,47 @@ _OF_COMPLETION = (
 _OF_REPLY = ("call", "tokens_in", "tokens_out", "cost", "finish_reason", "tool_calls")
 _AS_IT_IS = ("verdict", "cause", "score", "metrics", "sandbox", "passes", "facts")
 OF_VERDICT = ("program", "feedback", "detail", *_AS_IT_IS)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One call as the solver asked for it, before any adaptation to a wire format."""
+
+    messages: tuple[Message, ...]
+    model: str | None  # the role of one of the arm's models, or its name; None: the one that answers
+    purpose: str
+    sampling: dict[str, Any]  # only what the solver chose itself
+    depth: int = 0  # of a recursion; this and the next are on record, and no part of the key
+    parent: int | None = None  # the call that it is made for
+    known_by: str = ""  # stands for the messages in the key
+
+    def digest(self) -> str:
+        """The digest of the call, 32 hex digits. Raises Fault if the call can't be recorded."""
+        try:
+            return digest_of([self.known_by or self.messages, self.model, self.purpose, self.sampling])
+        except TypeError as error:
+            raise Fault(f"ask: what is asked can't be recorded as JSON: {error}", cause="user_code") from None
+
+
+class Answer(NamedTuple):
+    """The answer to one call."""
+
+    completion: Completion
+    role: str  # of the model within its arm
+    model: str  # that was asked
+    sampling: Sampling  # that was sent
+
+
+class Backend(Ledger, Protocol):
+    """The operations behind the handles. `complete` and `judge` raise Fault for what is not the model's doing."""
+
+    async def complete(self, ask: Ask, identity: Identity) -> Answer:
+        """One paid answer, with the model and sampling that produced it."""
+        ...
+
+    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
+        """The verdict. `ask` reaches the model in the role `judge`; None if the arm has none."""
+        ...
 
 
 def checked_messages(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -57,12 +98,13 @@ def digest_of(value: Any) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def call_of(handles: Handles, ask: Ask, key: str, answer: Answer) -> records.Call:
+def call_of(identity: Identity, number: int, ask: Ask, key: str, answer: Answer) -> records.Call:
+    """The record of a call, the `number`th of its experiment."""
     completion = answer.completion
     raw = completion.text if completion.raw is None else completion.raw
     return records.Call(
-        experiment_id=handles.identity.experiment_id,
-        call=handles.totals.calls + 1,
+        experiment_id=identity.experiment_id,
+        call=number,
         purpose=ask.purpose,
         role=answer.role,
         model=answer.model,

@@ -14,18 +14,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import orjson
 
 from koderz.errors import Fault
 from koderz.experiments import lines
-from koderz.experiments.experiment import Ledger, Totals
+from koderz.experiments.experiment import Totals
+from koderz.experiments.lines import Ask, Backend
 from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.plans.plan import Identity
-from koderz.solvers.handles import AskHandle, Rerun
-from koderz.types import JUDGE, Completion, Lesson, Message, Reply, Sampling, Task, Verdict
+from koderz.solvers.handles import Rerun
+from koderz.types import JUDGE, Lesson, Message, Reply, Task, Verdict
 from tracker import records
 from tracker.records import Record
 
@@ -36,47 +37,6 @@ class NeedsCallError(Fault):
     """In rescoring, the solver asks for something new, which isn't allowed."""
 
     cause = "needs_call"
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One call as the solver asked for it, before any adaptation to a wire format."""
-
-    messages: tuple[Message, ...]
-    model: str | None  # the role of one of the arm's models, or its name; None: the one that answers
-    purpose: str
-    sampling: dict[str, Any]  # only what the solver chose itself
-    depth: int = 0  # of a recursion; this and the next are on record, and no part of the key
-    parent: int | None = None  # the call that it is made for
-    known_by: str = ""  # stands for the messages in the key
-
-    def digest(self) -> str:
-        """The digest of the call, 32 hex digits. Raises Fault if the call can't be recorded."""
-        try:
-            return lines.digest_of([self.known_by or self.messages, self.model, self.purpose, self.sampling])
-        except TypeError as error:
-            raise Fault(f"ask: what is asked can't be recorded as JSON: {error}", cause="user_code") from None
-
-
-class Answer(NamedTuple):
-    """The answer to one call."""
-
-    completion: Completion
-    role: str  # of the model within its arm
-    model: str  # that was asked
-    sampling: Sampling  # that was sent
-
-
-class Backend(Ledger, Protocol):
-    """The operations behind the handles. `complete` and `judge` raise Fault for what is not the model's doing."""
-
-    async def complete(self, ask: Ask, identity: Identity) -> Answer:
-        """One paid answer, with the model and sampling that produced it."""
-        ...
-
-    async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
-        """The verdict. `ask` reaches the model in the role `judge`; None if the arm has none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +253,7 @@ class Handles:
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
         answer = await self._backend.complete(ask, self.identity)
-        call = lines.call_of(self, ask, key, answer)
+        call = lines.call_of(self.identity, self.totals.calls + 1, ask, key, answer)
         self.totals.add(call)
         await self._backend.record(call)
         return call

@@ -5,36 +5,42 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
 import orjson
 
-from koderz.errors import FatalFault, Fault, StorageError, UserCodeFault, frames_of, writable
+from koderz.errors import FatalFault, Fault, KoderzError, StorageError, UserCodeFault, frames_of, writable
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, Ledger, PendingExperiment
-from koderz.experiments.lines import refers
-from koderz.experiments.opening import concluded, opened
+from koderz.experiments.lines import Answer, Ask, refers
 from koderz.experiments.recall import Lessons, recall_for
-from koderz.experiments.replay import Answer, Ask, Handles, Replaying
+from koderz.experiments.replay import Handles, Replaying
 from koderz.plans.plan import Identity, Plan
 from koderz.sandbox import Sandbox
 from koderz.sandbox.exclusive import Exclusive
 from koderz.sandbox.meter import Meter, metered
+from koderz.sandbox.workspace.folders import scratch
 from koderz.solvers import SettledSolver
-from koderz.solvers.handles import AskHandle
+from koderz.solvers.handles import NEEDED, OPENED, AskHandle
 from koderz.suites import program_suite
 from koderz.suites.references import ReferenceFault, References
-from koderz.suites.suite import JudgeContext
+from koderz.suites.suite import Concluding, ExperimentContext, JudgeContext, WorkspaceContext
 from koderz.types import EXCLUSIVE, JUDGE, MAIN, Reply, Task, Verdict, VerdictWord
 from tracker import records
 
 if TYPE_CHECKING:
+    from koderz.experiments.replay import Handles
     from koderz.models import Model, Price
+    from koderz.sandbox.exclusive import Exclusive
+    from koderz.settings.schema import Settings
+    from koderz.suites.suite import Suite
+    from koderz.types import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,3 +245,57 @@ def _checked(verdict: object, words: Collection[str]) -> Verdict:
             cause="user_code",
         )
     return verdict
+
+
+@asynccontextmanager
+async def opened(resources: Resources, handles: Handles) -> AsyncIterator[dict[str, Any]]:
+    """The opened handles that the task needs and the solver asks for, by name. Raises Fault if one can't be opened."""
+    identity, suite = handles.identity, resources.plan.suite
+    names = NEEDED & identity.task.needs & identity.arm.solver.wants
+    given = (identity.task, handles, resources.plan.settings, resources.shared)
+    async with AsyncExitStack() as stack:
+        found: dict[str, Any] = {}
+        if EXCLUSIVE in names:
+            assert resources.exclusive, "the engine says that it can"
+            found[EXCLUSIVE] = partial(_turn, handles, resources.exclusive)
+        for name in sorted(names & OPENED):
+            try:
+                found[name] = await stack.enter_async_context(_opening(name, suite, given, stack))
+            except (Fault, StorageError):
+                raise
+            except Exception as error:  # a suite may be anybody's code
+                what = f"the {name} of {identity.task.id} can't be opened: {type(error).__name__}: {error}"
+                if isinstance(error, KoderzError):
+                    raise Fault(what, cause="unprepared") from error
+                raise UserCodeFault(what) from error
+        yield found
+
+
+async def concluded(solving: Awaitable[Any], opened_handles: Mapping[str, Any]) -> tuple[Any, bool]:
+    """The result of the solver, and whether an opened handle produced it instead of the solver itself."""
+    for handle in opened_handles.values():
+        if isinstance(handle, Concluding):
+            return await handle.conclude(solving), True
+    return await solving, False
+
+
+@asynccontextmanager
+async def _turn(handles: Handles, exclusive: Exclusive) -> AsyncIterator[int | None]:
+    """Enters the engine's `exclusive`; the time spent waiting doesn't count in a replay."""
+    async with AsyncExitStack() as stack:
+        with handles.waiting():
+            core = await stack.enter_async_context(exclusive())
+        yield core
+
+
+def _opening(
+    name: str, suite: Suite, given: tuple[Task, Handles, Settings, Any], stack: AsyncExitStack
+) -> AbstractAsyncContextManager[Any]:
+    if name == "workspace":
+        return suite.open_workspace(WorkspaceContext(*given, stack.enter_context(scratch())))
+    openers = {
+        "session": suite.open_session,
+        "evaluator": suite.open_evaluator,
+        "long_context": suite.open_long_context,
+    }
+    return openers[name](ExperimentContext(*given))

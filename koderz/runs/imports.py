@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.experiments.replay import Answer, Ask, Handles
+from koderz.experiments.lines import Answer, Ask
+from koderz.experiments.replay import Handles
 from koderz.experiments.runner import experiment_of, fault_of
 from koderz.plans.arms import make_arms
 from koderz.plans.plan import Identity, Plan, load_subject, make_plan

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +16,7 @@ from koderz.plans.plan import Plan
 from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Orchestrator, SessionEnd
-from koderz.runs.sinks import following_sinks, start_sinks, write_own, write_results
+from koderz.runs.sinks import following_sinks, left_behind, start_sinks, write_own, write_results
 from koderz.settings.trust import remember
 from tracker.records import Record, encode
 from tracker.sinks import JSON
@@ -158,3 +160,17 @@ def raise_if_failed(session: SessionResult) -> Summary:
     if session.ended.status == "failed":
         raise Unreachable(f"{session.ended.reason} (run {session.summary.run_id}; resume it once that is fixed)")
     return session.summary
+
+
+async def settle_sinks(session: SessionResult) -> SessionResult:
+    """Waits until the sinks are up to date after a session, and logs a warning for those that are not."""
+    if session.sinks is None:
+        return session
+    try:
+        behind = await asyncio.to_thread(session.sinks.wait, lambda _: None)
+    except asyncio.CancelledError:
+        session.sinks.withdraw()  # which ends the thread
+        raise
+    for name, reason in behind.items():
+        logging.getLogger("koderz").warning("%s", left_behind(name, reason, session.folder.name))
+    return session

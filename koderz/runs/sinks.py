@@ -6,9 +6,7 @@ to no other process: whoever ends a session writes them.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,7 +32,6 @@ from tracker.summary import Summary
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
-    from koderz.runs.session import SessionResult
 
 QUICK = ("memory",)
 """The sinks that a command always waits for, besides the summary, since their target is in the results folder."""
@@ -115,20 +112,6 @@ def _opened(plan: Plan, folder: Path, name: str, environ: Mapping[str, str], pat
     projection = Projection(folder, name, _options_of(plan.settings), environ)
     projection.open(patience)
     return projection
-
-
-async def settle_sinks(session: SessionResult) -> SessionResult:
-    """Waits until the sinks are up to date after a session, and logs a warning for those that are not."""
-    if session.sinks is None:
-        return session
-    try:
-        behind = await asyncio.to_thread(session.sinks.wait, lambda _: None)
-    except asyncio.CancelledError:
-        session.sinks.withdraw()  # which ends the thread
-        raise
-    for name, reason in behind.items():
-        logging.getLogger("koderz").warning("%s", left_behind(name, reason, session.folder.name))
-    return session
 
 
 def left_behind(name: str, reason: str, *runs: str) -> str:

@@ -17,7 +17,8 @@ import koderz as api
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.pages import PAGES, blocks
 from tests.e2e.test_docs import needs_jq
-from tracker.summary import ArmResults, Result, Summary
+from tracker.results import Result
+from tracker.summary import ArmResults, Summary
 
 Runs = Sequence[Summary]
 

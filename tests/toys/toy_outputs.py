@@ -9,8 +9,8 @@ from typing import IO, Any
 from koderz.analysis.story import Story
 from tracker.parts import Part
 from tracker.records import Experiment, Plan, Record
+from tracker.results import Result
 from tracker.sinks import Source
-from tracker.summary import Result
 
 
 class Letters(Part):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracker.breakdown import Spread, breakdown
 from tracker.records import Arm, Plan
-from tracker.summary import Result
+from tracker.results import Result
 
 TASKS = ["vt/1K/0", "cwe/1K/0", "vt/2K/0", "cwe/2K/0"]
 PLAN = Plan(

@@ -13,7 +13,8 @@ from msgspec.structs import asdict
 
 from tracker.errors import StorageError
 from tracker.files import write_whole
-from tracker.summary import ArmResults, Result, Summary, summarize
+from tracker.results import Result
+from tracker.summary import ArmResults, Summary, summarize
 
 
 def write_summary(folder: Path) -> tuple[Path, Summary]:

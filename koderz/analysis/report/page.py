@@ -21,7 +21,7 @@ from koderz.analysis.report.sections import sections_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Found, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured, shown_in
-from koderz.analysis.run_view import HEADER, breakdown_rows
+from koderz.analysis.runs import HEADER, breakdown_rows
 from koderz.types import NOBODY
 
 _HERE = Path(__file__).parent

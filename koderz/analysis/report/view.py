@@ -16,7 +16,7 @@ from koderz.analysis.runs import Run
 from koderz.types import NOBODY
 from tracker.breakdown import Mean
 from tracker.records import Measure
-from tracker.summary import Result
+from tracker.results import Result
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -218,7 +218,7 @@ class _Screen(SessionScreen):
         self._print(f"This benchmark tests {what}", *(f"  - {kind}" for kind in kinds), "")
 
     def ended(self, name: str, plan: Plan, session: SessionResult) -> None:
-        from koderz.analysis.run_view import breakdown_blocks
+        from koderz.analysis.runs import breakdown_blocks
         from koderz.cli.tables import print_blocks
         from koderz.systems.long_context.benchmarks import BENCHMARKS
         from koderz.systems.long_context.results import file_of, part_of

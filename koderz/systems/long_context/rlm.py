@@ -20,8 +20,7 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.runs.observer import Observer
 from koderz.runs.prepare import prepare
-from koderz.runs.session import begin, lay_down, raise_if_failed
-from koderz.runs.sinks import settle_sinks
+from koderz.runs.session import begin, lay_down, raise_if_failed, settle_sinks
 from koderz.runs.steps import StepLog
 from koderz.systems.long_context.benchmarks import (
     BENCHMARKS,

@@ -13,7 +13,7 @@ from tracker.rates import mean_interval, pass_at_k, rate_interval
 
 if TYPE_CHECKING:
     from tracker.records import Plan
-    from tracker.summary import Result
+    from tracker.results import Result
 
 _SPEEDUPS = ("speedup_base", "speedup_human")
 

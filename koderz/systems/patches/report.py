@@ -9,7 +9,8 @@ from typing import Any
 from koderz.analysis.blocks import Table
 from koderz.analysis.report.sections import Content, Section, Spread, Spreads
 from tracker.records import Plan
-from tracker.summary import ArmResults, Result, Summary, summarize
+from tracker.results import Result
+from tracker.summary import ArmResults, Summary, summarize
 
 _OF = {
     "base": "times as fast as base",

@@ -14,7 +14,7 @@ from tracker.rates import PASS_AT, pass_at_k, pass_at_k_interval
 
 if TYPE_CHECKING:
     from tracker.records import Plan
-    from tracker.summary import Result
+    from tracker.results import Result
 
 _EVERY_K = 10  # up to here each k is told, beyond the usual ones
 

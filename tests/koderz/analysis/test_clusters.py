@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from koderz.analysis.blocks import as_markdown
-from koderz.analysis.comparison import of_sides
-from koderz.analysis.comparison_view import comparison_blocks, leaderboard_blocks, side_blocks
-from koderz.analysis.leaderboard import leaderboard
+from koderz.analysis.comparison import comparison_blocks, of_sides, side_blocks
+from koderz.analysis.leaderboard import leaderboard, leaderboard_blocks
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import match, sides_of
 from koderz.analysis.runs import Run

@@ -13,9 +13,9 @@ import pytest
 import koderz
 from koderz.analysis import intervals, statistics
 from koderz.analysis.compare import compare_runs
-from koderz.analysis.comparison_view import comparison_blocks, leaderboard_blocks
+from koderz.analysis.comparison import comparison_blocks
 from koderz.analysis.gates import Gates
-from koderz.analysis.leaderboard import leaderboard
+from koderz.analysis.leaderboard import leaderboard, leaderboard_blocks
 from koderz.analysis.measures import measure_named, shown
 from koderz.analysis.pairs import sides_of
 from koderz.analysis.runs import Run

@@ -13,7 +13,7 @@ import pytest
 from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.costs import ESTIMATED, Gauge, request_of
-from koderz.experiments.replay import Ask
+from koderz.experiments.lines import Ask
 from koderz.models import ModelName, Price
 from koderz.models.tariffs import Tier
 from koderz.plans.arms import Arm

@@ -20,8 +20,9 @@ from tests.tracker import builders
 from tests.tracker.builders import call, fault, judged
 from tracker.errors import StorageError
 from tracker.records import Finished, Measure, Plan, Record
+from tracker.results import Result
 from tracker.sinks.json import encode_summary, write_summary
-from tracker.summary import ArmResults, Result, Summary, figures, summarize
+from tracker.summary import ArmResults, Summary, figures, summarize
 
 BOTH = ("zero-shot", "iterative")
 ALWAYS = {

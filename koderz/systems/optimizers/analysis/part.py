@@ -18,8 +18,8 @@ from koderz.types import Message
 from tracker import records
 from tracker.messages import text_of
 from tracker.parts import CurvePoint, Data, FoundPrompt, Part, Step
+from tracker.results import Result
 from tracker.stories import Stories
-from tracker.summary import Result
 
 _REMEMBERED = 2048  # bytes of a prompt
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from koderz.systems.optimizers.datasets.cut import Piece, Preset
 from koderz.systems.optimizers.datasets.labels import Labels
 from koderz.systems.optimizers.datasets.leakage import Texts
-from koderz.systems.optimizers.datasets.metrics import LabelMetric, Metric, NumberMetric
-from koderz.systems.optimizers.datasets.payload import SPLITS, Item
+from koderz.systems.optimizers.datasets.metrics import LabelMetric, NumberMetric
+from koderz.systems.optimizers.datasets.payload import SPLITS, Item, Metric
 
 ITEMS = 300  # of each split
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from koderz.suites.replies import json_object
-from koderz.systems.optimizers.datasets.metrics import AskJudge, Graded, Unread
-from koderz.systems.optimizers.datasets.payload import Item
+from koderz.systems.optimizers.datasets.metrics import Unread
+from koderz.systems.optimizers.datasets.payload import AskJudge, Graded, Item
 from koderz.types import Message
 
 RUBRICS: Mapping[str, str] = {

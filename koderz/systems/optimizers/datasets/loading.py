@@ -12,10 +12,9 @@ from koderz.suites import added_dataset
 from koderz.suites.dataset import Row
 from koderz.systems.optimizers.datasets.cut import Cut, Piece, Preset, cut
 from koderz.systems.optimizers.datasets.generated import GENERATED
-from koderz.systems.optimizers.datasets.metrics import Metric
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.own import chosen_metric, own_item, plain_messages, read_prompt
-from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, SplitName
+from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Metric, SplitName
 from koderz.systems.optimizers.datasets.published import PUBLISHED
 from koderz.systems.optimizers.datasets.rows import FileRows, source_splits
 from koderz.types import Message

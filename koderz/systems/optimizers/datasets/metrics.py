@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from koderz.errors import Fault, UserCodeFault
 from koderz.suites.numbers import decimal_in, gold_number, number_in
 from koderz.suites.scorers import SCORERS
 from koderz.systems.optimizers.datasets.labels import Labels
-from koderz.systems.optimizers.datasets.payload import Item
-from koderz.types import Message, Reply
-
-AskJudge = Callable[[Sequence[Message]], Awaitable[Reply]]
+from koderz.systems.optimizers.datasets.payload import AskJudge, Graded, Item
 
 UNREAD = ("no_answer", "ambiguous")
 """The causes of a score that mean an unreadable answer."""
@@ -24,54 +21,8 @@ UNREAD = ("no_answer", "ambiguous")
 _SHOWN = 200  # characters of what was read or wanted, in a reason
 
 
-class Graded(NamedTuple):
-    """The result of a metric on a reply."""
-
-    score: float  # 0 to 1
-    metrics: Mapping[str, float]  # what is measured beside, by name
-    reason: str = ""  # why it isn't 1, in words for whoever is to write a better prompt
-    answer: str = ""  # what was read off the reply
-    cause: str = ""  # of a score below 1: no_answer, ambiguous, wrong
-
-
 class Unread(Exception):
     """A judge model's replies can't be read. It is a fault of the item, which gets no score."""
-
-
-class Metric(Protocol):
-    """A way to score replies to the items of a dataset."""
-
-    @property
-    def name(self) -> str:
-        """The name of its score in files and on screens."""
-        ...
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The names of its further figures."""
-        ...
-
-    @property
-    def asks_judge(self) -> bool:
-        """Whether the metric asks a model."""
-        ...
-
-    @property
-    def format_line(self) -> str:
-        """The line that tells models the form of a reply that the metric reads."""
-        ...
-
-    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:
-        """The score of a reply without its reasoning blocks. Raises Unread if a judge's replies can't be read."""
-        ...
-
-    def demonstrated(self, item: Item) -> str:
-        """A right reply, for an example."""
-        ...
-
-    def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:
-        """Figures over all items at once, such as `macro_f1`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

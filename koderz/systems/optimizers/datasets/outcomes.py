@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from koderz.systems.optimizers.datasets.metrics import Graded
+from koderz.systems.optimizers.datasets.payload import Graded
 
 
 class BudgetSpent(Exception):

@@ -13,9 +13,9 @@ from koderz.settings.registry import find_in_file
 from koderz.suites.dataset import Row
 from koderz.systems.optimizers.datasets.judged import JudgeMetric
 from koderz.systems.optimizers.datasets.labels import Labels
-from koderz.systems.optimizers.datasets.metrics import LabelMetric, Metric, NumberMetric, OwnMetric, TextMetric
+from koderz.systems.optimizers.datasets.metrics import LabelMetric, NumberMetric, OwnMetric, TextMetric
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.payload import Item, placeholders
+from koderz.systems.optimizers.datasets.payload import Item, Metric, placeholders
 from koderz.systems.optimizers.datasets.published import scalar
 from koderz.types import Message
 from tracker.files import MB, read_all

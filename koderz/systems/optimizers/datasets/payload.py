@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, NamedTuple, Protocol
 
-from koderz.types import Message
-
-if TYPE_CHECKING:
-    from koderz.systems.optimizers.datasets.metrics import Metric
+from koderz.types import Message, Reply
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 OnLeak = Literal["drop", "refuse", "keep"]
+
+AskJudge = Callable[[Sequence[Message]], Awaitable[Reply]]
 
 _PLACEHOLDER = re.compile(r"\{([^{}\n]{1,200})\}")
 
@@ -37,6 +36,52 @@ class Item:
     def text(self) -> str:
         """The item's input columns as one text."""
         return "\n".join(self.columns.values())
+
+
+class Graded(NamedTuple):
+    """The result of a metric on a reply."""
+
+    score: float  # 0 to 1
+    metrics: Mapping[str, float]  # what is measured beside, by name
+    reason: str = ""  # why it isn't 1, in words for whoever is to write a better prompt
+    answer: str = ""  # what was read off the reply
+    cause: str = ""  # of a score below 1: no_answer, ambiguous, wrong
+
+
+class Metric(Protocol):
+    """A way to score replies to the items of a dataset."""
+
+    @property
+    def name(self) -> str:
+        """The name of its score in files and on screens."""
+        ...
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of its further figures."""
+        ...
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether the metric asks a model."""
+        ...
+
+    @property
+    def format_line(self) -> str:
+        """The line that tells models the form of a reply that the metric reads."""
+        ...
+
+    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:
+        """The score of a reply without its reasoning blocks. Raises Unread if a judge's replies can't be read."""
+        ...
+
+    def demonstrated(self, item: Item) -> str:
+        """A right reply, for an example."""
+        ...
+
+    def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:
+        """Figures over all items at once, such as `macro_f1`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

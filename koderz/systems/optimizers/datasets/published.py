@@ -12,8 +12,8 @@ from koderz.suites.dataset import Row
 from koderz.systems.optimizers.datasets.cut import Piece, Preset
 from koderz.systems.optimizers.datasets.judged import JudgeMetric
 from koderz.systems.optimizers.datasets.labels import Labels
-from koderz.systems.optimizers.datasets.metrics import LabelMetric, Metric, NumberMetric, TextMetric
-from koderz.systems.optimizers.datasets.payload import Item
+from koderz.systems.optimizers.datasets.metrics import LabelMetric, NumberMetric, TextMetric
+from koderz.systems.optimizers.datasets.payload import Item, Metric
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

@@ -9,7 +9,7 @@ import pytest
 
 import koderz
 from koderz.analysis.blocks import Table
-from koderz.analysis.comparison_view import comparison_blocks
+from koderz.analysis.comparison import comparison_blocks
 from koderz.analysis.report.charts import spreads
 from koderz.analysis.report.sections import Spread, Spreads
 from koderz.analysis.report.strips import strips
@@ -17,7 +17,7 @@ from koderz.analysis.runs import Run
 from koderz.systems.patches.report import contents
 from koderz.systems.patches.screen import told_of
 from tests.koderz.analysis import builders
-from tracker.summary import Result
+from tracker.results import Result
 
 _MEASURES = [{"name": "speedup_base", "direction": "higher", "unit": "times"}]
 FACTS = {

@@ -7,7 +7,8 @@ import pytest
 from koderz.systems.rollouts.figures import FIGURES, told
 from tests.tracker.builders import plan
 from tracker.rates import pass_at_k, wilson
-from tracker.summary import Result, figures
+from tracker.results import Result
+from tracker.summary import figures
 
 
 def _results(scores: dict[str, list[float]]) -> list[Result]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.experiments.replay import Answer, Ask, Handles
+from koderz.experiments.lines import Answer, Ask
+from koderz.experiments.replay import Handles
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.prompts import load_prompts

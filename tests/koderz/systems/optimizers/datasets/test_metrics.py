@@ -14,16 +14,14 @@ from koderz.suites.texts import levenshtein_ratio, rouge_l, squad_exact, squad_f
 from koderz.systems.optimizers.datasets.judged import JudgeMetric
 from koderz.systems.optimizers.datasets.labels import Labels
 from koderz.systems.optimizers.datasets.metrics import (
-    Graded,
     LabelMetric,
-    Metric,
     NumberMetric,
     OwnMetric,
     TextMetric,
     Unread,
     macro_f1,
 )
-from koderz.systems.optimizers.datasets.payload import Item
+from koderz.systems.optimizers.datasets.payload import Graded, Item, Metric
 from koderz.systems.optimizers.datasets.published import PUBLISHED
 from koderz.types import Message, Reply
 from tests.koderz.systems.optimizers.datasets.published import DATA

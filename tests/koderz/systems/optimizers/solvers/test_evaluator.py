@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from koderz.systems.optimizers.datasets.metrics import AskJudge, Graded, TextMetric, Unread
-from koderz.systems.optimizers.datasets.payload import Item
+from koderz.systems.optimizers.datasets.metrics import TextMetric, Unread
+from koderz.systems.optimizers.datasets.payload import AskJudge, Graded, Item
 from koderz.types import Completion, Message, Sampling
 from tests.koderz.systems.optimizers.solvers.worlds import World, candidates_of, plan_of, results_of, searched
 from tests.koderz.systems.optimizers.solvers.worlds import test_scores as scores_on_test

@@ -1,0 +1,48 @@
+"""Results: judged experiments, as a summary has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from tracker.records import Use
+
+Amount = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+
+UNSAID = -1
+"""A count that an older file doesn't have, until its reader supplies it."""
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """One judged experiment."""
+
+    experiment_id: str = ""
+    problem_id: Annotated[str, Meta(min_length=1)]
+    success: bool
+    iterations: Count = 1
+    cost: Amount = 0.0  # US dollars
+    solver: str = ""
+    arm: str = ""
+    model: str = ""
+    sample: Count = UNSAID
+    verdict: str = ""
+    cause: str = ""
+    tokens: Count = UNSAID
+    tokens_in: Count = 0
+    tokens_out: Count = 0
+    roles: Mapping[str, Use] | None = None  # calls and tokens by role, where main isn't the only one
+    calls: Count = UNSAID
+    depth: Count = 0
+    latency: Amount = 0.0  # seconds spent waiting for models
+    duration_seconds: Amount = 0.0
+    cost_known: bool = True
+    cost_by_tier: Mapping[str, float] | None = None
+    score: float | None = None
+    metrics: Mapping[str, float | None] | None = None  # None: no number
+    note: str = ""
+    grades: Count = 0
+    facts: Mapping[str, Any] = {}  # what else its suite tells of it; in JSON they are keys beside the others
+    cluster: str = ""  # what its task shares with others, see `tracker.clusters`; in JSON only where there is one
