@@ -7,7 +7,7 @@ import platform
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from koderz._version import __version__
@@ -18,10 +18,10 @@ from koderz.models.providers import every_provider, provider_of
 from koderz.sandbox import FULL, DockerOptions, Job
 from koderz.sandbox.calibration import calibrated_sandbox, cpu_scale
 from koderz.settings.schema import OF_SINKS
-from koderz.settings.systems import added, names_of
+from koderz.settings.systems import names_of, required
 from koderz.settings.toml import NAME, load_config, read_sources, results_folder
 from koderz.types import Finding
-from tracker.registry import find
+from tracker.registry import broken_systems, find
 from tracker.runs import run_folders
 from tracker.scrubber import shown_address
 from tracker.sinks import GROUP, JSON, SINKS
@@ -39,12 +39,26 @@ async def diagnose(results: Path | None = None, environ: Mapping[str, str] = os.
         _results(results, environ),
         await _sandbox(),
         await _docker(environ),
-        *[finding for name in names_of("checks") for finding in await added("checks", name)(environ)],
+        *[finding for name in names_of("checks") for finding in await _own_check(name, environ)],
+        *(Finding(f"system {name}", "broken", why, _REINSTALL) for name, why in broken_systems().items()),
         await _modal(environ),
         await _ollama(environ),
         *(_provider(name, environ) for name in every_provider() if name not in ("ollama", "simulated")),
         *_sinks(results, environ),
     ]
+
+
+_REINSTALL = "install its package again, or remove it"
+
+
+async def _own_check(name: str, environ: Mapping[str, str]) -> Sequence[Finding]:
+    """The findings of a system's own check; if the check itself fails, one that says how."""
+    try:
+        found: Sequence[Finding] = await required("checks", name)(environ)
+    except Exception as error:  # noqa: BLE001 it may be anybody's code, and the rest has to be looked at, too
+        why = str(error) if isinstance(error, KoderzError) else f"{type(error).__name__}: {error}"
+        return [Finding(name, "broken", f"its check failed: {why}", _REINSTALL)]
+    return found
 
 
 def _config(environ: Mapping[str, str]) -> Finding:

@@ -5,14 +5,25 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol, runtime_checkable
 
 from tracker.errors import KoderzError
 
 SYSTEMS = "koderz.systems"
 """The entry points of systems: values that name what they add by kind, which is a group's name without `koderz.`."""
+
+
+@runtime_checkable
+class Adding(Protocol):
+    """A system, as far as a registry knows it."""
+
+    def names(self, kind: str) -> Mapping[str, str]:
+        """The `module:attribute` of everything that it adds of a kind, such as `sinks`, by name."""
+        ...
 
 
 def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
@@ -25,37 +36,76 @@ def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
         return _resolved(known[name])
     from importlib.metadata import entry_points  # which takes 15 ms
 
-    for entry in entry_points(group=group, name=name):
+    added = _added_by(_loaded(tuple(sys.path)).every, group)
+    targets = [*(entry.value for entry in entry_points(group=group, name=name)), *filter(None, [added.get(name)])]
+    for target in targets:
         try:
-            return entry.load()
+            return _resolved(target)
         except KoderzError as error:
             raise KoderzError(f"{kind} {name!r}: {error}") from error
         except Exception as error:  # a package of somebody else's may do anything
-            raise KoderzError(f"{kind} {name!r}: {entry.value} can't be loaded: {error}") from error
-    for names in _named_by_systems(group):
-        if name in names:
-            return _resolved(names[name])
-    raise KoderzError(f"there is no {kind} {name!r}" + (f"; choose from {', '.join(known)}" if known else ""))
+            raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {error}") from error
+    there = [each for each in (*known, *sorted({*added, *entry_point_names(group)} - {*known})) if each[-1:] != "*"]
+    raise KoderzError(f"there is no {kind} {name!r}" + (f"; choose from {', '.join(there)}" if there else ""))
 
 
 def names_of_others(group: str) -> set[str]:
     """The names that other packages add, by entry points of the group or by their systems."""
-    return {*entry_point_names(group), *(name for names in _named_by_systems(group) for name in names)}
+    return {*entry_point_names(group), *_added_by(systems_of_others(), group)}
 
 
-def systems_of_others() -> Iterator[Any]:
-    """The values of other packages' systems. One that can't be loaded is left out."""
-    names = entry_point_names(SYSTEMS)
-    if not names:
-        return
+def names_in(group: str) -> set[str]:
+    """The same, and the names that koderz' own systems add."""
+    return {*entry_point_names(group), *_added_by(_loaded(tuple(sys.path)).every, group)}
+
+
+def systems_of_others() -> Sequence[Any]:
+    """The values of other packages' systems. One that can't be loaded is left out, see `broken_systems`."""
+    return [*_loaded(tuple(sys.path)).others.values()] if entry_point_names(SYSTEMS) else ()
+
+
+def broken_systems() -> Mapping[str, str]:
+    """Why systems of other packages can't be loaded, in one line each, by the names of their entry points."""
+    return _loaded(tuple(sys.path)).broken if entry_point_names(SYSTEMS) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The systems that entry points name, and why some of them can't be loaded, by the entry points' names."""
+
+    own: dict[str, Adding] = field(default_factory=dict)
+    others: dict[str, Adding] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def every(self) -> Sequence[Adding]:
+        """All that can be loaded, koderz' own first."""
+        return [*self.own.values(), *self.others.values()]
+
+
+@cache
+def _loaded(_path: tuple[str, ...]) -> _Loaded:
+    """The systems of the packages on a path."""
     from importlib.metadata import entry_points
 
+    found = _Loaded()
     for entry in entry_points(group=SYSTEMS):
+        is_own = entry.value.startswith(f"{SYSTEMS}.")
         try:
-            if entry.name in names:
-                yield entry.load()
-        except (ImportError, AttributeError):  # that it is broken is for a command of its own to say
-            continue
+            system = entry.load()
+            if not isinstance(system, Adding):
+                raise TypeError("it is no koderz.extend.System")
+            (found.own if is_own else found.others)[entry.name] = system
+        except Exception as error:  # noqa: BLE001 a package of somebody else's may do anything
+            if not is_own:  # of its own, koderz may be installed without some
+                why = " ".join(f"{type(error).__name__}: {error}".split())
+                found.broken[entry.name] = f"{entry.value} can't be loaded: {why}"
+    return found
+
+
+def _added_by(systems: Iterable[Adding], group: str) -> dict[str, str]:
+    """Everything that systems add of the kind of a group."""
+    return {name: target for system in systems for name, target in system.names(group.partition(".")[2]).items()}
 
 
 def entry_point_names(group: str) -> set[str]:
@@ -72,10 +122,6 @@ def entry_point_names(group: str) -> set[str]:
                         text = _read(os.path.join(folder, package, "entry_points.txt"))  # noqa: PTH118
                         names.update(_names_in(text, group) if f"[{group}]" in text else ())
     return names
-
-
-def _named_by_systems(group: str) -> Iterator[Mapping[str, str]]:
-    return (system.names(group.partition(".")[2]) for system in systems_of_others())
 
 
 def _resolved(target: str) -> Any:

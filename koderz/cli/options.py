@@ -17,18 +17,15 @@ from typing import Any
 import typer
 
 from koderz.cli.flags import with_parameters
-from koderz.engines import ENGINES
 from koderz.engines.owners import CHOOSING, REGISTRIES, schema_here, schema_of
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
-from koderz.sandbox import SANDBOXES
 from koderz.settings.layers import EVERYTHING, SOLVING, Schema, Scope
 from koderz.settings.options import Field, fields_of, flag_of
 from koderz.settings.schema import Settings
-from koderz.suites import SUITES
+from koderz.settings.systems import names_of
 from tracker.sinks import KNOWN
 
-_KNOWN = {"suite": SUITES, "sandbox": SANDBOXES, "engine": ENGINES, "sinks": KNOWN, "no_sinks": KNOWN}
 _SEVERAL = ("local_model",)  # which may be given several times, though it is one
 
 
@@ -185,8 +182,16 @@ def _parameter(field: Field, panel: str, text: str) -> inspect.Parameter:
 
 def _completion(field: Field) -> Callable[[str], list[str]] | None:
     """A completer for an option with a few known values."""
-    known = _KNOWN.get(field.name, field.choices)
-    return (lambda incomplete: [word for word in known if word.startswith(incomplete)]) if known else None
+
+    def offered(incomplete: str) -> list[str]:
+        words: Sequence[str] = field.choices
+        if registry := REGISTRIES.get(field.name):
+            words = registry.names()
+        elif field.name in ("sinks", "no_sinks"):
+            words = (*KNOWN, *names_of("sinks"))
+        return [word for word in words if word.startswith(incomplete)]
+
+    return offered if field.name in (*REGISTRIES, "sinks", "no_sinks") or field.choices else None
 
 
 def _annotation(field: Field) -> Any:

@@ -35,8 +35,8 @@ def list_suites(json: Json = False) -> None:
     """List the suites that there are, and the datasets that were added for them."""
     from koderz.suites import SUITES, added_dataset, suite_class
 
-    found = []
-    for name in (*SUITES, *sorted(SUITES.of_others())):
+    found: list[dict[str, Any]] = []
+    for name in SUITES.names():
         suite = suite_class(name)
         if not suite.listed:  # nobody can choose it
             continue

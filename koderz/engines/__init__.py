@@ -132,7 +132,7 @@ def traits_of(name: str) -> Traits:
 
 async def stored_run(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, StoredRun] | None:
     """The plan and the store of a run that some engine elsewhere keeps; None where none does."""
-    for name in (*ENGINES, *ENGINES.of_others()):
+    for name in ENGINES.names():
         if (stored := traits_of(name).stored) and (found := await stored(run_id, environ)):
             return found
     return None

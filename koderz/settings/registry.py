@@ -14,7 +14,7 @@ from typing import Any
 from koderz.errors import KoderzError, raised_at
 from koderz.settings import moved as moved  # so that suites and solvers are found where they lay before
 from koderz.settings.schema import Settings
-from koderz.settings.systems import own_names
+from koderz.settings.systems import names_of_other_systems, own_names
 from tracker.registry import find, names_of_others
 
 
@@ -41,7 +41,8 @@ class Registry(Mapping[str, str]):
     @cached_property
     def makers(self) -> Mapping[str, str]:
         """By how names begin, functions that make all that aren't known by their names."""
-        return {name[:-1]: target for name, target in own_names(self.plural).items() if name.endswith("*")}
+        named = {**names_of_other_systems(self.plural), **own_names(self.plural)}
+        return {name[:-1]: target for name, target in named.items() if name.endswith("*")}
 
     @cached_property
     def options(self) -> Mapping[str, str]:
@@ -69,7 +70,7 @@ class Registry(Mapping[str, str]):
 
     def _prefix(self, name: str) -> str:
         """How the name of what has to be made begins; empty for any other."""
-        return next((each for each in self.makers if name.startswith(each) and name not in self.known), "")
+        return "" if name in self.known else next((each for each in self.makers if name.startswith(each)), "")
 
     def has(self, name: str) -> bool:
         """Whether the name stands for something, of ours or of another package."""
@@ -79,16 +80,26 @@ class Registry(Mapping[str, str]):
         """Whether it names what the user's own file defines, see `find_in_file`."""
         return ":" in name and name not in self.known and not self._prefix(name)
 
+    def names(self) -> list[str]:
+        """All names that there are, those of other packages last."""
+        return [*self.known, *sorted(self.of_others())]
+
     def of_others(self) -> set[str]:
         """The names that other packages add."""
-        return names_of_others(self.group) - self.known.keys()
+        return {name for name in names_of_others(self.group) - self.known.keys() if not name.endswith("*")}
 
     def options_of(self, name: str) -> type | None:
-        """The dataclass of an object's options; for another package's object, its attribute `options`."""
+        """The dataclass of an object's options, named by its system; else, of another package, its `options`."""
         if self.is_file(name):
             return None
         if name not in self.known:
-            found: type | None = getattr(self.find(name), "options", None)
+            named = names_of_other_systems("options")
+            key = f"{self.kind}.{name}"
+            found: type | None = (
+                find("dataclass of options", key, named, "")
+                if key in named
+                else getattr(self.find(name), "options", None)
+            )
             return found
         return find("dataclass of options", name, self.options, "") if name in self.options else None
 

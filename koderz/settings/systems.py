@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from tracker.registry import find, names_of_others
+from tracker.registry import find, names_of_others, systems_of_others
 
 OWN = ("code", "long_context", "optimizers", "rollouts", "patches", "serving")
 """Folders of `koderz.systems`, in the order in which lists and help show what they add."""
@@ -87,7 +87,7 @@ class System:
 
     def names(self, kind: str) -> Named:
         """Everything that the system adds of a kind, which is the name of a member, such as `formats`."""
-        found: Named = vars(self)[kind]
+        found: Named = vars(self).get(kind, {})
         return found
 
 
@@ -107,6 +107,11 @@ def own_systems() -> tuple[System, ...]:
 def own_names(kind: str) -> dict[str, str]:
     """Everything that koderz' own systems add of a kind, such as `formats`."""
     return {name: target for system in own_systems() for name, target in system.names(kind).items()}
+
+
+def names_of_other_systems(kind: str) -> dict[str, str]:
+    """Everything that the systems of other packages add of a kind."""
+    return {name: target for system in systems_of_others() for name, target in system.names(kind).items()}
 
 
 def names_of(kind: str) -> list[str]:

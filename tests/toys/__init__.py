@@ -1,4 +1,4 @@
-"""A package of somebody else's, that adds to koderz by entry points: one file a thing."""
+"""A package of somebody else's, that adds a system to koderz by one entry point."""
 
 from __future__ import annotations
 
@@ -8,29 +8,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from tests.toys.toy_system import SYSTEM
+
 HERE = Path(__file__).parent
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
-ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
-    "koderz.suites": {
-        "toy": "toy_suite:Toy",
-        "toy-session": "toy_suite:ToySession",
-        "toy-timed": "toy_suite:Timed",
-    },
-    "koderz.solvers": {"toy": "toy_solver:toy"},
-    "koderz.models": {"toy": "toy_models:open_model"},
-    "koderz.engines": {"toy": "toy_engine:open_toy"},
-    "koderz.summaries": {"letters": "toy_outputs:LETTERS"},
-    "koderz.sinks": {"letter-file": "toy_outputs:LetterFile"},
-    "koderz.formats": {"replies": "toy_outputs:replies", "reply-files": "toy_outputs:reply_files"},
+ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {"koderz.systems": {"toys": "toy_system:SYSTEM"}}
+"""By group and name, what the package adds: a system, which names everything else."""
+
+SINGLE: Mapping[str, Mapping[str, str]] = {
+    f"koderz.{kind}": SYSTEM.names(kind)
+    for kind in ("suites", "solvers", "models", "engines", "sinks", "summaries", "formats")
 }
-"""By group and name, what each file of this folder adds."""
+"""The same things as entry points of their own, which need no system."""
 
 
-def installed(folder: Path) -> Mapping[str, str]:
+def installed(folder: Path, entry_points: Mapping[str, Mapping[str, str]] = ENTRY_POINTS) -> Mapping[str, str]:
     """Installs the package into a site folder of its own; the environment in which koderz finds it."""
-    site = install(folder / "site", "toys", ENTRY_POINTS)
+    site = install(folder / "site", "toys", entry_points)
     for file in HERE.glob("toy_*.py"):
         shutil.copy(file, site)
     return {"PYTHONPATH": os.pathsep.join([str(site), str(HERE.parents[1])])}

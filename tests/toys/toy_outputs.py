@@ -1,4 +1,4 @@
-"""What the toy suite makes of a run: a part of its summary, a file of its own, and two export formats."""
+"""Outputs of runs of toys: a part of the summary and its section, a comparison, files, and two export formats."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from koderz.analysis.blocks import Text
+from koderz.analysis.compare import Compared
+from koderz.analysis.report.sections import Section
 from koderz.analysis.story import Story
 from tracker.parts import Part
-from tracker.records import Experiment, Plan, Record
+from tracker.records import Experiment, Fault, Plan, Record
 from tracker.results import Result
 from tracker.sinks import Source
+from tracker.summary import Summary
 
 
 class Letters(Part):
@@ -51,3 +55,29 @@ def reply_files(stories: Iterable[tuple[Plan, Story]], target: Path) -> None:
 
 
 reply_files.is_folder = True  # type: ignore[attr-defined]
+
+
+def section_of(plan: Plan, folder: Path) -> Section:
+    """The section of the report on the letters of a run."""
+    return Section("Letters", [Text(f"Letters of {len(plan.tasks)} words.")])
+
+
+def compare_aloud(folders: Sequence[Path], *, arm: str | None = None, min_gain: float | None = None) -> Compared:
+    """The comparison of runs that were said aloud: all are equally loud."""
+    names = [folder.name for folder in folders]
+    return Compared("equally loud", lambda: iter([Text(f"Equally loud: {', '.join(names)}")]), lambda: {"loud": names})
+
+
+class Book:
+    """A document: all words that a run has passed, in one file."""
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self._path = Path(about["output"], "book.txt")
+
+    def take(self, outcome: Experiment | Fault) -> None:
+        return
+
+    def write(self, summary: Summary) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        results = [each for arm in summary.arms.values() for each in arm.results]
+        self._path.write_text("".join(f"{each.problem_id}\n" for each in results if each.success))

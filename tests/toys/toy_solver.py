@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from koderz.settings.options import option
-from koderz.solvers import solver
+from koderz.solvers import Solver, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle
 from koderz.types import Task, Verdict
 
@@ -29,3 +29,28 @@ async def toy(
             wanted = f"Give {style} hint {number + 1}: {task.prompt}"
             await ask([{"role": "user", "content": wanted}], model="helper", purpose="hint")
     return await judge(task, await ask(task.messages))
+
+
+@dataclass(frozen=True, slots=True)
+class AloudOptions:
+    """The options of the solver `toy-aloud`."""
+
+    toy_loudness: int = option(1, "Exclamation marks after each word.", "N", bounds=(0, 9))
+
+
+@solver(options=AloudOptions, parts=("letters",))
+async def aloud(task: Task, ask: AskHandle, judge: JudgeHandle, *, toy_loudness: int) -> Verdict:
+    """Asks once."""
+    verdict = await judge(task, await ask(task.messages))
+    return replace(verdict, metrics={**verdict.metrics, "loudness": float(toy_loudness)})
+
+
+def times(count: str) -> Solver[..., Verdict]:
+    """The solver `toy-times-COUNT`, which asks so often."""
+
+    @solver()
+    async def solve(task: Task, ask: AskHandle, judge: JudgeHandle) -> Verdict:
+        replies = [await ask(task.messages) for _ in range(int(count))]
+        return await judge(task, replies[-1])
+
+    return solve

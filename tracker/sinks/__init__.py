@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tracker.errors import KoderzError
-from tracker.registry import find, names_of_others
+from tracker.registry import find, names_in
 
 if TYPE_CHECKING:
     from tracker.records import Plan, Record
@@ -79,6 +79,6 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if name in KNOWN:
             continue
-        others = names_of_others(GROUP)
+        others = names_in(GROUP)
         if name not in others:
             raise KoderzError(f"there is no sink {name!r}; choose from {', '.join((*KNOWN, *sorted(others)))}")
