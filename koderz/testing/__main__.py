@@ -70,7 +70,7 @@ def _model(options: argparse.Namespace) -> Answering:
     from koderz.suites.options import SimulatedOptions
 
     suite: Any = load_suite(options.suite, options.dataset)
-    found: Answering = suite.simulated(suite.tasks, options.seed, SimulatedOptions(options.skill))
+    found: Answering = suite.simulated_model(suite.tasks, options.seed, SimulatedOptions(options.skill))
     return found
 
 

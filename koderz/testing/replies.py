@@ -72,7 +72,7 @@ def _simulated_humaneval() -> Answering:
     from koderz.suites.options import SimulatedOptions
 
     suite: Any = load_suite("humaneval")
-    found: Answering = suite.simulated(suite.tasks, 0, SimulatedOptions())
+    found: Answering = suite.simulated_model(suite.tasks, 0, SimulatedOptions())
     return found
 
 

@@ -35,7 +35,8 @@ for limit, value in (("RLIMIT_CPU", {cpu}), ("RLIMIT_AS", {memory})):
         resource.setrlimit(getattr(resource, limit), (value, value + 1))
     except (OSError, ValueError):  # less is allowed already, or the system has no such limit
         pass
-for name, path in (("koderz", {package!r}), ("koderz.suites", {package!r} + "/suites")):
+for name, path in (("koderz", {package!r}), ("koderz.systems", {package!r} + "/systems"),
+                   ("koderz.systems.code", {package!r} + "/systems/code")):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [path]
 from koderz.systems.code.extraction.extraction import extract_program
