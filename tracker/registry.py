@@ -43,8 +43,11 @@ def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
             return _resolved(target)
         except KoderzError as error:
             raise KoderzError(f"{kind} {name!r}: {error}") from error
-        except Exception as error:  # a package of somebody else's may do anything
+        except (ImportError, AttributeError) as error:
             raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {error}") from error
+        except Exception as error:  # a package of somebody else's may do anything
+            why = f"{type(error).__name__}: {error}"
+            raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {why}") from error
     there = [each for each in (*known, *sorted({*added, *entry_point_names(group)} - {*known})) if each[-1:] != "*"]
     raise KoderzError(f"there is no {kind} {name!r}" + (f"; choose from {', '.join(there)}" if there else ""))
 
@@ -126,7 +129,8 @@ def entry_point_names(group: str) -> set[str]:
 
 def _resolved(target: str) -> Any:
     module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
 
 
 def _read(path: str) -> str:

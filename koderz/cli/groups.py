@@ -12,6 +12,7 @@ from typer._click.exceptions import NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 
 from koderz.errors import KoderzError
+from tracker.registry import names_of_others
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
@@ -105,9 +106,7 @@ class PanelCommand(TyperCommand):
 
 def _other_providers() -> str:
     """The models that installed packages add, for the help of what names one; empty for none."""
-    from koderz.models.names import other_providers
-
-    names = ", ".join(f"{name}/…" for name in sorted(other_providers()))
+    names = ", ".join(f"{name}/…" for name in sorted(names_of_others("koderz.models")))
     return f" Also, by installed packages: {names}" if names else ""
 
 
