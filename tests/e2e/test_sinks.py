@@ -180,7 +180,7 @@ def test_feeder_death_is_told_once(koderz: Shell, env: Mapping[str, str]) -> Non
 def test_later_sessions_reach_the_sinks_and_choose_them_anew(koderz: Shell, env: Mapping[str, str]) -> None:
     koderz("benchmark", 0, 4, *LEDGER, "--simulated-fault-rate", 1, "--max-retries", 0, env=env, code=3)
     assert_whole(koderz)
-    koderz("benchmark", "retry", "latest", env=env, code=3)
+    koderz("benchmark", "retry", "latest", "--wait", env=env, code=3)
     assert_whole(koderz)
     koderz("benchmark", "rescore", "latest", *LEDGER, "--sink", "other", env=env, code=3)
     assert_whole(koderz)
