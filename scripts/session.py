@@ -87,7 +87,7 @@ def _printed(command: str, folder: Path) -> list[str]:
     text = _PROGRESS.sub("", done.stdout)
     text = re.sub(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", RUN_ID, text)
     text = re.sub(r"\d{8}__\d\d-\d\d-\d\d", STAMP, text)
-    text = re.sub(r"/\S+/(?=koderz/suites/)", "…/", text)
+    text = re.sub(r"/\S+/(?=koderz/systems/)", "…/", text)
     text = re.sub(
         r"(?:^✓ Task .*\n)+", lambda found: "".join(sorted(found[0].splitlines(True))), text, flags=re.MULTILINE
     )
