@@ -8,6 +8,7 @@ summary = await koderz.benchmark(range(0, 10), mode="comparative", model="qwen2.
 from __future__ import annotations
 
 from koderz._version import __version__
+from koderz.settings import moved as moved  # so that modules are found where they lay before
 
 TYPE_CHECKING = False  # typing's own would be loaded by each command before Ctrl-C is seen to
 if TYPE_CHECKING:

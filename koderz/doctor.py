@@ -16,15 +16,15 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.models.prices import could_spend
 from koderz.models.providers import every_provider, provider_of
 from koderz.sandbox import FULL, DockerOptions, Job
-from koderz.sandbox.calibration import calibrated_sandbox, cpu_scale
+from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.schema import OF_SINKS
 from koderz.settings.systems import names_of, required
 from koderz.settings.toml import NAME, load_config, read_sources, results_folder
 from koderz.types import Finding
-from tracker.registry import broken_systems, find
+from tracker.registry import broken_systems
 from tracker.runs import run_folders
 from tracker.scrubber import shown_address
-from tracker.sinks import GROUP, JSON, SINKS
+from tracker.sinks import JSON, sink_class
 from tracker.sinks.process import at_work, wake
 from tracker.sinks.standing import standing_of
 
@@ -100,7 +100,7 @@ async def _sandbox() -> Finding:
         async with calibrated_sandbox("contained", judges=1) as sandbox:
             right = await sandbox.judge(Job("def f():\n    return 1\n", test, "f"))
             wrong = await sandbox.judge(Job("def f():\n    return 2\n", test, "f"))
-            level, speed = sandbox.isolation, f"CPU limits × {cpu_scale(sandbox):g} on this machine"
+            level, speed = sandbox.isolation, f"CPU limits × {sandbox.speed:g} on this machine"
     except KoderzError as error:
         return Finding("sandbox", "broken", str(error), "the simulated model works all the same")
     if (right.verdict, wrong.verdict) != ("passed", "failed"):
@@ -112,11 +112,11 @@ async def _sandbox() -> Finding:
 
 async def _docker(environ: Mapping[str, str]) -> Finding:
     """Checks that `--sandbox docker` would work, without starting or pulling anything."""
-    from koderz.sandbox.docker import server_version
+    from koderz.sandbox.docker import DOCKER
 
     image = environ.get("KODERZ_DOCKER_IMAGE") or DockerOptions().docker_image
     try:
-        version = await server_version(image)
+        version = await DOCKER.version_with(image)
     except KoderzError as error:
         return Finding("docker", "missing", str(error), "only --sandbox docker needs it")
     return Finding("docker", "ok", f"{version}, with the image {image}")
@@ -212,5 +212,5 @@ def _where_sink(name: str, results: Path, environ: Mapping[str, str]) -> str:
     """The sink's description of its target, if it has one. Raises KoderzError if the target can't be reached."""
     if name == JSON:
         return ""
-    check = getattr(find("sink", name, SINKS, GROUP), "check", None)
-    return f"{check(results, environ)}; " if check else ""
+    place = sink_class(name).check(results, environ)
+    return f"{place}; " if place else ""

@@ -10,10 +10,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from koderz.analysis.formats import (
+        Format,
+        folder_format,
+    )
+    from koderz.engines import (
+        Driver,
+        Engine,
+        RemoteView,
+        StoredRun,
+    )
+    from koderz.engines.resources import (
+        model_facts,
+        open_resources,
+    )
     from koderz.errors import (
         Fault,
         KoderzError,
         Unreachable,
+    )
+    from koderz.experiments.calls import (
+        Caller,
+    )
+    from koderz.experiments.runner import (
+        ExperimentRunner,
     )
     from koderz.models import (
         Endpoint,
@@ -23,8 +43,29 @@ if TYPE_CHECKING:
         Provider,
         Service,
     )
+    from koderz.plans.plan import (
+        Plan,
+    )
+    from koderz.sandbox import (
+        Job,
+        JobResult,
+        Opening,
+        Sandbox,
+        open_sandbox,
+    )
+    from koderz.sandbox.workspace import (
+        Backend,
+        Command,
+        Ended,
+    )
     from koderz.settings.options import (
         option,
+    )
+    from koderz.settings.schema import (
+        Settings,
+    )
+    from koderz.settings.systems import (
+        System,
     )
     from koderz.solvers import (
         Solver,
@@ -55,6 +96,7 @@ if TYPE_CHECKING:
     from koderz.types import (
         Completion,
         Expected,
+        Finding,
         Headline,
         Judging,
         Lesson,
@@ -65,13 +107,38 @@ if TYPE_CHECKING:
         Task,
         Verdict,
     )
+    from tracker.parts import (
+        Part,
+    )
+    from tracker.sinks import (
+        Sink,
+        SinkDown,
+        SinkSlow,
+        Source,
+    )
 
 _HOMES = {
+    "koderz.analysis.formats": (
+        "Format",
+        "folder_format",
+    ),
+    "koderz.engines": (
+        "Driver",
+        "Engine",
+        "RemoteView",
+        "StoredRun",
+    ),
+    "koderz.engines.resources": (
+        "model_facts",
+        "open_resources",
+    ),
     "koderz.errors": (
         "Fault",
         "KoderzError",
         "Unreachable",
     ),
+    "koderz.experiments.calls": ("Caller",),
+    "koderz.experiments.runner": ("ExperimentRunner",),
     "koderz.models": (
         "Endpoint",
         "Model",
@@ -80,7 +147,22 @@ _HOMES = {
         "Provider",
         "Service",
     ),
+    "koderz.plans.plan": ("Plan",),
+    "koderz.sandbox": (
+        "Job",
+        "JobResult",
+        "Opening",
+        "Sandbox",
+        "open_sandbox",
+    ),
+    "koderz.sandbox.workspace": (
+        "Backend",
+        "Command",
+        "Ended",
+    ),
     "koderz.settings.options": ("option",),
+    "koderz.settings.schema": ("Settings",),
+    "koderz.settings.systems": ("System",),
     "koderz.solvers": (
         "Solver",
         "solver",
@@ -110,6 +192,7 @@ _HOMES = {
     "koderz.types": (
         "Completion",
         "Expected",
+        "Finding",
         "Headline",
         "Judging",
         "Lesson",
@@ -120,20 +203,38 @@ _HOMES = {
         "Task",
         "Verdict",
     ),
+    "tracker.parts": ("Part",),
+    "tracker.sinks": (
+        "Sink",
+        "SinkDown",
+        "SinkSlow",
+        "Source",
+    ),
 }
 
 __all__ = [
     "AskHandle",
+    "Backend",
+    "Caller",
+    "Command",
     "Completion",
     "Concluding",
+    "Driver",
+    "Ended",
     "Endpoint",
+    "Engine",
     "ExclusiveHandle",
     "Expected",
     "ExperimentContext",
     "ExperimentHandles",
+    "ExperimentRunner",
     "Fault",
+    "Finding",
+    "Format",
     "GradeHandle",
     "Headline",
+    "Job",
+    "JobResult",
     "JudgeContext",
     "JudgeHandle",
     "Judging",
@@ -146,22 +247,38 @@ __all__ = [
     "ModelName",
     "Noticing",
     "OnceHandle",
+    "Opening",
+    "Part",
+    "Plan",
     "Price",
     "ProgramSuite",
     "Provider",
     "RecallHandle",
+    "RemoteView",
     "Reply",
     "RunContext",
     "Sampling",
+    "Sandbox",
     "Service",
+    "Settings",
+    "Sink",
+    "SinkDown",
+    "SinkSlow",
     "Solver",
+    "Source",
+    "StoredRun",
     "Suite",
     "SuiteSource",
+    "System",
     "Task",
     "Unreachable",
     "Verdict",
     "WorkspaceContext",
     "WorkspaceHandle",
+    "folder_format",
+    "model_facts",
+    "open_resources",
+    "open_sandbox",
     "option",
     "solver",
 ]

@@ -171,6 +171,7 @@ class Task(Generic[P]):
     tokens: int = 0  # of what its messages stand for by reference, as far as it is known before it is made
     groups: Mapping[str, str] = field(default_factory=dict, repr=False)  # by what a run's results are broken down
     cluster: str = ""  # the text, repository, … that it shares with other tasks, which so resemble it; empty: none
+    apart: bool = False  # whether its results stand apart from all figures, and a part of the summary has them
     generated: bool = False  # whether koderz made its text up, so that figures don't belong beside published ones
     messages: tuple[Message, ...] = ()  # the first prompt, ready to be sent; the plan has the suite make it
 

@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def package_imports() -> Imports:
-    """What each package imports of the others: the packages and modules directly in koderz, and tracker."""
+    """Imports of each package from the others: packages and modules directly in koderz, and tracker."""
     graph = grimp.build_graph("koderz", "tracker", exclude_type_checking_imports=True, cache_dir=None)
     names = {*graph.find_children("koderz"), "tracker"}
     for name in names:
@@ -136,7 +136,7 @@ def _placed(row: Sequence[str], number: int, width: int) -> Iterator[tuple[str, 
 
 
 def _direct(others: frozenset[str], imports: Imports) -> set[str]:
-    """Those of a package's imports that none of the rest imports, directly or not."""
+    """Imports of a package that none of its other imports reaches."""
     below: set[str] = set()
     waiting = [name for other in others for name in imports[other]]
     while waiting:

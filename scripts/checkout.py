@@ -39,7 +39,7 @@ sys.exit(code)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a command took."""
+    """Resources that a command used."""
 
     wall: float  # seconds
     cpu: float  # seconds, its children's included
@@ -66,13 +66,13 @@ def seconds(command: Sequence[str], env: Mapping[str, str]) -> float:
 
 
 def processor_seconds() -> float:
-    """What the commands that have ended, and their children, took of the processor so far."""
+    """Processor time of ended commands and their children so far."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def usage_of(command: Sequence[str], folder: Path, env: Mapping[str, str]) -> Usage:
-    """What the command takes in a folder; exits where it fails."""
+    """Resources that the command uses in a folder; exits if it fails."""
     report = folder / "usage.json"
     # The small process between is the peak's: what this one holds would count as the command's until it is loaded.
     done = subprocess.run([sys.executable, "-c", _WRAPPER, str(report), *command], cwd=folder, env=env, check=False)
@@ -102,7 +102,7 @@ class ModelServer(NamedTuple):
     process: int
 
     def processor_seconds(self) -> float:
-        """What it took of the processor so far."""
+        """Processor time that it used so far."""
         return time.clock_gettime((~self.process << 3) | 2)  # the kernel's name for a process's clock
 
 

@@ -1,4 +1,4 @@
-"""What MkDocs builds into the documentation: pages that lie elsewhere, and reference made from the code itself.
+"""Hooks of MkDocs for the documentation: pages that lie elsewhere, and reference made from the code itself.
 
 A page has `<!-- generated: NAME -->` where what `GENERATED[NAME]` yields is put, and `<!-- fields: NAME -->` where the
 fields of that class of `koderz` are.

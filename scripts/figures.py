@@ -1,4 +1,4 @@
-"""What the benchmarks of koderz have in common: figures with targets, options, and the exit code.
+"""Common parts of koderz' benchmarks: figures with targets, options, and the exit code.
 
     SECTIONS: Sections = {"list": listing, "report": report}  # functions that take the options and yield figures
 

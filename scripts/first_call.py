@@ -1,4 +1,4 @@
-"""What a command takes of the processor until its first call of a model, its children included.
+"""Processor time of a command until its first call of a model, its children included.
 
 The model is a server of this process behind https. What vouches for it stands at the end of a file with all
 certificates that certifi has, so that to read them costs what it costs elsewhere.
@@ -36,7 +36,7 @@ class FirstCall:
         self._tls.load_cert_chain(*_certified(folder, self._trusted))
 
     def processor_seconds(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> float:
-        """What the command took when the call came; it is killed then. Raises NoCall."""
+        """Processor time of the command when the call came; it is killed then. Raises NoCall."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(_LOOK)
             url = f"https://127.0.0.1:{server.getsockname()[1]}/v1"

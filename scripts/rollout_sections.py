@@ -1,12 +1,14 @@
-"""Sections of bench_rollouts: grading beside the way of OneShot, forged diffs, agents of others, and files."""
+"""Sections of bench_rollouts: images, grading beside the way of OneShot, forged diffs, agents of others, and files."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import os
+import re
 import resource
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ from figures import Figure
 
 sys.path.insert(0, str(ROOT))
 
+from koderz.sandbox.images import ImageStore
 from koderz.sandbox.workspace import Command, Limits, Mount, git, userland
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
@@ -41,6 +44,48 @@ from tracker.tracker import Tracker
 _KNOWN = [*GAMING].index("skip of the module") + 1  # those that OneShot was tried with come first
 KNOWN, FURTHER = dict([*GAMING.items()][:_KNOWN]), dict([*GAMING.items()][_KNOWN:])
 _GRADINGS, _SHARE, _TASKS = 5, 200, 6  # the second: gradings that share one interpreter
+
+
+_STARTS = 30
+
+
+def images(_options: argparse.Namespace) -> Iterator[Figure]:
+    """A command's start in the root of an image, above that of `unshare true`."""
+    with tempfile.TemporaryDirectory() as folder:
+        whole, bare = asyncio.run(_starts_in(_image_of_true(Path(folder))))
+    yield Figure("`unshare true`, CPU", bare, "ms")
+    yield Figure("a command's start in an image's root, above `unshare true`, CPU", whole - bare, "ms").at_most(60.0)
+
+
+def _image_of_true(folder: Path) -> ImageStore:
+    """A store with the image `true`: this machine's program of that name, and what it is linked to."""
+    root, program = folder / "root", shutil.which("true") or "/bin/true"
+    libraries = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    for path in (program, *re.findall(r"(/\S+) \(0x", libraries)):
+        target = root / ("bin/true" if path == program else path.lstrip("/"))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    (folder / "images.json").write_text('{"true": {"path": "root"}}')
+    return ImageStore(folder, folder / "cache")
+
+
+async def _starts_in(store: ImageStore) -> tuple[float, float]:
+    """The medians of milliseconds of CPU in the image, and of `unshare true`, in turns."""
+    whole, bare = [], []
+    async with Local(images=store) as local:
+        for _ in range(_STARTS):
+            with scratch() as place:
+                began = _cpu()
+                ended = await local.run(Command(["/bin/true"], image="true", in_image=True, checkout="/"), place)
+                if ended.status:
+                    raise SystemExit(f"`true` in an image ends with {ended.status}: {ended.output}")
+                between = _cpu()
+            words = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--net", "--fork", "true"]
+            beginning = _cpu()
+            await (await asyncio.create_subprocess_exec(*words)).wait()
+            whole.append(between - began)
+            bare.append(_cpu() - beginning)
+    return 1000 * statistics.median(whole), 1000 * statistics.median(bare)
 
 
 def grading(_options: argparse.Namespace) -> Iterator[Figure]:
@@ -168,7 +213,7 @@ def _cpu() -> float:
 
 
 def files(_options: argparse.Namespace) -> Iterator[Figure]:
-    """What is written as rollouts end one after the other, and anew by `koderz sync`."""
+    """Files that are written as rollouts end one after the other, and anew by `koderz sync`."""
     (small, _), (large, anew) = (asyncio.run(_written(count)) for count in (2_000, 10_000))
     yield Figure("files of 10,000 rollouts as they end, a rollout, CPU", large, "ms")
     yield Figure("the same, of what one of 2,000 takes", large / small).at_most(1.5)

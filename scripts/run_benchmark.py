@@ -18,7 +18,7 @@ def run(*command: str) -> None:
 
 
 def usually(sandbox: str) -> None:
-    """Has a command run things in this sandbox, unless a flag or a variable says where."""
+    """Make a command run things in this sandbox, unless a flag or a variable names one."""
     flags = {word.partition("=")[0] for word in sys.argv}
     if not flags & {"--sandbox", "--engine"} and not {"KODERZ_SANDBOX", "KODERZ_ENGINE"} & os.environ.keys():
         os.environ["KODERZ_SANDBOX"] = sandbox

@@ -20,7 +20,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from koderz.paths import cache_folder
+from koderz.settings.paths import cache_folder
 from tests.forks import Fork, forks
 
 WASM_CACHE = cache_folder() / "wasm"  # the user's own: building the image takes a minute

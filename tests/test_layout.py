@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import grimp
 import pytest
@@ -57,17 +58,26 @@ def test_imports_run_down_the_floors_and_in_no_circle() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_names_begin_with_their_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script bench_house as a module."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     loader = SourceFileLoader("bench_house", str(ROOT / "scripts" / "bench_house"))
     spec = importlib.util.spec_from_loader("bench_house", loader)
     assert spec
     script = importlib.util.module_from_spec(spec)
     loader.exec_module(script)
+    return script
 
-    led = script.led_by_function_words()
 
-    assert len(led) <= MOST_LED * len(script.test_names()), led
+def test_names_begin_with_their_feature(house: ModuleType) -> None:
+    led = house.led_by_function_words()
+
+    assert len(led) <= MOST_LED * len(house.test_names()), led
+
+
+def test_docstrings_begin_with_a_thing_or_an_act(house: ModuleType) -> None:
+    assert house.riddles() == []
 
 
 def _lines(path: Path) -> int:

@@ -7,10 +7,21 @@ cluster nothing tells how far clusters lie apart, so there is no interval, and i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import TYPE_CHECKING, TypeVar
 
-from tracker.rates import SHARE, Interval, mean_interval, pass_at_k, pass_at_k_interval
+from tracker.rates import (
+    SHARE,
+    Interval,
+    mean_interval,
+    pass_at_k,
+    pass_at_k_interval,
+    pass_hat_k,
+    pass_hat_k_interval,
+    usual_ks,
+)
 
 if TYPE_CHECKING:
     from tracker.records import Plan
@@ -84,6 +95,35 @@ def pass_at_k_in(
         return pass_at_k_interval([*passes.values()], k)
     chances = {task: [pass_at_k(len(own), sum(own), k)] for task, own in passes.items()}
     return interval_in(chances, clusters, partial(mean_interval, bounds=SHARE))
+
+
+@dataclass(frozen=True, slots=True)
+class ChanceEstimate:
+    """A chance, as a fraction, with its 95 % interval."""
+
+    value: float
+    interval: Interval | None
+    interval_method: str | None  # without an interval, why
+
+    @property
+    def text(self) -> str:
+        """Per cent, with the interval, as text for people."""
+        limits = " (95% interval {:.1f}% to {:.1f}%)".format(*(100 * x for x in self.interval)) if self.interval else ""
+        return f"{100 * self.value:.1f}%{limits}"
+
+
+def pass_hat_k_in(passes: Mapping[str, Sequence[bool]], clusters: Clusters, k: int) -> ChanceEstimate:
+    """pass^k over tasks, its interval grouped by cluster as in `interval_in`; each task has at least k samples."""
+    chances = {task: [pass_hat_k(len(own), sum(own), k)] for task, own in passes.items()}
+    value = fmean(own[0] for own in chances.values())
+    if count_of(passes, clusters) is None:
+        return ChanceEstimate(value, *pass_hat_k_interval([*passes.values()], k))
+    return ChanceEstimate(value, *interval_in(chances, clusters, partial(mean_interval, bounds=SHARE)))
+
+
+def pass_hat_k_of(passes: Mapping[str, Sequence[bool]], clusters: Clusters) -> dict[str, ChanceEstimate]:
+    """`{"pass^1": …}` over tasks for each usual k that every task has samples for."""
+    return {f"pass^{k}": pass_hat_k_in(passes, clusters, k) for k in usual_ks(passes.values())}
 
 
 def clusters_in(plan: Plan) -> dict[str, str]:

@@ -221,7 +221,7 @@ def load_index(journal: Path) -> Index:
     added, check = pack(tail, zlib.crc32(cached))
     index = Index(cached + added, sum((tail[-1] if tail else last).span), len(cached), check, torn)
     if damaged := index.damaged:
-        tell(f"{journal}: {_told(damaged)}; a copy without damage: koderz doctor --repair {journal.parent.name}")
+        tell(f"{journal}: {_message(damaged)}; a copy without damage: koderz doctor --repair {journal.parent.name}")
     return index
 
 
@@ -233,7 +233,7 @@ def tell(problem: str) -> None:
     getLogger("tracker").warning("note: %s", problem)
 
 
-def _told(damaged: Sequence[int]) -> str:
+def _message(damaged: Sequence[int]) -> str:
     if len(damaged) == 1:
         return f"byte {damaged[0]}: 1 line can't be read and is left out"
     return f"byte {damaged[0]}: {len(damaged)} lines from here on can't be read and are left out"

@@ -9,16 +9,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tracker.errors import KoderzError
+from tracker.members import Extensible
 from tracker.registry import find
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracker.records import Plan, Record
+    from tracker.records import Fault, Plan, Record
     from tracker.results import Result
-
-GROUP = "koderz.summaries"
-"""The group of entry points for other packages' parts, which are instances of `Part` named by their summary key."""
 
 _T = TypeVar("_T")
 
@@ -65,7 +63,7 @@ class Data:
     context: str  # what they were for, such as `test`
 
 
-class Part:
+class Part(Extensible):
     """A key of a run's summary that a suite or a solver owns, and its additions to traces, memories and curves.
 
     Subclasses override what they have to tell.
@@ -79,6 +77,20 @@ class Part:
 
     def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
         """This key's value in the summary, as JSON, from the plan and each arm's results; empty to leave it out."""
+        return {}
+
+    def with_faults(
+        self,
+        plan: Plan,  # noqa: ARG002
+        found: Mapping[str, Any],
+        results: Mapping[str, Sequence[Result]],  # noqa: ARG002
+        faults: Sequence[Fault],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        """The value that `summary` found, with figures on the experiments that ended in faults."""
+        return found
+
+    def of_apart(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
+        """This key's value, or more of it, from each arm's results on tasks that stand apart from all figures."""
         return {}
 
     def of_arm(self, plan: Plan, arm: str, results: Sequence[Result]) -> Mapping[str, Any]:  # noqa: ARG002
@@ -113,15 +125,22 @@ class Part:
 @cache  # looking through entry points takes 15 ms
 def part_of(name: str) -> Part:
     """The part with this name. Raises KoderzError if no package has it."""
-    return cast("Part", find("part of a summary", name, KNOWN, GROUP))
+    return cast("Part", find("part of a summary", name, KNOWN, "koderz.summaries"))
 
 
-def parts_of(plan: Plan, results: Mapping[str, Sequence[Result]]) -> dict[str, Any]:
+def parts_of(
+    plan: Plan,
+    results: Mapping[str, Sequence[Result]],
+    faults: Sequence[Fault] = (),
+    apart: Mapping[str, Sequence[Result]] | None = None,
+) -> dict[str, Any]:
     """The values of all parts that a plan names; for a part that is missing or fails, its error."""
     found: dict[str, Any] = {}
     for name in plan.parts:
         try:
-            found[name] = part_of(name).summary(plan, results)
+            part = part_of(name)
+            value = part.with_faults(plan, part.summary(plan, results), results, faults)
+            found[name] = {**value, **part.of_apart(plan, apart)} if apart else value
         except KoderzError as error:
             found[name] = {"error": str(error)}
         except Exception as error:  # noqa: BLE001 it may be anybody's code, and the summary is worth more

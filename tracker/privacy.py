@@ -60,7 +60,7 @@ class Privacy:
         elif isinstance(record, Once):
             return replace(record, value=self._value(record.value))
         elif isinstance(record, Fault | Finished):
-            return replace(record, reason=told(record.reason))
+            return replace(record, reason=public_reason(record.reason))
         elif isinstance(record, Experiment) and record.note and plan.arm(record.arm).source:
             return replace(record, note=marker(_digest(record.note.encode())))
         return with_texts(record, lambda _, text: self._text(text))
@@ -137,7 +137,7 @@ def _replaced(value: Any, made_of: Callable[[Mapping[str, str]], Any]) -> Any:
     return value
 
 
-def told(reason: str) -> str:
+def public_reason(reason: str) -> str:
     """The part of a failure's reason that koderz wrote itself; quotations are replaced by their digests."""
     own, *rest = _QUOTED.sub("'…'", reason).split(": ")
     while rest and _STATUS.match(rest[0]) and len(rest[0]) == 3:

@@ -1,4 +1,4 @@
-"""Success rates and means with their intervals, and pass@k; needs the standard library alone.
+"""Success rates and means with their intervals, pass@k and pass^k; needs the standard library alone.
 
 Values come in groups that are independent of each other: the samples of each task, or those of each cluster of tasks.
 """
@@ -178,11 +178,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 def pass_at_k_of(passes: Collection[Sequence[bool]]) -> dict[str, float]:
     """`{"pass@1": …}` over tasks, as fractions, for each usual k that every task has samples for."""
-    fewest = min(map(len, passes), default=0)
     return {
         f"pass@{k}": statistics.fmean(pass_at_k(len(outcomes), sum(outcomes), k) for outcomes in passes)
-        for k in PASS_AT
-        if k <= fewest
+        for k in usual_ks(passes)
     }
 
 
@@ -198,6 +196,30 @@ def pass_at_k_interval(passes: Collection[Sequence[bool]], k: int) -> tuple[Inte
         (low, high), method = found
         return (1 - (1 - low / 100) ** k, 1 - (1 - high / 100) ** k), method
     return _bounded([[pass_at_k(len(outcomes), sum(outcomes), k)] for outcomes in passes]), BETA
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """The chance that all of k samples pass (pass^k), estimated without bias from c passes among n samples.
+
+    It is C(c, k) / C(n, k). Source: S. Yao et al., "tau-bench: a benchmark for tool-agent-user interaction in
+    real-world domains" (2024), section 3. Raises ValueError for k > n.
+    """
+    return 1.0 - pass_at_k(n, n - c, k)
+
+
+def pass_hat_k_interval(passes: Collection[Sequence[bool]], k: int) -> tuple[Interval, str]:
+    """The 95 % interval of pass^k over tasks, as fractions, and its method; each task has at least k samples.
+
+    All of k samples pass unless one of them fails, so it is the complement of failures' `pass_at_k_interval`.
+    """
+    (low, high), method = pass_at_k_interval([[not passed for passed in outcomes] for outcomes in passes], k)
+    return (1 - high, 1 - low), method
+
+
+def usual_ks(passes: Collection[Sequence[bool]]) -> list[int]:
+    """The usual k that every task has samples for."""
+    fewest = min(map(len, passes), default=0)
+    return [k for k in PASS_AT if k <= fewest]
 
 
 def beta_quantile(p: float, a: float, b: float) -> float:

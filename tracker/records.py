@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache
-from typing import Any, ClassVar, Literal, get_args
+from functools import cache, cached_property
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import msgspec
 import orjson
@@ -20,6 +20,8 @@ from tracker.causes import cause_of
 from tracker.errors import JournalError
 
 SCHEMA_VERSION = 1
+
+T = TypeVar("T")
 
 
 def now() -> str:
@@ -54,6 +56,11 @@ class Arm(Struct, frozen=True, kw_only=True):
     baseline: str = ""  # the arm that it is compared with; empty: the run's first
     settings: dict[str, str | None] | None = None  # of its suite, as they may be shown; None: those of all arms
     simulated: bool = False  # it asks the simulated model; older plans say so of the run alone
+
+    @property
+    def title(self) -> str:
+        """The arm's name, without the model where that stands behind it to tell several arms apart."""
+        return self.name.removesuffix(f" · {self.models['main']}") if self.models.get("main") else self.name
 
 
 class Cell(Struct, frozen=True):
@@ -121,7 +128,39 @@ class OfTask(OfExperiment, frozen=True, kw_only=True):
     arm: str
 
 
-class Plan(Line, frozen=True, kw_only=True):
+class SolverAbout(Struct, frozen=True):
+    """A plan's record of a solver besides its digest."""
+
+    version: int = 1
+    differs: str = ""  # from the original of its name; empty: unknown
+
+
+class MemoryMoment(Struct, frozen=True):
+    """The state of the memory store from which a run recalls lessons."""
+
+    last_id: int
+    time: str
+
+
+class Basis(Struct, frozen=True):
+    """The entries of a plan's `details` that belong to no suite."""
+
+    digest: str = ""  # of everything that decides on the results
+    matches: Mapping[str, Mapping[str, str]] = {}  # digests that a resumed run has to find again, by kind and name
+    prompts: Mapping[str, str] = {}  # templates by name
+    expectations: Mapping[str, Mapping[str, Any]] = {}  # by task, under MLflow's names
+    judge: Mapping[str, Any] = {}  # about the model that judges
+    solvers: Mapping[str, SolverAbout] = {}
+    solver_arguments: Mapping[str, Any] = {}
+    at_hand: Mapping[str, Any] = {}
+    prices: Mapping[str, Sequence[Any]] = {}  # by model: US dollars a million tokens, in and out, and tiers
+    base_url_trusted: bool = True
+    memory: MemoryMoment | None = None  # None: no store is looked at
+    documents: Mapping[str, Mapping[str, Any]] = {}  # by the name under which a system has the document's class
+    key_variables: Sequence[str] = ()  # that hold keys of the models' providers
+
+
+class Plan(Line, frozen=True, kw_only=True, dict=True):
     """The first line of a journal: everything that the run will do."""
 
     kind: ClassVar[Literal["plan"]] = "plan"
@@ -136,14 +175,28 @@ class Plan(Line, frozen=True, kw_only=True):
     environment: dict[str, Any]
     simulated: bool = False  # every arm that asks a model asks the simulated one; in older plans, any of them
     generated: str = ""  # what made-up tasks go by: their figures don't belong beside those of published ones
-    details: dict[str, Any] = {}  # what the runner needs to pick the run up again
+    details: dict[str, Any] = {}  # what the runner needs to pick the run up again; see `basis` and `suite_details`
     measures: Sequence[Measure] = ()  # as the suite declares them
     parts: Sequence[str] = ()  # of the summary, that the suite or a solver owns; see tracker.parts
     groups: Mapping[str, Sequence[str]] = {}  # by what results are broken down: a value for each of the tasks
     clusters: Sequence[str] = ()  # for each of the tasks, what it shares with others; empty: no task shares anything
     headline: Headline | None = None  # as the suite declares it; None: whether experiments passed
     compared: Sequence[str] = ()  # the arms whose comparison the summary has; empty: zero-shot and iterative
+    apart: Sequence[str] = ()  # the tasks whose results stand apart from all figures, see `tracker.parts`
     together: Sequence[str] = ()  # ids of the runs that were planned together, its own among them; empty: it is alone
+
+    @cached_property
+    def basis(self) -> Basis:
+        """The entries of `details` that belong to no suite."""
+        return _converted({name: value for name, value in self.details.items() if value is not None}, Basis)
+
+    def suite_details(self, kind: type[T]) -> T:
+        """The suite's own entry of `details`, as the type that the suite writes; its defaults if there is none."""
+        return _converted(self.details.get("suite") or {}, kind)
+
+    def document(self, name: str, kind: type[T]) -> T:
+        """A document's entry of `details`, as the type that its system writes; its defaults if there is none."""
+        return _converted(self.basis.documents.get(name, {}), kind)
 
     @property
     def planned(self) -> int:
@@ -151,6 +204,13 @@ class Plan(Line, frozen=True, kw_only=True):
         if self.cells is not None:
             return sum(cell.samples for cell in self.cells)
         return len(self.tasks) * len(self.arms) * self.samples
+
+    @property
+    def planned_apart(self) -> int:
+        """The number of planned experiments on tasks that stand apart from all figures."""
+        if self.cells is not None:
+            return sum(cell.samples for cell in self.cells if cell.task in self.apart)
+        return len(self.apart) * len(self.arms) * self.samples
 
     @property
     def suite(self) -> str:
@@ -168,6 +228,14 @@ class Plan(Line, frozen=True, kw_only=True):
     def model_of(self, arm: str) -> str:
         """The model in the role `main` of the arm with this name."""
         return self.arm(arm).models.get("main") or str(self.config.get("local_model") or "")
+
+
+def _converted(value: Any, kind: type[T]) -> T:
+    """Details as a type. Raises JournalError where they are of another."""
+    try:
+        return msgspec.convert(value, kind, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise JournalError(f"the plan's details can't be read: {error}") from None
 
 
 class LongMessage(Line, frozen=True, kw_only=True):
@@ -380,7 +448,7 @@ def encode(record: Record) -> bytes:
 
 
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
-    Plan: ("generated", "measures", "parts", "groups", "clusters", "compared", "together", "headline"),
+    Plan: ("generated", "measures", "parts", "groups", "clusters", "compared", "apart", "together", "headline"),
     Measure: ("average",),
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),

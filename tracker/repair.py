@@ -19,7 +19,7 @@ class Repaired:
     """The damage that was found, and the folder of the copy; None if there was nothing to repair."""
 
     folder: Path | None
-    kept: int  # lines
+    kept: int  # lines; these names are keys of the JSON of `koderz doctor --repair`
     damaged: Sequence[tuple[int, int, str]]  # lines left out: their first byte, their bytes, what is wrong
     doubled: Sequence[int]  # first bytes of lines that stand there twice, of which one is kept
     lost: Sequence[str]  # texts that are gone from blobs/, by the line that names them, which is kept

@@ -45,4 +45,5 @@ class Result(Struct, frozen=True, kw_only=True):
     note: str = ""
     grades: Count = 0
     facts: Mapping[str, Any] = {}  # what else its suite tells of it; in JSON they are keys beside the others
+    resources: Mapping[str, Any] | None = None  # that held for it, with what was `asked` and how it was `enforced`
     cluster: str = ""  # what its task shares with others, see `tracker.clusters`; in JSON only where there is one

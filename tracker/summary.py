@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
-from tracker.clusters import clusters_in, clusters_of, count_of, interval_in
+from tracker.clusters import ChanceEstimate, clusters_in, clusters_of, count_of, interval_in, pass_hat_k_of
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, IndexEntry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
 from tracker.parts import completed, from_parts, parts_of
@@ -52,6 +52,7 @@ class Figures:
     causes: dict[str, int]
     measures: dict[str, Mean]  # the score and every metric that results have
     clusters: int | None = None  # in which the tasks are; None: each stands alone
+    pass_hat_k: dict[str, ChanceEstimate] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -67,6 +68,15 @@ class Figures:
             return f"no interval: {method.partition(': ')[2]}" if method else "no interval"
         low, high = self.success_rate_interval
         return f"95% interval {low:.1f}% to {high:.1f}% ({method})"
+
+    @property
+    def samples_text(self) -> str:
+        """pass@k and pass^k as text for people; empty where tasks have one sample."""
+        if len(self.pass_at_k) < 2:
+            return ""
+        any_of = (f"{name} {100 * value:.1f}%" for name, value in self.pass_at_k.items())
+        all_of = (f"{name} {each.text}" for name, each in self.pass_hat_k.items() if name != "pass^1")
+        return ", ".join([*any_of, *all_of])
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +204,11 @@ def summarize(folder: Path) -> Summary:
         results = [*completed(plan, folder, results)]
     results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
+    results, aside = _parted(plan, results)
     arms = {arm.name: _arm(arm, results, baselines[arm.name], plan) for arm in plan.arms}
     of_arms = {name: arm.results for name, arm in arms.items()}
+    apart = {name: [result for result in aside if result.arm == name] for name in of_arms} if aside else {}
+    own_faults = [fault for fault in faults if fault.problem_id not in plan.apart]
     finished = _last_finished(journal, lines)
     times = [plan.time, *(time_of(line) for line in read_spans(journal, lines.session_ends))]
     return Summary(
@@ -206,23 +219,31 @@ def summarize(folder: Path) -> Summary:
         duration_seconds=_active_seconds(times),
         status=finished.status if finished else "unfinished",
         reason=scrubber.text(finished.reason) if finished else "",
-        planned=plan.planned,
+        planned=plan.planned - plan.planned_apart,
         config=plan.config,
         arms=arms,
         comparison=compare_modes(arms, plan.compared or USUAL),
         faults=[_fault(fault) for fault in faults],
-        paid=_paid(lines.paid, results, faults),
+        paid=_paid(lines.paid, [*results, *aside], faults),
         simulated=plan.simulated,
         answered_by=answered_by,
         generated=plan.generated,
-        judge=plan.details.get("judge") or {},
+        judge=plan.basis.judge,
         environment=plan.environment,
         damaged_lines=len(index.damaged),
         measures=plan.measures,
         headline=plan.headline or PASSING,
-        parts=parts_of(plan, of_arms) if plan.parts else {},
+        parts=parts_of(plan, of_arms, own_faults, apart) if plan.parts else {},
         breakdown=breakdown(plan, of_arms) if plan.groups else (),
     )
+
+
+def _parted(plan: Plan, results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
+    """The results that figures are about, and those on tasks that stand apart from them."""
+    parted: tuple[list[Result], list[Result]] = [], []
+    for result in results:
+        parted[result.problem_id in plan.apart].append(result)
+    return parted
 
 
 def figures(results: Sequence[Result], baseline_cost: float | None = None, measures: Sequence[Measure] = ()) -> Figures:
@@ -253,6 +274,7 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None, measu
         causes=dict(Counter(result.cause for result in results if result.cause)),
         measures=dict(_means(results, {measure.name: measure for measure in measures}, clusters)),
         clusters=count_of(passes, clusters),
+        pass_hat_k=pass_hat_k_of(passes, clusters),
     )
 
 
@@ -300,6 +322,7 @@ def _fault(fault: Fault) -> dict[str, Any]:
 def _result(experiment: Experiment, cluster: str) -> Result:
     taken = {name: getattr(experiment, name) for name in _TAKEN}
     taken |= {name: sys.intern(taken[name]) for name in _WORDS}
+    taken["resources"] = experiment.facts.get("resources")
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 
 

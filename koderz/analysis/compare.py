@@ -16,6 +16,7 @@ from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, 
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, leaderboard_blocks, row_of
 from koderz.analysis.measures import measure_named, usual_measure
 from koderz.analysis.pairs import Side, believed, pairs_to_compare, sides_of
+from koderz.analysis.resources import require_equal_resources
 from koderz.analysis.runs import refuse_simulated_runs, resolve
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
@@ -27,7 +28,7 @@ class Compared:
     """The answer of `compare`: a comparison of two sides or a leaderboard, with the result of its gates."""
 
     title: str
-    told: Callable[[], Iterator[Block]]
+    content: Callable[[], Iterator[Block]]
     found: Callable[[], Mapping[str, Any]]  # for JSON
     shut: Sequence[str] = ()  # the gates that failed, and why
     caution: str = ""  # see `caution_on`
@@ -36,7 +37,7 @@ class Compared:
 
     def blocks(self) -> Iterator[Block]:
         """The answer as blocks to read."""
-        yield from self.told()
+        yield from self.content()
         yield from map(Text, self.notes)
 
     def markdown(self) -> Iterator[str]:
@@ -65,10 +66,11 @@ def compare_runs(
     allow_simulated: bool = False,
     exact: bool = False,
     gates: Gates | None = None,
+    unequal_resources: bool = False,
 ) -> Compared:
     """Compares the named runs, or the last two that share tasks, by a measure (default: their systems' own).
 
-    `exact` as in `koderz.compare`. Raises KoderzError for what can't be compared.
+    `exact` and `unequal_resources` as in `koderz.compare`. Raises KoderzError for what can't be compared.
     """
     gates = gates or Gates()
     if gates.confidence is not None and gates.max_drop is None:
@@ -94,11 +96,16 @@ def compare_runs(
         if not allow_simulated:
             refuse_simulated_runs(runs)
         every = [side for run in runs for side in sides_of(run, arm)]
-        board = leaderboard(every if allow_simulated else believed(every), alpha, by, exact=exact)
+        every = every if allow_simulated else believed(every)
+        if not unequal_resources:
+            require_equal_resources(every)
+        board = leaderboard(every, alpha, by, exact=exact)
         return Compared("leaderboard", partial(leaderboard_blocks, board), partial(_leaderboard_document, board))
     sides = pairs_to_compare(runs, arm, allow_simulated=allow_simulated)
     if not sides:
         return _alone(sides_of(runs[0], arm)[-1], gates)
+    if not unequal_resources:
+        require_equal_resources(*sides)
     comparison = of_sides(sides, alpha, by, exact=exact)
     return Compared(
         comparison.verdict,
@@ -163,4 +170,5 @@ def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
         "pairwise": board.pairwise,
         "alpha": board.alpha,
         "notes": board.notes,
+        "unequal_resources": board.unequal_resources,
     }

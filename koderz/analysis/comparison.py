@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from koderz.analysis import resources
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
 from koderz.analysis.failures import Failures, causes_table, failures_of
 from koderz.analysis.inference import (
@@ -30,6 +31,7 @@ from koderz.analysis.intervals import Interval
 from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_named, measures_of, shown, usual_measure
 from koderz.analysis.notes import differing, notes_on
 from koderz.analysis.pairs import Matched, Side, match, pairs_to_compare
+from koderz.analysis.resources import UNEQUAL
 from koderz.analysis.runs import (
     Run,
     figures_table,
@@ -106,6 +108,7 @@ class Comparison:
     interval_holm_method: str | None = None
     at_once: int = 1  # for how many comparisons p_holm and interval_holm are corrected
     clusters: int | None = None  # in which the tasks are; None: each stands alone
+    unequal_resources: Sequence[str] = ()  # of which A and B had different amounts on the same tasks
 
     @property
     def worse_by(self) -> float:
@@ -120,6 +123,7 @@ class Comparison:
             return "There is nothing to compare yet."
         corrected = f"{p_text(self.p_holm)}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
         by = "" if self.measure.name == SUCCESS.name else f" in {self.measure.name}"
+        corrected = ", ".join([corrected, *([UNEQUAL] if self.unequal_resources else [])])
         if not self.significant:
             return f"No significant difference{by} ({corrected})."
         difference = shown(self.difference / self.scale, self.measure, signed=True)
@@ -143,19 +147,23 @@ def compare(
     alpha: float = ALPHA,
     allow_simulated: bool = False,
     exact: bool = False,
+    unequal_resources: bool = False,
 ) -> Comparison:
     """Compares B, the candidate, with A, the baseline; without B, the arms of A. Each is a run or a summary file.
 
     `measure` is success, score, cost, tokens, iterations, latency or a metric of the suite's. Where the runs share
     several arms, the figures are those of the last, and `arms` has each. `exact`: rates of one sample
     a task are tested by McNemar's exact test, instead of by his score statistic, which shows more. Raises KoderzError
-    for files that can't be read, an arm or a measure that isn't there, and a real run beside a simulated one.
+    for files that can't be read, an arm or a measure that isn't there, a real run beside a simulated one, and, without
+    `unequal_resources`, arms that had different resources on the same tasks.
     """
     runs = [_run(source) for source in (a, b) if source is not None]
     refuse_generated(runs)
     sides = pairs_to_compare(runs, arm if len(runs) == 2 else None, allow_simulated=allow_simulated)
     if not sides:
         raise KoderzError(f"{runs[0].name} has one arm, {runs[0].mode}; name a second run to compare it with")
+    if not unequal_resources:
+        resources.require_equal_resources(*sides)
     return of_sides(sides, alpha, measure_named(measure or usual_measure(runs), runs), exact=exact)
 
 
@@ -261,6 +269,7 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
         environment=differing(a.run.environment, b.run.environment),
         notes=notes_on(a, b, matched),
         clusters=matched.cluster_count,
+        unequal_resources=resources.unequal_resources([a, b]),
     )
 
 
@@ -317,7 +326,10 @@ def side_blocks(side: Side) -> Iterator[Block]:
 
 def _one(one: Comparison) -> Iterator[Block]:
     head = ["", "A", "B", "B - A", f"{100 * (1 - one.alpha):g}% interval", "Holm's p"]
-    yield Table(head, list(_measure_rows(one)), optional=["Holm's p"])
+    rows = [*_measure_rows(one)]
+    if one.unequal_resources:
+        rows = [[f"{name} ({UNEQUAL})", *cells] for name, *cells in rows]
+    yield Table(head, rows, optional=["Holm's p"])
     yield Text(one.verdict)
     if one.p_value is not None:
         yield Text(f"{one.method[0].upper()}{one.method[1:]}: {p_text(one.p_value)}.{_power(one)}")
@@ -329,6 +341,8 @@ def _one(one: Comparison) -> Iterator[Block]:
             yield Text(f"{one.pairs} tasks: {better}")
         else:
             yield Text(f"{one.pairs} tasks: {one.both} passed by both, {one.neither} by neither, {better}")
+    for phrase in one.unequal_resources:
+        yield Text(f"Unequal resources: {phrase}")
     if one.gained:
         yield Text(f"B gained: {_named(one.gained)}")
     if one.lost:
@@ -376,6 +390,17 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
     if any(each.cost_per_success for each in compared):
         costs = (f"${cost:.5f}" if (cost := each.cost_per_success) is not None else "" for each in compared)
         yield ["Cost per success", *costs, "", "", ""]
+    yield from _sample_rows(one)
+
+
+def _sample_rows(one: Comparison) -> Iterator[list[str]]:
+    """pass@k and pass^k of each side on all its tasks, for each k that both have samples for."""
+    a, b = one.a.figures, one.b.figures
+    if min(len(a.pass_at_k), len(b.pass_at_k)) > 1 and one.measure.two_valued:
+        for name in [*a.pass_at_k][1 : len(b.pass_at_k)]:
+            yield [name, *(f"{100 * each.pass_at_k[name]:.1f}%" for each in (a, b)), "", "", ""]
+        for name in [*a.pass_hat_k][1 : len(b.pass_hat_k)]:
+            yield [name, *(each.pass_hat_k[name].text for each in (a, b)), "", "", ""]
 
 
 def _name(measure: Measure, of: str = "") -> str:

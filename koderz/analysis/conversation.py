@@ -32,21 +32,21 @@ _TAGGED = re.compile(r"\s*<([\w-][\w -]*)>.*</\1>\s*", re.DOTALL)  # what an age
 _UNTOLD = {"role", "content", "type", "id", "status", "tool_calls", "tool_call_id"}
 
 
-class Said(NamedTuple):
+class Utterance(NamedTuple):
     """A text and its speaker: a role, or the kind of text."""
 
     who: str
     text: str
 
 
-def told_asked(call: Call, messages: Iterable[Mapping[str, Any]]) -> Iterator[Said]:
+def told_asked(call: Call, messages: Iterable[Mapping[str, Any]]) -> Iterator[Utterance]:
     """The texts of messages of a call, with long outputs cut and a client's own system text in one line."""
     folds = is_of_client(call)
     for message in messages:
         for who, group in groupby(_texts(message), key=lambda said: said.who):
             texts = [_folded(text) if folds and (who in _OWN or _TAGGED.fullmatch(text)) else text for _, text in group]
             text = "\n".join(texts)
-            yield Said(who, shortened(text, _OUTPUT_CHARS) if who == RESULT else text)
+            yield Utterance(who, shortened(text, _OUTPUT_CHARS) if who == RESULT else text)
 
 
 def told_results(call: Call) -> list[str]:
@@ -98,7 +98,7 @@ def _folded(text: str) -> str:
     return f"{head} … {left:,} more characters; {_WHERE}" if left else head
 
 
-def _texts(message: Mapping[str, Any]) -> Iterator[Said]:
+def _texts(message: Mapping[str, Any]) -> Iterator[Utterance]:
     """The parts of a message, in order."""
     role, content = str(message["role"]), message.get("content")
     if role == REQUEST:
@@ -110,20 +110,20 @@ def _texts(message: Mapping[str, Any]) -> Iterator[Said]:
     for part in content if isinstance(content, list) else filter(None, [content]):
         yield _part(role, part)
     for call in message.get("tool_calls") or ():
-        yield Said(role, _called(call.get("function") or {}, "arguments"))
+        yield Utterance(role, _called(call.get("function") or {}, "arguments"))
     others = [f"{name}: {_json(value)}" for name, value in message.items() if name not in _UNTOLD]
-    yield from ([Said(role, "\n".join(others))] if others else ())
+    yield from ([Utterance(role, "\n".join(others))] if others else ())
 
 
-def _part(role: str, part: Any) -> Said:
+def _part(role: str, part: Any) -> Utterance:
     kind = _kind(part)
     if kind in _RESULTS:
-        return Said(RESULT, _flat(part.get(_RESULTS[kind])).rstrip() or _SILENT)
+        return Utterance(RESULT, _flat(part.get(_RESULTS[kind])).rstrip() or _SILENT)
     if kind in _THOUGHTS:
-        return Said("reasoning", _flat(part.get(_THOUGHTS[kind])))
+        return Utterance("reasoning", _flat(part.get(_THOUGHTS[kind])))
     if kind in _CALLS:
-        return Said("assistant", _called(part, _CALLS[kind]))
-    return Said(role, _flat(part))
+        return Utterance("assistant", _called(part, _CALLS[kind]))
+    return Utterance(role, _flat(part))
 
 
 def _kind(part: Any) -> str:

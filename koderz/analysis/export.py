@@ -19,6 +19,7 @@ import orjson
 from koderz.analysis.pairs import arm_named
 from koderz.analysis.story import Experiments, Story, StoryStep
 from koderz.errors import KoderzError
+from koderz.settings.systems import names_of
 from tracker.blobs import read_data
 from tracker.records import Attempt, Fault, Plan
 from tracker.runs import read_plan
@@ -313,5 +314,7 @@ def format_of(path: Path | None, given: str | None) -> Format:
         if name == format_:
             return format_
     raise KoderzError(
-        f"--format: invalid value {name!r}; choose from {', '.join(FORMATS)}" if name else "say which --format"
+        f"--format: invalid value {name!r}; choose from {', '.join([*FORMATS, *names_of('formats')])}"
+        if name
+        else "say which --format"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from koderz.analysis.export import FORMATS as TABLES
 from koderz.analysis.export import arms_of
@@ -13,23 +14,48 @@ from koderz.errors import KoderzError
 from koderz.settings.systems import added
 from tracker.records import Plan
 
-Format = Callable[[Iterable[tuple[Plan, Story]], Any], None]
-"""Writes experiments, each with its run's plan, to a binary file.
+Stories = Iterable[tuple[Plan, Story]]
+"""Experiments, each with its run's plan."""
 
-Where it has the attribute `is_folder`, it is handed the path of a folder instead, which exists.
-"""
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """An export format: a function that writes experiments into a binary file, or as several files into a folder."""
+
+    function: Callable[[Stories, Any], None]
+    """The function. Its second argument is the open file, or the path of the folder, which exists."""
+
+    is_folder: bool = False
+    """Whether it is handed a folder."""
+
+    def __call__(self, stories: Stories, target: Any) -> None:
+        """Write the experiments."""
+        self.function(stories, target)
+
+    @classmethod
+    def of(cls, found: Any, name: str) -> Format:
+        """The format that was loaded under a name: a Format, or a function that may have the attribute `is_folder`.
+
+        Raises KoderzError for anything else.
+        """
+        if isinstance(found, cls):
+            return found
+        if not callable(found):
+            raise KoderzError(f"the format {name} is no function: {found!r:.80}")
+        return cls(found, bool(vars(found).get("is_folder", False)))
+
+
+def folder_format(function: Callable[[Stories, Path], None]) -> Format:
+    """Decorator that makes a `Format` of a function which writes into a folder."""
+    return Format(function, is_folder=True)
 
 
 def own_format(name: str | None) -> Format | None:
     """The format with this name; None for one of koderz' tables, which `koderz.analysis.export` writes."""
     if name is None or name in TABLES:
         return None
-    return cast("Format | None", added("formats", name))
-
-
-def takes_folder(format_: Format) -> bool:
-    """Whether the format writes several files."""
-    return bool(getattr(format_, "is_folder", False))
+    found = added("formats", name)
+    return None if found is None else Format.of(found, name)
 
 
 def write_own(format_: Format, folders: Sequence[Path], target: IO[bytes] | Path, *, arm: str | None = None) -> int:

@@ -16,7 +16,7 @@ from koderz.analysis.rows import RunRow
 from koderz.analysis.statistics import normal_quantile
 from koderz.models import Price
 from koderz.plans.arms import Arm
-from koderz.plans.estimate import Amount, Cells, Figure, History, Taken
+from koderz.plans.estimate import Amount, Cells, Consumption, Figure, History
 from koderz.plans.plan import Plan
 from koderz.settings.layers import options_in
 from koderz.settings.options import fields_of
@@ -91,7 +91,7 @@ def history_of(plan: Plan) -> History:
             runs.append(run)
             seen += sum(arm.judged for arm in row.arms)
 
-    def known(cells: Cells) -> Taken | None:
+    def known(cells: Cells) -> Consumption | None:
         found = [each for run in runs if (each := _found(run, plan, cells.arm))]
         if not found:
             return None
@@ -108,7 +108,7 @@ def _is_alike(row: RunRow, plan: Plan, solvers: set[str]) -> bool:
         return False
     if row.mode in ("matrix", plan.record.mode):  # whose arms may go by names of their own
         return True
-    return any(arm.judged and arm.solver.partition(" · ")[0] in solvers for arm in row.arms)
+    return any(arm.judged and (arm.solved_by or arm.solver) in solvers for arm in row.arms)
 
 
 def _read(results: Path, run_id: str) -> _Run | None:
@@ -149,7 +149,7 @@ def _equal(config: Mapping[str, Any], plan: Plan) -> bool:
     return all(name not in config or name not in now or config[name] == now[name] for name in names)
 
 
-def _taken(results: Sequence[_Result], cells: Cells, runs: int, likeness: int) -> Taken:
+def _taken(results: Sequence[_Result], cells: Cells, runs: int, likeness: int) -> Consumption:
     """The prediction for the cells from these experiments."""
     values: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))  # by model and task
     for result in results:
@@ -163,7 +163,9 @@ def _taken(results: Sequence[_Result], cells: Cells, runs: int, likeness: int) -
         if exact or any(calls for each in by_task.values() for calls, *_ in each)  # else it had no part in them
     }
     counted = f"{len(results):,} experiment{'s' * (len(results) != 1)} of {runs} run{'s' * (runs != 1)}"
-    return Taken(amounts, f"by {counted} {_LIKENESS[likeness]}; four in five such runs should stay within the ranges")
+    return Consumption(
+        amounts, f"by {counted} {_LIKENESS[likeness]}; four in five such runs should stay within the ranges"
+    )
 
 
 def _by_model(result: _Result, arm: Arm) -> dict[str, tuple[float, float, float]]:

@@ -11,6 +11,7 @@ from koderz.analysis.blocks import Block, Table, Text, as_html
 from koderz.analysis.inference import is_shown, method_of, p_of
 from koderz.analysis.measures import SUCCESS, interval_text, named_average, shown
 from koderz.analysis.pairs import Side, match
+from koderz.analysis.resources import UNEQUAL, unequal_resources
 from koderz.analysis.runs import rate_of
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm, p_text
 from koderz.errors import KoderzError
@@ -49,6 +50,7 @@ class Leaderboard:
     pairwise: Sequence[Pair] = field(repr=False)
     alpha: float
     notes: Sequence[str]
+    unequal_resources: Sequence[str] = ()  # of which arms had different amounts on the same tasks
 
     def _repr_html_(self) -> str:
         return as_html(leaderboard_blocks(self))
@@ -72,6 +74,7 @@ def leaderboard(
         pairwise=pairwise,
         alpha=alpha,
         notes=[*_left_out(sides, best_first, measure), *_notes(sides, pairwise)],
+        unequal_resources=unequal_resources(best_first),
     )
 
 
@@ -117,7 +120,7 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
 
 _FIGURES = (
     "total_problems successes success_rate success_rate_interval success_rate_interval_method "
-    "total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency"
+    "total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency pass_at_k pass_hat_k"
 )
 
 
@@ -144,6 +147,7 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     """The blocks of a leaderboard: standings, then the tests that tell some of them apart."""
     success = board.measure.name == SUCCESS.name
     head = "Success rate" if success else named_average(board.measure)
+    head += f" ({UNEQUAL})" if board.unequal_resources else ""
     yield Table(
         ["", "Run", "Model", "Arm", head, "95% interval", "Avg cost", "Avg iter.", "Against the first"],
         [
@@ -169,5 +173,7 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     yield from [Text(f"{pair.a} is better than {pair.b}: {p_text(pair.p_holm)} ({pair.method})") for pair in told] or [
         Text("no significant difference")
     ]
+    for phrase in board.unequal_resources:
+        yield Text(f"Unequal resources: {phrase}")
     for note in board.notes:
         yield Text(f"note: {note}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from tracker.causes import cause_of
 from tracker.records import PASSES, PASSING, Headline, Measure
@@ -33,6 +34,7 @@ class ArmRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     iterations: float | None  # average
     simulated: bool  # it asks the simulated model
     average: Average | None = None  # of the headline's measure, where that isn't success and the arm has it
+    solved_by: str = ""  # the name of its solver; empty in files that don't say
 
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,8 +96,13 @@ class _Figures(msgspec.Struct):
     measures: dict[str, _Mean] = {}
 
 
+class _Result(msgspec.Struct):
+    solver: str = ""
+
+
 class _Arm(msgspec.Struct):
     summary: _Figures
+    results: list[_Result] = []
     simulated: bool | None = None  # None: as the run
 
 
@@ -149,7 +156,13 @@ def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
 def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
     figures = _figures(head)
     marked = {name: arm.simulated for name, arm in head.arms.items() if arm.simulated is not None}
-    arms = tuple(_arm(name, found, marked.get(name, head.simulated), _average(head, found)) for name, found in figures)
+    solvers = {name: arm.results[0].solver for name, arm in head.arms.items() if arm.results}
+    arms = tuple(
+        structs.replace(
+            _arm(name, found, marked.get(name, head.simulated), _average(head, found)), solved_by=solvers.get(name, "")
+        )
+        for name, found in figures
+    )
     return RunRow(
         run_id=head.run_id,
         status=head.status,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _OF_RUNS = {
     "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
-    "run": ("koderz.cli.run:run", "Run one experiment and show it as it happens."),
+    "run": ("koderz.cli.benchmark:run_task", "Run one experiment and show it as it happens."),
 }
 _OF_THE_REST = {
     "judge": ("koderz.cli.judge:judge", "Judge a program or a samples file."),
@@ -52,13 +52,13 @@ class Root(LazyGroup):
         return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
-        if args and args[0] not in self.lazy:
+        if args and args[0] not in self.commands:
             self._add_others()
         return super().resolve_command(ctx, args)
 
     def _add_others(self) -> None:
         for system in systems_of_others():
-            self.add_lazily({name: home for name, home in system.commands.items() if name not in self.lazy})
+            self.add_lazily(system.commands)
 
     def invoke(self, ctx: Context) -> Any:
         try:

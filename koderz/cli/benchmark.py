@@ -1,4 +1,4 @@
-"""`koderz benchmark`: begins a run, or works on an earlier one again."""
+"""`koderz benchmark`: begins a run, or works on an earlier one again. `koderz run`: one experiment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.front import Front, add_resume_commands, run_options
+from koderz.cli.console import OutputOptions
+from koderz.cli.flags import Quiet, SummaryJson, Trust
+from koderz.cli.front import Front, add_resume_commands, exit_code, finish, one, run_options
 from koderz.cli.groups import LazyGroup, PanelCommand, new_group
+from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
+from koderz.settings.layers import Scope
+from koderz.settings.schema import OF_SINKS
 
 if TYPE_CHECKING:
     from typer._click.core import Context
     from typer._click.formatting import HelpFormatter
     from typer._click.shell_completion import CompletionItem
+
+    from koderz.runs.session import SessionResult
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "watch": (
@@ -33,6 +40,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Each command's module, which holds its `app` and is loaded when it runs, and its line of help."""
 
 
+EXIT_NOT_PASSED = 1
+_NOT_FOR_ONE = (
+    "problems", "limit", "shuffle", "samples", "baseline_model", "concurrency", "judges", "grace", *OF_SINKS,
+)  # fmt: skip
 _RUN = "run"  # the hidden command
 _EXAMPLES = """\
   # ten problems, each asked once and then with feedback of its tests
@@ -109,10 +120,38 @@ def benchmark(
     in koderz.toml.
     """
     arguments = dict(_split_argument(text) for text in solver_arg or ())
-    front.run(_span(start, end, front.given), solver_arguments=arguments)
+    front.run(_span(start, end, front.values), solver_arguments=arguments)
 
 
 add_resume_commands(app)
+
+
+@with_settings(scope=Scope(without=dict.fromkeys(_NOT_FOR_ONE, "")))
+def run_task(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Which one: HumanEval/3, or 3.")],
+    given: dict[str, Any],
+    json: SummaryJson = False,
+    quiet: Quiet = False,
+    trust_config: Trust = False,
+) -> None:
+    """Run one experiment: each reply, its program and its verdict are shown as they come.
+
+    Its journal is kept under the results folder, by its own id. Exit code 0 if it passed, 1 if not.
+    """
+    import asyncio
+
+    from koderz.cli.stories import StoryPrinter
+    from koderz.runs.prepare import prepare
+    from koderz.runs.session import begin
+
+    printer = StoryPrinter(quiet=quiet or json)
+    given |= {"problems": (task,)}
+    plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, observer=printer))
+    finish(one(begin(plan, printer)), OutputOptions(json=json, quiet=quiet), tell=lambda _: None, code=_exit_code)
+
+
+def _exit_code(session: SessionResult) -> int:
+    return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)
 
 
 def _span(start: int | None, end: int | None, given: Mapping[str, Any]) -> range | None:

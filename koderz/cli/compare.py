@@ -59,6 +59,10 @@ def compare(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")] = False,
     allow_simulated: AllowSimulated = False,
+    unequal_resources: Annotated[
+        bool,
+        typer.Option("--unequal-resources", help="Compare arms that had different resources on the same tasks."),
+    ] = False,
     *,
     results: Results,
     **gates: Any,
@@ -67,6 +71,7 @@ def compare(
 
     Without names: the last two runs that share tasks. One comparative run alone: its arms, paired.
     Gates judge B, or the only run that is named; one that is still going, or was cut short, is exit code 2.
+    So are arms whose tasks had different resources, unless --unequal-resources says that they are to be compared.
     """
     from koderz.analysis.compare import compare_runs
     from koderz.analysis.gates import Gates, limits
@@ -82,6 +87,7 @@ def compare(
         allow_simulated=allow_simulated,
         exact=exact,
         gates=Gates(**gates),
+        unequal_resources=unequal_resources,
     )
     if json:
         print_json(outcome.document())

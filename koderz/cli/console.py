@@ -85,7 +85,7 @@ def print_json(document: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class OutputOptions:
     """The display of a session: with `quiet` only errors, with `json` nothing else on standard output."""
 
     json: bool = False

@@ -45,7 +45,7 @@ def export(
     """
     from koderz.analysis.export import export as write_rows
     from koderz.analysis.export import format_of
-    from koderz.analysis.formats import own_format, takes_folder, write_own
+    from koderz.analysis.formats import own_format, write_own
     from koderz.analysis.runs import find
     from koderz.analysis.story import journal_folder
 
@@ -56,7 +56,7 @@ def export(
         raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
     if own and (attempts or artifact):
         raise KoderzError(f"--format {format_} says itself what it holds: leave --attempts and --artifact out")
-    if own and takes_folder(own):
+    if own and own.is_folder:
         if output is None:
             raise KoderzError(f"--format {format_} writes a folder: say which with --output DIR")
         with writing(output):

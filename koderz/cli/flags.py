@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from koderz.errors import KoderzError
+
+if TYPE_CHECKING:
+    from koderz.settings.layers import Schema
 
 
 def complete_runs(incomplete: str) -> list[str]:
@@ -34,7 +37,7 @@ def with_flags(flags: Mapping[str, Any]) -> Callable[[Callable[..., Any]], Calla
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
         last = [p for p in own if p.kind is p.KEYWORD_ONLY]
-        return with_parameters(command, [*own[: len(own) - len(last)], *parameters_of(flags), *last])
+        return DeclaredCommand(command, [*own[: len(own) - len(last)], *parameters_of(flags), *last])
 
     return decorate
 
@@ -46,12 +49,37 @@ def parameters_of(flags: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
         yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def with_parameters(command: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> Callable[..., Any]:
-    """The command with a signature that declares these parameters, by name."""
-    signature = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-    return command
+class DeclaredCommand:
+    """A command whose parameters are declared one by one, by name, in place of those of its function."""
+
+    def __init__(self, function: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> None:
+        self._function, self.__name__, self.__doc__ = function, function.__name__, function.__doc__
+        self.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])
+        self.__annotations__ = {p.name: p.annotation for p in self.__signature__.parameters.values()}
+
+    def __call__(self, **arguments: Any) -> Any:
+        """Call the function."""
+        return self._function(**arguments)
+
+
+class SettingsCommand(DeclaredCommand):
+    """A command that has the options of the suites, solvers, … that its arguments choose, or of the run they name."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        parameters: Iterable[inspect.Parameter],
+        *,
+        schema_said: Callable[[Sequence[str]], Schema],
+        with_schema: Callable[[Schema], DeclaredCommand],
+        use_of: Callable[[str], str],
+    ) -> None:
+        """Take three functions: the schema of a command line's words, the command for a schema, and `options.use_of`.
+
+        The first raises KoderzError for words that choose what there isn't.
+        """
+        super().__init__(function, parameters)
+        self.schema_said, self.with_schema, self.use_of = schema_said, with_schema, use_of
 
 
 def _results_folder(given: Path | None) -> Path:
@@ -88,3 +116,16 @@ AllowSimulated = Annotated[
     bool, typer.Option("--allow-simulated", help="Put runs of the simulated model beside real ones.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
+SummaryJson = Annotated[
+    bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait", help="Return only once all sinks are up to date, not just the summary and the memory store."
+    ),
+]
+Trust = Annotated[
+    bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
+]

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from koderz.cli.console import Shown, data_output, while_read
-from koderz.cli.flags import Run, parameters_of, with_flags, with_parameters
+from koderz.cli.console import OutputOptions, data_output, while_read
+from koderz.cli.flags import DeclaredCommand, Quiet, Run, SummaryJson, Trust, Wait, parameters_of, with_flags
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -41,17 +41,6 @@ if TYPE_CHECKING:
 
 EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "failed": 4, "interrupted": 130}
 
-Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Wait = Annotated[
-    bool,
-    typer.Option(
-        "--wait", help="Return only once all sinks are up to date, not just the summary and the memory store."
-    ),
-]
-Trust = Annotated[
-    bool, typer.Option("--trust-config", help="Trust what koderz.toml, or the run's plan, may send or execute.")
-]
 AcceptChanges = Annotated[
     bool, typer.Option("--accept-changes", help="Continue even if the suite, prompts or solver have changed.")
 ]
@@ -61,7 +50,7 @@ _DETACH = Annotated[
         "--detach", help="With --engine modal: return once everything is submitted; collect results with resume."
     ),
 ]
-_SHOWN = {"json": Json, "quiet": Quiet, "wait": Wait}
+_SHOWN = {"json": SummaryJson, "quiet": Quiet, "wait": Wait}
 _OF_A_RUN = {
     "dry_run": Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, then exit.")],
     "detach": _DETACH,
@@ -108,10 +97,10 @@ _OF_RESCORING = {
 class Front:
     """A new run, as the options of its command describe it."""
 
-    given: Mapping[str, Any]  # the settings and options of what takes part, as the user gave them
+    values: Mapping[str, Any]  # the settings and options of what takes part, as the user gave them
     usual: Mapping[str, Any]  # those that hold where nothing is given
     scope: Scope = EVERYTHING  # what has an effect in the command
-    shown: Shown = field(default_factory=Shown)
+    shown: OutputOptions = field(default_factory=OutputOptions)
     dry_run: bool = False
     detach: bool = False
     trust_config: bool = False
@@ -142,7 +131,7 @@ class Front:
         from koderz.runs.prepare import prepare
 
         screen = screen or SessionScreen(self.shown, figures)
-        given = dict(self.given)
+        given = dict(self.values)
         if self.usual:
             known = schema_here({**self.usual, **given}, scope=self.scope).fields
             given = {name: value for name, value in self.usual.items() if name in known} | given
@@ -158,7 +147,7 @@ class Front:
         plan = asyncio.run(prepared)
         asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()
         if self.dry_run or asks:
-            from koderz.cli.dryrun import show_plan
+            from koderz.cli.overview import show_plan
 
             show_plan(plan, json=self.shown.json)
         if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
@@ -189,12 +178,12 @@ def run_options(
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         def with_front(given: dict[str, Any], **flags: Any) -> None:
             mine = {p.name: flags.pop(p.name) for p in own}
-            command(front=Front(given=given, usual=usual, scope=scope, shown=_shown(flags), **flags), **mine)
+            command(front=Front(values=given, usual=usual, scope=scope, shown=_shown(flags), **flags), **mine)
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "front"]
         with_front.__doc__, with_front.__name__ = command.__doc__, command.__name__
-        with_parameters(with_front, [*own, *parameters_of(of_a_run)])
-        return with_settings(scope=scope, usual=usual, told=told)(with_front)
+        declared = DeclaredCommand(with_front, [*own, *parameters_of(of_a_run)])
+        return with_settings(scope=scope, usual=usual, told=told)(declared)
 
     return decorate
 
@@ -229,12 +218,14 @@ def _resuming(how: Literal["resume", "retry", "rescore"], flags: Mapping[str, An
     return command
 
 
-def _shown(flags: dict[str, Any]) -> Shown:
+def _shown(flags: dict[str, Any]) -> OutputOptions:
     """Takes the display options out of the flags."""
-    return Shown(**{name: flags.pop(name) for name in _SHOWN})
+    return OutputOptions(**{name: flags.pop(name) for name in _SHOWN})
 
 
-def take_up(run: str, given: dict[str, Any], shown: Shown, *, screen: SessionScreen | None = None, **way: Any) -> None:
+def take_up(
+    run: str, given: dict[str, Any], shown: OutputOptions, *, screen: SessionScreen | None = None, **way: Any
+) -> None:
     """Resumes, retries or rescores a run, and ends with its exit code. `way`: the fields of `ResumeOptions`.
 
     With a run that is resumed, those that were planned together with it are.
@@ -254,7 +245,7 @@ def _last_of(plan: Plan) -> Path | None:
 
     for folder in reversed(run_folders(plan.settings.results)):
         with suppress(KoderzError):  # what can't be read is no such run
-            if read_plan(folder).details.get("digest") == plan.record.details["digest"]:
+            if read_plan(folder).basis.digest == plan.record.basis.digest:
                 return folder
     return None
 
@@ -273,7 +264,7 @@ async def one(session: Awaitable[SessionResult]) -> AsyncIterator[SessionResult]
 
 def finish(
     sessions: AsyncIterator[SessionResult],
-    shown: Shown,
+    shown: OutputOptions,
     *,
     tell: Callable[[SessionResult], object],
     code: Callable[[SessionResult], int] = exit_code,
@@ -284,17 +275,17 @@ def finish(
     """
     import asyncio
 
-    from koderz.cli.sink_progress import catch_up_session
+    from koderz.cli.sync import catch_up_session
 
     with interruptible():
-        ended = asyncio.run(_told(sessions, shown, tell))
+        ended = asyncio.run(_reported(sessions, shown, tell))
     for session in ended:
         catch_up_session(session, quiet=shown.quiet, wait=shown.wait)
     raise typer.Exit(max(map(code, ended)))
 
 
-async def _told(
-    sessions: AsyncIterator[SessionResult], shown: Shown, tell: Callable[[SessionResult], object]
+async def _reported(
+    sessions: AsyncIterator[SessionResult], shown: OutputOptions, tell: Callable[[SessionResult], object]
 ) -> Sequence[SessionResult]:
     ended = []
     async for session in sessions:

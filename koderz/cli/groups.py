@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import typer
 from typer._click.exceptions import NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 
+from koderz.cli.flags import SettingsCommand
 from koderz.errors import KoderzError
 from tracker.registry import names_of_others
 
@@ -19,31 +21,50 @@ if TYPE_CHECKING:
     from typer._click.formatting import HelpFormatter
 
 
-class LazyGroup(TyperGroup):
-    """A group whose commands are loaded when used; `lazy` has each command's module and line of help.
+Homes = Mapping[str, tuple[str, str]]
+"""Where each command is, and its line of help. It is a module's Typer `app`, or a Typer or function: `module:name`."""
 
-    The module has the command as its Typer `app`, or `module:name` names it: a Typer, or a function.
-    """
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are loaded when used: those of `lazy`, and those that are added."""
 
     lazy: Mapping[str, tuple[str, str]] = {}
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
+        self._homes: dict[str, str] = {}
+        self._inner: dict[str, Homes] = {}
         self.add_lazily(self.lazy)
 
-    def add_lazily(self, found: Mapping[str, tuple[str, str]]) -> None:
-        """Add commands whose modules are loaded when they are run."""
-        self.lazy = {**self.lazy, **found}
-        for name, (_, help_line) in found.items():
-            self.commands[name] = TyperCommand(name, help=help_line)
+    def add_lazily(self, found: Homes) -> None:
+        """Add commands whose modules are loaded when they are run; one that is there stays.
+
+        `GROUP NAME` is a command of a group, which is made if there is none.
+        """
+        for name, (home, help_line) in found.items():
+            name, _, inner = name.partition(" ")
+            if inner:
+                self._inner[name] = {**self._inner.get(name, {}), inner: (home, help_line)}
+                home, help_line = "", f"Commands: {', '.join(self._inner[name])}."
+            if name not in self.commands or (home and self._homes.get(name) == ""):
+                self.commands[name] = TyperCommand(name, help=help_line)
+                self._homes[name] = home
+
+    def loaded(self, name: str) -> Command:
+        """One of the commands, loaded."""
+        if name in self._homes:
+            found = self.commands[name] = _load(name, self._homes.pop(name), self.commands[name].help or "")
+            if isinstance(found, LazyGroup):
+                found.add_lazily(self._inner.get(name, {}))
+        return self.commands[name]
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
-        if args and args[0] in self.lazy:
-            self.commands[args[0]] = _load(args[0], self.lazy[args[0]][0])
+        if args and args[0] in self.commands:
+            self.loaded(args[0])
         return super().resolve_command(ctx, args)
 
 
-def new_group(text: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
+def new_group(text: str, cls: type[TyperGroup] = LazyGroup) -> typer.Typer:
     """A group without commands. Its name alone prints its help."""
     return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
@@ -56,12 +77,13 @@ class PanelCommand(TyperCommand):
     """A command whose help lists its options by panel, without loading what draws boxes around them."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        if hasattr(self.callback, "with_schema"):
-            self._take_options(args, lenient=ctx.resilient_parsing or not {*args}.isdisjoint(ctx.help_option_names))
+        if command := self._of_settings():
+            lenient = ctx.resilient_parsing or not {*args}.isdisjoint(ctx.help_option_names)
+            self._take_options(command, args, lenient=lenient)
         try:
             rest = super().parse_args(ctx, _spelled_out(args, self.params))
         except NoSuchOption as error:
-            if use := getattr(self.callback, "use_of", lambda _: "")(_hyphenated(error.option_name)):
+            if command and (use := command.use_of(_hyphenated(error.option_name))):
                 error.message = f"{error.option_name} has no effect here; {use}"
                 error.possibilities = None
             raise
@@ -70,7 +92,12 @@ class PanelCommand(TyperCommand):
                 raise typer.BadParameter("nan is not a number.", param_hint=f"'--{name.replace('_', '-')}'")
         return rest
 
-    def _take_options(self, args: list[str], *, lenient: bool) -> None:
+    def _of_settings(self) -> SettingsCommand | None:
+        """The command's function, if it has options that depend on its arguments."""
+        function = inspect.unwrap(self.callback) if self.callback else None
+        return function if isinstance(function, SettingsCommand) else None
+
+    def _take_options(self, command: SettingsCommand, args: list[str], *, lenient: bool) -> None:
         """Adds the options of the suites, solvers, … that the arguments choose, or of the run that they name.
 
         `lenient`: for help, whatever is wrong with the choice.
@@ -78,14 +105,14 @@ class PanelCommand(TyperCommand):
         from koderz.engines.owners import schema_of
 
         try:
-            schema = self.callback.schema_said([_hyphenated(word) for word in args])  # type: ignore[union-attr]
+            schema = command.schema_said([_hyphenated(word) for word in args])
         except KoderzError:
             if lenient:
                 return
             raise
         if schema.structs.keys() != schema_of().structs.keys():
             app = typer.Typer(add_completion=False)
-            app.command()(self.callback.with_schema(schema))  # type: ignore[union-attr]
+            app.command()(command.with_schema(schema))
             remade = typer.main.get_command(app)
             self.params, self.callback = remade.params, remade.callback
 
@@ -141,9 +168,13 @@ def _hyphenated(word: str) -> str:
     return f"{name.replace('_', '-')}{equals}{value}" if name.startswith("--") else word
 
 
-def _load(name: str, home: str) -> Command:
+def _load(name: str, home: str, help_line: str = "") -> Command:
     module, _, attribute = home.partition(":")
-    found = getattr(importlib.import_module(module), attribute or "app")
+    if module:
+        found = getattr(importlib.import_module(module), attribute or "app")
+    else:
+        found = new_group(help_line)
+        found.callback()(lambda: None)
     if not isinstance(found, typer.Typer):
         found, command = typer.Typer(rich_markup_mode=None, add_completion=False), found
         found.command(cls=PanelCommand)(command)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from koderz.cli.console import Shown, print_json, say, warn
-from koderz.cli.front import Quiet, Trust, Wait
+from koderz.cli.console import OutputOptions, print_json, say, warn
+from koderz.cli.flags import Quiet, Trust, Wait
 from koderz.cli.options import with_settings
 from koderz.cli.session import SessionScreen
 from koderz.errors import KoderzError
@@ -45,7 +45,7 @@ def import_runs(
     run replaces the shorter one, and two that went different ways are left alone, with exit code 2. The sinks
     catch up with what was imported, in a terminal in the background; one that stays behind is left to koderz sync.
     """
-    from koderz.cli.sink_progress import catch_up_runs
+    from koderz.cli.sync import catch_up_runs
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources
 
@@ -113,7 +113,7 @@ class _Importing:
             )
         tell = Tally(quiet=self._quiet)
         session, samples = asyncio.run(import_samples(source, self._settings, tell=tell))
-        SessionScreen(Shown(quiet=True, json=self._quiet)).results(session)
+        SessionScreen(OutputOptions(quiet=True, json=self._quiet)).results(session)
         self.problems += samples.malformed
         self.faults += dict.fromkeys(f"{fault['problem_id']}: {fault['reason']}" for fault in session.summary.faults)
         self._took(session.folder.name, "judged")

@@ -14,7 +14,7 @@ import orjson
 import typer
 
 from koderz.cli.console import print_json, say, warn, writing
-from koderz.cli.front import Json, Quiet, Trust
+from koderz.cli.flags import Quiet, SummaryJson, Trust
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.schema import OF_JUDGING, Settings
@@ -36,7 +36,7 @@ def judge(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the verdict on each sample here, in JSONL."),
     ] = None,
-    json: Json = False,
+    json: SummaryJson = False,
     quiet: Quiet = False,
     trust_config: Trust = False,
 ) -> None:
@@ -78,8 +78,7 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
 
 
 async def _samples(file: Path, settings: Settings, output: Path | None, *, json: bool, quiet: bool) -> int:
-    from koderz.runs.judge import judge_samples
-    from koderz.runs.samples import read_samples
+    from koderz.runs.judge import judge_samples, read_samples
     from koderz.suites import load_suite
 
     suite = load_suite(settings.suite, settings.dataset, settings)
@@ -91,10 +90,10 @@ async def _samples(file: Path, settings: Settings, output: Path | None, *, json:
             write_whole(output, (orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in report.lines))
     if json:
         counts = {"samples": report.samples, "passed": report.passed, "causes": report.verdicts}
-        print_json({**report.pass_at_k, **scored, **counts})
+        print_json({**report.pass_at_k, **report.pass_hat_k, **scored, **counts})
     else:
         say(f"{report.passed} of {report.samples} samples passed")
-        for name, value in (report.pass_at_k | scored).items():
+        for name, value in (report.pass_at_k | report.pass_hat_k | scored).items():
             say(f"{name}: {value:.4f}")
         others = sorted(((n, cause) for cause, n in report.verdicts.items() if cause != "passed"), reverse=True)
         if others:

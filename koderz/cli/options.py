@@ -16,7 +16,7 @@ from typing import Any
 
 import typer
 
-from koderz.cli.flags import with_parameters
+from koderz.cli.flags import DeclaredCommand, SettingsCommand
 from koderz.engines.owners import CHOOSING, REGISTRIES, schema_here, schema_of
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
@@ -56,17 +56,17 @@ def with_settings(
     usual: Mapping[str, Any] = MappingProxyType({}),
     of_run: bool = False,
     told: Mapping[str, str] = MappingProxyType({}),
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Callable[..., Any]], DeclaredCommand]:
     """Gives a command an option for each named setting, or for all of them in `scope`.
 
     The command takes them as one argument `given`, a dict of those that were really given; a parameter of its own takes
     the place of the setting of its name. One that has all settings has the options of what they, or else `usual`,
-    choose, too: its attribute `with_schema` makes it anew for a schema. `of_run`: it takes up a run, and has what may
+    choose, too, see `SettingsCommand`. `of_run`: it takes up a run, and has what may
     differ then of the options of that run, too. `told`: the help of settings that mean something else to it than to
     others.
     """
 
-    def decorate(command: Callable[..., Any], schema: Schema | None = None) -> Callable[..., Any]:
+    def decorate(command: Callable[..., Any], schema: Schema | None = None) -> DeclaredCommand:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
         schema = schema or schema_of()
         fields = schema.fields
@@ -86,13 +86,16 @@ def with_settings(
             }
             return command(given=_joined(given) | negated | several, **mine)
 
-        with_parameters(wrapper, [*own, *options])
         wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
-        if not names or of_run:
-            said = schema_of_run if of_run else partial(schema_said, usual=usual, scope=scope)
-            wrapper.with_schema, wrapper.schema_said = partial(decorate, command), said  # type: ignore[attr-defined]
-            wrapper.use_of = partial(use_of, scope=scope)  # type: ignore[attr-defined]
-        return wrapper
+        if names and not of_run:
+            return DeclaredCommand(wrapper, [*own, *options])
+        return SettingsCommand(
+            wrapper,
+            [*own, *options],
+            schema_said=schema_of_run if of_run else partial(schema_said, usual=usual, scope=scope),
+            with_schema=partial(decorate, command),
+            use_of=partial(use_of, scope=scope),
+        )
 
     return decorate
 

@@ -87,7 +87,7 @@ def pulse_of(view: SessionView, doing: str = "") -> Pulse:
         throttled=_throttled(view),
         stopping=progress.stopping,
         passed=word_for_passed(view.plan.record),
-        doing=getattr(view.engine, "waits", "") or doing,  # engines of others needn't say it
+        doing=view.engine.waits or doing,
     )
 
 

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from koderz.cli.console import Shown, counted, say, say_all, warn
+from koderz.cli.console import OutputOptions, counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.settings.systems import added, names_of
 from koderz.types import MAIN
+from tracker.members import Extensible
 from tracker.records import PASSES
 from tracker.summary import USUAL
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tracker.summary import Figures, Summary
 
 
-class Account:
+class Account(Extensible):
     """The presentation of a run: its progress line and, in place of success rates, its results."""
 
     def begin(self, plan: Plan) -> None:
@@ -33,7 +34,7 @@ class Account:
         """Text to show beside the figures of the progress."""
         return ""
 
-    def told(self, record: Record) -> str:  # noqa: ARG002
+    def line_of(self, record: Record) -> str:  # noqa: ARG002
         """A line to print for a new record; empty for none."""
         return ""
 
@@ -51,7 +52,7 @@ def account_of(mode: str) -> Account | None:
 class SessionScreen:
     """Shows a session."""
 
-    def __init__(self, shown: Shown, figures: Callable[[Path], object] | None = None) -> None:
+    def __init__(self, shown: OutputOptions, figures: Callable[[Path], object] | None = None) -> None:
         """`figures` prints the results of the run in a folder in place of its success rates."""
         self._shown, self._figures = shown, figures
         self._account: Account | None = None
@@ -79,7 +80,7 @@ class SessionScreen:
 
     def recorded(self, record: Record) -> None:
         """Prints the account's line for a record, if there is one."""
-        if self._account and not self._shown.quiet and (line := self._account.told(record)):
+        if self._account and not self._shown.quiet and (line := self._account.line_of(record)):
             warn(line)
 
     def notice(self, text: str) -> None:
@@ -265,7 +266,7 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
     for name, arm in summary.arms.items():
         figures = arm.summary
         if figures.success_rate_interval_method and summary.headline.measure == PASSES:
-            yield f"{name}: {figures.interval_text}{_pass_at(figures)}{_causes(figures)}"
+            yield f"{name}: {'; '.join(filter(None, (figures.interval_text, figures.samples_text)))}{_causes(figures)}"
         if figures.baseline_cost is not None:
             yield (
                 f"{name}: on {summary.config['baseline_model']} the local tokens "
@@ -273,12 +274,6 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
             )
         if not figures.cost_known:
             yield f"{name}: the price of a model is unknown, so costs are too low; see prices in koderz.toml"
-
-
-def _pass_at(figures: Figures) -> str:
-    if len(figures.pass_at_k) < 2:
-        return ""
-    return "; " + ", ".join(f"{name} {100 * value:.1f}%" for name, value in figures.pass_at_k.items())
 
 
 def _causes(figures: Figures) -> str:

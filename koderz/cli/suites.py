@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import print_json, say
-from koderz.cli.front import Json, Trust
+from koderz.cli.flags import SummaryJson, Trust
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import with_settings
 from koderz.engines.owners import schema_of
@@ -31,13 +31,13 @@ class OfSuite(PanelCommand):
 
 
 @app.command(name="list")
-def list_suites(json: Json = False) -> None:
+def list_suites(json: SummaryJson = False) -> None:
     """List the suites that there are, and the datasets that were added for them."""
-    from koderz.suites import SUITES, added_dataset, suite_class
+    from koderz.suites import SUITES, added_dataset
 
     found: list[dict[str, Any]] = []
     for name in SUITES.names():
-        suite = suite_class(name)
+        suite = SUITES.load(name)
         if not suite.listed:  # nobody can choose it
             continue
         about = (suite.__doc__ or "").partition("\n")[0]

@@ -1,19 +1,32 @@
-"""`koderz sync`: brings sinks up to date from the journals."""
+"""The sinks of runs brought up to date: `koderz sync`, and the wait for them after a run."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import print_json, say, warn
-from koderz.cli.flags import named_runs
-from koderz.cli.front import Json, Quiet, Trust
+from koderz.cli.console import LINE_EVERY, is_live, print_json, say, warn
+from koderz.cli.flags import Quiet, SummaryJson, Trust, named_runs
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
+from koderz.runs.sinks import QUICK, Backlog, Choice, Synced, choose_work, leave_runs, left_behind, sync_runs
 from koderz.settings.schema import OF_SINKS
+from tracker.sinks import JSON
+from tracker.sinks.process import Status, Watch
+from tracker.terminals import plain
+
+if TYPE_CHECKING:
+    from koderz.runs.session import SessionResult
+    from koderz.settings.schema import Settings
 
 EXIT_BEHIND = 3
+_SHOWN_AFTER, _SAID_AFTER = 0.5, 1.0  # seconds: what is quicker needs no bar, or no line
+_PROMPT = 15.0  # seconds after which the prompt comes back, even if the memory store lacks something
 
 
 @with_settings("results", *OF_SINKS)
@@ -29,7 +42,7 @@ def sync(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="From the beginning; without RUN, what a sink holds is made anew first.")
     ] = False,
-    json: Json = False,
+    json: SummaryJson = False,
     quiet: Quiet = False,
     trust_config: Trust = False,
 ) -> None:
@@ -38,8 +51,6 @@ def sync(
     What a sink has is left as it is, so it does no harm to repeat this. A sink that was turned off for a run
     stays off unless --sink names it. Exit code 3 if a sink stays behind.
     """
-    from koderz.cli.sink_progress import showing
-    from koderz.runs.sinks import Choice, choose_work, sync_runs
     from koderz.settings.toml import read_sources
 
     if all_runs and runs:
@@ -57,3 +68,148 @@ def sync(
     elif not found:
         warn("nothing to do: no sink that is on lacks anything")
     raise typer.Exit(EXIT_BEHIND if any(synced.state == "behind" for synced in found) else 0)
+
+
+def catch_up_session(session: SessionResult, *, quiet: bool, wait: bool) -> None:
+    """Waits for the memory store after a session, or with `wait` for all its sinks; the rest goes on alone.
+
+    With `wait` there is progress. A sink that stays behind is a warning. Ctrl-C leaves the rest to `koderz sync`: the
+    run itself is done, so that is no failure.
+    """
+    sinks, run = session.sinks, session.folder.name
+    if sinks is None:
+        return
+    try:
+        if wait:
+            with showing(quiet=quiet) as watch:
+                behind = sinks.wait(watch)
+        else:
+            behind = sinks.wait_for(QUICK, _PROMPT)
+    except KeyboardInterrupt:
+        warn(f"the run is complete, but not all sinks have it; bring them up to date with: koderz sync {run}")
+        return
+    for name, reason in behind.items():
+        warn(f"warning: {left_behind(name, reason, run)}")
+    if wait and not behind and not quiet:
+        warn(f"sinks: {', '.join([JSON] * (session.summary_path is not None) + [*sinks.sinks])} up to date")
+    if not wait and sinks.leave() and not quiet:
+        warn(f"the sinks catch up in the background; see how far they are with: koderz benchmark show {run}")
+
+
+def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, wait: bool) -> None:
+    """Brings the sinks of finished runs up to date, as `catch_up_session` does for one run.
+
+    A sink that stays behind is one warning, and isn't waited for again.
+    """
+    choice = Choice(settings, runs=[str(folder) for folder in folders], patient=True)
+    work = choose_work(choice) if folders else []
+    try:
+        behind = _waited_for(work, choice, quiet=quiet) if wait else _left(work, choice, quiet=quiet)
+    except KeyboardInterrupt:
+        warn("the runs are here, but not all sinks have them; bring them up to date with: koderz sync")
+        return
+    for name in dict.fromkeys(synced.sink for synced in behind):
+        lacking = [synced for synced in behind if synced.sink == name]
+        warn(f"warning: {left_behind(name, lacking[0].reason, *(synced.run_id for synced in lacking))}")
+
+
+def _waited_for(work: Sequence[Backlog], choice: Choice, *, quiet: bool) -> list[Synced]:
+    """Waits for the work; returns the results of sinks that stay behind."""
+    with _counting(len(work), quiet=quiet) as showing_next:
+        return [synced for synced in sync_runs(work, choice, showing_next) if synced.state == "behind"]
+
+
+def _left(work: Sequence[Backlog], choice: Choice, *, quiet: bool) -> list[Synced]:
+    """Leaves the slow work to the background; returns the results of quick sinks that stay behind."""
+    until = time.monotonic() + _PROMPT
+    submissions = leave_runs(work, choice)
+    behind = [
+        Synced(each.run, name, "behind", reason)
+        for each in submissions
+        for name, reason in each.wait_for(QUICK, until - time.monotonic()).items()
+    ]
+    if any(each.leave() for each in submissions) and not quiet:
+        warn("the sinks catch up in the background; see how far they are with: koderz benchmark list")
+    return behind
+
+
+@contextmanager
+def _counting(total: int, *, quiet: bool) -> Iterator[Callable[[str], AbstractContextManager[Watch]]]:
+    """One progress display for all runs, which shows the current one."""
+    at = 0
+
+    def title() -> str:
+        return f"sinks of run {at} of {total}" if total > 1 else "sinks"
+
+    with showing(quiet=quiet, title=title) as watch:
+
+        def showing_next(_: str) -> AbstractContextManager[Watch]:
+            nonlocal at
+            at += 1
+            return nullcontext(watch)
+
+        yield showing_next
+
+
+@contextmanager
+def showing(*, quiet: bool, title: Callable[[], str] = lambda: "sinks") -> Iterator[Watch]:
+    """A display of the sinks' progress, to be called with their statuses: bars, or a line now and then."""
+    if quiet:
+        yield lambda _: None
+    elif is_live():
+        with _bars(title) as watch:
+            yield watch
+    else:
+        yield _Lines(title)
+
+
+class _Lines:
+    """Prints a line after a second, then one for each change, every few seconds at most."""
+
+    def __init__(self, title: Callable[[], str]) -> None:
+        self._title = title
+        self._next = time.monotonic() + _SAID_AFTER
+        self._said = ""
+
+    def __call__(self, statuses: Mapping[str, Status]) -> None:
+        told = " · ".join(f"{name} {_words(status)}" for name, status in statuses.items())
+        line = f"{self._title()}: {told}"
+        if line == self._said or time.monotonic() < self._next:
+            return
+        self._next, self._said = time.monotonic() + LINE_EVERY, line
+        warn(line)
+
+
+@contextmanager
+def _bars(title: Callable[[], str]) -> Iterator[Watch]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24))
+    bars = Progress(*columns, TextColumn("{task.fields[words]}", markup=False), console=Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
+    begin_at = time.monotonic() + _SHOWN_AFTER
+
+    def watch(statuses: Mapping[str, Status]) -> None:
+        if not tasks and time.monotonic() < begin_at:
+            return
+        bars.start()
+        for name, status in statuses.items():
+            if name not in tasks:
+                tasks[name] = bars.add_task("", words="")
+            task, total, words = tasks[name], status.total or None, _words(status)
+            bars.update(task, description=f"{title()}: {name}", total=total, completed=status.records, words=words)
+
+    try:
+        yield watch
+    finally:
+        if tasks:
+            bars.stop()
+
+
+def _words(status: Status) -> str:
+    if status.state == "done":
+        return "up to date"
+    if status.reason:
+        return plain(f"{status.state}: {status.reason}")
+    return f"{status.records}/{status.total}" if status.total else "starting"

@@ -1,18 +1,43 @@
-"""`koderz ui`: MLflow's UI on this project's runs."""
+"""`koderz ui`: MLflow's UI, served on this project's own store."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 import webbrowser
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import IO, Annotated, NoReturn
 
 import typer
 
 from koderz.cli.console import say, warn
 from koderz.cli.flags import Results
+from koderz.errors import KoderzError, Unreachable
+from tracker.runs import read_plan, run_folders
+from tracker.sinks.mlflow.outbox import page_of
+from tracker.sinks.mlflow.target import is_server, store_file, target_of, tracking_uri, without_password
+
+_DEFAULT_PORT = 5000
+
+_ENVIRONMENT = {
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # two processes in place of nine
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "PYTHONWARNINGS": "ignore",
+}
+_START_SECONDS = 180.0
+_STOP_SECONDS = 5.0
+_LOOK_EVERY, _TELL_EVERY = 0.2, 5.0  # seconds
+_LAST_RUNS = 50  # that are looked at for the page of the latest
 
 
 def ui(
@@ -30,14 +55,12 @@ def ui(
 
     With MLFLOW_TRACKING_URI set to a server, only the links are printed: its UI is there already.
     """
-    from koderz.ui import latest_page, remote_server, served
-
-    page = latest_page(results, os.environ)
-    if server := remote_server(results, os.environ):
+    page = _latest_page(results, os.environ)
+    if server := _remote_server(results, os.environ):
         _show(server, page, open_=open_)
         return
     signal.signal(signal.SIGTERM, _interrupt)
-    with suppress(KeyboardInterrupt), served(results, host, port, os.environ, waiting=_tell_waiting) as address:
+    with suppress(KeyboardInterrupt), _served(results, host, port, os.environ, waiting=_tell_waiting) as address:
         _show(address, page, open_=open_)
         warn("Ctrl-C stops it")
         signal.pause()
@@ -57,3 +80,163 @@ def _tell_waiting(seconds: float) -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 a signal handler's form
     raise KeyboardInterrupt
+
+
+def _remote_server(results: Path, environ: Mapping[str, str]) -> str | None:
+    """The address of the tracking server for runs; None if no server is configured."""
+    uri = tracking_uri(results, environ)
+    return without_password(uri).rstrip("/") if is_server(uri) else None
+
+
+def _latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
+    """The path within the UI of the page of the latest run that is in MLflow."""
+    for folder in reversed(run_folders(results)[-_LAST_RUNS:]):
+        if page := page_of(folder, target_of(results, read_plan(folder).suite, environ).name):
+            return page
+    return None
+
+
+@contextmanager
+def _served(
+    results: Path, host: str, port: int | None, environ: Mapping[str, str], *, waiting: Callable[[float], None]
+) -> Iterator[str]:
+    """Serves the UI while the block runs; yields its address once it answers.
+
+    `port` None: 5000, or a free one where that is taken. `waiting` is told at once and every 5 s for how long.
+    Raises KoderzError where there is no store yet or the port is taken, Unreachable where MLflow doesn't start.
+    """
+    uri = tracking_uri(results, environ)
+    if not environ.get("MLFLOW_TRACKING_URI") and not store_file(results).exists():
+        raise KoderzError(
+            f"{results} has no MLflow store yet; make a run (koderz benchmark 0 10), or: koderz sync --all"
+        )
+    port = _port(host, port)
+    with tempfile.TemporaryFile("w+") as log:
+        server = _start(uri, results, host, port, environ, log)
+        try:
+            address = f"http://{_reachable(host)}:{port}"
+            _wait(server, address, log, waiting)
+            yield address
+        finally:
+            _stop(server)
+
+
+def _port(host: str, wanted: int | None) -> int:
+    found = _bound(host, _DEFAULT_PORT if wanted is None else wanted)
+    if found is None and wanted is not None:
+        raise KoderzError(f"--port {wanted} is taken; choose another, or leave it out")
+    return found or _bound(host, 0) or 0
+
+
+def _bound(host: str, port: int) -> int | None:
+    """The port, or a free one for 0; None if it is taken."""
+    with socket.socket(_family(host)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except socket.gaierror:
+            raise KoderzError(f"--host {host}: there is no such address here") from None
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return None
+            raise KoderzError(f"--host {host}: port {port}: {error.strerror}") from None
+        return int(probe.getsockname()[1])
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _reachable(host: str) -> str:
+    """The host name by which a browser on this machine can reach the server."""
+    known = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "[::1]"}  # noqa: S104 it is what --host may say
+    return known.get(host, f"[{host}]" if ":" in host else host)
+
+
+def _start(
+    uri: str, results: Path, host: str, port: int, environ: Mapping[str, str], log: IO[str]
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "koderz.cli.ui", host, str(port)]
+    artifacts = (results.resolve() / "mlartifacts").as_uri()
+    own = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_DEFAULT_ARTIFACT_ROOT": artifacts}  # a password isn't for `ps`
+    return subprocess.Popen(
+        command,
+        env={**environ, **_ENVIRONMENT, **own},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        text=True,
+        start_new_session=True,  # Ctrl-C is ours to hand on
+    )
+
+
+def _wait(server: subprocess.Popen[str], address: str, log: IO[str], waiting: Callable[[float], None]) -> None:
+    began, tell_at = time.monotonic(), 0.0
+    while not _answers(address):
+        passed = time.monotonic() - began
+        if server.poll() is not None:
+            raise Unreachable(f"MLflow's UI didn't start: {_last_line(log)}")
+        if passed > _START_SECONDS:
+            raise Unreachable(f"MLflow's UI didn't answer at {address} within {_START_SECONDS:.0f} s")
+        if passed >= tell_at:
+            tell_at = passed + _TELL_EVERY
+            waiting(passed)
+        time.sleep(_LOOK_EVERY)
+
+
+def _answers(address: str) -> bool:
+    import requests  # which comes with MLflow
+
+    with suppress(requests.RequestException), requests.Session() as session:
+        session.trust_env = False  # no proxy is between this machine and itself
+        return session.get(f"{address}/health", timeout=2).status_code == 200
+    return False
+
+
+def _last_line(log: IO[str]) -> str:
+    log.seek(0)
+    lines = [line.strip() for line in log.read().splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"
+
+
+def _stop(server: subprocess.Popen[str]) -> None:
+    """Ends the server with all its processes."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(_STOP_SECONDS)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+
+
+def _serve(host: str, port: str) -> None:
+    """Runs MLflow's server in this process; its own command would load all of MLflow and start a second process.
+
+    How that one hands on what to serve is MLflow's own business; a version that does it otherwise gets its command.
+    """
+    import uvicorn  # which MLflow looks for, to know that it is a server
+
+    store, artifacts = os.environ["MLFLOW_BACKEND_STORE_URI"], os.environ["MLFLOW_DEFAULT_ARTIFACT_ROOT"]
+    try:
+        from mlflow.server import constants
+        from mlflow.server.fastapi_app import app
+        from mlflow.server.handlers import initialize_backend_stores
+
+        given = {
+            constants.BACKEND_STORE_URI_ENV_VAR: store,
+            constants.REGISTRY_STORE_URI_ENV_VAR: store,
+            constants.ARTIFACT_ROOT_ENV_VAR: artifacts,
+            constants.ARTIFACTS_DESTINATION_ENV_VAR: artifacts,
+            constants.SERVE_ARTIFACTS_ENV_VAR: "true",
+        }
+    except (ImportError, AttributeError):
+        command = ["-m", "mlflow", "server", "--host", host, "--port", port, "--workers", "1"]
+        os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
+    os.environ.update(given)
+    initialize_backend_stores(store, store, artifacts)
+    uvicorn.run(app, host=host, port=int(port), log_level="warning")
+
+
+if __name__ == "__main__":
+    _serve(*sys.argv[1:])

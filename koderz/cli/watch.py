@@ -14,9 +14,9 @@ import typer
 from koderz.cli.console import LINE_EVERY, is_live, link, say, warn
 from koderz.cli.flags import Results, Run
 from koderz.cli.progress import Pulse, word_for_passed
-from koderz.engines import traits_of
+from koderz.engines import ENGINES
 from koderz.errors import KoderzError
-from koderz.runs.remote import find_anywhere
+from koderz.runs.resume import find_anywhere
 from koderz.runs.steps import Steps
 from tracker.follow import Follower
 from tracker.runs import is_locked, read_plan
@@ -111,8 +111,7 @@ class Audience:
 def _remote(folder: Path, plan: Plan) -> RemoteView | None:
     """The run on its engine, if that is remote and known here."""
     with suppress(KoderzError):
-        if view := traits_of(str(plan.config.get("engine") or "local")).view:
-            return view(folder, plan.config, os.environ)
+        return ENGINES.load(str(plan.config.get("engine") or "local")).view(folder, plan.config, os.environ)
     return None
 
 

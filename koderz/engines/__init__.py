@@ -8,16 +8,19 @@ verdicts, and replays them, as in `resume`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import Ledger
 from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
+from koderz.settings.systems import Optioned
 from koderz.types import JUDGE
+from tracker.members import Extensible
 
 if TYPE_CHECKING:
     from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
@@ -39,40 +42,13 @@ class Driver(Ledger, Protocol):
         """Why no more experiments are begun; empty while they are."""
 
     def work(self) -> Iterator[PendingExperiment]:
-        """What is left to be performed, drawn one by one; ends early where no more is to be begun."""
+        """The remaining experiments, drawn one by one; ends early where no more is to be begun."""
 
     async def settle(self, outcome: ExperimentOutcome) -> None:
         """Takes note of how an experiment ended."""
 
     def stop(self, status: str, reason: str) -> None:
         """Hands out no more work, and ends the session with this status when the engine has come to an end."""
-
-
-class Engine(Protocol):
-    """Somewhere that experiments run. Made by an opener, see `ENGINES`."""
-
-    name: str
-    isolation: str  # what contains candidates there
-    outlives: bool  # whether what it was handed goes on there without this machine
-    notices: Sequence[str]  # what users should hear once; grows
-
-    @property
-    def throttle(self) -> Sequence[Throttle]:
-        """How hard providers are asked at the moment."""
-
-    async def check(self) -> dict[str, Any]:
-        """What goes into the run's record about models and machines.
-
-        Asked before anything is created. Raises Unreachable where the run could not begin, KoderzError where
-        the plan can't be carried out there.
-        """
-
-    async def run(self, driver: Driver) -> None:
-        """Performs what `driver.work()` yields and settles each. What goes wrong in one is that one's fault."""
-
-
-Opener = Callable[["Plan", Mapping[str, str]], AbstractAsyncContextManager[Engine]]
-"""Opens an engine for a plan, in an environment of variables. It may have `traits`, see `Traits`."""
 
 
 class RemoteView(Protocol):
@@ -89,51 +65,201 @@ class RemoteView(Protocol):
 
 
 class StoredRun(Protocol):
-    """What an engine elsewhere keeps of a run, whoever began it."""
+    """The store of a run on an engine elsewhere, whoever began the run."""
 
     async def experiments(self) -> set[str]:
-        """Those that it has lines of."""
+        """The ids of experiments that have lines there."""
 
     async def lines(self, experiment_id: str) -> list[bytes]:
         """All journal lines of an experiment."""
 
 
+class Engine(Extensible, ABC):
+    """A place where experiments run. An instance carries out one plan.
+
+    A subclass has a `name` and `run`; all else has a default. What is a class attribute or a classmethod here is asked
+    before the engine is opened.
+    """
+
+    name: str
+    """The engine's name in records and on screens."""
+
+    isolation: str = ""
+    """What contains candidates there, such as `docker`, for the run's record. Empty where it isn't known."""
+
+    outlives: bool = False
+    """Whether experiments that were handed over go on there when this machine stops."""
+
+    notices: Sequence[str] = ()
+    """Sentences that are shown once each. Looked at again and again, so it may grow while the run goes on."""
+
+    can: ClassVar[frozenset[str]] = frozenset({JUDGE})
+    """The needs of tasks that it meets: `judge`, `session`, `workspace`, `evaluator`, `long_context`, `exclusive`,
+    `gpu`, `privacy`, and `memory` for the memory store of this machine. A run of other tasks is refused."""
+
+    carries: ClassVar[frozenset[str]] = frozenset()
+    """Needs besides `can` that it meets for suites which say of them that they are `portable`."""
+
+    options: ClassVar[type | None] = None
+    """The frozen dataclass of the engine's options, see `koderz.settings.options`. `plan.settings.of` gives a value."""
+
+    def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
+        self.plan, self.environ = plan, environ
+
+    @classmethod
+    def open(cls, plan: Plan, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Engine]:
+        """A context manager of the engine for a plan, in an environment of variables.
+
+        Entered once a session of a run, before anything is recorded, and left at the session's end. By default the
+        class is called with the plan and the variables. Raises Unreachable where something is missing, KoderzError for
+        a plan that can't be carried out there.
+        """
+        return nullcontext(cls(plan, environ))
+
+    @classmethod
+    def settle(cls, settings: Settings, given: Container[str]) -> Settings:  # noqa: ARG003
+        """The settings as they are there; `given` has the names of those that the user set. By default the same.
+
+        Called when a run is planned. Raises KoderzError for settings that can't be there.
+        """
+        return settings
+
+    @classmethod
+    def view(
+        cls,
+        folder: Path,  # noqa: ARG003
+        config: Mapping[str, Any],  # noqa: ARG003
+        environ: Mapping[str, str],  # noqa: ARG003
+    ) -> RemoteView | None:
+        """A look at a run there, from the run's folder and recorded settings. Called by `koderz benchmark watch`.
+
+        None, the default: all that there is to see is in the journal. Raises KoderzError if it can't be seen from here.
+        """
+        return None
+
+    @classmethod
+    async def stored(cls, run_id: str, environ: Mapping[str, str]) -> tuple[bytes, StoredRun] | None:  # noqa: ARG003
+        """The plan, as `portable.pack_plan` makes it, and the store of a run that isn't known on this machine.
+
+        Called for each engine when such a run is resumed. None, the default: the engine doesn't have that run.
+        """
+        return None
+
+    @property
+    def throttle(self) -> Sequence[Throttle]:
+        """How hard providers are asked at the moment, for the screen. By default nothing is said of it."""
+        return ()
+
+    @property
+    def waits(self) -> str:
+        """A text on what experiments wait for, shown beside the progress. By default empty: for nothing."""
+        return ""
+
+    async def check(self) -> dict[str, Any]:
+        """Facts about models and machines for the run's record. By default none.
+
+        Called before anything is created or spent. Raises Unreachable if the run can't begin, KoderzError if the plan
+        can't be carried out there.
+        """
+        return {}
+
+    @abstractmethod
+    async def run(self, driver: Driver) -> None:
+        """Perform what `driver.work()` yields, and have the driver `settle` the outcome of each.
+
+        Called once. Lines are recorded by the driver, before the solver sees what they say, and each once. What goes
+        wrong in an experiment is a fault of that experiment; what is raised here ends the run.
+        """
+
+
 class Traits(NamedTuple):
-    """What an engine says of itself before it is opened: the attribute `traits` of its opener."""
+    """The attribute `traits` of a function that opens an engine which isn't a subclass of `Engine`."""
 
-    can: frozenset[str] = frozenset({JUDGE})  # which needs of tasks it meets; `memory`: the store of this machine
+    can: frozenset[str] = Engine.can
     settle: Callable[[Settings, Container[str]], Settings] = lambda settings, _: settings
-    """The settings as they are there, where the user has given those that are named. Raises KoderzError."""
     view: Callable[[Path, Mapping[str, Any], Mapping[str, str]], RemoteView] | None = None
-    """Looks at a run there, from the run's folder, its config and variables of the environment."""
     stored: Callable[[str, Mapping[str, str]], Awaitable[tuple[bytes, StoredRun] | None]] | None = None
-    """The plan (see `portable.pack_plan`) and the store of the run of an id; None where it isn't there."""
-    carries: frozenset[str] = frozenset()  # needs besides `can` that it meets for suites which are `portable`
+    carries: frozenset[str] = Engine.carries
 
 
-ENGINES = Registry(
+def _as_class(found: Any, name: str) -> type[Engine]:
+    """The class of an engine: itself, or one whose engines are those that a plain function opens."""
+    if isinstance(found, type) and issubclass(found, Engine):
+        return found
+    if not callable(found):
+        raise KoderzError(f"the engine {name} is no subclass of koderz.extend.Engine: {found!r:.80}")
+    traits: Traits = getattr(found, "traits", Traits())
+
+    class AdaptedEngine(_PlainEngine):
+        can, carries = traits.can, traits.carries
+        options = found.options if isinstance(found, Optioned) else None
+
+        @classmethod
+        @asynccontextmanager
+        async def open(cls, plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Engine]:
+            async with found(plan, environ) as plain:
+                yield cls(plan, environ, plain)
+
+        @classmethod
+        def settle(cls, settings: Settings, given: Container[str]) -> Settings:
+            return traits.settle(settings, given)
+
+        @classmethod
+        def view(cls, folder: Path, config: Mapping[str, Any], environ: Mapping[str, str]) -> RemoteView | None:
+            return traits.view(folder, config, environ) if traits.view else None
+
+        @classmethod
+        async def stored(cls, run_id: str, environ: Mapping[str, str]) -> tuple[bytes, StoredRun] | None:
+            return await traits.stored(run_id, environ) if traits.stored else None
+
+    AdaptedEngine.__doc__ = found.__doc__
+    return AdaptedEngine
+
+
+class _PlainEngine(Engine):
+    """An engine whose members are those of a plain object."""
+
+    def __init__(self, plan: Plan, environ: Mapping[str, str], plain: Any) -> None:
+        super().__init__(plan, environ)
+        self.name, self.isolation, self.outlives = plain.name, plain.isolation, plain.outlives
+        self.notices, self._plain = plain.notices, plain
+
+    @property
+    def throttle(self) -> Sequence[Throttle]:
+        found: Sequence[Throttle] = self._plain.throttle
+        return found
+
+    @property
+    def waits(self) -> str:
+        return getattr(self._plain, "waits", "")
+
+    async def check(self) -> dict[str, Any]:
+        facts: dict[str, Any] = await self._plain.check()
+        return facts
+
+    async def run(self, driver: Driver) -> None:
+        await self._plain.run(driver)
+
+
+ENGINES: Registry[type[Engine]] = Registry(
     "engine",
     "engines",
-    {"local": "koderz.engines.local:open_local", "modal": "koderz.modal.engine:open_modal"},
+    _as_class,
+    {"local": "koderz.engines.local:LocalEngine", "modal": "koderz.modal.engine:ModalEngine"},
     {"engine.modal": "koderz.modal.names:ModalOptions"},
 )
-"""Openers, see above."""
+"""The engines that there are: each name stands for a subclass of `Engine`."""
 
 
 def open_engine(plan: Plan, environ: Mapping[str, str]) -> AbstractAsyncContextManager[Engine]:
     """The engine that a plan names. KoderzError for an unknown one."""
-    return _opener(plan.settings.engine)(plan, environ)
-
-
-def traits_of(name: str) -> Traits:
-    """What the engine of a name says of itself. KoderzError for an unknown one."""
-    return getattr(_opener(name), "traits", Traits())
+    return ENGINES.load(plan.settings.engine).open(plan, environ)
 
 
 async def stored_run(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, StoredRun] | None:
     """The plan and the store of a run that some engine elsewhere keeps; None where none does."""
     for name in ENGINES.names():
-        if (stored := traits_of(name).stored) and (found := await stored(run_id, environ)):
+        if found := await ENGINES.load(name).stored(run_id, environ):
             return found
     return None
 
@@ -143,7 +269,7 @@ def require_able(plan: Plan) -> None:
     from koderz.plans.plan import needs_of  # which no help needs
 
     name = plan.settings.engine
-    lacking = needs_of(plan) - traits_of(name).can - carried(plan)
+    lacking = needs_of(plan) - ENGINES.load(name).can - carried(plan)
     for need in sorted(lacking):
         task = next(task.id for task, _, _ in plan.cells() if need in task.needs)
         raise KoderzError(f"{task} needs {need}, which the engine {name} hasn't got; choose another with --engine")
@@ -153,8 +279,4 @@ def carried(plan: Plan) -> frozenset[str]:
     """The plan's needs that its suite meets in sandboxes of its own, wherever the engine has it loaded."""
     from koderz.plans.plan import needs_of
 
-    return needs_of(plan) & traits_of(plan.settings.engine).carries & plan.suite.portable
-
-
-def _opener(name: str) -> Opener:
-    return cast("Opener", ENGINES.find(name))
+    return needs_of(plan) & ENGINES.load(plan.settings.engine).carries & plan.suite.portable

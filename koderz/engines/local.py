@@ -7,14 +7,13 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from koderz.engines import Driver, Traits
+from koderz.engines import Driver, Engine
 from koderz.engines.resources import model_facts, open_resources
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.plans.plan import Plan
 from koderz.sandbox import NoSandbox
-from koderz.sandbox.calibration import cpu_scale
 from koderz.solvers.handles import NEEDED
 from koderz.types import JUDGE, PRIVACY
 
@@ -23,16 +22,6 @@ if TYPE_CHECKING:
     from koderz.models.pool import ModelPool
 
 _WAITING = 512  # experiments at most, besides those at work, whose calls are over and whose program is being judged
-
-
-@asynccontextmanager
-async def open_local(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[LocalEngine]:
-    """Opens the engine with the plan's sandbox and models. Raises Unreachable if one is missing."""
-    async with open_resources(plan, environ) as (resources, pool):
-        yield LocalEngine(resources, pool)
-
-
-open_local.traits = Traits(frozenset({JUDGE, PRIVACY, "memory", *NEEDED}))  # type: ignore[attr-defined]
 
 
 class _Place:
@@ -48,17 +37,24 @@ class _Place:
             self._places = None
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Runs experiments here, at most `concurrency` at once, drawn one by one."""
 
     name = "local"
-    outlives = False
+    can = frozenset({JUDGE, PRIVACY, "memory", *NEEDED})
 
     def __init__(self, resources: Resources, pool: ModelPool | None = None) -> None:
         self.isolation = resources.sandbox.isolation
         self._notices = pool.notices if pool else []
         self.notices: Sequence[str] = self._notices
         self._resources, self._plan, self._pool = resources, resources.plan, pool
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[LocalEngine]:
+        """Opens the engine with the plan's sandbox and models. Raises Unreachable if one is missing."""
+        async with open_resources(plan, environ) as (resources, pool):
+            yield cls(resources, pool)
 
     @property
     def throttle(self) -> Sequence[Throttle]:
@@ -74,7 +70,7 @@ class LocalEngine:
         facts = await model_facts(self._plan, self._resources.models)
         if isinstance(self._resources.sandbox, NoSandbox):
             return facts
-        return facts | {"sandbox": self.isolation, "cpu_scale": cpu_scale(self._resources.sandbox)}
+        return facts | {"sandbox": self.isolation, "cpu_scale": self._resources.sandbox.speed}
 
     async def run(self, driver: Driver) -> None:
         """Runs all work of the driver. An error of the driver, or of a disk that refuses, ends the run."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koderz.engines import ENGINES
 from koderz.plans.arms import MODES, solver_names
@@ -20,14 +20,28 @@ from koderz.solvers import SOLVERS
 from koderz.suites import SUITES
 from tracker import records
 
-MODELS = Registry(
+if TYPE_CHECKING:
+    from koderz.models.providers import Provider
+
+
+def _as_provider(found: Any, name: str) -> Provider:
+    from koderz.models.providers import as_provider  # which no help needs
+
+    return as_provider(found, name)
+
+
+MODELS: Registry[Provider] = Registry(
     "model",
     "models",
-    {"simulated": "koderz.models.simulated:SimulatedReplies"},
+    _as_provider,
+    {"simulated": "koderz.models.providers:Simulated"},
     {"model.simulated": "koderz.suites.options:SimulatedOptions"},
 )
+"""Providers that have options, and those of other packages, by the word before the slash in their models' names."""
 
-REGISTRIES = {registry.kind: registry for registry in (SUITES, SOLVERS, SANDBOXES, ENGINES, MODELS)}
+REGISTRIES: dict[str, Registry[Any]] = {
+    registry.kind: registry for registry in (SUITES, SOLVERS, SANDBOXES, ENGINES, MODELS)
+}
 
 CHOOSING = ("suite", "mode", "solver", "solvers", "matrix", "sandbox", "engine", "local_model", "models", "roles")
 """The settings that choose what takes part in a run."""
@@ -49,7 +63,8 @@ def schema_of(*chosen: tuple[str, str]) -> Schema:
     Raises KoderzError for a name that nobody knows, and where two have an option of the same name.
     """
     found: dict[Any, tuple[str, type]] = {}
-    for kind, name in dict.fromkeys((*_ALWAYS, *chosen)):
+    always = [(kind, name) for kind, name in _ALWAYS if name in REGISTRIES[kind]]  # koderz may lack a system
+    for kind, name in dict.fromkeys((*always, *chosen)):
         if struct := REGISTRIES[kind].options_of(name):
             found[struct if kind == "suite" else (kind, name)] = f"{kind}.{name}", struct  # one suite alone takes part
     idle = {f"{kind}.{name}" for kind, name in _ALWAYS if kind in ("suite", "solver") and (kind, name) not in chosen}
@@ -96,8 +111,9 @@ def schema_of_plan(record: records.Plan) -> Schema:
 def _named(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     defaults = Settings()
     for kind in ("suite", "sandbox", "engine"):
-        name = said.get(kind) or getattr(defaults, kind)
-        if isinstance(name, str):
+        usual = getattr(defaults, kind)
+        name = said.get(kind) or usual
+        if isinstance(name, str) and (name != usual or name in REGISTRIES[kind]):
             yield kind, name
     yield from (("solver", name) for name in said["solvers"])
     for name in dict.fromkeys(said["answering"]):

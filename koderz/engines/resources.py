@@ -145,7 +145,7 @@ def _require_prices(plan: Plan, known: Callable[[str], object]) -> None:
 
 def own_prices(plan: Plan) -> dict[str, Price]:
     """The prices that the plan has from koderz.toml, by model."""
-    return {name: Price(*pair) for name, pair in plan.record.details.get("prices", {}).items()}
+    return {name: Price(*pair) for name, pair in plan.record.basis.prices.items()}
 
 
 def baseline_price(plan: Plan) -> Price | None:
@@ -174,7 +174,7 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], 
         num_ctx=settings.context,
         keep_alive=settings.keep_alive,
     )
-    trusted = bool(plan.record.details.get("base_url_trusted", True))
+    trusted = plan.record.basis.base_url_trusted
     answering = {parse_model_name(arm.models[role]) for arm in plan.arms for role in (MAIN, SUB) if role in arm.models}
 
     def endpoint_of(name: ModelName) -> Endpoint:

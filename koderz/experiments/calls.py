@@ -15,6 +15,7 @@ from koderz.experiments.budget import Budget
 from koderz.experiments.costs import Estimate, Gauge, request_of
 from koderz.experiments.lines import Answer, Ask
 from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
+from koderz.models.providers import ClientModel
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.settings.schema import Settings
@@ -143,7 +144,7 @@ async def _completed(model: Model, messages: Sequence[Message], sampling: Sampli
     wire = wire_of(messages)
     if not wire:
         return await model.complete(messages, sampling), ()
-    if wire in getattr(model, "clients", ()):
+    if isinstance(model, ClientModel) and wire in model.clients:
         with suppress(NotSpokenError):
             return await model.complete(messages, sampling), ()
     try:

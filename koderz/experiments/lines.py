@@ -113,7 +113,7 @@ def call_of(identity: Identity, number: int, ask: Ask, key: str, answer: Answer)
         text=None if completion.raw is None else completion.text,
         **{name: getattr(completion, name) for name in _OF_COMPLETION},
         answered_by=completion.model,
-        sampling=_given(answer.sampling),
+        sampling=_sampling(answer.sampling),
         depth=ask.depth,
         parent=ask.parent,
         tool_calls=[dict(each) for each in completion.tool_calls],
@@ -139,7 +139,7 @@ def is_same_grade(one: records.Grade, other: records.Grade) -> bool:
     return (one.score, one.metrics, one.labels) == (other.score, other.metrics, other.labels)
 
 
-def _given(sampling: Sampling) -> dict[str, Any]:
+def _sampling(sampling: Sampling) -> dict[str, Any]:
     values = {name: getattr(sampling, name) for name in Sampling.__slots__}
     return {name: value for name, value in values.items() if value not in (None, ())}
 
@@ -167,7 +167,7 @@ def verdict_of(attempt: records.Attempt, backend: Backend) -> Verdict:
     )
 
 
-def kept(name: object, artifact: object) -> Text:
+def artifact_text(name: object, artifact: object) -> Text:
     """An artifact in its recorded form. Raises Fault if it is neither text nor bytes."""
     if isinstance(name, str) and isinstance(artifact, str):
         return artifact

@@ -66,14 +66,14 @@ async def memory_details(settings: Settings, recalls: bool, environ: Mapping[str
 async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Lessons | None]:
     """Opens the lessons of a plan's store; None if memory is off."""
     settings = plan.settings
-    snapshot: Mapping[str, Any] = plan.record.details.get("memory", {})
-    if settings.use_memory == "off" or (snapshot and not snapshot["last_id"]):
+    snapshot = plan.record.basis.memory
+    if settings.use_memory == "off" or (snapshot and not snapshot.last_id):
         yield None
         return
     from tracker.memory.cortex import Snapshot, open_cortex, store_path
     from tracker.memory.database import StoreDown
 
-    until = Snapshot(snapshot["last_id"], snapshot["time"]) if snapshot else None
+    until = Snapshot(snapshot.last_id, snapshot.time) if snapshot else None
     same_task = settings.use_memory == "same-task"
     path = store_path(settings.results, environ)
     async with open_cortex(path, create=settings.memory_live, environ=environ) as cortex:

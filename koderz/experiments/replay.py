@@ -283,7 +283,7 @@ class Handles:
             task_id="" if task.id == self.identity.task.id else task.id,
             number=number,
             call=answer.call if isinstance(answer, Reply) else None,
-            artifacts={name: lines.kept(name, value) for name, value in verdict.artifacts.items()},
+            artifacts={name: lines.artifact_text(name, value) for name, value in verdict.artifacts.items()},
             key=key,
         )
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from koderz._version import __version__
-from koderz.engines import Driver, Traits, carried
+from koderz.engines import Driver, Engine, carried
 from koderz.engines.portable import Files, files_of, pack_plan, source_digest
 from koderz.engines.resources import notices_of, require_prices, shared_of
 from koderz.errors import Unreachable
@@ -23,34 +22,7 @@ from koderz.settings.schema import Settings
 from koderz.types import EXCLUSIVE, JUDGE
 
 if TYPE_CHECKING:
-    from koderz.models.limiter import Throttle
-
-
-@asynccontextmanager
-async def open_modal(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[ModalEngine]:
-    """Opens the engine. Raises KoderzError for a plan that can't run there."""
-    yield ModalEngine(plan, environ)
-
-
-def _settled(settings: Settings, given: Container[str]) -> Settings:
-    """The settings with Modal's sandbox, unless another is given. Raises KoderzError for one that is not separate."""
-    if "sandbox" not in given:
-        settings = replace(settings, sandbox="modal")
-    require_apart(settings.sandbox)
-    return settings
-
-
-async def _stored(run_id: str, environ: Mapping[str, str]) -> tuple[bytes, RunStore] | None:
-    if not is_configured(environ):
-        return None
-    store = RunStore(names_of(environ), run_id)
-    plan = await store.plan()
-    return (plan, store) if plan is not None else None
-
-
-_CAN = frozenset({JUDGE, "session", "long_context", "evaluator", "gpu"})
-_CARRIES = frozenset({"workspace", EXCLUSIVE})
-open_modal.traits = Traits(_CAN, _settled, RemoteRun, _stored, _CARRIES)  # type: ignore[attr-defined]
+    pass
 
 
 def _limits(max_containers: int | None, concurrency: int) -> dict[str, Any]:
@@ -59,17 +31,38 @@ def _limits(max_containers: int | None, concurrency: int) -> dict[str, Any]:
     return {"max_containers": containers, "max_inputs": min(INPUTS, math.ceil(concurrency / containers))}
 
 
-class ModalEngine:
+class ModalEngine(Engine):
     """Submits the remaining experiments of a run, and collects their results."""
 
     name = "modal"
     isolation = "modal"  # what programs are judged in, see `require_apart`
     outlives = True
+    can = frozenset({JUDGE, "session", "long_context", "evaluator", "gpu"})
+    carries = frozenset({"workspace", EXCLUSIVE})
+    options = ModalOptions
+    view = RemoteRun
+
+    @classmethod
+    def settle(cls, settings: Settings, given: Container[str]) -> Settings:
+        """The settings with Modal's sandbox, unless another is given. KoderzError for one that is not separate."""
+        if "sandbox" not in given:
+            settings = replace(settings, sandbox="modal")
+        require_apart(settings.sandbox)
+        return settings
+
+    @classmethod
+    async def stored(cls, run_id: str, environ: Mapping[str, str]) -> tuple[bytes, RunStore] | None:
+        """The plan and the store of a run on the volume there."""
+        if not is_configured(environ):
+            return None
+        store = RunStore(names_of(environ), run_id)
+        plan = await store.plan()
+        return (plan, store) if plan is not None else None
 
     def __init__(self, plan: Plan, environ: Mapping[str, str]) -> None:
+        super().__init__(plan, environ)
         settings = plan.settings
         self.notices: list[str] = []
-        self.throttle: Sequence[Throttle] = ()
         self._plan, self._environ = plan, environ
         self._files: Files | None = None
         own = settings.of(ModalOptions)
@@ -103,9 +96,9 @@ class ModalEngine:
             if self._files is None:
                 self._files = await asyncio.to_thread(files_of, self._plan)
             await self._store.put_plan(pack_plan(driver.plan, self._files))
-        await Submission(driver, self._cloud, self._store, self._rate, known=known, notice=self.notice).run()
+        await Submission(driver, self._cloud, self._store, self._rate, known=known, notice=self._tell).run()
 
-    def notice(self, text: str) -> None:
+    def _tell(self, text: str) -> None:
         """Shows the user a text once."""
         if text not in self.notices:
             self.notices.append(text)
@@ -118,4 +111,4 @@ class ModalEngine:
         text = f"on Modal runs koderz {deployed}, here {__version__} ({source_digest()}); run: {DEPLOY}"
         if not begun:
             raise Unreachable(text)
-        self.notice(text)
+        self._tell(text)

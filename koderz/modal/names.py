@@ -78,7 +78,7 @@ def is_configured(environ: Mapping[str, str]) -> bool:
 
 def require_apart(sandbox: str) -> None:
     """Raises KoderzError for a sandbox in which programs would run in the function's own container, beside the keys."""
-    if sandbox in ("contained", "docker", "local", "uncontained"):
+    if sandbox in ("contained", "docker", "local", "podman", "uncontained"):
         raise KoderzError(
             f"--sandbox {sandbox}: Modal's functions hold keys, so no program runs in them; "
             "with --engine modal it is --sandbox modal, which needs no saying"

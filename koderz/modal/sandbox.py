@@ -1,7 +1,6 @@
-"""Sandboxes in Modal's cloud: a long-lived one for each judge, without network, secrets or volumes; and their end.
+"""Sandboxes in Modal's cloud: what starts them, the process that carries a judge's orders there, and their end.
 
-The judge stays here with its tests; a process, `bridge`, carries its orders to a warm interpreter in the sandbox. The
-variables that let it talk to Modal reach neither the sandbox nor any candidate.
+They have no network, secrets or volumes. The variables that let a process here talk to Modal don't reach them.
 """
 
 from __future__ import annotations
@@ -13,23 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.modal.names import SANDBOX_CORES, names_of
-from koderz.sandbox import ROOM_MB, Opening
-from koderz.sandbox.contained import RemoteSandbox
-from koderz.sandbox.judge.pool import Premises
+from koderz.modal.names import SANDBOX_CORES
 from koderz.sandbox.judge.remote import INTERPRETER, VARIABLES
-from koderz.sandbox.linux import isolation, kernel
+from koderz.sandbox.linux import kernel
 
 if TYPE_CHECKING:
     import modal
 
 START_SECONDS = 120.0  # a sandbox may have to wait for a machine
-WALL_EXTRA = 15.0  # seconds: each call of a candidate goes to the cloud and back
 PYTHON = "3.12"  # of the image, as of the sandbox docker
-_PASSED = ("MODAL_*", "HOME", "SSL_CERT_*")
 _PROCESS = """
 import sys
 sys.path[:0] = {path!r}
@@ -41,27 +35,6 @@ SILENCE, BEAT = 120, 30.0  # seconds
 _WATCH = f"import os, select\nwhile select.select([0], [], [], {SILENCE})[0] and os.read(0, 99): pass"
 _CHUNK = 64 << 10
 _CLEAN = 'exec env -i "PATH=$PATH" "$@"'  # Modal's own variables are none of a candidate's business
-
-
-class ModalSandbox(RemoteSandbox):
-    """Judges in warm sandboxes of the app that `KODERZ_MODAL_APP` names, which is created if missing.
-
-    Entering raises Unreachable without a token or the network, and where the SDK isn't installed.
-    """
-
-    name = "modal"
-    places = "the sandboxes there"
-    many_machines = True  # so that the speed of one says nothing of the next one's
-
-    def __init__(self, wanted: Opening) -> None:
-        self._app = names_of(os.environ).app
-        command = process(bridge, self._app, str(wanted.memory_mb + ROOM_MB))  # stdin and stdout there
-        premises = Premises(isolation.LAYERS, {}, command, passed=_PASSED, start_seconds=START_SECONDS)
-        super().__init__(judges=wanted.judges, premises=premises, wall_extra=WALL_EXTRA)
-
-    async def __aenter__(self) -> Self:
-        await make_ready(self._app)
-        return await super().__aenter__()
 
 
 def process(function: Callable[[Sequence[str]], None], *arguments: str) -> list[str]:

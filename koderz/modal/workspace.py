@@ -26,7 +26,7 @@ from koderz.modal.names import SANDBOX_CORES, gpu_cost, names_of, sandbox_cost
 from koderz.modal.sandbox import PYTHON, START_SECONDS, end_leftovers, end_sandboxes, make_ready, process
 from koderz.sandbox import ROOM_MB
 from koderz.sandbox.meter import Meter, current
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running
 from koderz.sandbox.workspace.docker import ENVIRONMENT, PASSWORD, USER
 from koderz.sandbox.workspace.folders import TREE, make_tree, own_folder, without
 from koderz.sandbox.workspace.shipping import Contact, Remote, interpreter
@@ -35,7 +35,6 @@ from koderz.sandbox.workspace.watching import Output
 if TYPE_CHECKING:
     import modal
 
-    from koderz.settings.schema import Settings
 
 _MEMORY_MB = 1024  # that is paid for in any case
 _SHIPPING_SECONDS = 600.0  # for what goes there and back
@@ -62,16 +61,17 @@ _PINNED: ContextVar[tuple[AsyncExitStack, dict[Any, modal.Sandbox]] | None] = Co
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
-def opened(_settings: Settings) -> Modal:
-    return Modal()
-
-
 class Modal:
     """Runs commands in sandboxes of the app that `KODERZ_MODAL_APP` names, on images with a python3."""
 
     name = isolation = "modal"
     has_images = True
+    guards_channels = False
     cost = sandbox_cost(_MEMORY_MB)
+    enforces: Mapping[str, Enforcer] = {
+        **dict.fromkeys(("cpus", "memory_mb", "network"), "container"),
+        "storage_mb": "watched",
+    }
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._name, self._environ = names_of(environ).app, environ
@@ -282,7 +282,7 @@ def _pay(meter: Meter | None, command: Command, began: float) -> None:
 
 
 def _cores(command: Command) -> float:
-    return SANDBOX_CORES + command.reachable  # for what talks to it there
+    return (command.limits.cpus or SANDBOX_CORES) + command.reachable  # for what talks to it there
 
 
 def _volume(mount: Mount) -> modal.Volume:

@@ -19,7 +19,7 @@ from koderz.models.wire import (
     encode,
     fetched,
     finish,
-    told,
+    text_and_reasoning,
     words,
 )
 
@@ -78,7 +78,7 @@ class AnthropicWire(Wire):
 
     def read(self, body: bytes) -> WireReply:
         reply = decode_reply(body, _Reply)
-        text, reasoning = told(reply.content)
+        text, reasoning = text_and_reasoning(reply.content)
         replies = [encode(part.input).decode() for part in reply.content if part.name == _REPLY and part.input]
         text += "\n" * bool(text and replies) + "\n".join(replies)
         uses = [part for part in reply.content if part.type == "tool_use" and part.name != _REPLY]

@@ -68,7 +68,7 @@ class Response(NamedTuple):
 
 def problem_of(response: Response) -> Exception:
     """The error that an unsuccessful response means, with the server's own words, cleaned."""
-    words, parameter, code = _said(response.body)
+    words, parameter, code = _error_fields(response.body)
     message = f"{response.status}: {words}" if words else f"{response.status}, and no word why"
     if 300 <= response.status < 400:
         return FatalFault(f"{response.status}: redirected to {response.location}; give that address itself")
@@ -97,7 +97,7 @@ def clean(text: str, *secrets: str) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
-def _said(body: bytes) -> tuple[str, str, str]:
+def _error_fields(body: bytes) -> tuple[str, str, str]:
     """Message, culprit parameter and code from the various shapes of a server's error."""
     import orjson
 

@@ -1,4 +1,4 @@
-"""What models are called: `qwen2.5-coder:32b`, `openai/gpt-4o-mini`, `claude-sonnet-4-5`, `simulated`."""
+"""Names of models: `qwen2.5-coder:32b`, `openai/gpt-4o-mini`, `claude-sonnet-4-5`, `simulated`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROVIDERS = MappingProxyType(
 )
 """Each of koderz' own providers: `module:class`, a `Provider`."""
 
-ENTRY_POINTS = "koderz.models"
+GROUP = "koderz.models"
 """The group of entry points by which other packages add theirs, beside the models of their systems."""
 
 _LONGEST = 256  # characters
@@ -86,7 +86,7 @@ def foreign_provider(text: str) -> str | None:
 
 def other_providers() -> set[str]:
     """The names of the providers that installed packages bring, beside koderz' own."""
-    return names_of_others(ENTRY_POINTS) - set(PROVIDERS)
+    return names_of_others(GROUP) - set(PROVIDERS)
 
 
 def _split(text: str) -> tuple[str, str]:

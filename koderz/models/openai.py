@@ -25,7 +25,7 @@ from koderz.models.wire import (
     inner_error,
     instead_of,
     no_answer,
-    told,
+    text_and_reasoning,
     words,
 )
 
@@ -102,7 +102,7 @@ class OpenAIWire(Wire):
         if choice.error:
             raise inner_error(choice.error)
         message = choice.message
-        said, thought = told(None if message.content is UNSET else message.content)
+        said, thought = text_and_reasoning(None if message.content is UNSET else message.content)
         reasoning = words(message.reasoning_content) or words(message.reasoning) or thought
         refusal = words(message.refusal)
         text = said or refusal

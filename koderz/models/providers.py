@@ -7,17 +7,18 @@ that name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.endpoints import Endpoint, base_url_of, is_loopback, ollama_url, shown
-from koderz.models.names import ENTRY_POINTS, PROVIDERS, ModelName, other_providers
+from koderz.models.names import GROUP, PROVIDERS, ModelName, other_providers
 from koderz.models.tariffs import FREE, Price
-from koderz.settings.members import Extensible
+from koderz.settings.systems import Optioned
+from tracker.members import Extensible
 from tracker.registry import find
 
 if TYPE_CHECKING:
@@ -63,6 +64,15 @@ class Model(Protocol):
 
     async def aclose(self) -> None:
         """Release what this model alone holds."""
+
+
+@runtime_checkable
+class ClientModel(Protocol):
+    """A model that speaks wire formats of clients, such as agents, as they are."""
+
+    @property
+    def clients(self) -> Collection[str]:
+        """The wire formats whose requests it takes untranslated."""
 
 
 class Opener(Protocol):
@@ -172,7 +182,7 @@ class _OpenedBy(Provider):
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
-        self.options = getattr(opener, "options", None)  # the one way in which a function has any
+        self.options = opener.options if isinstance(opener, Optioned) else None
 
     def open(self, name: ModelName, service: Service) -> Model:
         return self._opener(name, service)
@@ -180,7 +190,11 @@ class _OpenedBy(Provider):
 
 def provider_of(name: str) -> Provider:
     """The provider of a name. Raises KoderzError where there is none, or its package can't be loaded."""
-    found = find("model provider", name, PROVIDERS, ENTRY_POINTS)
+    return as_provider(find("model provider", name, PROVIDERS, GROUP), name)
+
+
+def as_provider(found: Any, name: str) -> Provider:
+    """The provider that an object stands for which was loaded under a name. Raises KoderzError if it is none."""
     if isinstance(found, type) and issubclass(found, Provider):
         found = found()
     if not (isinstance(found, Provider) or callable(found)):

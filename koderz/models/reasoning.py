@@ -11,7 +11,7 @@ _OPENING = re.compile(r"\s*<(think|thinking)>")
 _CLOSING_ALONE = re.compile(r"^[ \t]*</think>[ \t]*$", re.MULTILINE)
 
 
-class Parted(NamedTuple):
+class SplitText(NamedTuple):
     """A reply's `text` and `reasoning`; `cut` if the two came as one text."""
 
     text: str
@@ -19,7 +19,7 @@ class Parted(NamedTuple):
     cut: bool = False
 
 
-def part(sent: str, *, complete: bool) -> Parted:
+def part(sent: str, *, complete: bool) -> SplitText:
     """Separates a leading `<think>` block from the rest of a reply.
 
     A block that isn't closed is all there is where the reply was not `complete`; in a complete reply it is
@@ -32,16 +32,16 @@ def part(sent: str, *, complete: bool) -> Parted:
     end = sent.find(closing, opening.end())
     if end >= 0:
         return _parted(sent, opening.end(), end, end + len(closing))
-    return Parted(sent) if complete else Parted("", sent[opening.end() :].strip(), cut=True)
+    return SplitText(sent) if complete else SplitText("", sent[opening.end() :].strip(), cut=True)
 
 
-def _without_opening(sent: str) -> Parted:
+def _without_opening(sent: str) -> SplitText:
     closing = _CLOSING_ALONE.search(sent) if "</think>" in sent else None
     if closing is None or sent.count("```", 0, closing.start()) % 2 or "<think>" in sent[: closing.start()]:
-        return Parted(sent)
+        return SplitText(sent)
     return _parted(sent, 0, closing.start(), closing.end())
 
 
-def _parted(sent: str, start: int, end: int, after: int) -> Parted:
+def _parted(sent: str, start: int, end: int, after: int) -> SplitText:
     # Only line ends go: the indentation of a first line may be a program's.
-    return Parted(sent[after:].lstrip("\r\n"), sent[start:end].strip(), cut=True)
+    return SplitText(sent[after:].lstrip("\r\n"), sent[start:end].strip(), cut=True)

@@ -154,12 +154,12 @@ def no_answer(why: str) -> Retryable:
     return Retryable(f"the server's answer is none: {why}", most_retries=_MOST_REPAIRS)
 
 
-def told(content: str | list[Part] | None) -> tuple[str, str]:
+def text_and_reasoning(content: str | list[Part] | None) -> tuple[str, str]:
     """The text and the reasoning of a message's content, which is a string or a list of parts."""
     if not isinstance(content, list):
         return content or "", ""
     text = "".join(part.text or "" for part in content if part.type != "thinking")
-    return text, "".join("".join(told(part.thinking)) for part in content)
+    return text, "".join("".join(text_and_reasoning(part.thinking)) for part in content)
 
 
 def finish(word: str | None, text: str, *, calls: object = None) -> str:

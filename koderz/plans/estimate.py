@@ -112,14 +112,14 @@ class Cells:
     tokens_in: Mapping[str, Span]  # by model, from the least to the most
 
 
-class Taken(NamedTuple):
+class Consumption(NamedTuple):
     """The predicted amounts for an arm's cells, by model, and what the prediction is based on."""
 
     amounts: Mapping[str, Amount]
     basis: str
 
 
-History = Callable[[Cells], Taken | None]
+History = Callable[[Cells], Consumption | None]
 """Predicts the cost of cells from earlier runs; None if nothing is known of such cells."""
 
 

@@ -17,7 +17,7 @@ def planned_ids(record: records.Plan) -> Iterator[tuple[str, str, str, int]]:
     if cells is None:
         cells = [records.Cell(task, arm.name, record.samples) for task in record.tasks for arm in record.arms]
     for cell in cells:
-        number_of = NumberOfSamples(record.run_id, cell.task, cell.arm, record.details.get("digest", ""))
+        number_of = NumberOfSamples(record.run_id, cell.task, cell.arm, record.basis.digest)
         for sample in range(cell.samples):
             yield f"exp_{number_of(sample):016x}", cell.task, cell.arm, sample
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 import secrets
+import subprocess
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,9 +15,9 @@ from typing import Any, NamedTuple
 
 from msgspec import structs, to_builtins
 
+from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
-from koderz.plans.environment import describe_environment
 from koderz.plans.ids import NumberOfSamples, digest_of
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
@@ -68,7 +70,7 @@ class Plan:
 
     def experiments(self, ended: Container[int] = ()) -> Iterator[Identity]:
         """The experiments whose id, as a number, isn't in `ended`; arms alternate, so that load hits all alike."""
-        digest = self.record.details["digest"]
+        digest = self.record.basis.digest
         begun = [
             (NumberOfSamples(self.record.run_id, task.id, arm.name, digest), task, arm, samples)
             for task, arm, samples in self.cells()
@@ -126,7 +128,7 @@ class Subject(NamedTuple):
     suite: Suite
     tasks: tuple[Task, ...]
     prompts: Prompts
-    told: frozenset[str] = frozenset()  # the prompts that the tasks' messages were made of, by name
+    prompt_names: frozenset[str] = frozenset()  # the prompts that the tasks' messages were made of, by name
     file_digest: str = ""  # of the file that defines the suite; empty: it is koderz' or an installed package's
 
 
@@ -178,6 +180,7 @@ def make_plan(
         parts=_checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
         groups=_groups(subject.tasks),
         clusters=_clusters(subject.tasks),
+        apart=tuple(task.id for task in subject.tasks if task.apart),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
         measures=checked_measures(subject.suite),
         headline=subject.suite.headline,
@@ -302,7 +305,7 @@ def _used_prompts(subject: Subject, arms: Sequence[Arm], settings: Settings) -> 
     """The prompts that models may see: those in the tasks' messages, and those that each arm's solver may add."""
     recalled = {"recall"} if settings.use_memory != "off" else set()
     added = (arm.solver.rendered(subject.prompts, {*arm.models, *recalled}) for arm in arms)
-    names = subject.told.union(*added, subject.suite.judge_prompts if _has_judge(arms) else ())
+    names = subject.prompt_names.union(*added, subject.suite.judge_prompts if _has_judge(arms) else ())
     return Prompts({name: text for name, text in subject.prompts.texts.items() if name in names})
 
 
@@ -331,14 +334,13 @@ def restore_plan(
     Raises KoderzError where the suite, the prompts or a solver are no longer what they were.
     """
     subject = load_subject(settings, partial(_same_tasks, record))
-    details = record.details
-    arguments, at_hand = details.get("solver_arguments", {}), details.get("at_hand", {})
-    versions = {name: about.get("version", 1) for name, about in details.get("solvers", {}).items()}
-    arms = restore_arms(record.arms, settings, arguments, at_hand, solver_files, versions)
+    basis = record.basis
+    versions = {name: about.version for name, about in basis.solvers.items()}
+    arms = restore_arms(record.arms, settings, basis.solver_arguments, basis.at_hand, solver_files, versions)
     if record.config.get("imported"):  # whatever an arm is called, each experiment has one reply on record
         arms = tuple(replace(arm, solver=load_solver("zero-shot", {}, {})) for arm in arms)
     prompts = _used_prompts(subject, arms, settings)
-    changed = _changed(details.get("matches", {}), _matches(subject, arms, prompts, record.cells))
+    changed = _changed(basis.matches, _matches(subject, arms, prompts, record.cells))
     if changed and not accept_changes:
         raise KoderzError(
             f"{record.run_id}: not what it was when the run began: {', '.join(changed)}. "
@@ -387,3 +389,21 @@ def _changed(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[
         for name, digest in digests.items()
         if now.get(kind, {}).get(name) != digest
     ][:5]
+
+
+def describe_environment() -> dict[str, Any]:
+    """The versions of koderz and Python, the platform, and the commit of the working directory."""
+    return {"koderz": __version__, "python": platform.python_version(), "platform": platform.platform(), **_git_state()}
+
+
+def _git_state() -> dict[str, Any]:
+    """The commit, and whether tracked files differ from it; None and False without git or a repository."""
+    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {"git_commit": None, "git_dirty": False}
+    lines = done.stdout.splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    commit = commits[0] if commits and commits[0] != "(initial)" else None
+    return {"git_commit": commit, "git_dirty": any(not line.startswith("#") for line in lines)}

@@ -37,8 +37,8 @@ class Document(Protocol):
 
 def documented(plan: Plan, name: str, about: Mapping[str, Any]) -> Plan:
     """The plan with one more document, of that name."""
-    details = plan.record.details
-    return plan.having(details=details | {"documents": details.get("documents", {}) | {name: about}})
+    documents = {**plan.record.basis.documents, name: about}
+    return plan.having(details=plan.record.details | {"documents": documents})
 
 
 def following(folder: Path, environ: Mapping[str, str] = os.environ) -> Callable[[Record], None]:
@@ -81,7 +81,7 @@ def lacks_documents(folder: Path, environ: Mapping[str, str] = os.environ, *, sh
 def _documents(folder: Path, environ: Mapping[str, str]) -> list[tuple[Document, Mapping[str, Any]]]:
     """The documents of a plan, each with its entry under `details.documents`."""
     plan, line = plan_and_line(folder)
-    found: Mapping[str, Mapping[str, Any]] = plan.details.get("documents", {})
+    found = plan.basis.documents
     if not found or not is_trusted(line, environ):
         return []
     kinds = {name: cast("type[Document]", required("documents", name)) for name in found}

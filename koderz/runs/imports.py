@@ -18,12 +18,10 @@ from koderz.experiments.replay import Handles
 from koderz.experiments.runner import experiment_of, fault_of
 from koderz.plans.arms import make_arms
 from koderz.plans.plan import Identity, Plan, load_subject, make_plan
-from koderz.runs.judge import Judge, open_judge
+from koderz.runs.judge import Judge, Sample, Samples, open_judge, read_samples
 from koderz.runs.orchestrator import SessionEnd
-from koderz.runs.samples import Sample, Samples, read_samples
 from koderz.runs.session import SessionResult, close, trust_own
 from koderz.sandbox import NoSandbox
-from koderz.sandbox.calibration import cpu_scale
 from koderz.settings.schema import Settings
 from koderz.solvers.handles import AskHandle
 from koderz.suites import load_suite
@@ -49,7 +47,7 @@ async def import_samples(
     async with open_judge(suite, plan.settings, own_programs=plan.record.simulated) as judge:
         sandbox = judge.context.sandbox
         is_run = not isinstance(sandbox, NoSandbox)
-        facts = {"sandbox": sandbox.isolation, "cpu_scale": cpu_scale(sandbox)} if is_run else {}
+        facts = {"sandbox": sandbox.isolation, "cpu_scale": sandbox.speed} if is_run else {}
         plan = plan.having(environment=plan.record.environment | facts)
         trust_own(plan)
         with Tracker.create(settings.results, plan.name, plan.record) as tracker:

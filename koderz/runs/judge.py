@@ -13,18 +13,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from koderz.errors import KoderzError
+from koderz.plans.arms import MODES
 from koderz.plans.selection import find_id
-from koderz.runs.samples import Sample, Samples
 from koderz.sandbox import DockerOptions, NoSandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
 from koderz.settings.schema import Settings
 from koderz.suites import load_suite, program_suite
+from koderz.suites.dataset import Row, read_rows
 from koderz.suites.options import CodeOptions
 from koderz.suites.references import ReferenceFault, References, references_of
 from koderz.suites.suite import JudgeContext, Suite
 from koderz.types import EXCLUSIVE, JUDGE, Task, Verdict
-from tracker.rates import pass_at_k
+from tracker.rates import pass_at_k, pass_hat_k
 
 PASS_AT = (1, 10, 100)
 
@@ -103,6 +104,7 @@ class Report:
     samples: int
     passed: int
     pass_at_k: dict[str, float]  # fractions, over the tasks that have k samples
+    pass_hat_k: dict[str, float]  # likewise, from k = 2 on
     verdicts: dict[str, int]
     faults: list[str]  # the tasks none of whose samples could be judged, and why
     mean_score: float | None  # where the suite gives scores
@@ -163,16 +165,17 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
     return Report(
         samples=len(verdicts),
         passed=sum(verdict.passed for verdict in verdicts.values()),
-        pass_at_k={
-            f"pass@{k}": statistics.fmean(pass_at_k(len(p), sum(p), k) for p in tasks.values())
-            for k in PASS_AT
-            if k <= fewest
-        },
+        pass_at_k={f"pass@{k}": _mean(pass_at_k, tasks, k) for k in PASS_AT if k <= fewest},
+        pass_hat_k={f"pass^{k}": _mean(pass_hat_k, tasks, k) for k in PASS_AT if 1 < k <= fewest},
         verdicts=dict(Counter(verdict.cause or verdict.verdict for verdict in verdicts.values())),
         faults=[*faults.values()],
         mean_score=statistics.fmean(scores) if scores else None,
         lines=[_line(sample, verdicts.get(number), faults) for number, sample in enumerate(samples.samples)],
     )
+
+
+def _mean(estimate: Callable[[int, int, int], float], tasks: Mapping[str, Sequence[bool]], k: int) -> float:
+    return statistics.fmean(estimate(len(own), sum(own), k) for own in tasks.values())
 
 
 def _line(sample: Sample, verdict: Verdict | None, faults: Mapping[str, str]) -> dict[str, Any]:
@@ -189,3 +192,82 @@ def find_task(suite: Suite, name: str) -> Task:
     if found := find_id(name, tuple(tasks)):
         return tasks[found]
     raise KoderzError(f"the suite {suite.name} has no task {name!r}; they are named like {suite.tasks[0].id}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One answer in a file."""
+
+    task: Task
+    program: str  # whole: what follows a prompt has the prompt before it; of a reply, its text
+    solver: str
+    number: int  # from 0, among those of its task and solver
+    is_reply: bool = False  # to be judged as a model's reply is, in which a program may have to be found
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The content of a samples file."""
+
+    path: Path
+    samples: Sequence[Sample]
+    malformed: Sequence[str]  # what is wrong with the lines that were left out
+    models: frozenset[object]  # who wrote them, as far as the file says
+
+    @property
+    def solvers(self) -> tuple[str, ...]:
+        found = {sample.solver for sample in self.samples}
+        return tuple(name for name in MODES["comparative"] if name in found)
+
+    @property
+    def model(self) -> str:
+        """The model that wrote all samples. Raises KoderzError if the file doesn't say."""
+        match [*self.models]:
+            case [str(model)] if model:
+                return model
+        raise KoderzError(f"{self.path} doesn't say who wrote its programs; name the model with --model")
+
+
+def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
+    """The samples of a file for these tasks.
+
+    A row has `task_id` and either `completion`, which goes after the task's prompt, `solution`, which is whole, or
+    `reply`, which is what a model answered. Of an experiment with several attempts, as `export --attempts` writes them,
+    the last counts. Raises KoderzError where the file holds none that could be judged.
+    """
+    malformed: list[str] = []
+    known = {task.id: task for task in tasks}
+    last: dict[object, tuple[Row, Task]] = {}
+    for number, row in enumerate(read_rows(path, skip=lambda error: malformed.append(str(error)))):
+        try:
+            last[row.fields.get("experiment_id") or number] = row, _task_of(row, known)
+        except KoderzError as error:
+            malformed.append(str(error))
+    if not last:
+        reason = f"; the first that is wrong: {malformed[0]}" if malformed else ""
+        raise KoderzError(f"{path} holds no sample that could be judged{reason}")
+    models = frozenset(model if isinstance(model := row.fields.get("model"), str) else None for row, _ in last.values())
+    nth: Counter[tuple[str, str]] = Counter()
+    return Samples(path, [_sample(row, task, nth) for row, task in last.values()], malformed, models)
+
+
+def _task_of(row: Row, tasks: Mapping[str, Task]) -> Task:
+    task = tasks.get(row.text("task_id"))
+    if task is None:
+        raise row.error(f"there is no task {row.text('task_id')!r} in this suite; name another with --suite")
+    row.text(_answer_in(row))
+    return task
+
+
+def _answer_in(row: Row) -> str:
+    return next((name for name in ("solution", "reply") if name in row.fields), "completion")
+
+
+def _sample(row: Row, task: Task, nth: Counter[tuple[str, str]]) -> Sample:
+    solver = row.fields.get("solver")
+    solver = solver if isinstance(solver, str) and solver in MODES["comparative"] else "zero-shot"
+    number = nth[task.id, solver]
+    nth[task.id, solver] += 1
+    field = _answer_in(row)
+    before = task.prompt if field == "completion" else ""
+    return Sample(task, before + row.text(field), solver, number, is_reply=field == "reply")

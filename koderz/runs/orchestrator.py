@@ -17,7 +17,7 @@ from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Identity, Plan
 from tracker.blobs import read_text
-from tracker.privacy import told
+from tracker.privacy import public_reason
 from tracker.records import Call, Record, Text
 from tracker.tracker import Tracker
 
@@ -136,7 +136,7 @@ class Orchestrator:
         if isinstance(fault, CapReached):
             self.stop("stopped", str(fault))
         elif isinstance(fault, FatalFault):
-            self.stop("failed", self._told(fault))
+            self.stop("failed", self._reason(fault))
         elif fault is None:
             self._faults_in_a_row = 0
         elif fault.cause not in _OF_ONE_EXPERIMENT:
@@ -158,11 +158,11 @@ class Orchestrator:
         if self._faults_in_a_row >= max(_FAULTS_IN_A_ROW, 2 * self.plan.settings.concurrency):
             self.stop(
                 "incomplete",
-                f"{self._faults_in_a_row} experiments in a row ended in a fault, the last with: {self._told(fault)}",
+                f"{self._faults_in_a_row} experiments in a row ended in a fault, the last with: {self._reason(fault)}",
             )
 
-    def _told(self, fault: Fault) -> str:
-        return told(str(fault)) if self.plan.privacy else str(fault)
+    def _reason(self, fault: Fault) -> str:
+        return public_reason(str(fault)) if self.plan.privacy else str(fault)
 
     # Ending early
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from koderz.engines import require_able, traits_of
+from koderz.engines import ENGINES, require_able
 from koderz.engines.owners import chosen_here, schema_of
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
@@ -120,7 +120,7 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
     settings = with_solvers(settings, given)
     if single and ((settings.mode == "comparative" and not settings.solver) or len(settings.solvers) > 1):
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative, or --solver")
-    engine = traits_of(settings.engine)
+    engine = ENGINES.load(settings.engine)
     settings = engine.settle(settings, given)
     if settings.use_memory != "off" and "memory" not in engine.can:
         raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")

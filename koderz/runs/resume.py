@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from koderz.engines import require_able
+from koderz.engines import StoredRun, require_able, stored_run
 from koderz.engines.owners import restored_settings
 from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
@@ -17,7 +18,6 @@ from koderz.plans.plan import restore_plan
 from koderz.runs.addresses import address_names, with_addresses
 from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import SessionEnd
-from koderz.runs.remote import FILES, find_anywhere
 from koderz.runs.session import SessionResult, carry_on, close
 from koderz.runs.sinks import start_sinks
 from koderz.settings.layers import fields_in, replaced
@@ -25,7 +25,8 @@ from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
 from tracker.causes import CAUSES
-from tracker.runs import RUN_ID, plan_and_line, read_plan
+from tracker.records import Record
+from tracker.runs import RUN_ID, find_run, plan_and_line, read_plan
 from tracker.sinks import check_names
 from tracker.tracker import Tracker
 
@@ -166,3 +167,47 @@ def _overrides(changes: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[
     overrides = {name: fields[name].read(plain(value), flag_of(name)) for name, value in changes.items()}
     check_names((*overrides.get("sinks", ()), *overrides.get("no_sinks", ())))
     return overrides
+
+
+FILES = "files"  # in the folder of a run that was brought: what its plan names by path
+_AT_ONCE = 16  # experiments that are read
+
+
+async def find_anywhere(results: Path, name: str, environ: Mapping[str, str]) -> Path:
+    """The folder of a run, made anew if only a remote engine has it. Raises KoderzError if nobody does."""
+    try:
+        return find_run(results, name)
+    except KoderzError:
+        found = await stored_run(name, environ) if RUN_ID.fullmatch(name) else None
+        if found is None:
+            raise
+    from koderz.engines.portable import lay_out, plan_record
+
+    plan, store = found
+    with Tracker.create(results, name, plan_record(plan)) as tracker:
+        lay_out(plan, tracker.folder / FILES)
+        await _bring(store, tracker)
+        return tracker.folder
+
+
+async def _bring(store: StoredRun, tracker: Tracker) -> None:
+    """Writes the stored records of every experiment into the journal."""
+    from koderz.engines.portable import read_lines
+
+    experiments = iter(sorted(await store.experiments()))
+
+    async def lane() -> None:
+        for experiment_id in experiments:
+            await tracker.record(*_as_it_ended(list(read_lines(await store.lines(experiment_id)))))
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(lane())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+def _as_it_ended(lines: list[Record]) -> list[Record]:
+    """The records without an outcome that was worked on again, such as a fault that was retried."""
+    return [line for line in lines[:-1] if line.kind not in ("experiment", "fault")] + lines[-1:]

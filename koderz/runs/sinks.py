@@ -26,7 +26,7 @@ from tracker.sinks.feeder import HUNG
 from tracker.sinks.jobs import Job
 from tracker.sinks.json import write_summary
 from tracker.sinks.process import SinkProcess, Submission, Watch
-from tracker.sinks.projection import Held, Projection, is_level, start_again
+from tracker.sinks.projection import Projection, SinkBusy, is_level, start_again
 from tracker.sinks.standing import choose_sinks, mark_up_to_date, standing_of
 from tracker.summary import Summary
 
@@ -253,7 +253,7 @@ def _forget(work: Sequence[Backlog]) -> None:
             try:
                 if name != JSON:
                     start_again(each.folder, name, _TO_LET_GO)
-            except Held as error:
+            except SinkBusy as error:
                 raise KoderzError(f"{each.folder.name}, sink {name}: {error}; wait for it to end") from None
 
 

@@ -6,42 +6,99 @@ verdict is the suite's; what contains the candidate is the sandbox's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from koderz.errors import Fault
+from koderz.errors import Fault, KoderzError
 from koderz.sandbox.judge.jobs import Job as Job
 from koderz.sandbox.judge.jobs import JobResult as JobResult
 from koderz.settings.options import option
 from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
+from koderz.settings.systems import Optioned, added, names_of
 from koderz.settings.trust import RUNS_CODE
+from tracker.members import Extensible
+
+if TYPE_CHECKING:
+    from koderz.sandbox.workspace import Backend, Timed
 
 ROOM_MB = 512  # of a container, for its interpreters: beyond what a candidate may use
 
 
-class Sandbox(Protocol):
-    """`judge` raises Fault only where no candidate can be at fault. Entering may raise Unreachable."""
+class Opening(NamedTuple):
+    """Arguments with which a sandbox is opened. Each sandbox uses those that concern it."""
+
+    judges: int = 1  # the number of candidates that run at once
+    uncontained: bool = False  # programs may run where nothing holds them back
+    memory_mb: int = 1024  # the most that any job will ask for
+    options: Any = None  # a value of the sandbox' own dataclass of options; None if it has none
+
+
+class Sandbox(Extensible, ABC):
+    """A place where candidates' programs run, so that they can do no harm and forge no verdict.
+
+    A subclass has a `name` and `judge`; all else has a default. It is an async context manager, entered before the
+    first program and left after the last.
+    """
 
     name: str
-    isolation: str  # what contains candidates here, once it is entered
+    """The sandbox' name in records and messages."""
 
-    async def judge(self, job: Job) -> JobResult: ...
+    isolation: str = ""
+    """What contains candidates, for the run's record, once the sandbox is entered: `docker`, `modal`, …."""
 
-    async def __aenter__(self) -> Self: ...
+    is_calibrated: bool = False
+    """Whether `speed` is measured when the sandbox is opened. Only for one that multiplies CPU limits by it, and whose
+    programs all run on one machine, or on equal ones."""
+
+    speed: float = 1.0
+    """The factor by which CPU limits are multiplied, on a machine slower than the one that they are meant for."""
+
+    options: ClassVar[type | None] = None
+    """The frozen dataclass of the sandbox' options, see `koderz.settings.options`. `open` gets its value."""
+
+    @classmethod
+    def open(cls, wanted: Opening) -> Sandbox:  # noqa: ARG003
+        """A sandbox, not yet entered. By default the class is called without arguments."""
+        return cls()
+
+    @classmethod
+    def open_workspaces(cls, settings: Settings) -> Backend:
+        """The backend in which commands of agents and of measured patches run, not yet entered.
+
+        Called for runs whose tasks need `workspace`. Raises KoderzError if the sandbox runs no such commands, as by
+        default.
+        """
+        raise KoderzError(f"--sandbox {settings.sandbox}: no commands of agents or patches can be run there")
+
+    @abstractmethod
+    async def judge(self, job: Job) -> JobResult:
+        """Run a program and its tests, and say what became of it. Any number may be asked for at once.
+
+        The outcome of an equal job may be used again. Raises Fault only if no candidate can be to blame.
+        """
+
+    async def judge_anew(self, job: Job) -> JobResult:
+        """Run a program even if an equal job was judged before. Called to measure `speed`. By default `judge`."""
+        return await self.judge(job)
+
+    async def __aenter__(self) -> Self:
+        """Start it. Raises Unreachable, which says what is missing, if programs can't be contained here."""
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        """End it, and every process in it."""
+        return
 
 
-class NoSandbox:
-    """Stands where no task needs a judge: nothing was started, and nothing can be run."""
+class NoSandbox(Sandbox):
+    """A sandbox in which nothing can be run, for runs whose tasks need no judge of programs."""
 
     name = "none"
-    isolation = ""
 
     async def judge(self, job: Job) -> JobResult:  # noqa: ARG002 it is a Sandbox
         """Raises Fault."""
@@ -49,12 +106,6 @@ class NoSandbox:
             "no task of this run says that it needs `judge`, so there is no sandbox to run a program in",
             cause="user_code",
         )
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
 
 
 FULL = "namespaces+landlock+seccomp"
@@ -73,28 +124,75 @@ class DockerOptions:
     )
 
 
-class Opening(NamedTuple):
-    """What a sandbox is opened with. Each takes what concerns it."""
+def _as_class(found: Any, name: str) -> type[Sandbox]:
+    """The class of a sandbox: itself, or one whose sandboxes are those that a plain function opens."""
+    if isinstance(found, type) and issubclass(found, Sandbox):
+        return found
+    if not callable(found):
+        raise KoderzError(f"the sandbox {name} is no subclass of koderz.extend.Sandbox: {found!r:.80}")
 
-    judges: int = 1  # how many candidates run at once
-    uncontained: bool = False  # programs may run where nothing holds them back
-    memory_mb: int = 1024  # the most that any job will ask for
-    options: Any = None  # those that the sandbox has of its own
+    class AdaptedSandbox(_PlainSandbox):
+        options = found.options if isinstance(found, Optioned) else None
+
+        @classmethod
+        def open(cls, wanted: Opening) -> Sandbox:
+            return cls(found(wanted))
+
+    AdaptedSandbox.__doc__ = found.__doc__
+    return AdaptedSandbox
 
 
-SANDBOXES = Registry(
+class _PlainSandbox(Sandbox):
+    """A sandbox whose members are those of a plain object."""
+
+    def __init__(self, plain: Any) -> None:
+        self._plain, self.name = plain, plain.name
+        is_scaled = hasattr(plain, "speed") and hasattr(plain, "judge_anew")
+        self.is_calibrated = is_scaled and not getattr(plain, "many_machines", False)
+
+    @property
+    def speed(self) -> float:
+        return float(self._plain.speed) if self.is_calibrated else 1.0
+
+    @speed.setter
+    def speed(self, factor: float) -> None:
+        self._plain.speed = factor
+
+    async def judge(self, job: Job) -> JobResult:
+        found: JobResult = await self._plain.judge(job)
+        return found
+
+    async def judge_anew(self, job: Job) -> JobResult:
+        anew = self._plain.judge_anew if self.is_calibrated else self._plain.judge
+        found: JobResult = await anew(job)
+        return found
+
+    async def __aenter__(self) -> Self:
+        await self._plain.__aenter__()
+        self.isolation = self._plain.isolation
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._plain.__aexit__(kind, error, trace)
+
+
+SANDBOXES: Registry[type[Sandbox]] = Registry(
     "sandbox",
     "sandboxes",
+    _as_class,
     {
-        "contained": "koderz.sandbox.contained:opened",
-        "docker": "koderz.sandbox.docker:opened",
-        "local": "koderz.sandbox.contained:opened",
-        "modal": "koderz.modal.sandbox:ModalSandbox",
-        "uncontained": "koderz.sandbox.contained:opened",
+        "contained": "koderz.sandbox.contained:ContainedSandbox",
+        "docker": "koderz.sandbox.contained:DockerSandbox",
+        "podman": "koderz.sandbox.contained:PodmanSandbox",
+        "local": "koderz.sandbox.contained:ContainedSandbox",
+        "modal": "koderz.modal.judging:ModalSandbox",
+        "uncontained": "koderz.sandbox.contained:UncontainedSandbox",
     },
-    {"sandbox.docker": "koderz.sandbox:DockerOptions"},
+    {"sandbox.docker": "koderz.sandbox:DockerOptions", "sandbox.podman": "koderz.sandbox:DockerOptions"},
 )
-"""Functions that take an `Opening`."""
+"""The sandboxes that there are: each name stands for a subclass of `Sandbox`."""
 
 
 def open_sandbox(
@@ -104,5 +202,27 @@ def open_sandbox(
 
     `own_programs`: nobody else's program is going to be run, so it doesn't matter if nothing holds them back.
     """
-    make = cast("Callable[[Opening], Sandbox]", SANDBOXES.find(name))
-    return make(Opening(judges, own_programs or name == "uncontained", memory_mb, SANDBOXES.options_in(name, settings)))
+    return SANDBOXES.load(name).open(Opening(judges, own_programs, memory_mb, SANDBOXES.options_in(name, settings)))
+
+
+def open_workspaces(name: str, settings: Settings) -> Backend:
+    """The backend of a sandbox' workspaces, not yet entered. KoderzError for an unknown sandbox, or one without."""
+    if opener := added("workspaces", name):  # of a package that has a function of the settings for these
+        backend: Backend = opener(settings)
+        return backend
+    return SANDBOXES.load(name).open_workspaces(settings)
+
+
+def has_workspaces(name: str) -> bool:
+    """Whether there is a sandbox of that name, or workspaces alone."""
+    return SANDBOXES.has(name) or name in names_of("workspaces")
+
+
+def open_timed(settings: Settings) -> Timed:
+    """The backend that the sandbox of the settings has for commands that are timed. KoderzError for others."""
+    from koderz.sandbox.workspace import Timed
+
+    found = open_workspaces(settings.sandbox, settings)
+    if not isinstance(found, Timed):
+        raise KoderzError(f"--sandbox {settings.sandbox}: nothing can be timed there; use contained or docker")
+    return found

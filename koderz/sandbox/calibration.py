@@ -15,12 +15,12 @@ import platform
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from koderz.errors import Fault
-from koderz.paths import cache_folder
-from koderz.sandbox import SANDBOXES, Job, JobResult, Sandbox, open_sandbox
+from koderz.sandbox import SANDBOXES, Job, Sandbox, open_sandbox
 from koderz.settings.options import as_words
+from koderz.settings.paths import cache_folder
 from koderz.settings.schema import Settings
 from tracker.files import write_whole
 
@@ -112,15 +112,6 @@ with a quarter to spare, so that no ordinary machine's limits are touched."""
 _EDITION = 1  # of the two above: what was measured by others doesn't count
 
 
-@runtime_checkable
-class Scaled(Protocol):
-    """A sandbox that multiplies CPU limits of jobs by `speed`, and measures anew each time it is asked."""
-
-    speed: float
-
-    async def judge_anew(self, job: Job) -> JobResult: ...
-
-
 @asynccontextmanager
 async def calibrated_sandbox(
     name: str, *, judges: int, own_programs: bool = False, memory_mb: int = 1024, settings: Settings | None = None
@@ -129,18 +120,13 @@ async def calibrated_sandbox(
     async with open_sandbox(
         name, judges=judges, own_programs=own_programs, memory_mb=memory_mb, settings=settings
     ) as sandbox:
-        if isinstance(sandbox, Scaled) and not getattr(sandbox, "many_machines", False):
+        if sandbox.is_calibrated:
             options = SANDBOXES.options_in(name, settings)  # on which it may depend whose speed it is
             sandbox.speed = await _speed(sandbox, f"{name} {as_words(options) if options else ''}")
         yield sandbox
 
 
-def cpu_scale(sandbox: Sandbox) -> float:
-    """The factor by which CPU limits are multiplied."""
-    return sandbox.speed if isinstance(sandbox, Scaled) else 1.0
-
-
-async def _speed(sandbox: Scaled, kind: str) -> float:
+async def _speed(sandbox: Sandbox, kind: str) -> float:
     cache = MachineCache(cache_folder(), "speed", _EDITION, kind)
     known = cache.read()
     if isinstance(known, float):
@@ -152,7 +138,7 @@ async def _speed(sandbox: Scaled, kind: str) -> float:
     return measured
 
 
-async def calibrate(sandbox: Scaled, jobs: Collection[Job], *, nominal: float) -> float | None:
+async def calibrate(sandbox: Sandbox, jobs: Collection[Job], *, nominal: float) -> float | None:
     """The factor by which limits are stretched, from 1 to `LONGEST`; None if `jobs` don't pass.
 
     `nominal` is the CPU, in seconds, that all of `jobs` takes on the machine that limits are meant for.

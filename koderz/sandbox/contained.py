@@ -10,24 +10,24 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Collection, Iterable, Sequence
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox import Job, JobResult, Opening
+from koderz.sandbox import ROOM_MB, DockerOptions, Job, JobResult, Opening, Sandbox
 from koderz.sandbox.judge.jobs import FAULT
 from koderz.sandbox.judge.pool import Pool, Premises
 from koderz.sandbox.linux import isolation
 from koderz.sandbox.once import Once
 
+if TYPE_CHECKING:
+    from koderz.sandbox.workspace import Backend
+    from koderz.settings.schema import Settings
+
 NEAR = 0.2  # of the limit: a verdict this close to it is reached again, alone, before it counts
 WALL_FACTOR, WALL_EXTRA = 5.0, 1.0  # wall limit in CPU limits, and in seconds: a back-stop
 
 
-def opened(wanted: Opening) -> ContainedSandbox:
-    return ContainedSandbox(judges=wanted.judges, uncontained=wanted.uncontained)
-
-
-class ContainedSandbox:
+class ContainedSandbox(Sandbox):
     """Judges with `judges` warm workers.
 
     `packages` names what candidates may import beyond the standard library. `speed` scales every
@@ -38,6 +38,19 @@ class ContainedSandbox:
     """
 
     name = "contained"
+    is_calibrated = True
+
+    @classmethod
+    def open(cls, wanted: Opening) -> ContainedSandbox:
+        """The sandbox, with so many judges."""
+        return cls(judges=wanted.judges, uncontained=wanted.uncontained)
+
+    @classmethod
+    def open_workspaces(cls, settings: Settings) -> Backend:  # noqa: ARG003
+        """Commands in namespaces of this machine."""
+        from koderz.sandbox.workspace.local import Local
+
+        return Local()
 
     def __init__(
         self,
@@ -103,7 +116,7 @@ class ContainedSandbox:
 
 
 class RemoteSandbox(ContainedSandbox):
-    """Judges here, with candidates in remote containers or machines, which the isolation level names."""
+    """Judges here, with candidates in containers or on other machines, which the isolation level names."""
 
     places: ClassVar[str]  # as users are told of them
 
@@ -111,6 +124,77 @@ class RemoteSandbox(ContainedSandbox):
         if isolation.SECCOMP not in layers:  # without it, one candidate could answer in another's place
             raise Unreachable(f"--sandbox {self.name}: {self.places} refuse seccomp, which keeps candidates apart")
         return self.name
+
+
+class UncontainedSandbox(ContainedSandbox):
+    """Judges here, with whatever layers the kernel has, be it none."""
+
+    name = "uncontained"
+
+    @classmethod
+    def open(cls, wanted: Opening) -> UncontainedSandbox:
+        """The sandbox."""
+        return cls(judges=wanted.judges, uncontained=True)
+
+    @classmethod
+    def open_workspaces(cls, settings: Settings) -> Backend:  # noqa: ARG003
+        """Commands as processes of this machine."""
+        from koderz.sandbox.workspace.uncontained import Uncontained
+
+        return Uncontained()
+
+
+class DockerSandbox(RemoteSandbox):
+    """Judges on `judges` warm containers of `image`, which has to hold Python 3.11 or later as `python`.
+
+    It is for where the kernel has no Landlock, or isn't Linux. The judge stays outside with its tests; in a container,
+    which lives as long as its judge, candidates are forked, one after the other, from a warm interpreter of the image.
+    Nothing of this machine is mounted there, and its code comes in by stdin. When that ends, also because the judge was
+    killed, so does the container, and is removed. Entering raises Unreachable where Docker or the image is missing:
+    nothing is ever pulled.
+    """
+
+    name = "docker"
+    places = "the containers here"
+    options = DockerOptions
+
+    @classmethod
+    def open(cls, wanted: Opening) -> DockerSandbox:
+        """The sandbox, on the image of the options."""
+        image = (wanted.options or DockerOptions()).docker_image
+        return cls(judges=wanted.judges, image=image, memory_mb=wanted.memory_mb)
+
+    @classmethod
+    def open_workspaces(cls, settings: Settings) -> Backend:
+        """Commands in containers."""
+        from koderz.sandbox.workspace.docker import Docker
+
+        return Docker(settings.of(DockerOptions).docker_image)
+
+    def __init__(self, *, judges: int, image: str, memory_mb: int = 1024) -> None:
+        from koderz.sandbox.docker import CLIENTS, PASSED  # whose interpreter no other judge needs
+
+        self._client = CLIENTS[self.name]
+        command = self._client.container(image, memory_mb + ROOM_MB)
+        super().__init__(judges=judges, premises=Premises(isolation.LAYERS, {}, command, passed=PASSED))
+        self._image = image
+
+    async def __aenter__(self) -> Self:
+        await self._client.version_with(self._image)
+        return await super().__aenter__()
+
+
+class PodmanSandbox(DockerSandbox):
+    """The same in containers of podman, which needs no daemon."""
+
+    name = "podman"
+
+    @classmethod
+    def open_workspaces(cls, settings: Settings) -> Backend:
+        """Commands in containers."""
+        from koderz.sandbox.workspace.docker import Podman
+
+        return Podman(settings.of(DockerOptions).docker_image)
 
 
 def _is_near(found: JobResult, limit: float) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
-from koderz.paths import state_folder
+from koderz.settings.paths import state_folder
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

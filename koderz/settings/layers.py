@@ -33,7 +33,7 @@ class Schema:
     def __init__(
         self,
         structs: Mapping[str, type] = _NONE,
-        registries: Mapping[str, Registry] = _NONE,
+        registries: Mapping[str, Registry[Any]] = _NONE,
         idle: Collection[str] = (),
     ) -> None:
         """`structs` by owner, such as `solver.iterative`; `registries` by kind; `idle`: owners that take no part.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+
+TYPE_CHECKING = False  # typing's own would be loaded by each command before Ctrl-C is seen to
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 MOVED = {
+    "koderz.rlm": "koderz.systems.long_context.rlm",
     "koderz.suites.rollouts": "koderz.systems.rollouts.results",
     "koderz.suites.code": "koderz.systems.code",
     "koderz.suites.code.options": "koderz.suites.options",
@@ -22,13 +25,19 @@ class MovedModules:
 
     def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
         """The specification of a moved module; None for any other."""
-        return ModuleSpec(name, self, is_package=True) if name in MOVED else None  # type: ignore[arg-type]
+        if name not in MOVED:
+            return None
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, _spec: ModuleSpec) -> None:
         """Leave the creation of the module to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module everything that the one has which took its place."""
+        import importlib
+
         found = importlib.import_module(MOVED[module.__name__])
         module.__dict__.update({name: value for name, value in vars(found).items() if not name.startswith("__")})
 

@@ -126,7 +126,7 @@ class Field:
             converted = msgspec.convert(value, self.type, strict=not lax, dec_hook=_path)
         except msgspec.ValidationError as error:
             raise KoderzError(f"{where}: invalid value {shown!r}; {self._expected(error)}") from None
-        if self.about.check and (wrong := self.about.check(converted)):
+        if self.about.check and converted is not None and (wrong := self.about.check(converted)):
             raise KoderzError(f"{where}: invalid value {shown!r}; {wrong}")
         low, high = self.about.bounds or (float("-inf"), float("inf"))
         for number in converted if isinstance(converted, tuple) else (converted,):

@@ -5,25 +5,28 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from koderz.errors import KoderzError, raised_at
-from koderz.settings import moved as moved  # so that suites and solvers are found where they lay before
 from koderz.settings.schema import Settings
-from koderz.settings.systems import names_of_other_systems, own_names
+from koderz.settings.systems import Optioned, names_of_other_systems, own_names
 from tracker.registry import find, names_of_others
+
+T = TypeVar("T", bound=Optioned)
 
 
 @dataclass(frozen=True)
-class Registry(Mapping[str, str]):
+class Registry(Mapping[str, str], Generic[T]):
     """Names of one kind of extension and the `module:attribute` that each stands for: the core's, then the systems'."""
 
     kind: str  # "suite"
     plural: str  # "suites": the member of `System` by which systems add theirs; packages' entry points: koderz.suites
+    adapted: Callable[[Any, str], T]
+    """The extension that a loaded object stands for, which is the object itself if it is one; raises KoderzError."""
     core: Mapping[str, str] = field(default_factory=dict)
     core_options: Mapping[str, str] = field(default_factory=dict)  # the dataclasses of those that have options
 
@@ -62,11 +65,11 @@ class Registry(Mapping[str, str]):
     def __hash__(self) -> int:
         return hash(self.kind)
 
-    def find(self, name: str) -> Any:
-        """What a name stands for. Raises KoderzError, naming what there is, where nobody knows it."""
+    def load(self, name: str) -> T:
+        """The extension of a name. Raises KoderzError with the known names for an unknown one."""
         if prefix := self._prefix(name):
-            return find(self.kind, prefix, self.makers, "")(name.removeprefix(prefix))
-        return find(self.kind, name, self.known, self.group)
+            return self.adapted(find(self.kind, prefix, self.makers, "")(name.removeprefix(prefix)), name)
+        return self.adapted(find(self.kind, name, self.known, self.group), name)
 
     def _prefix(self, name: str) -> str:
         """How the name of what has to be made begins; empty for any other."""
@@ -89,17 +92,15 @@ class Registry(Mapping[str, str]):
         return {name for name in names_of_others(self.group) - self.known.keys() if not name.endswith("*")}
 
     def options_of(self, name: str) -> type | None:
-        """The dataclass of an object's options, named by its system; else, of another package, its `options`."""
+        """The dataclass of an extension's options, named by its system; of another package, its `options`."""
         if self.is_file(name):
             return None
         if name not in self.known:
             named = names_of_other_systems("options")
             key = f"{self.kind}.{name}"
-            found: type | None = (
-                find("dataclass of options", key, named, "")
-                if key in named
-                else getattr(self.find(name), "options", None)
-            )
+            if key not in named:
+                return self.load(name).options
+            found: type | None = find("dataclass of options", key, named, "")
             return found
         return find("dataclass of options", name, self.options, "") if name in self.options else None
 

@@ -39,7 +39,7 @@ def _risk_of_suite(name: str) -> str:
 
 
 def _risk_of_sandbox(name: str) -> str:
-    return {"docker": "", "local": "", "uncontained": RUNS_CODE}.get(name, SPENDS)
+    return {"docker": "", "podman": "", "local": "", "uncontained": RUNS_CODE}.get(name, SPENDS)
 
 
 def _risk_of_sinks(names: Iterable[str]) -> str:
@@ -188,7 +188,10 @@ class Settings:
         bounds=(1, 256),
     )
     sandbox: str = _running(
-        "contained", "Where programs run: contained, docker, modal or uncontained.", "NAME", risk=_risk_of_sandbox
+        "contained",
+        "Where programs run: contained, docker, podman, modal or uncontained.",
+        "NAME",
+        risk=_risk_of_sandbox,
     )
     grace: float = _changeable(
         10.0, "Time that experiments have to finish after the first Ctrl-C.", "SECONDS", bounds=(0, 3600)

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from tracker.registry import find, names_of_others, systems_of_others
 
@@ -20,6 +20,15 @@ OWN = ("code", "long_context", "optimizers", "rollouts", "patches", "serving")
 
 Named = Mapping[str, str]
 """Names and the `module:attribute` that each stands for."""
+
+
+@runtime_checkable
+class Optioned(Protocol):
+    """An extension that may have options of its own."""
+
+    @property
+    def options(self) -> type | None:
+        """The frozen dataclass of its options; None if it has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +65,10 @@ class System:
     """
 
     commands: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Commands of `koderz`: where each is (a module with a Typer `app`, or `module:function`), and its line of help."""
+    """Commands of `koderz`: where each is (a module with a Typer `app`, or `module:function`), and its line of help.
+
+    A name of two words, such as `perf serve-bench`, is a command of a group, which is made where nobody else has it.
+    """
 
     accounts: Named = field(default_factory=dict)
     """How runs are presented while they go on and at their end, by mode: classes of `koderz.cli.session.Account`."""
@@ -81,6 +93,9 @@ class System:
 
     agents: Named = field(default_factory=dict)
     """Command lines of coding agents: values of `koderz.systems.rollouts.agents.adapters.Adapter`."""
+
+    loads: Named = field(default_factory=dict)
+    """Loads for servers that suites start themselves: classes of `koderz.suites.loads.Load`."""
 
     workspaces: Named = field(default_factory=dict)
     """Where agents' workspaces are, by the name of the sandbox: functions of the settings that return a Backend."""

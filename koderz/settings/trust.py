@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from koderz.errors import KoderzError
-from koderz.paths import state_folder
 from koderz.settings.options import Field
+from koderz.settings.paths import state_folder
 from tracker.files import links_in, sync_folder
 
 RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"

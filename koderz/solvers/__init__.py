@@ -26,29 +26,14 @@ from koderz.solvers.definition import solver as solver
 from koderz.solvers.handles import HANDLES, NEEDED
 from koderz.types import Expected
 
-
-class Solvers(Registry):
-    """The registry of solvers, each of which is a `Solver` once it is loaded."""
-
-    def find(self, name: str) -> Solver[..., Any]:
-        """The solver of that name. Raises KoderzError, naming what there is, where nobody knows it."""
-        return Solver.of(Registry.find(self, name), name)
-
-    def options_of(self, name: str) -> type | None:
-        """The dataclass of its options; koderz' own are known without loading the solver."""
-        if name in self.known or self.is_file(name):
-            return Registry.options_of(self, name)
-        return self.find(name).options
-
-
-SOLVERS = Solvers(
+SOLVERS: Registry[Solver[..., Any]] = Registry(
     "solver",
     "solvers",
+    Solver.of,
     {
         "zero-shot": "koderz.solvers.zero_shot:zero_shot",
         "iterative": "koderz.solvers.iterative:iterative",
         "direct": "koderz.solvers.direct:direct",
-        "compaction": "koderz.solvers.compaction:compaction",
     },
     {"solver.iterative": "koderz.solvers.iterative:IterativeOptions"},
 )
@@ -111,7 +96,7 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     as the type of the parameter's default. Raises KoderzError where there is no such solver or parameter.
     """
     in_file = SOLVERS.is_file(name)
-    found = Solver.of(find_in_file("--solver", name), name) if in_file else SOLVERS.find(name)
+    found = Solver.of(find_in_file("--solver", name), name) if in_file else SOLVERS.load(name)
     declared = {each.name: vars(found)[each.name] for each in fields(Solver)}
     solver = SettledSolver(
         **declared,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from koderz.models.windows import published_window
+from koderz.models.names import parse_model_name
 from koderz.solvers.definition import solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, LongContextHandle, OnceHandle
 from koderz.types import Expected, Task, Verdict
@@ -47,3 +47,22 @@ def too_long(facts: Mapping[str, Any], window: int) -> Verdict:
     """The verdict on a text that doesn't fit the window."""
     detail = f"{facts['tokens']:,} tokens ({facts['tokenizer']}) don't fit a window of {window:,}; nothing was sent"
     return Verdict("failed", "context", detail=detail, score=0.0, note="the text does not fit the model's window")
+
+
+def published_window(models: Iterable[str]) -> int | None:
+    """The smallest context window, in tokens, that is published for any of the models; None if none is."""
+    return min((window for name in models if (window := _published(name))), default=None)
+
+
+def _published(name: str) -> int | None:
+    model = parse_model_name(name)
+    if model.provider in ("simulated", "ollama"):  # which is asked for as much as the settings say
+        return None
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        _, found = get_snapshot().find_provider_model(model.name, None, model.provider, None)
+    except LookupError:
+        return None
+    window: int | None = found.context_window
+    return window

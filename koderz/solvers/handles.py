@@ -134,6 +134,10 @@ class WorkspaceHandle(Protocol):
         """Applies the task's own solution. Raises Fault if there is none."""
         ...
 
+    async def begin(self, stage: Any) -> dict[str, Any]:
+        """Prepares a step of the task, on which the agent works from then on; `wrong` says why it can't be begun."""
+        ...
+
     async def diff(self) -> dict[str, Any]:
         """The changes so far: `{diff, too_large}`, and the `error` if no diff can be taken."""
         ...

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from koderz.paths import cache_folder
 from koderz.prompts import Prompts, trimmed
 from koderz.settings.options import option
+from koderz.settings.paths import cache_folder
 from koderz.solvers.definition import REPLY_TOKENS, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, RecallHandle, no_recall
 from koderz.types import Expected, Message, Reply, Task, Verdict
@@ -137,7 +137,7 @@ async def iterative(
         if temperature == 0 and any(reply.text == before.reply.text for before in tries):
             return replace(verdict, note=f"stopped after {iteration}: the reply repeats at temperature 0")
         tries.append(Try(reply, verdict))
-        lessons = _told(await recall(verdict), prompts)
+        lessons = _lessons_text(await recall(verdict), prompts)
         if "checkpoint" in models and iteration % checkpoint_interval == 0:
             guidance = await _review(task, tries[-checkpoint_interval:], ask, prompts, room)
             tries[-1] = tries[-1]._replace(guidance=guidance)
@@ -199,7 +199,7 @@ def _advice(attempt: Try, prompts: Prompts) -> str:
     return prompts.render("guidance", guidance=attempt.guidance) if attempt.guidance else ""
 
 
-def _told(lessons: Sequence[str], prompts: Prompts) -> str:
+def _lessons_text(lessons: Sequence[str], prompts: Prompts) -> str:
     """Lessons as a model sees them; empty if there are none."""
     return prompts.render("lessons", lessons="\n".join(f"- {lesson}" for lesson in lessons)) if lessons else ""
 

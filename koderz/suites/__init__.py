@@ -1,4 +1,4 @@
-"""What is asked, and how an answer is judged."""
+"""Suites: sets of tasks and the way their answers are judged."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from koderz.suites.suite import ProgramSuite, Suite, SuiteSource
 from koderz.types import Measure
 from tracker.records import PASSES
 
-SUITES = Registry("suite", "suites")
-"""The suites that there are: each name stands for a subclass of `koderz.suites.suite.Suite`."""
 
-
-def suite_class(name: str) -> type[Suite]:
-    """The class of a suite that koderz or another package registers. Raises KoderzError for an unknown name."""
+def _as_class(found: object, name: str) -> type[Suite]:
+    if isinstance(found, type) and issubclass(found, Suite):
+        return found
     from koderz.suites.plain import suite_class_of
 
-    return suite_class_of(SUITES.find(name), f"the suite {name}")
+    return suite_class_of(found, f"the suite {name}")
+
+
+SUITES: Registry[type[Suite]] = Registry("suite", "suites", _as_class)
+"""The suites that there are: each name stands for a subclass of `koderz.suites.suite.Suite`."""
 
 
 def load_suite(name: str, dataset: Path | None = None, settings: Settings | None = None) -> Suite:
@@ -29,8 +31,9 @@ def load_suite(name: str, dataset: Path | None = None, settings: Settings | None
     if SUITES.is_file(name):
         return _suite_in_file(name, dataset)
     seed = settings.seed if settings else 0
-    source = SuiteSource(dataset or added_dataset(name), SUITES.options_in(name, settings), seed)
-    return _checked(suite_class(name).load(source), f"the suite {name}")
+    options, sandbox = SUITES.options_in(name, settings), settings.sandbox if settings else ""
+    source = SuiteSource(dataset or added_dataset(name), options, seed, sandbox=sandbox)
+    return _checked(SUITES.load(name).load(source), f"the suite {name}")
 
 
 def _suite_in_file(name: str, dataset: Path | None) -> Suite:
@@ -78,7 +81,7 @@ def add_dataset(name: str, path: Path) -> Suite:
 
     Raises KoderzError where it can't.
     """
-    whole = next((each for each in map(suite_class, SUITES) if name in each.named_datasets), None)
+    whole = next((each for each in map(SUITES.load, SUITES) if name in each.named_datasets), None)
     suite = whole.load(SuiteSource(path.resolve(), part=name)) if whole else load_suite(name, path.resolve())
     place = _added(name)
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +91,7 @@ def add_dataset(name: str, path: Path) -> Suite:
 
 
 def _added(name: str) -> Path:
-    from koderz.paths import cache_folder
+    from koderz.settings.paths import cache_folder
 
     return cache_folder() / "suites" / hashlib.sha256(name.encode()).hexdigest()[:16]
 
@@ -98,7 +101,7 @@ def modes_of(name: str) -> Mapping[str, Sequence[str]] | None:
 
     Raises KoderzError for an unknown suite.
     """
-    return None if SUITES.is_file(name) else suite_class(name).modes  # a file isn't run to read the options
+    return None if SUITES.is_file(name) else SUITES.load(name).modes  # a file isn't run to read the options
 
 
 def program_suite(suite: Suite) -> ProgramSuite:

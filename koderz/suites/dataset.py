@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
-from koderz.paths import cache_folder
+from koderz.settings.paths import cache_folder
 from koderz.suites.keys import misspelt
 from tracker.files import MB
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
     @property
     def cluster(self) -> str:
-        """What it shares with other rows, as text; empty where the row doesn't say."""
+        """The cluster that the row shares with others, as text; empty if it names none."""
         value = self.fields.get(CLUSTER)
         if isinstance(value, bool) or not isinstance(value, str | int | None):
             raise self._unlike(CLUSTER, "text or a whole number")

@@ -19,7 +19,7 @@ def require_keys(table: Mapping[str, Any], known: Collection[str], where: str) -
 
 
 def meant(name: str, known: Collection[str]) -> str:
-    """What to write in place of a name that is unknown: the nearest, else those that there are."""
+    """Suggestion in place of an unknown name: the nearest one, else all known names."""
     if near := difflib.get_close_matches(name, known, 1):
         return f"did you mean {near[0]!r}?"
     return f"there are {', '.join(sorted(known)[:_SHOWN])}{', …' if len(known) > _SHOWN else ''}"

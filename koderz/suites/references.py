@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from koderz.errors import Fault
-from koderz.paths import cache_folder
 from koderz.sandbox import Sandbox
 from koderz.sandbox.calibration import MachineCache
 from koderz.sandbox.once import Once
+from koderz.settings.paths import cache_folder
 from koderz.suites import suite_digest
 from koderz.suites.suite import JudgeContext, ProgramSuite, Suite
 from koderz.types import Task

@@ -1,14 +1,13 @@
-"""What a model says of texts that others wrote, which may try to talk it into something."""
+"""Reviews by a model of texts from others, which may try to persuade it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from koderz.errors import Fault
-from koderz.suites.replies import json_object
 from koderz.types import Message, Reply
 
 LONGEST = 200_000  # characters of a text that are shown
@@ -46,3 +45,25 @@ async def reviewed(
         if type(fault) is not Fault:  # it isn't the model that failed: a cap is reached, or no call may be made
             raise
         return {"reasoning": f"the model can't be asked: {fault}"}
+
+
+_MOST_OBJECTS = 1000  # braces that are tried
+
+
+def json_object(text: str, *keys: str) -> dict[str, Any] | None:
+    """The first JSON object in a text that has one of these keys; None where there is none."""
+    return next((found for found in _objects(text) if any(key in found for key in keys)), None)
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    decoder = json.JSONDecoder(strict=False)  # a prompt may hold a bare line break
+    start = text.find("{")
+    for _ in range(_MOST_OBJECTS):
+        if start < 0:
+            return
+        try:
+            found, end = decoder.raw_decode(text, start)
+            yield found
+        except (ValueError, RecursionError):
+            end = start + 1
+        start = text.find("{", end)

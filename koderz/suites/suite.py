@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from koderz.errors import KoderzError
-from koderz.settings.members import Extensible
 from koderz.types import Expected, Headline, Judging, Lesson, Measure, Message, Reply, Sampling, Task, Verdict
+from tracker.members import Extensible
 
 if TYPE_CHECKING:
     import random
@@ -34,6 +34,7 @@ class SuiteSource:
     options: Any = None  # a value of the suite's own dataclass of options; None: it has none
     seed: int = 0  # of the run, for tasks that are made up
     part: str = ""  # the one of `named_datasets` that `dataset` is the place of; empty: all of them
+    sandbox: str = ""  # the sandbox of the run; empty: none is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.installation import extra_command
+from koderz.settings.installation import extra_command
 
 CHARS_A_TOKEN = 4
 MILLION = 1 << 20
@@ -80,7 +80,7 @@ def read_length(word: str) -> int:
 
 
 def wrong_lengths(words: Iterable[str]) -> str:
-    """What is wrong with lengths as people write them; empty: nothing."""
+    """Error in lengths as people write them, or an empty text."""
     try:
         fine = all(1 <= read_length(word) <= 1 << 30 for word in words)
     except ValueError:

@@ -25,8 +25,8 @@ class Answering(Protocol):
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion: ...
 
 
-Said = str | Completion
-Replies = str | Mapping[str, str | Sequence[str]] | Callable[[Request], Said | Awaitable[Said]] | Answering
+Answered = str | Completion
+Replies = str | Mapping[str, str | Sequence[str]] | Callable[[Request], Answered | Awaitable[Answered]] | Answering
 """A text for every request; or texts by words that the conversation holds, of which the n-th is for a
 conversation with n earlier replies in it, and the last for all that follow; or a function; or a model."""
 
@@ -76,7 +76,7 @@ def _simulated_humaneval() -> Answering:
     return found
 
 
-def _answer_calling(function: Callable[[Request], Said | Awaitable[Said]]) -> Answer:
+def _answer_calling(function: Callable[[Request], Answered | Awaitable[Answered]]) -> Answer:
     async def answer(request: Request) -> Completion:
         said = function(request)
         if inspect.isawaitable(said):

@@ -13,7 +13,7 @@ from aiohttp import web
 from koderz.testing.faults import Faults
 from koderz.testing.loopback import LoopbackServer, lowered
 from koderz.testing.replies import Replies, answer_from
-from koderz.testing.service import HttpRequest, Manner, ModelService, Reasoning, Sent, Status, read_models
+from koderz.testing.service import HttpRequest, Manner, ModelService, Reasoning, SentReply, Status, read_models
 from koderz.testing.wire import Request, Wire
 
 
@@ -77,9 +77,9 @@ class ModelServer(LoopbackServer):
         finally:
             self._in_flight -= 1
 
-    async def _complete(self, wire: Wire, http: HttpRequest) -> Sent:
+    async def _complete(self, wire: Wire, http: HttpRequest) -> SentReply:
         request = self._service.check(wire, http)
-        if isinstance(request, Sent):
+        if isinstance(request, SentReply):
             self._book(wire, None, request.status)
             return request
         if self._keep_requests:
@@ -110,7 +110,7 @@ class ModelServer(LoopbackServer):
         self._note(line)
 
 
-async def _send(request: web.Request, sent: Sent) -> web.StreamResponse:
+async def _send(request: web.Request, sent: SentReply) -> web.StreamResponse:
     if len(sent.pieces) == 1 and sent.status != "drop":
         return web.Response(
             body=sent.pieces[0], status=sent.http_status, content_type=sent.content_type, headers=sent.headers

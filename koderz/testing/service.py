@@ -47,7 +47,7 @@ class HttpRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentReply:
     """An answer. Its `status` is for the records: an HTTP status, or the word of a fault."""
 
     status: Status
@@ -75,14 +75,14 @@ class ModelService:
         """The wire format of a request to a model; None for every other request."""
         return self._wires.get(http.path) if http.method == "POST" else None
 
-    def check(self, wire: Wire, http: HttpRequest) -> Request | Sent:
+    def check(self, wire: Wire, http: HttpRequest) -> Request | SentReply:
         """The parsed request, or the refusal of its key, body or model."""
         if not self._may_enter(wire, http):
             return _error(401, wire.error(401, "invalid API key"))
         try:
             request = wire.parse(orjson.loads(http.body), http.headers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return _error(400, wire.error(400, _said(error)))
+            return _error(400, wire.error(400, _reason(error)))
         if not self._has(request.model):
             return _error(404, wire.unknown_model(request.model))
         given = {**request.body, **(request.body.get("options") or {})}
@@ -90,7 +90,7 @@ class ModelService:
             return _error(400, wire.refused(parameter, given[parameter]))
         return request
 
-    async def complete(self, wire: Wire, request: Request) -> Sent:
+    async def complete(self, wire: Wire, request: Request) -> SentReply:
         """A reply in the request's wire format, or the fault that was drawn for the request."""
         fault = self._faults.draw(f"{request.digest} {request.sampling.seed}")
         if self._manner.latency:
@@ -98,9 +98,9 @@ class ModelService:
         if fault is not None and fault.isdecimal():
             return self._failed(wire, int(fault))
         if fault == "hang":
-            return Sent(fault)
+            return SentReply(fault)
         if fault is not None and fault in BROKEN:
-            return Sent(fault, [BROKEN[fault]])
+            return SentReply(fault, [BROKEN[fault]])
         try:
             completion = await self._answer(request)
         except NoReply as error:
@@ -109,10 +109,10 @@ class ModelService:
             return _error(500, wire.error(500, str(error)))
         return self._sent(wire, request, completion, fault)
 
-    def overloaded(self, wire: Wire) -> Sent:
+    def overloaded(self, wire: Wire) -> SentReply:
         return self._failed(wire, 429)
 
-    def catalogue(self, http: HttpRequest) -> Sent:
+    def catalogue(self, http: HttpRequest) -> SentReply:
         """The answer to requests for lists of models, versions and token counts."""
         path, claude = http.path, "anthropic-version" in http.headers
         if path.startswith("/v1/models"):
@@ -126,10 +126,10 @@ class ModelService:
         if path in plain:
             return _ok(plain[path])
         if path == "/":
-            return Sent(200, [b"Ollama is running"], content_type="text/plain")
+            return SentReply(200, [b"Ollama is running"], content_type="text/plain")
         return _error(404, {"error": f"there is nothing at {http.method} {path}"})
 
-    def _models(self, wire: Wire, http: HttpRequest, *, claude: bool) -> Sent:
+    def _models(self, wire: Wire, http: HttpRequest, *, claude: bool) -> SentReply:
         if not self._may_enter(wire, http):
             return _error(401, wire.error(401, "invalid API key"))
         module = anthropic if claude else openai
@@ -138,16 +138,16 @@ class ModelService:
             return _ok(module.models_list(self._manner.models))
         return _ok(module.model_entry(name)) if self._has(name) else _error(404, wire.unknown_model(name))
 
-    def _show(self, http: HttpRequest) -> Sent:
+    def _show(self, http: HttpRequest) -> SentReply:
         wire = self._wires["/api/chat"]
         try:
             body = orjson.loads(http.body)
             model = str(body.get("model") or body["name"])
         except (KeyError, ValueError, AttributeError) as error:
-            return _error(400, wire.error(400, _said(error)))
+            return _error(400, wire.error(400, _reason(error)))
         return _ok(ollama.show()) if self._has(model) else _error(404, wire.unknown_model(model))
 
-    def _tokens(self, http: HttpRequest) -> Sent:
+    def _tokens(self, http: HttpRequest) -> SentReply:
         """The token count of a request to Anthropic's messages: a quarter of its letters, as the bridge counts."""
         wire = self._wires["/v1/messages"]
         if not self._may_enter(wire, http):
@@ -155,7 +155,7 @@ class ModelService:
         try:
             request = wire.parse({"max_tokens": 1, **orjson.loads(http.body)}, http.headers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return _error(400, wire.error(400, _said(error)))
+            return _error(400, wire.error(400, _reason(error)))
         if not self._has(request.model):
             return _error(404, wire.unknown_model(request.model))
         return _ok({"input_tokens": sum(len(message["content"]) for message in request.messages) // 4})
@@ -168,11 +168,11 @@ class ModelService:
         names = {name.removesuffix(":latest") for name in self._manner.models}
         return model.removesuffix(":latest") in names
 
-    def _failed(self, wire: Wire, status: int) -> Sent:
+    def _failed(self, wire: Wire, status: int) -> SentReply:
         headers = {"retry-after": self._manner.retry_after} if status in (429, 503, 529) else {}
         return _error(status, wire.error(status, f"this server was told to answer {status} now and then"), headers)
 
-    def _sent(self, wire: Wire, request: Request, completion: Completion, fault: str | None) -> Sent:
+    def _sent(self, wire: Wire, request: Request, completion: Completion, fault: str | None) -> SentReply:
         if self._manner.reasoning == "inline":
             completion = with_reasoning_inline(completion)
         if fault == "truncated":
@@ -181,8 +181,8 @@ class ModelService:
             completion = empty(completion)
         status = fault or 200
         if request.stream:
-            return Sent(status, wire.stream(request, completion), content_type=wire.content_type, streamed=True)
-        return Sent(status, [orjson.dumps(wire.reply(request, completion))])
+            return SentReply(status, wire.stream(request, completion), content_type=wire.content_type, streamed=True)
+        return SentReply(status, [orjson.dumps(wire.reply(request, completion))])
 
 
 def read_models(names: Collection[str]) -> tuple[str, ...]:
@@ -192,13 +192,13 @@ def read_models(names: Collection[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _ok(body: Json) -> Sent:
-    return Sent(200, [orjson.dumps(body)])
+def _ok(body: Json) -> SentReply:
+    return SentReply(200, [orjson.dumps(body)])
 
 
-def _error(status: int, body: Json, headers: Mapping[str, str] | None = None) -> Sent:
-    return Sent(status, [orjson.dumps(body)], status, headers=headers or {})
+def _error(status: int, body: Json, headers: Mapping[str, str] | None = None) -> SentReply:
+    return SentReply(status, [orjson.dumps(body)], status, headers=headers or {})
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"missing: {error}" if isinstance(error, KeyError) else str(error)

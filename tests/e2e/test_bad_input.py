@@ -108,6 +108,14 @@ def test_damaged_line_is_skipped_told_and_repaired(koderz: Shell, indexed: bool)
     assert copy.read_bytes() == b"".join(line for line in lines if not line.startswith(b"\x00"))
     assert path.read_bytes() == damaged
     assert "nothing to repair" in koderz("doctor", "--repair", copy.parent).out
+    as_json = json.loads(koderz("doctor", "--repair", copy.parent, "--json").out)
+    assert as_json == {
+        "folder": None,
+        "kept": len(copy.read_bytes().splitlines()),
+        "damaged": [],
+        "doubled": [],
+        "lost": [],
+    }
     assert "is there already" in koderz("doctor", "--repair", run, code=2).err
 
     again = koderz("benchmark", "resume", run)

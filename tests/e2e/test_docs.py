@@ -71,7 +71,7 @@ def test_docs_name_existing_commands_and_options(page: str) -> None:
     shown = [line for block in blocks(page) if block.language in ("sh", "console") for line in block.commands()]
     named += [match for line in shown for match in re.findall(r"(?:^|\s)koderz ([a-z].*)$", line)]
     own = {
-        f"--{name}"
+        f"--{name.replace('_', '-')}"
         for block in blocks(page)
         for name in re.findall(r"^    (\w+): .* = option\(", block.text, re.MULTILINE)
     }

@@ -57,6 +57,7 @@ QUERIES: dict[str, Callable[[Runs], list[str]]] = {
     " benchmark_results/bench_*.json": lambda runs: [line for run in runs if _is_single(run) for line in _dearest(run)],
     "jq -r 'select(.summary) | .summary.success_rate // \"nothing judged\"'"
     " benchmark_results/bench_*.json": lambda runs: [_rate(run) for run in runs if _is_single(run)],
+    "jq .letters benchmark_results/bench_*.json": lambda runs: ["null" for _ in runs],  # of another system's runs alone
     "jq '.iterative.summary.successes' benchmark_results/bench_*.json": lambda runs: [
         str(run.arms["iterative"].summary.successes) if list(run.arms) == ["zero-shot", "iterative"] else "null"
         for run in runs

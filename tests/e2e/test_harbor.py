@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.paths import cache_folder
+from koderz.settings.paths import cache_folder
 from tests.conftest import Shell
 
 HARBOR = "0.24.0"
@@ -88,6 +88,72 @@ def test_harbor_reads_the_trials(koderz: Shell, harbor: Path) -> None:
         "sample/greeting nop {'reward': 0.0} False True",
         "sample/greeting oracle {'reward': 1.0} False True",
     ], done.stderr
+
+
+def _steps_and_separate(folder: Path) -> None:
+    """Tasks of two steps, of which the first isn't passed, and of a separate verifier."""
+    test = "test -e {0} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+    files = {
+        "steps/task.toml": '[task]\nname = "org/steps"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n',
+        **{f"steps/steps/{step}/instruction.md": "Do it." for step in ("one", "two")},
+        "steps/steps/one/tests/test.sh": test.format("made"),
+        "steps/steps/two/tests/test.sh": test.format("made"),
+        "steps/steps/one/solution/solve.sh": "true",
+        "steps/steps/two/solution/solve.sh": "touch made",
+        "apart/task.toml": '[task]\nname = "org/apart"\n[verifier]\nenvironment_mode = "separate"\n',
+        "apart/instruction.md": "Do it.",
+        "apart/tests/test.sh": "cp /logs/artifacts/reward.json /logs/verifier/",
+        "apart/solution/solve.sh": """echo '{"a": true, "b": 0.5}' > /logs/artifacts/reward.json""",
+    }
+    for name, text in {
+        **files,
+        **{f"{name}/environment/Dockerfile": "FROM x\n" for name in ("steps", "apart")},
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_trials_have_steps_and_the_names_of_rewards(koderz: Shell) -> None:
+    _steps_and_separate(koderz.folder / "tasks")
+    koderz("rollouts", "run", "--dataset", "tasks", "--agent", "oracle", "--quiet", env={"SANDBOX_BACKEND": "local"})
+    apart, steps = (json.loads(path.read_bytes()) for path in _exported(koderz))
+    assert apart["verifier_result"] == {"rewards": {"a": 1.0, "b": 0.5}}
+    assert apart["verifier_environment_mode"] == "separate"
+    assert steps["verifier_result"] == {"rewards": {"reward": 0.5}}
+    assert steps["step_results"] == [
+        {"step_name": "one", "verifier_result": {"rewards": {"reward": 0.0}}},
+        {"step_name": "two", "verifier_result": {"rewards": {"reward": 1.0}}},
+    ]
+
+
+@pytest.mark.slow
+def test_harbor_reads_steps_and_separate_verifiers(koderz: Shell, harbor: Path) -> None:
+    _steps_and_separate(koderz.folder / "tasks")
+    koderz("rollouts", "run", "--dataset", "tasks", "--agent", "oracle", "--quiet", env={"SANDBOX_BACKEND": "local"})
+    trials = _exported(koderz)
+    done = subprocess.run([str(harbor), "-c", READ, *map(str, trials)], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "org/apart oracle {'a': 1.0, 'b': 0.5} False True",
+        "org/steps oracle {'reward': 0.5} False True",
+    ], done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("--no-pytest",), ("--steps", "2")], ids=["usual", "no-pytest", "steps"])
+def test_tasks_of_harbor_init_are_taken(koderz: Shell, harbor: Path, more: tuple[str, ...]) -> None:
+    """They pass as they are made, but for those without tests, which give no reward."""
+    command = [str(harbor.with_name("harbor")), "init", "--task", "org/made", "--output-dir", "all", *more]
+    done = subprocess.run(
+        command, cwd=koderz.folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for path in (koderz.folder / "all").rglob("instruction.md"):
+        path.write_text("Do it.\n")
+    local = {"SANDBOX_BACKEND": "local"}
+    code = 3 if "--no-pytest" in more else 0
+    koderz("rollouts", "run", "--dataset", "all/made", "--agent", "oracle", "--quiet", env=local, code=code)
+    if not code:
+        assert [each["success"] for each in koderz.summary()["results"]] == [True]
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ def test_missing_secret_names_the_command_that_makes_it(koderz: Shell, empty: Mo
 
 
 def test_missing_token_names_the_command_that_gets_one(koderz: Shell) -> None:
-    done = koderz("modal", "deploy", code=4, env={"MODAL_CONFIG_PATH": "/nowhere"})
+    done = koderz("modal", "deploy", code=4, env={"MODAL_CONFIG_PATH": str(koderz.folder / "absent.toml")})
 
     assert done.err.splitlines() == [one_line(done.err)]
     assert "modal token new" in done.err
@@ -161,7 +161,7 @@ def test_missing_token_names_the_command_that_gets_one(koderz: Shell) -> None:
 @pytest.mark.parametrize("script", ["benchmark_worker.py", "eval/modal_benchmark.py"])
 def test_missing_token_stops_the_deploy_in_one_line(koderz: Shell, script: str) -> None:
     program, path = Path(sys.executable).with_name("modal"), Path(__file__).parents[2] / "scripts" / script
-    environ = koderz.environment({"MODAL_CONFIG_PATH": "/nowhere"})
+    environ = koderz.environment({"MODAL_CONFIG_PATH": str(koderz.folder / "absent.toml")})
     done = subprocess.run(
         [program, "deploy", path], cwd=koderz.folder, env=environ, capture_output=True, text=True, check=False
     )

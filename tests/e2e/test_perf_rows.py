@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from koderz.systems.patches.gso.logs import status_of, times_of
+from koderz.systems.patches.gso.reports import status_of, times_of
 from tests.conftest import Shell
 from tests.koderz.systems.patches import rows
 

@@ -85,13 +85,17 @@ def test_killed_run_is_resumed_and_pays_nothing_twice(anywhere: Shell) -> None:
 
 def test_rollouts_with_the_same_diff_are_graded_where_they_worked(koderz: Shell) -> None:
     koderz("rollouts", "sample", "tasks")
-    (koderz.folder / "tasks/greeting/tests/test.sh").write_text("ls ~/left && echo 1 > /logs/verifier/reward.txt\n")
+    (koderz.folder / "tasks/greeting/tests/test.sh").write_text(
+        "if test -e ~/left; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+    )
     (koderz.folder / "solve.sh").write_text("touch ~/left new\n")
     entry = '[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "scripted"\nscript = "solve.sh"\nrollouts = 4\n'
     (koderz.folder / "own.toml").write_text(entry)
     koderz("rollouts", "run", "own.toml", "--parallel", 4, "--quiet")
+    found = [json.loads(path.read_bytes()) for path in koderz.folder.glob("data/rollouts/own/*/task_results/*.json")]
+    assert [each["published"]["success"] for each in found] == [True] * 4
     (arm,) = koderz.summary()["arms"].values()
-    assert [each["success"] for each in arm["results"]] == [True] * 4
+    assert [each["cause"] for each in arm["results"]] == ["tampering"] * 4  # no fresh home has what they left
 
 
 def test_containment_that_is_impossible_stops_it_at_the_start(koderz: Shell) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import koderz as api
-from koderz.cli.sink_progress import showing
+from koderz.cli.sync import showing
 from tests.conftest import PATIENCE, Shell, kill_after, wait_for
 from tests.forks import Fork
 from tests.tracker.sinks.servers import MlflowServer
@@ -487,7 +487,7 @@ def feeders(koderz: Shell) -> set[int]:
 
 def test_pipe_gets_a_change_as_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("_SAID_AFTER", "LINE_EVERY"):
-        monkeypatch.setattr(f"koderz.cli.sink_progress.{name}", 0.0)
+        monkeypatch.setattr(f"koderz.cli.sync.{name}", 0.0)
     slow, done = Status("behind", "MLflow is starting", 0, 84), Status("done", "", 84, 84)
     with showing(quiet=False) as watch:
         for status in [slow] * 38 + [done] * 2:

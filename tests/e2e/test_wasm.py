@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from koderz.installation import extra_command
+from koderz.settings.installation import extra_command
 from tests.conftest import PATIENCE, Shell, are_gone, wait_for
 from tests.forks import Fork
 

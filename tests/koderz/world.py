@@ -17,7 +17,7 @@ from koderz.plans.plan import Plan
 from koderz.prompts import Prompts
 from koderz.runs.orchestrator import Observer, Orchestrator, SessionEnd
 from koderz.runs.prepare import prepare
-from koderz.sandbox import Job, JobResult
+from koderz.sandbox import Job, JobResult, Sandbox
 from koderz.settings.schema import Settings
 from koderz.suites.references import References
 from koderz.suites.suite import JudgeContext, ProgramSuite
@@ -116,7 +116,7 @@ class Words(ProgramSuite):
         return Verdict("passed") if self.passing in text else Verdict("failed", "assertion", f"no GOOD in {text}")
 
 
-class NoSandbox:
+class NoSandbox(Sandbox):
     """Stands where a sandbox is needed and none is used."""
 
     name = "none"
@@ -124,12 +124,6 @@ class NoSandbox:
 
     async def judge(self, job: Job) -> JobResult:
         raise AssertionError
-
-    async def __aenter__(self) -> NoSandbox:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
 
 
 @dataclass(frozen=True)

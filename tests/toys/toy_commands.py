@@ -34,7 +34,7 @@ def play(front: Front, book: Annotated[Path, typer.Option(metavar="DIR", help="W
 class AloudAccount(Account):
     """How runs of the solver `toy-aloud` are presented."""
 
-    def told(self, record: Record) -> str:
+    def line_of(self, record: Record) -> str:
         return f"{record.problem_id} was said" if isinstance(record, Experiment) else ""
 
     def results(self, folder: Path) -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from koderz.engines import Driver
+from koderz.engines import Driver, Engine
 from koderz.engines.resources import model_facts, open_models, sandbox_of
 from koderz.experiments.calls import Caller
 from koderz.experiments.runner import ExperimentRunner, Resources
@@ -24,18 +24,17 @@ class ToyOptions:
     toy_motto: str = option("one experiment after the other", "What is said before it begins.", "TEXT")
 
 
-@asynccontextmanager
-async def open_toy(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[ToyEngine]:
-    async with open_models(plan, environ) as (_, models), sandbox_of(plan) as sandbox:
-        yield ToyEngine(plan, models, sandbox)
-
-
-class ToyEngine:
+class ToyEngine(Engine):
     """It says nothing of what it can, so it judges programs and no more."""
 
     name = "toy"
-    outlives = False
-    throttle = ()
+    options = ToyOptions
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[ToyEngine]:
+        async with open_models(plan, environ) as (_, models), sandbox_of(plan) as sandbox:
+            yield cls(plan, models, sandbox)
 
     def __init__(self, plan: Plan, models: Mapping[str, Model], sandbox: Sandbox) -> None:
         self.isolation = sandbox.isolation
@@ -50,6 +49,3 @@ class ToyEngine:
         runner = ExperimentRunner(Resources(self._plan, self._models, self._sandbox), caller, driver, driver.how)
         for work in driver.work():
             await driver.settle(await runner.perform(work))
-
-
-open_toy.options = ToyOptions  # type: ignore[attr-defined]

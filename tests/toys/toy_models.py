@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from koderz.models import ModelName, Price
-from koderz.models.pool import Service
+from koderz.models import ModelName, Price, Provider, Service
 from koderz.settings.options import option
 from koderz.types import Completion, Message, Sampling
 
@@ -38,9 +37,11 @@ class ToyModel:
         pass
 
 
-def open_model(name: ModelName, service: Service) -> ToyModel:
-    """The model of that name."""
-    return ToyModel(name, service.options.toy_reply)
+class Toy(Provider):
+    """Models that are asked nowhere."""
 
+    needs_key = False
+    options = ToyModelOptions
 
-open_model.options = ToyModelOptions  # type: ignore[attr-defined]
+    def open(self, name: ModelName, service: Service) -> ToyModel:
+        return ToyModel(name, service.options.toy_reply)

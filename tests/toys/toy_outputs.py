@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from koderz.analysis.blocks import Text
 from koderz.analysis.compare import Compared
+from koderz.analysis.formats import Stories, folder_format
 from koderz.analysis.report.sections import Section
-from koderz.analysis.story import Story
 from tracker.parts import Part
 from tracker.records import Experiment, Fault, Plan, Record
 from tracker.results import Result
-from tracker.sinks import Source
+from tracker.sinks import Sink, Source
 from tracker.summary import Summary
 
 
@@ -27,10 +27,11 @@ class Letters(Part):
 LETTERS = Letters()
 
 
-class LetterFile:
+class LetterFile(Sink):
     """A projection: a file in the run's folder with a line for each experiment that was judged."""
 
     def __init__(self, source: Source) -> None:
+        super().__init__(source)
         self._path = source.folder / "letters.txt"
 
     def take(self, records: Sequence[Record]) -> None:
@@ -38,23 +39,18 @@ class LetterFile:
         lines |= {f"{each.problem_id} {each.verdict}" for each in records if isinstance(each, Experiment)}
         self._path.write_text("".join(f"{line}\n" for line in sorted(lines)))
 
-    def close(self) -> None:
-        return
 
-
-def replies(stories: Iterable[tuple[Plan, Story]], target: IO[bytes]) -> None:
+def replies(stories: Stories, target: IO[bytes]) -> None:
     """A format: a line for each experiment, with what the model replied last."""
     for plan, story in stories:
         target.write(f"{plan.run_id} {story.problem_id} {story.calls[-1].reply}\n".encode())
 
 
-def reply_files(stories: Iterable[tuple[Plan, Story]], target: Path) -> None:
+@folder_format
+def reply_files(stories: Stories, target: Path) -> None:
     """A format: a file for each experiment."""
     for _, story in stories:
         (target / f"{story.experiment_id}.txt").write_text(str(story.calls[-1].reply))
-
-
-reply_files.is_folder = True  # type: ignore[attr-defined]
 
 
 def section_of(plan: Plan, folder: Path) -> Section:

@@ -12,8 +12,8 @@ SYSTEM = System(
         "toy-timed": "toy_suite:Timed",
     },
     solvers={"toy": "toy_solver:toy", "toy-aloud": "toy_solver:aloud", "toy-times-*": "toy_solver:times"},
-    models={"toy": "toy_models:open_model"},
-    engines={"toy": "toy_engine:open_toy"},
+    models={"toy": "toy_models:Toy"},
+    engines={"toy": "toy_engine:ToyEngine"},
     sinks={"letter-file": "toy_outputs:LetterFile"},
     options={
         "suite.toy": "toy_suite:ToyOptions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from statistics import fmean
 
@@ -16,12 +17,15 @@ from scipy.stats import beta, binom
 from tracker.rates import (
     BETA,
     SHARE,
+    WILSON_OF_ONE,
     beta_quantile,
     effective_size,
     freedom_of,
     mean_interval,
     pass_at_k,
     pass_at_k_interval,
+    pass_hat_k,
+    pass_hat_k_interval,
     success_interval,
     wilson,
 )
@@ -202,3 +206,28 @@ def test_rate_interval_of_a_single_task_is_its_own() -> None:
 
     assert (low / 100, high / 100) == pytest.approx(wilson(3, 4))
     assert method == "Wilson, of this one task"
+
+
+@pytest.mark.parametrize("n", [1, 4, 7])
+def test_pass_hat_k_is_the_share_of_draws_that_all_pass(n: int) -> None:
+    for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+        samples = [True] * c + [False] * (n - c)
+        draws = [*itertools.combinations(samples, k)]
+        assert pass_hat_k(n, c, k) == pytest.approx(sum(map(all, draws)) / len(draws)), (n, c, k)
+        assert pass_hat_k(n, c, k) == pytest.approx(math.comb(c, k) / math.comb(n, k))
+
+
+def test_pass_hat_k_of_more_samples_than_there_are_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 3 samples, not 2"):
+        pass_hat_k(2, 1, 3)
+
+
+def test_interval_of_pass_hat_k_mirrors_failures() -> None:
+    passes = [[True] * 3, [True, True, False], [False] * 3, [True, False, False]]
+    (low, high), method = pass_hat_k_interval(passes, 2)
+    assert low < fmean(pass_hat_k(3, sum(task), 2) for task in passes) < high
+    assert method == BETA
+    alone, method = pass_hat_k_interval([[True, False, False, False]], 2)  # one task: its rate's limits, squared
+    assert alone == pytest.approx(tuple(limit**2 for limit in wilson(1, 4)))
+    assert method == WILSON_OF_ONE
+    assert pass_hat_k_interval(passes, 1)[0] == pytest.approx(pass_at_k_interval(passes, 1)[0])

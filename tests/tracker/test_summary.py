@@ -442,6 +442,21 @@ def test_pass_at_k_is_the_mean_over_tasks(tmp_path: Path) -> None:
     assert found == pytest.approx({"pass@1": (1 / 5 + 1) / 3, "pass@2": (2 / 5 + 1) / 3, "pass@5": 2 / 3})
 
 
+def test_pass_hat_k_stands_beside_pass_at_k_with_intervals(tmp_path: Path) -> None:
+    found = results_of(tmp_path, "+----", "+++++", "-----")
+    assert {name: each.value for name, each in found.pass_hat_k.items()} == pytest.approx(
+        {"pass^1": (1 / 5 + 1) / 3, "pass^2": 1 / 3, "pass^5": 1 / 3}
+    )
+    assert found.pass_hat_k["pass^1"].interval == pytest.approx(
+        [limit / 100 for limit in found.success_rate_interval or ()]
+    )
+    for each in found.pass_hat_k.values():
+        assert each.interval
+        assert each.interval[0] < each.value < each.interval[1]
+    assert "pass^2 33.3% (95% interval" in found.samples_text
+    assert results_of(tmp_path / "one", "+", "-").samples_text == ""
+
+
 def test_pass_at_k_is_limited_by_the_task_with_fewest_samples(tmp_path: Path) -> None:
     assert list(results_of(tmp_path, "+----", "++").pass_at_k) == ["pass@1", "pass@2"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -121,7 +122,7 @@ def parsed(id: int, text: str) -> Any:
         raise StoreDamaged(f"memory {id}", str(error)) from None
 
 
-def told(draft: Draft) -> tuple[Any, ...]:
+def columns_of(draft: Draft) -> tuple[Any, ...]:
     """The columns that make up a memory's content, in the order of `sql.INSERT` and `sql.UPDATE`."""
     return (
         draft.title,
@@ -143,7 +144,7 @@ def draft_of(memory: Memory) -> Draft:
 
 def says_the_same(memory: Memory, draft: Draft) -> bool:
     """Whether storing a draft would change nothing in a memory except the time of its change."""
-    return told(draft_of(memory)) == told(draft) and memory.created_at == draft.created_at
+    return columns_of(draft_of(memory)) == columns_of(draft) and memory.created_at == draft.created_at
 
 
 def choose(name: str, value: str, among: Sequence[str]) -> str:
@@ -190,3 +191,17 @@ def _metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise InvalidMemory(f"metadata has to be a JSON object: {error}") from None
     return copied
+
+
+_TELLING = re.compile(
+    r"^(?:NameError|UnboundLocalError|ImportError|ModuleNotFoundError|AttributeError|SyntaxError|IndentationError): .+",
+    re.MULTILINE,
+)
+"""Errors whose messages are about the code alone; the messages of other errors may quote a hidden test."""
+
+
+def how_it_failed(verdict: str, cause: str, said: str) -> str:
+    """A verdict and its cause, with the error's message from `said` if that message can't quote a test."""
+    told = f"{verdict} ({cause})" if cause else verdict
+    message = _TELLING.search(said)
+    return f"{told}: {message[0][:200]}" if message else told

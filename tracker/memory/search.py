@@ -38,7 +38,7 @@ _TITLE, _TAGS, _CONTENT = 4.0, 2.0, 1.0  # what a word is worth by where it stan
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchHit:
     """A memory found by recall, with its score."""
 
     memory: Memory
@@ -49,7 +49,7 @@ class Found:
         return {**self.memory.as_dict(), "score": round(self.score, 4), "ranking": self.ranking}
 
 
-def search(store: Store, query: str, wanted: Filter, *, limit: int, include_decayed: bool = True) -> list[Found]:
+def search(store: Store, query: str, wanted: Filter, *, limit: int, include_decayed: bool = True) -> list[SearchHit]:
     """The memories that answer a query best, by full text over title, tags and the first 8,192 characters.
 
     A memory has to hold one of the query's telling words, see `_telling`; a query that has none is about its common
@@ -66,11 +66,11 @@ def search(store: Store, query: str, wanted: Filter, *, limit: int, include_deca
 
 def ranked(
     found: Iterable[tuple[Memory, float]], limit: int, ranking: Ranking = "full", *, include_decayed: bool = True
-) -> list[Found]:
+) -> list[SearchHit]:
     """Memories in order of relevance (0..1), salience and age, the best first."""
     today = datetime.now()
     scored = [
-        Found(memory, relevance * (0.4 + 0.6 * faded), ranking)
+        SearchHit(memory, relevance * (0.4 + 0.6 * faded), ranking)
         for memory, relevance in found
         if (faded := decayed_salience(memory, today)) >= _DECAYED or include_decayed
     ]

@@ -56,7 +56,7 @@ def make_server(cortex: Cortex) -> Server[Any]:
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
             answer = await read_arguments(params.name, params.arguments).call(cortex)
-            return types.CallToolResult(content=[types.TextContent(type="text", text=_told(answer))])
+            return types.CallToolResult(content=[types.TextContent(type="text", text=_answer_text(answer))])
         except KoderzError as error:
             return types.CallToolResult(content=[types.TextContent(type="text", text=str(error))], is_error=True)
 
@@ -184,5 +184,5 @@ def _bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _told(answer: Any) -> str:
+def _answer_text(answer: Any) -> str:
     return answer if isinstance(answer, str) else orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()

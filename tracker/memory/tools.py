@@ -31,9 +31,9 @@ class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, froze
 
     async def call(self, cortex: Cortex) -> Any:
         """The tool's answer as JSON; by default, the result of the store's method with the tool's name."""
-        return await getattr(cortex, _snake(type(self).__name__))(**self.given())
+        return await getattr(cortex, _snake(type(self).__name__))(**self.arguments())
 
-    def given(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """The arguments that the client has set."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
 
@@ -58,7 +58,7 @@ class Remember(Tool, frozen=True):
     )
 
     async def call(self, cortex: Cortex) -> Any:
-        given = self.given()
+        given = self.arguments()
         if given.pop("scope") == "global":
             given.pop("project", None)
         if "transferable" in given:
@@ -98,7 +98,7 @@ class Forget(Tool, frozen=True):
     confirm_all: bool = False
 
     async def call(self, cortex: Cortex) -> Any:
-        given = self.given()
+        given = self.arguments()
         is_confirmed = given.pop("confirm")
         given["everything"] = given.pop("confirm_all")
         given["dry_run"] = self.dry_run or not is_confirmed

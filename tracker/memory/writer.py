@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tracker.memory import sql
 from tracker.memory.database import indexed, transaction
-from tracker.memory.memories import Draft, Memory, as_memory, draft_of, fingerprint, parsed, says_the_same, told
+from tracker.memory.memories import Draft, Memory, as_memory, columns_of, draft_of, fingerprint, parsed, says_the_same
 from tracker.records import now
 
 LAG = 256  # memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms
@@ -56,7 +56,7 @@ class Writer:
         created = draft.created_at or self._time
         mark = fingerprint(draft, created) if draft.key is None else None
         times = (draft.access_count, created, draft.updated_at or created, draft.last_accessed)
-        added = self._execute(sql.INSERT, (draft.key, *told(draft), *times, mark))
+        added = self._execute(sql.INSERT, (draft.key, *columns_of(draft), *times, mark))
         if not added.rowcount:
             known = self._execute(sql.BY_KEY, (draft.key,)).fetchone()
             return self._bring_up_to_date(as_memory(known), draft)
@@ -112,7 +112,7 @@ class Writer:
 
     def _overwrite(self, memory: Memory, draft: Draft) -> None:
         self._index(sql.UNINDEX_TEXT, memory.id, memory, -1)
-        self._execute(sql.UPDATE, (*told(draft), draft.created_at, draft.updated_at, memory.id))
+        self._execute(sql.UPDATE, (*columns_of(draft), draft.created_at, draft.updated_at, memory.id))
         self._index(sql.INDEX_TEXT, memory.id, draft, 1)
 
     def _index(self, statement: str, id: int, said: Memory | Draft, change: Literal[1, -1]) -> None:

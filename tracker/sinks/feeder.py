@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Literal
 
 from tracker.errors import KoderzError
-from tracker.registry import find
 from tracker.runs import is_locked
 from tracker.scrubber import Scrubber
-from tracker.sinks import GROUP, SINKS, SinkDown, SinkSlow
+from tracker.sinks import SinkDown, SinkSlow, sink_class
 from tracker.sinks.jobs import Job, QueuedJob
-from tracker.sinks.projection import Held, Projection, SinkFailed, as_down, put_down, start_again
+from tracker.sinks.projection import Projection, SinkBusy, SinkFailed, as_down, put_down, start_again
 
 HUNG = "no progress for"  # how the reason begins why a sink is given up that neither goes on nor fails
 TO_OPEN = 3  # patiences that a sink has for its first batch: importing a library is no progress yet
@@ -87,7 +86,7 @@ class Feeder(threading.Thread):
                 renewed = renewed or self._renew()
                 self._feed()
                 break
-            except (SinkDown, Held) as error:
+            except (SinkDown, SinkBusy) as error:
                 is_spent = time.monotonic() - self._moved > self._job.patience or not self._job.patient
                 if last_try and is_spent:
                     self.give_up(error)
@@ -119,7 +118,7 @@ class Feeder(threading.Thread):
 
     def give_up(self, reason: Exception | str) -> None:
         """Leaves the remaining records to a later process, or to `koderz sync`."""
-        is_slow = isinstance(reason, SinkSlow | Held | str)
+        is_slow = isinstance(reason, SinkSlow | SinkBusy | str)
         self._put_down("behind" if is_slow else "down", reason)
         self.entry.give_up()
 
@@ -155,10 +154,8 @@ class Feeder(threading.Thread):
 
     def _renew(self) -> bool:
         with as_down(), self._busy():
-            make_anew = getattr(find("sink", self._job.sink, SINKS, GROUP), "rebuild", None)
-            if make_anew is not None:
-                make_anew(self._results, self._environ)
-                start_again(self._folder, self._job.sink)
+            sink_class(self._job.sink).rebuild(self._results, self._environ)
+            start_again(self._folder, self._job.sink)
         return True
 
     def _put_down(self, state: Literal["behind", "down"], reason: Exception | str) -> None:

@@ -100,7 +100,7 @@ def _fields(struct: Struct) -> dict[str, Any]:
     fields = asdict(struct)
     if not isinstance(struct, Result):
         return fields
-    for name in ("cluster", "roles"):
+    for name in ("cluster", "roles", "resources"):
         if not fields[name]:
             del fields[name]
     return fields | dict(fields.pop("facts"))

@@ -17,14 +17,13 @@ from tracker.errors import JournalError
 from tracker.memory import maintenance as caretaking
 from tracker.memory.cortex import store_path
 from tracker.memory.database import StoreDown
-from tracker.memory.failures import how_it_failed
-from tracker.memory.memories import Draft
+from tracker.memory.memories import Draft, how_it_failed
 from tracker.memory.store import Store
 from tracker.messages import text_of
 from tracker.parts import completes, from_parts
 from tracker.records import Attempt, Call, Experiment, Fault, Finished, Plan, Record
 from tracker.scrubber import Scrubber
-from tracker.sinks import SinkDown, Source
+from tracker.sinks import Sink, SinkDown, Source
 from tracker.sinks.json import encode_summary
 from tracker.summary import Summary, summarize
 
@@ -32,11 +31,11 @@ _PATIENCE = 20.0  # seconds that another writer may hold the store
 _ASKED = 4000  # characters of what was asked
 
 
-class MemorySink:
+class MemorySink(Sink):
     """Copies one run into the memory store of its results folder, or of `KODERZ_MEMORY`."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         # what tells the memories of one project from another's
         self._project = source.environ.get("KODERZ_PROJECT") or source.folder.parent.resolve().parent.name or "koderz"
         path, scrubber = store_path(source.folder.parent, source.environ), Scrubber(source.environ)
@@ -53,17 +52,17 @@ class MemorySink:
         with _border():
             self._store.close()
 
-    @staticmethod
-    def rebuild(results: Path, environ: Mapping[str, str]) -> Path | None:
-        """Rebuilds a damaged store before the journals are copied anew; returns where the original went.
+    @classmethod
+    def rebuild(cls, results: Path, environ: Mapping[str, str]) -> None:
+        """Rebuilds a damaged store with every memory that can still be read; the file is put aside.
 
-        None where it isn't damaged, or not there. Raises SinkDown where it is locked or can't be written.
+        Raises SinkDown where it is locked or can't be written.
         """
         with _border():
-            return caretaking.rebuild(store_path(results, environ), environ)
+            caretaking.rebuild(store_path(results, environ), environ)
 
     def _drafts(self, records: Sequence[Record]) -> Iterator[Draft]:
-        plan = self._source.plan
+        plan = self.source.plan
         outcomes = {record.experiment_id: record for record in records if isinstance(record, Experiment | Fault)}
         for outcome in outcomes.values():
             yield self._experiment_memory(outcome)
@@ -71,14 +70,14 @@ class MemorySink:
         if not finished:
             return
         with _border():
-            summary = summarize(self._source.folder)
+            summary = summarize(self.source.folder)
         if completes(plan):  # by experiments that may have ended later than the one that they complete
             yield from self._completed_memories(summary)
         if plan.run_id is not None:
             yield self._run_memory(plan, finished[-1], summary)
 
     def _experiment_memory(self, outcome: Experiment | Fault) -> Draft:
-        plan, story = self._source.plan, self._source.stories.of(outcome.experiment_id)
+        plan, story = self.source.plan, self.source.stories.of(outcome.experiment_id)
         own = [record for record in story if isinstance(record, Attempt) and not record.task_id]
         attempts = sorted(own, key=lambda attempt: attempt.number)
         run = [plan.run_id] if plan.run_id is not None else []
@@ -86,7 +85,7 @@ class MemorySink:
         return Draft(
             key=outcome.experiment_id,
             title=f"Experiment {outcome.experiment_id}",
-            content="\n\n".join(_told(plan, outcome, attempts, story)),
+            content="\n\n".join(_text_of(plan, outcome, attempts, story)),
             category="learning",
             type="episodic",
             tags=["result", outcome.experiment_id, outcome.problem_id, state, *run],
@@ -98,7 +97,7 @@ class MemorySink:
 
     def _completed_memories(self, summary: Summary) -> Iterator[Draft]:
         for result in summary.results:
-            ends = [line for line in self._source.stories.of(result.experiment_id) if isinstance(line, Experiment)]
+            ends = [line for line in self.source.stories.of(result.experiment_id) if isinstance(line, Experiment)]
             whole = {"success": result.success, "score": result.score, "metrics": result.metrics}
             yield from (self._experiment_memory(replace(end, **whole)) for end in ends[-1:])
 
@@ -170,7 +169,7 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
     }
 
 
-def _told(
+def _text_of(
     plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attempt], story: Sequence[Record]
 ) -> Iterator[str]:
     """The text of an experiment's memory for people and agents, without hidden tests and programs."""

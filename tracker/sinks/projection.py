@@ -26,7 +26,7 @@ _QUICK, _SLOW = 0.2, 1.0  # seconds for a batch, by which the next one is larger
 _BATCH_BYTES = 8 << 20  # of journal
 
 
-class Held(KoderzError):
+class SinkBusy(KoderzError):
     """Another process is feeding this run into this sink."""
 
 
@@ -124,7 +124,7 @@ class Projection:
 
 def hold(folder: Path, name: str, patience: float = 0.0) -> BaseFileLock:
     """The lock of a run for a sink, held by one process at a time. Raises Held if it is taken for so long."""
-    return acquired(folder / f".{name}.lock", patience, Held("another koderz process is at it"))
+    return acquired(folder / f".{name}.lock", patience, SinkBusy("another koderz process is at it"))
 
 
 def put_down(folder: Path, name: str, state: Literal["behind", "down"], reason: str) -> None:

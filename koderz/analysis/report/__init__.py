@@ -12,7 +12,7 @@ from tracker.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenReport:
     """The contents of a written page."""
 
     path: Path
@@ -21,7 +21,7 @@ class Written:
     stories: int  # those told in full; each of the others names the command that prints it
 
 
-def write_report(runs: Sequence[Run], output: Path) -> Written:
+def write_report(runs: Sequence[Run], output: Path) -> WrittenReport:
     """Writes the page on these runs, whole or not at all.
 
     At most 1 MB for up to 328 experiments, growing to 10 MB for 10,000 and more: failures are told first. Raises
@@ -41,4 +41,4 @@ def write_report(runs: Sequence[Run], output: Path) -> Written:
         write_whole(output, [page])
     except OSError as error:
         raise StorageError(f"{output} can't be written ({error.strerror})") from None
-    return Written(output, len(page), len(view.rows), sum(row.chunk is not None for row in view.rows))
+    return WrittenReport(output, len(page), len(view.rows), sum(row.chunk is not None for row in view.rows))

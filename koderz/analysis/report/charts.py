@@ -9,7 +9,6 @@ from datetime import datetime
 from itertools import pairwise
 
 from koderz.analysis.measures import SUCCESS
-from koderz.analysis.report.scales import Scale, dates
 from koderz.analysis.report.sections import Curves, Spread, Spreads
 from koderz.analysis.report.view import COLOURS, Entry, average, by_series, by_tasks, named
 from tracker.records import Measure
@@ -32,7 +31,7 @@ class Mark:
     colour: int
     hollow: bool = False  # of a run that isn't complete, or what others were estimated from
     interval: tuple[float, float] | None = None  # where it begins and ends, from the bottom
-    told: str = ""
+    tooltip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) ->
     scale = Scale(values)
     y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
     marks = [
-        replace(mark, x=scale.place(value), told=f"{mark.told}, {amount(value, priced=priced)} a task")
+        replace(mark, x=scale.place(value), tooltip=f"{mark.tooltip}, {amount(value, priced=priced)} a task")
         for mark, value in zip(heights, values, strict=True)
     ]
     label = "US dollars a task" if priced else "tokens a task (no model here costs money)"
@@ -97,7 +96,7 @@ def against_cost(entries: Sequence[Entry], measure: Measure, *, priced: bool) ->
 
 def _rates(entries: Sequence[Entry]) -> tuple[str, list[tuple[float, str]], list[Mark]]:
     """The axis label, its ticks, and marks at the left, for success rates."""
-    return "passed, per cent", _PER_CENT, [_rate(entry, 0.0, _told(entry)) for entry in entries]
+    return "passed, per cent", _PER_CENT, [_rate(entry, 0.0, _tooltip(entry)) for entry in entries]
 
 
 def _averages(entries: Sequence[Entry], measure: Measure) -> tuple[str, list[tuple[float, str]], list[Mark]]:
@@ -111,7 +110,7 @@ def _averages(entries: Sequence[Entry], measure: Measure) -> tuple[str, list[tup
             colour=entry.colour,
             hollow=not entry.is_complete,
             interval=_placed(scale, mean.interval),
-            told=f"{entry.name} {average(mean, measure)}",
+            tooltip=f"{entry.name} {average(mean, measure)}",
         )
         for entry, mean in zip(entries, means, strict=True)
     ]
@@ -151,7 +150,7 @@ def trend(entries: Sequence[Entry], measure: Measure = SUCCESS) -> Plot:
     scale = Scale([moment.timestamp() for moment in moments], linear=True)
     y_label, rules, heights = _rates(entries) if measure is SUCCESS else _averages(entries, measure)
     marks = {
-        entry: replace(mark, x=scale.place(moment.timestamp()), told=f"{entry.begun}: {mark.told}")
+        entry: replace(mark, x=scale.place(moment.timestamp()), tooltip=f"{entry.begun}: {mark.tooltip}")
         for entry, mark, moment in zip(entries, heights, moments, strict=True)
     }
     return Plot(
@@ -177,7 +176,7 @@ def steps(drawn: Curves) -> Plot:
     names = {name: 1 + i % COLOURS for i, name in enumerate(dict.fromkeys(curve.name for curve in drawn.curves))}
     marks = {
         curve: [
-            Mark(across.place(x), up.place(y), names[curve.name], told=f"{curve.label}: {y:.4g} at {x:,.4g}")
+            Mark(across.place(x), up.place(y), names[curve.name], tooltip=f"{curve.label}: {y:.4g} at {x:,.4g}")
             for x, y in curve.points
         ]
         for curve in drawn.curves
@@ -265,7 +264,7 @@ def _moment(entry: Entry) -> datetime:
         return datetime(1970, 1, 2)
 
 
-def _told(entry: Entry) -> str:
+def _tooltip(entry: Entry) -> str:
     return f"{entry.name} {entry.figures.rate:.1f}% ({entry.figures.interval_text})"
 
 
@@ -295,7 +294,7 @@ def _bands(marks: Sequence[Mark]) -> list[Band]:
     middles = [(group[0].x + group[-1].x) / 2 for group in groups]
     borders = [0.0, *((a + b) / 2 for a, b in pairwise(middles)), 100.0]
     return [
-        Band(left, right, _few([mark.told for mark in group]))
+        Band(left, right, _few([mark.tooltip for mark in group]))
         for group, (left, right) in zip(groups, pairwise(borders), strict=True)
     ]
 
@@ -314,3 +313,54 @@ def _frontier(points: Sequence[Place], *, lower: bool) -> list[Place]:
 
 def _keys(entries: Sequence[Entry]) -> list[tuple[int, str]]:
     return list({(entry.colour, named(entry)): None for entry in entries})
+
+
+_FACTORS = ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))  # of a power of ten
+_MARGIN = 0.07  # of their reach, on either side of the outermost values
+_MOST_TICKS = 5
+
+
+class Scale:
+    """A map from values to per cent of a width; logarithmic if all values are above zero, by default."""
+
+    def __init__(self, values: Sequence[float], *, linear: bool = False) -> None:
+        self.logarithmic = not linear and min(values) > 0
+        self._least = min(0.0, *values)
+        low, high = self._on(min(values)), self._on(max(values))
+        beyond = _MARGIN * (high - low) or (math.log10(2) if self.logarithmic else abs(low) or 1.0)
+        self._low, self._high = low - beyond, high + beyond
+
+    def place(self, value: float) -> float:
+        """The position of a value in per cent of the width."""
+        return 100 * (self._on(value) - self._low) / (self._high - self._low)
+
+    def ticks(self) -> list[float]:
+        """A few round values in its range, none below zero unless a value is."""
+        if not self.logarithmic:
+            step = _round_step((self._high - self._low) / _MOST_TICKS)
+            first = math.ceil(max(self._low, self._least) / step)
+            return [step * n for n in range(first, math.floor(self._high / step) + 1)]
+        decades = range(math.floor(self._low), math.ceil(self._high) + 1)
+        found: list[float] = []
+        for factors in _FACTORS:
+            found = [factor * 10.0**decade for decade in decades for factor in factors]
+            found = [value for value in found if self._low <= math.log10(value) <= self._high]
+            if len(found) <= _MOST_TICKS:
+                break
+        return found[:: math.ceil(len(found) / _MOST_TICKS) or 1] or [10 ** ((self._low + self._high) / 2)]
+
+    def _on(self, value: float) -> float:
+        return math.log10(value) if self.logarithmic else value
+
+
+def _round_step(least: float) -> float:
+    power: float = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * least)
+
+
+def dates(scale: Scale, first: datetime, last: datetime) -> list[tuple[float, str]]:
+    """Ticks at the first moment, at the last, and between them: days, or times for a range below two days."""
+    form = "%Y-%m-%d" if (last - first).days > 1 else "%m-%d %H:%M"
+    middle = first + (last - first) / 2
+    ticks = {f"{moment:{form}}": scale.place(moment.timestamp()) for moment in (last, middle, first)}
+    return [(place, label) for label, place in ticks.items()]

@@ -15,11 +15,10 @@ from koderz._version import __version__
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import believed
 from koderz.analysis.report.charts import spreads, steps
-from koderz.analysis.report.heatmap import SHADE_NAMES, HeatMap, heat_maps
-from koderz.analysis.report.panels import causes_of, panels
+from koderz.analysis.report.panels import SHADE_NAMES, HeatMap, causes_of, heat_maps, panels
 from koderz.analysis.report.sections import sections_of
 from koderz.analysis.report.stories import packed_json
-from koderz.analysis.report.versus import Found, comparisons
+from koderz.analysis.report.versus import Comparisons, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured, shown_in
 from koderz.analysis.runs import HEADER, breakdown_rows
 from koderz.types import NOBODY
@@ -83,7 +82,7 @@ class Pages:
             script_hash=_ours(f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"),
             data=_ours(packed_json(_data(self._view, self._maps, self._comparisons))),
             chunks=[_ours(chunk) for chunk in chunks],
-            told=_told(self._view),
+            told=_coverage(self._view),
         )
         return page.encode("utf-8", "backslashreplace")
 
@@ -199,7 +198,7 @@ def _head_of_passes(entries: Sequence[Entry]) -> str:
     return words.pop().capitalize() if len(words) == 1 else "Passed" if words else ""
 
 
-def _told(view: View) -> str:
+def _coverage(view: View) -> str:
     told = sum(row.chunk is not None for row in view.rows)
     if told == len(view.rows):
         return "Every experiment's story is in it."
@@ -210,7 +209,7 @@ def _columns(view: View) -> list[tuple[str, str]]:
     return [(key, name) for key, name in _COLUMNS.items() if key != "cost" or view.priced]
 
 
-def _data(view: View, maps: Sequence[HeatMap], found: Found) -> Mapping[str, Any]:
+def _data(view: View, maps: Sequence[HeatMap], found: Comparisons) -> Mapping[str, Any]:
     numbers = {entry: number for number, entry in enumerate(view.entries)}
     return {
         "versus": [[numbers[one.a], numbers[one.b]] for one in found.shown],

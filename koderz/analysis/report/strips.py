@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from koderz.analysis.blocks import Text
-from koderz.analysis.report.charts import scale_of
-from koderz.analysis.report.scales import Scale
+from koderz.analysis.report.charts import Scale, scale_of
 from koderz.analysis.report.sections import Spread, Spreads
 
 _WIDTH = 40  # columns

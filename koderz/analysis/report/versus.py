@@ -52,7 +52,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Comparisons:
     """The comparisons of a page: those shown in full, tables of all pairs, and notes on all of them."""
 
     shown: Sequence[Versus]
@@ -60,7 +60,7 @@ class Found:
     note: str
 
 
-def comparisons(entries: Sequence[Entry]) -> Found:
+def comparisons(entries: Sequence[Entry]) -> Comparisons:
     """The comparisons of each pair of headline arms of a suite, and of each series with its previous run.
 
     p-values are corrected for all of them. Where there are more than two arms of a suite a table has each pair.
@@ -68,14 +68,14 @@ def comparisons(entries: Sequence[Entry]) -> Found:
     entries = [entry for entry in shown_in("comparison", entries) if entry.passed]
     pairs = [pair for pair in dict.fromkeys(_pairs(entries)) if not _is_mixed(*pair)]
     if not pairs:
-        return Found([], [], "")
+        return Comparisons([], [], "")
     from koderz.analysis.comparison import between, corrected
 
     found = zip(pairs, corrected([between(a, b) for a, b in pairs]), strict=True)
     told = [_versus(a, b, one, several=len(pairs) > 1) for (a, b), one in found if one.p_value is not None]
     clearest = sorted(told, key=lambda one: one.p)[:_MOST]
     full = [one for one in told if one in clearest]
-    return Found(full, [*_matrices(entries, told, full)], _note(entries, told))
+    return Comparisons(full, [*_matrices(entries, told, full)], _note(entries, told))
 
 
 def _note(entries: Sequence[Entry], told: Sequence[Versus]) -> str:

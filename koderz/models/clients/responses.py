@@ -185,9 +185,9 @@ class _Conversation:
                 if any(texts):
                     self._turn()["reasoning_content"] = "\n\n".join(texts)
             elif kind in ("function_call", "custom_tool_call"):
-                self._called(item)
+                self._add_call(item)
             elif kind in ("function_call_output", "custom_tool_call_output"):
-                self._told(item)
+                self._add_result(item)
             else:
                 raise no_place(item)
         self._show()
@@ -211,7 +211,7 @@ class _Conversation:
             self._messages.append({"role": "assistant", "content": None})
         return self._messages[-1]
 
-    def _called(self, item: Mapping[str, Any]) -> None:
+    def _add_call(self, item: Mapping[str, Any]) -> None:
         text = item.get("arguments") if "arguments" in item else orjson.dumps({"input": item.get("input")}).decode()
         call = {
             "id": item.get("call_id"),
@@ -220,7 +220,7 @@ class _Conversation:
         }
         self._turn().setdefault("tool_calls", []).append(call)
 
-    def _told(self, item: Mapping[str, Any]) -> None:
+    def _add_result(self, item: Mapping[str, Any]) -> None:
         content = _content(item.get("output"))
         if isinstance(content, list):
             self._pictures += [part for part in content if part["type"] != "text"]

@@ -30,7 +30,7 @@ Call = Callable[..., bytes]
 
 
 class Request(NamedTuple):
-    """What the judge sends first."""
+    """First message from the judge to a candidate."""
 
     program: str
     entry_point: str  # empty for a program that reads stdin and writes stdout
@@ -41,7 +41,7 @@ class Request(NamedTuple):
 
 
 def prepare() -> Printed:
-    """What every candidate needs alike, made before the fork: all that a fork changes has to be copied."""
+    """Prepare, before the fork, what all candidates share: pages that a fork writes to have to be copied."""
     printed = Printed(Channel())
     sys.stdout = sys.stderr = printed.text()
     for number in (signal.SIGPIPE, signal.SIGINT):
@@ -204,7 +204,7 @@ def _loaded(channel: Channel, request: Request, printed: Printed) -> Callable[..
 
 
 def _script(code: CodeType, text: str, printed: Printed) -> str:
-    """What a whole program writes to stdout when it reads `text` on stdin."""
+    """Run a whole program with `text` on stdin and return what it writes to stdout."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     printed.kept = []

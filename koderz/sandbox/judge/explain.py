@@ -1,4 +1,4 @@
-"""What a verdict says to people and to the model: the call, what came of it, what was expected."""
+"""Explanations of verdicts for people and models: the call, its outcome, and the expected value."""
 
 from __future__ import annotations
 

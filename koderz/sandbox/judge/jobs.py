@@ -1,4 +1,4 @@
-"""What koderz and a sandbox tell each other; judges load it too, so it needs nothing of koderz."""
+"""Messages between koderz and a sandbox. Judges load this module too, so it imports nothing of koderz."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Job(NamedTuple):
 
 
 class JobResult(NamedTuple):
-    """What a sandbox found."""
+    """The findings of a sandbox on one job."""
 
     verdict: VerdictWord
     cause: str = ""

@@ -22,7 +22,7 @@ _LAST_LINE = 1 << 31  # that a line of a program can be
 _READ = 256 << 10
 
 
-class Lost(BaseException):
+class LostCandidate(BaseException):
     """The candidate can answer no more; `kind` is the frame that said so, empty when it just went.
 
     Not an Exception, so that tests don't catch it by chance; and it stays lost, so that tests which catch
@@ -55,7 +55,7 @@ class Raised(NamedTuple):
                 lines = tuple(map(_place, places[:8]))
                 named = name[:80] if name[:80].isidentifier() else "Exception"
                 return cls(named, said := message[:500], lines, _EXCEPTIONS.get(base, CandidateError)(said))
-        raise Lost(BROKEN)
+        raise LostCandidate(BROKEN)
 
 
 class Proxy:
@@ -68,7 +68,7 @@ class Proxy:
         self.arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self.result: Any = None
         self.raised: Raised | None = None
-        self.lost: Lost | None = None
+        self.lost: LostCandidate | None = None
         self.foresaw = False
         self.astray = False  # waits for answers that were foreseen and aren't asked for
         self.made: list[bytes] | None = []  # the arguments of each call, unless one can't be written so
@@ -82,7 +82,7 @@ class Proxy:
         self.result = None
         try:
             self.result = self._asked(arguments, keywords)
-        except Lost as lost:
+        except LostCandidate as lost:
             self.lost = lost
             raise
         return self.result
@@ -106,7 +106,7 @@ class Proxy:
     def _start(self, requests: Iterable[tuple[Any, ...]]) -> None:
         """Sends what needs no answer yet. A candidate that is gone already is found lost at the next call."""
         frames = [frame(wire.MARSHALLED, wire.to_untrusted(request)) for request in requests]
-        with contextlib.suppress(Lost):
+        with contextlib.suppress(LostCandidate):
             self._send(b"".join(frames))
 
     def greet(self, request: tuple[Any, ...], calls: Sequence[bytes] = ()) -> None:
@@ -119,7 +119,7 @@ class Proxy:
             while not (found := take(self._buffer, wire.FRAME_LIMIT)):
                 self._buffer += self._more()
         except OversizeError:
-            raise Lost(TOO_LARGE) from None
+            raise LostCandidate(TOO_LARGE) from None
         kind, _, payload = found
         return kind, payload
 
@@ -129,12 +129,12 @@ class Proxy:
         except OSError:
             data = b""
         if not data:
-            raise Lost
+            raise LostCandidate
         return data
 
     def _asked(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self.lost:
-            raise Lost(self.lost.kind, self.lost.payload)
+            raise LostCandidate(self.lost.kind, self.lost.payload)
         if not self._is_next(arguments, keywords):
             self._drop_predictions()
             self._send(_encoded(arguments, keywords))
@@ -144,7 +144,7 @@ class Proxy:
             self.raised = Raised.read(value)
             raise self.raised.error
         if kind != wire.VALUE:  # the kinds of loss that are this side's own aren't a candidate's to choose
-            raise Lost(kind, value) if kind in wire.LOSSES else Lost(BROKEN)
+            raise LostCandidate(kind, value) if kind in wire.LOSSES else LostCandidate(BROKEN)
         return value
 
     def _is_next(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
@@ -174,14 +174,14 @@ class Proxy:
         try:
             self._connection.sendall(data)
         except OSError as error:
-            raise Lost from error
+            raise LostCandidate from error
 
 
 def _place(place: Any) -> tuple[int, str]:
     match place:
         case [int(line), str(function)] if 0 <= line <= _LAST_LINE:
             return int(line), function[:80]
-    raise Lost(BROKEN)
+    raise LostCandidate(BROKEN)
 
 
 def _encoded(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
@@ -192,16 +192,16 @@ def _encoded(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bytes:
     try:
         return frame(wire.TAGGED, wire.dumps((arguments, keywords)))
     except wire.ForeignError as error:
-        raise Lost(NOT_PROXIABLE, str(error)) from error
+        raise LostCandidate(NOT_PROXIABLE, str(error)) from error
     except wire.NotPlainError as error:  # made of the candidate's own results: no reason to trust it more
-        raise Lost(wire.UNPLAIN, str(error)) from error
+        raise LostCandidate(wire.UNPLAIN, str(error)) from error
 
 
 def _decoded(payload: bytes) -> Any:
     try:
         return wire.loads(payload) if payload else None
     except wire.NotPlainError as error:
-        raise Lost(BROKEN) from error
+        raise LostCandidate(BROKEN) from error
 
 
 _NO_TEXT_MAKES = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, ExceptionGroup)

@@ -46,7 +46,7 @@ class Relay:
             pass
 
     def sources(self) -> list[Any]:
-        """What is listened to besides the candidate."""
+        """Descriptors that are polled besides the candidate's."""
         raise NotImplementedError
 
     def obey(self, kind: bytes, number: int, payload: bytes) -> bool:

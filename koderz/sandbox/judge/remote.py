@@ -113,7 +113,7 @@ def _complain(control: socket.socket, why: str) -> None:
 
 
 def _last_words(process: subprocess.Popen[bytes]) -> str:
-    """What the command had to say, in a line."""
+    """The last line that the command printed."""
     process.kill()
     lines = process.communicate()[1].decode(errors="replace").split("\n")
     told = [line.strip() for line in lines if line.strip() and not line.startswith("Run 'docker")]

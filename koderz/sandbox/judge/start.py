@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _take_turns(core: int) -> None:
-    """Has judge, zygote and candidate share a core, and none of them interrupt another to be told of its news."""
+    """Pin judge, zygote and candidate to one core and let none of them preempt another when it wakes up."""
     if core >= 0:
         os.sched_setaffinity(0, {core})
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

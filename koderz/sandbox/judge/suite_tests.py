@@ -33,7 +33,7 @@ class SuiteTests:
     learnt: list[bytes] = field(default_factory=list)
 
     def namespace(self, entry_point: str, candidate: Any) -> dict[str, Any]:
-        """What the tests run in: the task's helpers, and the candidate under its name."""
+        """Namespace of the tests: the task's helpers, and the candidate under its name."""
         namespace: dict[str, Any] = {"__name__": "__tests__"}
         if self.context:
             exec(self.context, namespace)  # noqa: S102 - the task's own prompt

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.sandbox.judge import candidate, explain, wire
 from koderz.sandbox.judge.forks import Ending, Zygote
 from koderz.sandbox.judge.jobs import FAULT, Job, JobResult
-from koderz.sandbox.judge.proxy import NOT_PROXIABLE, TOO_LARGE, Lost, Proxy, Raised
+from koderz.sandbox.judge.proxy import NOT_PROXIABLE, TOO_LARGE, LostCandidate, Proxy, Raised
 from koderz.sandbox.judge.suite_tests import BrokenTestsError, SuiteTests, prepared
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class _Patience:
         self._began = time.monotonic()
 
     def within(self, run: Callable[[], object]) -> BaseException | None:
-        """What a part of the tests raised, which has the whole limit to itself."""
+        """The error that one part of the tests raised; each part has the whole time limit."""
         if time.monotonic() - self._began > LONG:
             self._anew()
         return _within(self._wall, run, self._starts_anew)
@@ -116,13 +116,13 @@ def _proxied_finding(
 
 
 def _finding(verdict: VerdictWord, cause: str, explained: Callable[[], str]) -> JobResult:
-    """What was found, and why: unless what the candidate sent is too much to be told of."""
+    """The finding and its reason, or `output` if the candidate sent more than a reason can hold."""
     message = ["what it returned can't be shown"]
     _within(EXPLAINING_SECONDS, lambda: message.append(explained()))
     return JobResult(verdict, cause, message[-1])
 
 
-def _lost(job: Job, lost: Lost, ending: Ending, call: Callable[[], str]) -> JobResult:
+def _lost(job: Job, lost: LostCandidate, ending: Ending, call: Callable[[], str]) -> JobResult:
     match lost.kind:
         case wire.UNLOADED:
             return _unloaded(job, lost.payload)
@@ -166,7 +166,7 @@ def _unloaded(job: Job, payload: Any) -> JobResult:
     try:
         cause, *report = payload if isinstance(payload, list) else [None]
         raised = Raised.read(report)
-    except (Lost, ValueError):
+    except (LostCandidate, ValueError):
         return JobResult("error", "killed", "the program sent nonsense while it was loaded")
     if cause == "syntax":
         return _finding("error", "syntax", lambda: _explained(job, raised))

@@ -122,7 +122,7 @@ def dumps_result(value: object) -> bytes:
 
 
 def _dumps_many(items: Sequence[Any]) -> bytes:
-    """What makes an `Oversized` of a list or tuple for which a frame has no room."""
+    """A writer of lists and tuples that puts an `Oversized` in place of one that exceeds a frame."""
     if not _is_oversized(items):
         data = dumps(items)
         if len(data) < FRAME_LIMIT:
@@ -165,7 +165,7 @@ def loads(payload: bytes) -> Any:
 
 
 def from_trusted(payload: bytes) -> Any:
-    """What the side that is trusted marshalled. Never for what a candidate sent."""
+    """Values that the trusted side marshalled. Never use it for bytes that a candidate sent."""
     return marshal.loads(payload)  # noqa: S302 - as said
 
 

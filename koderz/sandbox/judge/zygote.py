@@ -40,7 +40,7 @@ _PRELOADED = """
 
 
 class Confinement(NamedTuple):
-    """What holds every candidate of this zygote."""
+    """Confinement of every candidate of this zygote."""
 
     layers: frozenset[str]
     addresses: int  # bytes of address space the warm interpreter takes
@@ -49,7 +49,7 @@ class Confinement(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What the judge tells a zygote first, as a line of JSON."""
+    """First message from the judge to a zygote, one line of JSON."""
 
     layers: list[str]  # wanted
     packages: dict[str, str]  # beyond the standard library: name and folder

@@ -2,7 +2,8 @@
 
 Its descriptor 0 is a socket to koderz: a `Setup` comes in, and dicts go out, each a frame. A byte asks
 for the end within the grace; the end of the socket is the end of everything, at once. A descriptor that comes in with
-it is the command's descriptor 3, to which one byte is written before the command begins.
+it is the command's descriptor 3, to which one byte is written before the command begins; or the folder of a verifier,
+whose calls are answered here then (see `channel`).
 
 Where it may start processes, koderz is handed a descriptor that counts the CPU of all of them, if the kernel lets it.
 Where koderz is to reach what listens in there, it is handed one end of a pair of sockets: each byte that it writes to
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, NoReturn
 
+    from koderz.sandbox.linux import channel
+
 _LOOK = 0.1  # seconds between two looks at what is used
 _SET_INTERFACE_FLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 _OPEN_FILES = 4096
@@ -45,21 +48,24 @@ class Setup:
     environment: dict[str, str]
     folder: str
     entries: list[list[str]]  # of the file tree; empty where somebody else has made it
+    overlay: list[str]  # of an image's root, see `mounts.furnish_image`; empty where there is none
+    user: list[int]  # the user and the group that it runs as in an image's root
     writable: list[str]
     memory: int  # bytes
     processes: int
     file: int  # bytes of the largest file
     grace: float  # seconds
-    core: int  # negative: any
+    cores: list[int]  # the only ones that it runs on; empty: any
     forks: bool
     counted: bool  # whether koderz is handed what counts the CPU of all processes
     port: int  # of the loopback, for a socket that listens there and is handed to koderz; 0: none
+    guarded: dict[str, Any]  # a `koderz.sandbox.workspace.Channel`, whose folder comes with this; empty: there is none
     reachable: bool  # whether koderz is handed sockets of this network, as it asks for them; not beside `port`
 
     def __init__(self, **values: Any) -> None:
         self.__dict__ = values
 
-    def told(self) -> bytes:
+    def message(self) -> bytes:
         """The message as bytes for process 1."""
         return frame(SETUP, marshal.dumps(self.__dict__))
 
@@ -77,9 +83,11 @@ def main(_arguments: Sequence[str]) -> NoReturn:
 def process_1(control: _socket.socket) -> Setup:
     """Runs process 1 until all has ended, and exits. Returns only in the process that becomes the command."""
     kernel.die_with_parent()
-    setup, channel = _told(control)
+    setup, channel = _message(control)
+    if setup.guarded:  # loaded while its file is seen, and by few commands
+        from koderz.sandbox.linux.names import opened
     try:
-        layers = _contain(setup)
+        layers, made = _contain(setup)
         listening = _listening(setup.port) if setup.port else None
         asked, door = _socket.socketpair() if setup.reachable else (None, None)
     except OSError as error:
@@ -87,22 +95,41 @@ def process_1(control: _socket.socket) -> Setup:
         sys.exit(1)
     open_ones = {"counter": _counter() if setup.counted else -1, "socket": _detached(listening or door)}
     descriptors = {name: descriptor for name, descriptor in open_ones.items() if descriptor >= 0}
-    _say(control, {"layers": layers, "descriptors": [*descriptors]}, descriptors.values())
+    _say(control, {"layers": layers, "made": made, "descriptors": [*descriptors]}, descriptors.values())
     setup.entries = []
-    child = _start(setup, control, channel)
+    folder = -1
+    if setup.guarded and channel is not None:
+        folder, channel = channel, None
+    ours, theirs = _socket.socketpair() if folder >= 0 else (None, None)
+    child = _start(setup, control, channel, theirs)
     if not child:
-        if asked:
-            asked.close()
+        for each in (asked, ours, theirs):
+            if each:
+                each.close()
+        if folder >= 0:
+            os.close(folder)
         return setup
     if channel is not None:
         os.close(channel)
-    status, cause = _watch(child, control, asked, setup)
+    answers = None
+    if ours and theirs and (listener := _received(ours, theirs)) >= 0:
+        answers = opened(setup.guarded, folder, listener, child)
+    status, cause = _watch(child, control, asked, setup, answers)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    _say(control, {"status": status, "cause": cause, "cpu": usage.ru_utime + usage.ru_stime})
+    told = {"channel": answers.told()} if answers else {}
+    _say(control, {"status": status, "cause": cause, "cpu": usage.ru_utime + usage.ru_stime, **told})
     os._exit(0)
 
 
-def _told(control: _socket.socket) -> tuple[Setup, int | None]:
+def _received(ours: _socket.socket, theirs: _socket.socket) -> int:
+    """The descriptor that the command sends of itself; negative where it has ended before."""
+    theirs.close()
+    _, ancillary, *_ = ours.recvmsg(1, _socket.CMSG_SPACE(4))
+    ours.close()
+    return int.from_bytes(ancillary[0][2][:4], sys.byteorder) if ancillary else -1
+
+
+def _message(control: _socket.socket) -> tuple[Setup, int | None]:
     part, ancillary, *_ = control.recvmsg(1, _socket.CMSG_SPACE(4))
     data = bytearray(part)
     while not (found := take(data)):
@@ -115,11 +142,18 @@ def _told(control: _socket.socket) -> tuple[Setup, int | None]:
     return setup, descriptors[0] if descriptors else None
 
 
-def _contain(setup: Setup) -> list[str]:
-    """Sets up the layers and returns the names of those that hold. Raises OSError if a required one is refused."""
-    if setup.entries:
-        entries = [mounts.Entry(*entry) for entry in setup.entries]
-        namespaces.enter(lambda: _furnish(entries, setup.processes))
+def _contain(setup: Setup) -> tuple[list[str], list[str]]:
+    """Sets up the layers. Returns the names of those that hold, and the mount points that were made in an image's root.
+
+    Raises OSError if a required layer is refused.
+    """
+    made: list[str] = []
+    if setup.overlay:
+        import warnings  # noqa: F401 `os.execvpe` does, and an image has no such file
+
+        namespaces.enter(lambda: made.extend(_furnish(setup)), *setup.user)
+    elif setup.entries:
+        namespaces.enter(lambda: _furnish(setup))
     os.setsid()
     kernel.take_signals(_INTERRUPT, _TERMINATE, _HANG_UP)  # which process 1 of a namespace doesn't get from within
     kernel.hide_memory()
@@ -127,7 +161,7 @@ def _contain(setup: Setup) -> list[str]:
     if _restricted(setup.writable):
         layers.insert(1, "landlock")
     kernel.forgo_privileges()
-    return layers
+    return layers, made
 
 
 def _restricted(writable: list[str]) -> bool:
@@ -138,15 +172,21 @@ def _restricted(writable: list[str]) -> bool:
     return True
 
 
-def _furnish(entries: Sequence[mounts.Entry], processes: int) -> None:
-    mounts.furnish(entries, processes)
+def _furnish(setup: Setup) -> list[str]:
+    """Makes the file tree, and brings the loopback up. Returns the mount points that were made in an image's root."""
+    entries, made = [mounts.Entry(*entry) for entry in setup.entries], []
+    if setup.overlay:
+        made = mounts.furnish_image(setup.overlay, entries, setup.processes, setup.folder)
+    else:
+        mounts.furnish(entries, setup.processes)
     any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
     request = b"lo".ljust(16, b"\0") + _UP_AND_RUNNING.to_bytes(2, sys.byteorder) + bytes(22)
     fcntl.ioctl(any_socket.fileno(), _SET_INTERFACE_FLAGS, request)
     any_socket.close()
+    return made
 
 
-def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
+def _start(setup: Setup, control: _socket.socket, channel: int | None, heard: _socket.socket | None) -> int:
     """Starts the command; returns its process, or 0 within that process, which is bound by all layers by then."""
     child = os.fork()
     if child:
@@ -163,12 +203,14 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
         limits.cap(resource.RLIMIT_NPROC, setup.processes)
         limits.cap(resource.RLIMIT_MEMLOCK, 0)
         limits.cap(resource.RLIMIT_MSGQUEUE, 0)
-        if setup.core >= 0:
-            os.sched_setaffinity(0, {setup.core})
+        if setup.cores:
+            os.sched_setaffinity(0, setup.cores)
         os.chdir(setup.folder)
         kernel.show_memory()
         kernel.drop_capabilities()
-        seccomp.Filter(seccomp.workspaces_steps(forks=setup.forks, keeps_core=setup.core >= 0)).install()
+        seccomp.Filter(seccomp.workspaces_steps(forks=setup.forks, keeps_core=bool(setup.cores))).install()
+        if heard:
+            _hand(heard, b".", [seccomp.Filter(seccomp.verifiers_steps()).listen()])
         if channel is not None:
             os.dup2(channel, _CHANNEL)
             os.set_inheritable(_CHANNEL, True)  # also where it was that already
@@ -180,19 +222,32 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None) -> int:
     return 0
 
 
-def _watch(child: int, control: _socket.socket, asked: _socket.socket | None, setup: Setup) -> tuple[int, str]:
+def _watch(
+    child: int,
+    control: _socket.socket,
+    asked: _socket.socket | None,
+    setup: Setup,
+    answers: channel.Broker | None,
+) -> tuple[int, str]:
     """The status of the command and the limit that ended it, after all its processes have ended."""
     heard = select.poll()
     heard.register(control.fileno(), select.POLLIN)
     heard.register(os.pidfd_open(child), select.POLLIN)
     if asked:
         heard.register(asked.fileno(), select.POLLIN)
-    cause, last = "", float("inf")
+    if answers:
+        heard.register(answers.listener, select.POLLIN)
+    cause, last, look = "", float("inf"), 0.0
     while True:
         ready = [descriptor for descriptor, _ in heard.poll(1000 * _LOOK)]
+        if answers and answers.listener in ready:
+            ready.remove(answers.listener)
+            _unless(answers.answer(), heard, answers.listener)
+            if not ready and time.monotonic() < look:
+                continue
+        look = time.monotonic() + _LOOK
         if asked and ready == [asked.fileno()]:
-            if not _handed_socket(asked):
-                heard.unregister(asked.fileno())
+            _unless(_handed_socket(asked), heard, asked.fileno())
             continue
         if control.fileno() in ready:
             if not control.recv(1):
@@ -205,6 +260,12 @@ def _watch(child: int, control: _socket.socket, asked: _socket.socket | None, se
         if status is not None or cause or time.monotonic() >= last:
             namespaces.sweep()
             return -_KILL if status is None else status, cause
+
+
+def _unless(is_open: bool, heard: select.poll, descriptor: int) -> None:
+    """Stops listening to a descriptor that has ended."""
+    if not is_open:
+        heard.unregister(descriptor)
 
 
 def _reaped(child: int) -> int | None:

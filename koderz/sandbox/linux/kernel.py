@@ -19,8 +19,10 @@ LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 PR_SET_SECCOMP = 22
+PR_CAPBSET_READ, PR_CAPBSET_DROP = 23, 24
 PR_SET_NO_NEW_PRIVS = 38
 
+MS_NOSUID, MS_NODEV = 1 << 1, 1 << 2
 MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 _MNT_DETACH = 2
 
@@ -82,9 +84,7 @@ def pointer_to(data: bytes) -> ctypes.c_void_p:
 def pointer_into(data: bytearray) -> ctypes.c_void_p:
     """The address of `data` itself, which can't grow while the pointer lives."""
     buffer = (ctypes.c_char * len(data)).from_buffer(data)
-    pointer = ctypes.cast(buffer, ctypes.c_void_p)
-    pointer._keep = buffer  # type: ignore[attr-defined]
-    return pointer
+    return ctypes.cast(buffer, ctypes.c_void_p)  # which keeps the buffer
 
 
 def count_cpu() -> int:
@@ -138,6 +138,14 @@ def take_signals(*numbers: int) -> None:
 def forgo_privileges() -> None:
     """Prevents programs started from here from gaining rights, as Landlock and seccomp require."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def bound_capabilities() -> None:
+    """Prevents programs started from here from having any capability, also those of the namespace's user 0."""
+    number = 0
+    while _libc.prctl(PR_CAPBSET_READ, number, None, None, None) >= 0:
+        prctl(PR_CAPBSET_DROP, number)
+        number += 1
 
 
 def drop_capabilities() -> None:

@@ -8,13 +8,14 @@ message to whoever serves it.
 from __future__ import annotations
 
 import os
+import stat
 import struct
 
 from koderz.sandbox.linux import kernel
 
 TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from koderz.sandbox.linux.readable import Readable
 
@@ -28,6 +29,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
 _OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: may be writable for the machine's root
 _SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
+_MOST_LINKS = 40  # that are followed for one path, as by the kernel
 
 
 def confine(readable: Readable) -> None:
@@ -107,6 +109,73 @@ def furnish(entries: Iterable[Entry], processes: int) -> None:
     make_read_only("/", recursive=False)
 
 
+def furnish_image(overlay: Sequence[str], entries: Iterable[Entry], processes: int, folder: str) -> list[str]:
+    """Makes an image, and over it a folder that takes what is changed, the root of this mount namespace.
+
+    `overlay`: the image's folder, that folder, and an empty one beside it. Returns the paths in the root that had to be
+    made as mount points, and for `folder`, in which the command begins. Raises OSError if the kernel refuses.
+    """
+    kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
+    lower, upper, work = map(_escaped, overlay)
+    data = f"lowerdir={lower},upperdir={upper},workdir={work},userxattr"
+    try:
+        kernel.mount("overlay", STAGE, kernel.MS_NOSUID | kernel.MS_NODEV, kind="overlay", data=data)
+    except OSError as error:
+        why = f"overlayfs refuses {overlay[1]}: {error.strerror}; TMPDIR names a folder on another disk"
+        raise OSError(error.errno, why) from None
+    made: list[str] = []
+    devices = mount_point("/dev", made)
+    kernel.mount("none", devices, kind="tmpfs", data="mode=755")
+    _fill_devices(devices)
+    kernel.mount("proc", proc := mount_point("/proc", made), kind="proc")
+    _restrict_processes(proc, processes)
+    for entry in entries:
+        _bind(entry, mount_point(entry.target, made, is_folder=os.path.isdir(entry.source)))
+    mount_point(folder, made)
+    kernel.change_root(STAGE)
+    return made
+
+
+def mount_point(path: str, made: list[str], *, is_folder: bool = True) -> str:
+    """The place of a path of the image's root, below `STAGE`; what is missing is made, and added to `made`.
+
+    Links are followed as from within that root. What is no folder and has to be one is moved aside, and the other way
+    round, so that no command prevents the mounts of the next.
+    """
+    place, rest, links = STAGE, _parts(path), 0
+    while rest:
+        name = rest.pop()
+        if name == "..":
+            place = os.path.dirname(place) if place != STAGE else place
+            continue
+        here = f"{place}/{name}"
+        mode = os.lstat(here).st_mode if os.path.lexists(here) else 0
+        if stat.S_ISLNK(mode) and links < _MOST_LINKS:
+            target, links = os.readlink(here), links + 1
+            place = STAGE if target.startswith("/") else place
+            rest += _parts(target)
+            continue
+        folder = is_folder or bool(rest)
+        if mode and stat.S_ISDIR(mode) != folder:
+            os.rename(here, f"{here}.aside-{os.urandom(4).hex()}")
+            mode = 0
+        if not mode:
+            os.mkdir(here) if folder else os.close(os.open(here, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o444))
+            made.append(here[len(STAGE) :])
+        place = here
+    return place
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path, the last one first."""
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _escaped(path: str) -> str:
+    """A path as a word of the options of overlayfs."""
+    return path.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+
+
 def bubblewrap(program: str, entries: Iterable[Entry]) -> list[str]:
     """The tree as the beginning of a bubblewrap command line; process 1 follows it."""
     return [
@@ -133,6 +202,10 @@ def _place(entry: Entry, place: str) -> None:
     elif not os.path.lexists(place):
         os.makedirs(os.path.dirname(place), exist_ok=True)
         os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o444))
+    _bind(entry, place)
+
+
+def _bind(entry: Entry, place: str) -> None:
     kernel.mount(entry.source, place, kernel.MS_BIND | kernel.MS_REC)
     if entry.kind == "read":
         make_read_only(place)
@@ -140,6 +213,10 @@ def _place(entry: Entry, place: str) -> None:
 
 def _make_devices(folder: str) -> None:
     os.mkdir(folder)
+    _fill_devices(folder)
+
+
+def _fill_devices(folder: str) -> None:
     for name in _DEVICES:
         _place(Entry("device", f"/dev/{name}", name), f"{folder}/{name}")
     for name, target in _LINKS.items():
@@ -154,6 +231,10 @@ def _make_processes(folder: str, processes: int) -> None:
     """Mounts a view of this namespace's processes. If the kernel counts, their number is limited."""
     os.mkdir(folder)
     kernel.mount("proc", folder, kind="proc")
+    _restrict_processes(folder, processes)
+
+
+def _restrict_processes(folder: str, processes: int) -> None:
     _limit(folder, processes)
     for name in _OF_THE_HOST:
         place = f"{folder}/{name}"

@@ -17,24 +17,25 @@ _KILL = 9
 _DESCRIPTORS = 1024  # far more than a process has that has just begun
 
 
-def enter(furnish: Callable[[], object] | None) -> None:
-    """Continues as process 1 of new namespaces, as nobody and without capabilities.
+def enter(furnish: Callable[[], object] | None, user: int = _NOBODY, group: int = _NOBODY) -> None:
+    """Continues as process 1 of new namespaces, without capabilities, and as nobody or as `user` and `group`.
 
     `furnish` runs there while it still has them, to make the file tree that is seen (see `mounts`). None leaves it all
     files, for systems that refuse mounts. The process that called stays behind as an empty stub, which ends with the
     new one and holds no descriptor. OSError when the kernel refuses, after which the process isn't fit for anything
     else: try in a child first (`support.available`).
     """
-    user, group = os.getuid(), os.getgid()
+    own_user, own_group = os.getuid(), os.getgid()
     kernel.unshare(_NEW_USER | _NEW_PID | _NEW_NET | _NEW_IPC | _NEW_UTS | (_NEW_MOUNTS if furnish else 0))
     _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{_NOBODY} {user} 1")
-    _write("/proc/self/gid_map", f"{_NOBODY} {group} 1")
+    _write("/proc/self/uid_map", f"{user} {own_user} 1")
+    _write("/proc/self/gid_map", f"{group} {own_group} 1")
     inner = os.fork()
     if inner:
         _stay_behind(inner)
     if furnish:
         furnish()
+    kernel.bound_capabilities()
     kernel.drop_capabilities()
     kernel.die_with_parent()
 

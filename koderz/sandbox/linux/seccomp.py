@@ -38,6 +38,12 @@ _LOAD, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_OFFSET, _ARCH_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 _SECCOMP_MODE_FILTER = 2
+_SECCOMP = {"x86_64": 317, "aarch64": 277}  # the numbers of the call
+_SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 8, 32
+_NOTIFY = 0x7FC00000
+_PROT_EXEC, _MAP_ANONYMOUS = 4, 0x20
+_SET_CHILD_SUBREAPER = 36
+_CLONE_PARENT = 0x8000
 _X32_BIT = 0x40000000
 
 _MACHINE = os.uname().machine
@@ -127,6 +133,24 @@ kcmp 272 finit_module 273 bpf 280 userfaultfd 282 kexec_file_load 294
 """
 
 
+_NOTIFIED = """
+openat2 437 fchmodat2 452 pidfd_send_signal 424
+"""
+
+_NOTIFIED_X86_64 = """
+open 2 connect 42 execve 59 kill 62 truncate 76 rename 82 mkdir 83 rmdir 84 creat 85 link 86 unlink 87 symlink 88
+chmod 90 chown 92 lchown 94 rt_sigqueueinfo 129 utime 132 tkill 200 tgkill 234 utimes 235 openat 257 mkdirat 258
+fchownat 260 unlinkat 263 renameat 264 linkat 265 symlinkat 266 fchmodat 268 utimensat 280 rt_tgsigqueueinfo 297
+renameat2 316 execveat 322
+"""
+
+_NOTIFIED_AARCH64 = """
+mkdirat 34 unlinkat 35 symlinkat 36 linkat 37 renameat 38 truncate 45 fchmodat 53 fchownat 54 openat 56 utimensat 88
+kill 129 tkill 130 tgkill 131 rt_sigqueueinfo 138 connect 203 execve 221 rt_tgsigqueueinfo 240 renameat2 276
+execveat 281
+"""
+
+
 def _table(text: str) -> Mapping[str, int]:
     words = text.split()
     return {name: int(number) for name, number in zip(words[::2], words[1::2], strict=True)}
@@ -139,6 +163,14 @@ REFUSED: Mapping[str, Mapping[str, int]] = {
     "aarch64": _table(_NOT_IN_WORKSPACES + _NOT_IN_WORKSPACES_AARCH64),
 }
 """The calls refused to a command in a workspace: tracing, mounts, namespaces, keys, modules; `socket` by family."""
+
+NOTIFIED: Mapping[str, Mapping[str, int]] = {
+    "x86_64": _table(_NOTIFIED + _NOTIFIED_X86_64),
+    "aarch64": _table(_NOTIFIED + _NOTIFIED_AARCH64),
+}
+"""The calls of a verifier that a listener answers, see `channel`; beside them it hears of code that is mapped."""
+
+MAPPED: Mapping[str, int] = {machine: numbers["mmap"] for machine, numbers in NUMBERS.items()}
 
 KEEPING = frozenset({"clone", "fork", "kill", "prctl", "prlimit64", "wait4"})
 """The additional calls of a zygote to keep candidates. A candidate loses them in whole or in part."""
@@ -156,10 +188,22 @@ class Filter:
         header = kernel.pointer_to(struct.pack("=HxxxxxxQ", len(code) // 8, self._code.value or 0))
         self._bind = kernel.prepared_prctl(kernel.PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
 
+        self._listen = [
+            kernel.prepared_syscall(_SECCOMP[_MACHINE], _SET_MODE_FILTER, flags, header)
+            for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER)
+        ]
+
     def install(self) -> None:
         """Binds this thread and its children to the filter. Raises OSError if the kernel refuses."""
         if self._bind():
             raise OSError(errno.EPERM, "the kernel refuses the filter")
+
+    def listen(self) -> int:
+        """Binds them, and returns a descriptor by which calls are heard of. Raises OSError if the kernel refuses."""
+        try:
+            return self._listen[0]()
+        except OSError:  # before Linux 5.19
+            return self._listen[1]()
 
 
 def workspaces_steps(machine: str = _MACHINE, *, forks: bool = True, keeps_core: bool = False) -> list[Instruction]:
@@ -205,6 +249,22 @@ def shared_steps(machine: str = _MACHINE) -> list[Instruction]:
 def candidates_steps(machine: str = _MACHINE) -> list[Instruction]:
     """The additional filter of a candidate, which refuses the zygote's calls. Short, as each candidate pays for it."""
     return [(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(_candidates_rules(), NUMBERS[machine]), _answer(0)]
+
+
+def verifiers_steps(machine: str = _MACHINE) -> list[Instruction]:
+    """The additional filter of a verifier, by which a listener hears of its calls.
+
+    Nobody may adopt orphans, or have a child that counts as its parent's, since by their parents it is told whose
+    processes are.
+    """
+    numbers = NUMBERS[machine]
+    notify: Instruction = (_RETURN, 0, 0, _NOTIFY)
+    maps = [_low(2), (_ANY_BIT, 1, 0, _PROT_EXEC), _answer(0), _low(3), (_ANY_BIT, 0, 1, _MAP_ANONYMOUS), _answer(0)]
+    adopts = [_low(0), (_EQUAL, 0, 1, _SET_CHILD_SUBREAPER), _answer(errno.EPERM), _answer(0)]
+    clone = _without_bits(0, _CLONE_PARENT, errno.EPERM)
+    rules: list[Rule] = [("mmap", [*maps, notify]), ("prctl", adopts), ("clone", clone)]
+    listened = [step for number in NOTIFIED[machine].values() for step in ((_EQUAL, 0, 1, number), notify)]
+    return [(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(rules, numbers), *listened, _answer(0)]
 
 
 def _only_this_architecture(machine: str) -> list[Instruction]:

@@ -27,7 +27,7 @@ from koderz.sandbox.wasm.cells import (
     SubCall,
     answers_to,
 )
-from koderz.sandbox.wasm.session import Put, Ran, pieces, size_of
+from koderz.sandbox.wasm.session import CompletedCell, Variable, pieces, size_of
 from tracker.scrubber import shown_address
 
 PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between tries while the manager is full, slow or gone
@@ -97,7 +97,7 @@ class RemotePool:
 
     @asynccontextmanager
     async def request(
-        self, method: str, path: str, seconds: float, *, streamed: Put | None = None, **body: Any
+        self, method: str, path: str, seconds: float, *, streamed: Variable | None = None, **body: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A response, once the manager has room for the request. Raises Fault when patience runs out.
 
@@ -127,7 +127,7 @@ class RemoteSession:
         self._wanted = {"memory_mb": memory_mb, "seed": seed} | ({"private": True} if pool.has_private else {})
         self._id = ""  # empty: it has to be made
         self._secret = dict[str, str]()  # the header that proves whose session it is
-        self._log: list[Put | Ran] = []
+        self._log: list[Variable | CompletedCell] = []
 
     async def start(self) -> None:
         """Creates the session at the manager. Raises Fault."""
@@ -135,7 +135,7 @@ class RemoteSession:
 
     async def put(self, name: str, source: str | Path, kind: str = "text") -> int:
         """Sets a variable; returns its size. Raises SessionFullError if it doesn't fit, or Fault."""
-        put, most = Put(name, source, kind), self._wanted["memory_mb"] << 19
+        put, most = Variable(name, source, kind), self._wanted["memory_mb"] << 19
         if size_of(source) > most:
             raise SessionFullError(f"{name} takes more than {most:,} bytes, half of what the session may")
         size = await self._over_again(lambda: self._put(put))
@@ -177,7 +177,7 @@ class RemoteSession:
             await self.close()  # the manager need not notice at once that nobody listens any more
         if found.stopped:
             return found
-        self._log.append(Ran(code, timeout, answers))
+        self._log.append(CompletedCell(code, timeout, answers))
         return found
 
     async def close(self) -> None:
@@ -216,7 +216,7 @@ class RemoteSession:
                 raise GarbledError
         self._id, self._secret = name, {SECRET_HEADER: secret} if isinstance(secret, str) else {}
         for done in self._log:
-            if isinstance(done, Put):
+            if isinstance(done, Variable):
                 await self._put(done)
                 continue
             answers = [list(one) for one in done.answers]
@@ -224,7 +224,7 @@ class RemoteSession:
             if found.stopped:
                 raise SessionLostError(f"the session can't be made anew: {found.error}")
 
-    async def _put(self, put: Put) -> int:
+    async def _put(self, put: Variable) -> int:
         kind = "application/json" if put.kind == "json" else "text/plain; charset=utf-8"
         headers = {"Content-Type": kind}
         async with self._request("PUT", f"/variables/{put.name}", streamed=put, headers=headers) as response:
@@ -276,7 +276,7 @@ class _Gone(Exception):
     """The manager doesn't know the session: the manager was restarted, or the session expired."""
 
 
-async def _stream(put: Put) -> AsyncIterator[bytes]:
+async def _stream(put: Variable) -> AsyncIterator[bytes]:
     for piece in pieces(put):
         yield piece
 

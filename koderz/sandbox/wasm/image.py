@@ -23,9 +23,9 @@ from tempfile import TemporaryDirectory
 from filelock import FileLock
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.installation import extra_command
-from koderz.paths import cache_folder
 from koderz.sandbox.launch import ENVIRONMENT, command, folders_of
+from koderz.settings.installation import extra_command
+from koderz.settings.paths import cache_folder
 
 VARIABLE = "KODERZ_WASM_CACHE"  # another folder for both files
 _GUEST = Path(__file__).with_name("guest")

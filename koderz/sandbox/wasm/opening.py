@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.installation import extra_command
 from koderz.sandbox.wasm.cells import TOKEN_VARIABLE, SessionOptions
 from koderz.sandbox.wasm.client import RemotePool, RemoteSession
 from koderz.sandbox.wasm.image import Say, missing_packages
 from koderz.sandbox.wasm.session import Pool, Session
+from koderz.settings.installation import extra_command
 from koderz.settings.schema import Settings
 from tracker.scrubber import shown_address
 

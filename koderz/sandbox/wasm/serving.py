@@ -15,11 +15,11 @@ from pathlib import Path
 from aiohttp import web
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.paths import state_folder
 from koderz.sandbox.wasm.cells import TOKEN_VARIABLE
 from koderz.sandbox.wasm.image import Say
 from koderz.sandbox.wasm.manager import LOCAL, Manager, ManagerLimits
 from koderz.sandbox.wasm.session import Pool
+from koderz.settings.paths import state_folder
 
 SHUTDOWN_SECONDS = 1.0
 

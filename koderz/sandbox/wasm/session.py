@@ -53,7 +53,7 @@ class StoredCopy:
         weakref.finalize(self, path.unlink, missing_ok=True)
 
 
-class Put(NamedTuple):
+class Variable(NamedTuple):
     """A variable set from outside. A path is that of a UTF-8 file, which stays where it is."""
 
     name: str
@@ -62,7 +62,7 @@ class Put(NamedTuple):
     copy: StoredCopy | None = None  # of `source`, where the file lives only as long as it is needed here
 
 
-class Ran(NamedTuple):
+class CompletedCell(NamedTuple):
     """A cell that ran to its end."""
 
     code: str
@@ -100,7 +100,7 @@ class Session:
         self.cells = 0
         self.created = self.used = time.time()
         self._pool = pool
-        self._log: list[Put | Ran] = []
+        self._log: list[Variable | CompletedCell] = []
         self._link: Link | None = None  # where its instance lives
         self._lives = 0
         self._is_busy = False
@@ -118,7 +118,7 @@ class Session:
     @property
     def size(self) -> int:
         """The least bytes that the session takes: an interpreter, and the values put into it."""
-        return BARE + sum(size_of(done.source) for done in self._log if isinstance(done, Put))
+        return BARE + sum(size_of(done.source) for done in self._log if isinstance(done, Variable))
 
     async def start(self) -> None:
         """Creates the instance, which otherwise happens on first use. Raises SessionLostError, or Fault."""
@@ -136,20 +136,22 @@ class Session:
         if size > self.memory // 2:
             raise SessionFullError(f"{name} takes {size:,} bytes, more than half of the session's {self.memory:,}")
         async with self._alone():
-            put = Put(name, source, kind, copy)
+            put = Variable(name, source, kind, copy)
             await self._alive()
             if stopped := await self._put(put):
                 raise SessionFullError(f"{name} doesn't fit into the session: {stopped}")
             self._note(put)
         return size
 
-    def _note(self, done: Put | Ran) -> None:
+    def _note(self, done: Variable | CompletedCell) -> None:
         """Adds to the log, and drops values that no cell has seen. With too many of these, the log is given up."""
-        if isinstance(done, Put):
+        if isinstance(done, Variable):
             unseen = len(self._log)
-            while unseen and isinstance(self._log[unseen - 1], Put):
+            while unseen and isinstance(self._log[unseen - 1], Variable):
                 unseen -= 1
-            self._log[unseen:] = [put for put in self._log[unseen:] if isinstance(put, Put) and put.name != done.name]
+            self._log[unseen:] = [
+                put for put in self._log[unseen:] if isinstance(put, Variable) and put.name != done.name
+            ]
         if self._is_lasting:
             self._log.append(done)
         if _superseded(self._log) > SUPERSEDED:
@@ -189,7 +191,7 @@ class Session:
             if "stopped" in head:
                 self._leave()
             else:
-                self._note(Ran(code, timeout, running.answers))
+                self._note(CompletedCell(code, timeout, running.answers))
         error = head.get("error") if "stopped" in head else head["found"]["error"]
         found = head.get("found", {})
         stderr = running.text("err")
@@ -315,18 +317,18 @@ class Session:
             self._leave()
             raise SessionLostError(f"Out of memory: session {self.id} can't be made: {head['error']}")
         for done in self._log:
-            stopped = await self._put(done) if isinstance(done, Put) else await self._ran_again(done)
+            stopped = await self._put(done) if isinstance(done, Variable) else await self._ran_again(done)
             if stopped:
                 await self._abandon()
                 raise SessionLostError(f"session {self.id} can't be rebuilt: {stopped}")
 
-    async def _ran_again(self, done: Ran) -> str:
+    async def _ran_again(self, done: CompletedCell) -> str:
         """The reason why a completed cell fails when repeated; empty if it succeeds."""
         again = Running(done.code, done.timeout * OVERTIME, [*done.answers])
         head = await self._performed(again, None, None, output=0)
         return str(head["error"]) if "stopped" in head else ""
 
-    async def _put(self, put: Put) -> str:
+    async def _put(self, put: Variable) -> str:
         """The error of setting a variable, or empty."""
         for operation, data in _steps(put):
             head, _ = await self._asked(operation, data)
@@ -423,9 +425,9 @@ class Pool:
             return found
 
 
-def _superseded(log: Sequence[Put | Ran]) -> int:
+def _superseded(log: Sequence[Variable | CompletedCell]) -> int:
     """The bytes of stored copies whose variables were set again later."""
-    copies = [put for put in log if isinstance(put, Put) and put.copy]
+    copies = [put for put in log if isinstance(put, Variable) and put.copy]
     last = {put.name: put.copy for put in copies}
     earlier = {put.copy.path for put in copies if put.copy and put.copy is not last[put.name]}
     return sum(map(size_of, earlier))
@@ -436,7 +438,7 @@ def size_of(source: str | Path) -> int:
     return source.stat().st_size if isinstance(source, Path) else len(source)
 
 
-def pieces(put: Put) -> Iterator[bytes]:
+def pieces(put: Variable) -> Iterator[bytes]:
     """The value of a variable in parts of valid UTF-8."""
     if isinstance(put.source, str):
         for start in range(0, len(put.source), CHUNK) or (0,):
@@ -447,7 +449,7 @@ def pieces(put: Put) -> Iterator[bytes]:
             yield part.encode()
 
 
-def _steps(put: Put) -> Iterator[tuple[str, bytes]]:
+def _steps(put: Variable) -> Iterator[tuple[str, bytes]]:
     """The requests that set a variable."""
     yield "begin", put.name.encode()
     yield from (("chunk", part) for part in pieces(put))

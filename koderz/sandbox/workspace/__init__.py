@@ -13,13 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, cast
-
-from koderz.errors import KoderzError, Unreachable
-from koderz.settings.registry import Registry
-
-if TYPE_CHECKING:
-    from koderz.settings.schema import Settings
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 CHECKOUT = "/workspace"  # where a command sees the checkout that it works in
 HOME = "/home/user"  # and its home, which is kept from one command to the next, as is /tmp
@@ -33,6 +27,9 @@ Serve = Callable[[socket.socket], Awaitable[None]]
 Beside = Callable[[str, str], Awaitable[bytes]]
 """Runs Python beside a command, as whoever watches that: takes source and stdin, gives stdout, or raises OSError."""
 
+Enforcer = Literal["cgroup", "affinity", "watched", "container", "no"]
+"""How a limit is enforced: by the kernel's groups, by cores, by ending what exceeds it, by the container, or not."""
+
 Cause = Literal["", "timeout", "memory", "processes", "disk"]
 
 
@@ -41,6 +38,7 @@ class Limits:
     """The most that a command may use, all its processes together."""
 
     seconds: float = 1800.0
+    cpus: float = 0.0  # cores; 0: all that there are
     memory_mb: int = 4096
     processes: int = 512  # threads count too
     disk_mb: int = 4096  # of its checkout, home and /tmp, with what was there before
@@ -60,7 +58,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What programs there are besides the checkout, where a backend has images."""
+    """Image that holds the programs beside the checkout, for backends that have images."""
 
     context: Path  # a folder with a Dockerfile
     digest: str  # another one where any of its files is
@@ -70,14 +68,40 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
+class RewardChannel:
+    """The channel by which a verifier gives its rewards, guarded against the agent's programs that it starts.
+
+    A program is the agent's if it is one of the files that it changed, or made of them. See `linux.channel`.
+    """
+
+    folder: Path
+    target: str = "/logs/verifier"  # where it is seen
+    hidden: Sequence[str] = ()  # what the agent's programs can't read
+    agents: Collection[str] = ()  # the files that the agent changed, as they are seen
+    homes: Sequence[str] = ()  # the folders in which its files may lie
+    lifted: Sequence[str] = ()  # of `CHANNEL_GUARDS`
+
+    def told(self) -> dict[str, Any]:
+        """The channel as process 1 of a sandbox takes it; the folder goes to it as a handle."""
+        lists = {"hidden": self.hidden, "agents": self.agents, "homes": self.homes, "lifted": self.lifted}
+        return {"target": self.target, **{name: [*values] for name, values in lists.items()}}
+
+
+CHANNEL_GUARDS = ("tests-readable", "rewards-writable", "signals")
+"""The guards of a channel that can be lifted: hidden files, rewards that loaded code writes, signals."""
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
-    """What is to be run, and how. It has no network but its own loopback, unless it says so."""
+    """A command and its surroundings. Its network is its own loopback alone unless it asks for more."""
 
     argv: Sequence[str]
     environment: Mapping[str, str] = field(default_factory=dict)  # beside PATH, HOME and the like
     mounts: Sequence[Mount] = ()
     checkout: str = CHECKOUT  # where it sees the checkout, in which it begins
     image: Image | str | None = None  # one of that name; None: the backend's usual one
+    user: str = ""  # as whom it runs in an image: a name or a number of there; empty: the image's own, or koderz' user
+    in_image: bool = False  # whether it works in the image's own folder `checkout`, over which no checkout lies
     read_only: bool = False  # whether the checkout is
     core: int = -1  # the only one that it runs on, unless negative
     python: bool = True  # whether it sees the host's python3 wherever that lies, where there are no images
@@ -85,10 +109,12 @@ class Command:
     limits: Limits = field(default_factory=Limits)
     script: Path | None = None  # what `python3 -I -B` runs, where it lies here; may be forked from where it was loaded
     bridge: Serve | None = None  # is handed the socket that listens at BRIDGE_PORT of the command's loopback
+    allowed_hosts: Sequence[str] = ()  # to which a proxy connects it, in containers, where it has no network
     network: bool = False  # whether it has one, where a backend has images
     secrets: Sequence[str] = ()  # names of koderz' own variables that it has, too, there
     gpus: str = ""  # those that it has, as TYPE:COUNT, there
     reachable: bool = False  # whether koderz may talk to what listens on its loopback; not beside a bridge
+    channel: RewardChannel | None = None  # of a verifier, where a backend guards channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +126,12 @@ class Ended:
     cause: Cause = ""  # the limit that it was ended for
     seconds: float = 0.0  # wall
     cpu: float = 0.0  # seconds, of all its processes that had ended
+    loaded: Sequence[str] | None = None  # the agent's code that a verifier has loaded; None: it wasn't guarded
+    refused: Sequence[str] = ()  # what the agent's programs were refused
 
 
 class Bridging(Protocol):
-    """What answers an agent at work."""
+    """The server that answers a working agent's requests."""
 
     async def serve(self, listening: socket.socket) -> None:
         """See `Serve`."""
@@ -113,8 +141,8 @@ class Bridging(Protocol):
         """How the agent ended. Raises the fault that left it without answers."""
         ...
 
-    def told(self) -> Mapping[str, Any]:
-        """What is to be on record of its answers, once the agent has ended."""
+    def record(self) -> Mapping[str, Any]:
+        """The record of its answers, complete once the agent has ended."""
         ...
 
 
@@ -153,8 +181,10 @@ class Backend(Protocol):
 
     name: str
     isolation: str  # what contains commands, once it is entered
-    has_images: bool  # whether commands run on `Command.image`; else on the host's userland
+    has_images: bool  # whether commands run on every `Command.image`; else, but for those of a store, on this machine's
+    guards_channels: bool  # whether it guards `Command.channel`; else a verifier has no channel
     cost: float  # US dollars a second, at least, for each command that runs
+    enforces: Mapping[str, Enforcer]  # how it holds commands to `cpus`, `memory_mb`, `storage_mb` and `network`
 
     async def run(self, command: Command, place: Path) -> Ended:
         """Runs a command in a folder of `folders`, until its whole process tree has ended.
@@ -170,15 +200,23 @@ class Backend(Protocol):
     ) -> None: ...
 
 
+@runtime_checkable
 class Timed(Backend, Protocol):
     """A backend whose commands can be talked to and timed."""
 
     def started(self, command: Command, place: Path) -> AbstractAsyncContextManager[Running]:
         """The command at work; it is ended when this is left. Its CPU is that of all threads of its process, and
         of other processes where it may start any. Raises Fault where it can't be started.
-
-        A backend of many machines has `apart()`, too, within which commands run on one, one after the other.
         """
+        ...
+
+
+@runtime_checkable
+class ManyMachines(Protocol):
+    """A backend whose commands run on many machines, none of them this one."""
+
+    def apart(self) -> AbstractAsyncContextManager[None]:
+        """Commands within run on one machine, one after the other."""
         ...
 
 
@@ -193,46 +231,3 @@ class Images(Backend, Protocol):
     async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
         """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
         ...
-
-
-BACKENDS = Registry(
-    "sandbox of workspaces",
-    "workspaces",
-    {
-        "local": "koderz.sandbox.workspace.local:opened",
-        "contained": "koderz.sandbox.workspace.local:opened",
-        "docker": "koderz.sandbox.workspace.docker:opened",
-        "modal": "koderz.modal.workspace:opened",
-        "uncontained": "koderz.sandbox.workspace.uncontained:opened",
-    },
-)
-"""Functions that take settings and give a `Backend`, not yet entered."""
-
-VARIABLE = "SANDBOX_BACKEND"
-
-
-def timed(settings: Settings) -> Timed:
-    """The backend that the sandbox of the settings names, for commands that are timed. KoderzError for others."""
-    found = BACKENDS.find(settings.sandbox)(settings)
-    if not hasattr(found, "started"):
-        raise KoderzError(f"--sandbox {settings.sandbox}: nothing can be timed there; use contained or docker")
-    return cast("Timed", found)
-
-
-async def chosen(environ: Mapping[str, str]) -> str:
-    """The backend that SANDBOX_BACKEND names; unset: docker if a daemon answers, else local.
-
-    Raises KoderzError for one that isn't known.
-    """
-    from koderz.sandbox.docker import daemon_version
-
-    named = environ.get(VARIABLE, "")
-    if named:
-        if not BACKENDS.has(named):
-            raise KoderzError(f"{VARIABLE}={named}: there are {', '.join(BACKENDS)}")
-        return named
-    try:
-        await daemon_version()
-    except Unreachable:
-        return "local"
-    return "docker"

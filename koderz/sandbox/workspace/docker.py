@@ -13,20 +13,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import ClassVar, Self
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox import DockerOptions
-from koderz.sandbox.docker import ANSWER_SECONDS, bounds, daemon_version, executable, said, succeeds
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Image, Mount, Running, Serve
+from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, Client, bounds
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running, Serve
+from koderz.sandbox.workspace.cores import available_cores
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch, without
+from koderz.sandbox.workspace.proxy import PROXY_PORT, VARIABLES, proxying
 from koderz.sandbox.workspace.watching import Output, Sockets, too_large
 
-if TYPE_CHECKING:
-    from koderz.settings.schema import Settings
-
 _BRIDGE, _TOOLS = "/opt/koderz/bridge", "/opt/koderz/clock"
-_DOOR = "/opt/koderz/door"
+_DOOR, _TOOLS_OF_PROXY = "/opt/koderz/door", "/opt/koderz/proxy"
 _CHANNEL = 'exec "$@" 3<&0 4>&1 1>&2 0</dev/null'
 _NOBODY = "65534:65534"
 _SHARED = "16g"  # of memory that processes share, as several GPUs take
@@ -41,16 +39,18 @@ _NO_PROGRAM = (126, 127)  # what the client ends with where the image lacks the 
 _REAPER = 'cat >/dev/null; "$0" rm --force "$1"; sleep 1; exec "$0" rm --force "$1"'
 
 
-def opened(settings: Settings) -> Docker:
-    return Docker(settings.of(DockerOptions).docker_image)
-
-
 class Docker:
     """Runs commands in containers without network, as the user that koderz runs as and without capabilities."""
 
     name = isolation = "docker"
     has_images = True
+    guards_channels = False
     cost = 0.0
+    enforces: Mapping[str, Enforcer] = {
+        **dict.fromkeys(("cpus", "memory_mb", "network"), "container"),
+        "storage_mb": "watched",
+    }
+    cli: ClassVar[Client] = DOCKER
 
     def __init__(self, image: str, environ: Mapping[str, str] = os.environ) -> None:
         self._usual, self._environ = image, environ
@@ -60,7 +60,7 @@ class Docker:
 
     async def __aenter__(self) -> Self:
         """Raises Unreachable where no daemon answers."""
-        await daemon_version()
+        await self.cli.version()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -68,15 +68,17 @@ class Docker:
 
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
+        if command.in_image:
+            raise Fault("only --sandbox local works in an image's own folder; lay a checkout over it", cause="sandbox")
         make_tree(place)
         name = f"koderz-{secrets.token_hex(8)}"
         image = await self._built(command.image)
-        async with _removed(name):
+        async with _removed(name, self.cli), _proxied(command, place) as command:
             if command.bridge:
                 command = await _bridged(command, command.bridge, place)
-            words = [*_bounds(name, command), "--user", f"{os.getuid()}:{os.getgid()}", *_seen(command, place)]
-            client = await _docker(*words, "--entrypoint", command.argv[0], image, *command.argv[1:])
-            return await _ended(client, name, command, place, Output(command.limits.output_bytes))
+            words = [*_bounds(name, command), *self._as_user(command), *_seen(command, place)]
+            client = await _begun(self.cli, *words, "--entrypoint", command.argv[0], image, *command.argv[1:])
+            return await _ended(self.cli, client, name, command, place, Output(command.limits.output_bytes))
 
     @asynccontextmanager
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:
@@ -85,13 +87,13 @@ class Docker:
         name = f"koderz-{secrets.token_hex(8)}"
         image = await self._built(command.image)
         user = await asyncio.to_thread(_user_of, place)
-        async with _removed(name):
-            clock = await _Clock.begun(name, command, place, image)
+        async with _removed(name, self.cli):
+            clock = await _Clock.started(self.cli, name, command, place, image)
             channel, theirs = socket.socketpair()
             words = ["exec", "--interactive", "--user", user, name, "sh", "-c", _CHANNEL, "sh"]
-            client = await _docker(*words, *command.argv, channel=theirs)
+            client = await _begun(self.cli, *words, *command.argv, channel=theirs)
             output = Output(command.limits.output_bytes)
-            ended = asyncio.create_task(_ended(client, name, command, place, output, clock))
+            ended = asyncio.create_task(_ended(self.cli, client, name, command, place, output, clock))
             theirs.close()
             channel.setblocking(False)
             try:
@@ -105,35 +107,40 @@ class Docker:
 
     async def look_up(self, images: Sequence[Image | str | None], *, push: bool = False) -> None:
         """See `Images`. Where DOCKER_USERNAME and DOCKER_PASSWORD are set, docker logs in by these first."""
-        if images and not self._config:
+        if images and not self._config and self.cli is DOCKER:
             self._config = self._open.enter_context(_configuration(self._environ))
         try:
             if self._config:
-                await said(*self._config, "login")
+                await self.cli.said(*self._config, "login")
             named = {_name_of(image or self._usual): image or self._usual for image in images}
             missing = [image for name, image in named.items() if not await self._is_somewhere(name)]
             if lacking := next((image for image in missing if isinstance(image, str)), ""):
-                raise Unreachable(f"--sandbox docker: there is no image {lacking}, here or where it is pulled from")
+                raise Unreachable(f"{self.cli.flag}: there is no image {lacking}, here or where it is pulled from")
             for image in missing:
                 built = await self._built(image)
                 if push:
-                    await said(*self._config, "push", "--quiet", built, seconds=_BUILD_SECONDS)
+                    await self.cli.said(*self._config, "push", "--quiet", built, seconds=_BUILD_SECONDS)
         except Fault as fault:
-            raise Unreachable(f"--sandbox docker: {fault}") from None
+            raise Unreachable(f"{self.cli.flag}: {fault}") from None
 
     async def _is_somewhere(self, name: str) -> bool:
-        return await succeeds("image", "inspect", "--format", "{{.Id}}", name) or await succeeds(
+        return await self.cli.succeeds("image", "inspect", "--format", "{{.Id}}", name) or await self.cli.succeeds(
             *self._config, "manifest", "inspect", name
         )
+
+    def _as_user(self, command: Command) -> list[str]:
+        """The options by which a command runs as its own user, else as koderz' and so that it can change its files."""
+        own = ["--userns", "keep-id"] if self.cli.has_own_users else []
+        return [*own, "--user", command.user or f"{os.getuid()}:{os.getgid()}"]
 
     async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
         """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
         name = f"koderz-{secrets.token_hex(8)}"
         built = await self._built(image)
-        async with _removed(name):
-            await said("create", "--name", name, "--label", LABEL, "--network", "none", built, "true")
+        async with _removed(name, self.cli):
+            await self.cli.said("create", "--name", name, "--label", LABEL, "--network", "none", built, "true")
             with contextlib.suppress(Fault):
-                await said("cp", f"{name}:{folder}/.", str(target))
+                await self.cli.said("cp", f"{name}:{folder}/.", str(target))
 
     async def _built(self, image: Image | str | None) -> str:
         """The image's name. Raises Fault where it can't be built or pulled."""
@@ -142,20 +149,27 @@ class Docker:
         name = _name_of(image)
         making = self._building.get(name)
         if making is None or (making.done() and (making.cancelled() or making.exception())):
-            making = self._building[name] = asyncio.create_task(_build(image, name, self._config))
+            making = self._building[name] = asyncio.create_task(_build(self.cli, image, name, self._config))
         return await asyncio.shield(making)
+
+
+class Podman(Docker):
+    """The same by podman, which needs no daemon."""
+
+    name = isolation = "podman"
+    cli = PODMAN
 
 
 @dataclass(slots=True)
 class _Clock:
-    """What says how much CPU a container has used, and holds it: it ends when this does."""
+    """CPU clock of a container, which also owns it: the container ends with the clock."""
 
     client: asyncio.subprocess.Process
     began: int = 0  # nanoseconds that it took itself to begin
     sockets: Sockets = field(default_factory=Sockets)
 
     @classmethod
-    async def begun(cls, name: str, command: Command, place: Path, image: str) -> _Clock:
+    async def started(cls, cli: Client, name: str, command: Command, place: Path, image: str) -> _Clock:
         """Raises Fault where the container can't be started, or has no python3."""
         path = Path(__file__).with_name("clock.py")
         shown = replace(command, mounts=[*command.mounts, Mount(path, f"{_TOOLS}/clock.py")])
@@ -166,20 +180,22 @@ class _Clock:
                 (place / "door/socket").chmod(0o666)  # the folder of all workspaces is their owner's alone
                 shown = replace(shown, mounts=[*shown.mounts, Mount(place / "door", _DOOR, writable=True)])
             words += [*_seen(shown, place), "--entrypoint", "python3", image, "-I", "-B", f"{_TOOLS}/clock.py"]
-            clock = await cls._begun([*words, *([f"{_DOOR}/socket"] if door else [])])
+            clock = await cls._started(cli, [*words, *([f"{_DOOR}/socket"] if door else [])])
             if door:
                 clock.sockets.open(door.accept()[0])
         return clock
 
     @classmethod
-    async def _begun(cls, words: Sequence[str]) -> _Clock:
-        clock = cls(await _docker(*words, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE))
+    async def _started(cls, cli: Client, words: Sequence[str]) -> _Clock:
+        clock = cls(await _begun(cli, *words, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE))
         try:
             clock.began = await clock.read()
         except OSError:
             assert clock.client.stderr
             why = (await clock.client.stderr.read()).decode(errors="replace").strip()
-            raise Fault(f"docker can't start a container: {why[-300:] or 'it ends at once'}", cause="sandbox") from None
+            raise Fault(
+                f"{cli.name} can't start a container: {why[-300:] or 'it ends at once'}", cause="sandbox"
+            ) from None
         return clock
 
     async def read(self) -> int:
@@ -200,7 +216,7 @@ class _Clock:
 
 
 def _user_of(place: Path) -> str:
-    """Who a timed command runs as: somebody else than root, as whom its clock runs."""
+    """The user of a timed command: not root, which its clock runs as."""
     if os.getuid():
         return f"{os.getuid()}:{os.getgid()}"
     for path in (each for name in TREE[1:] for each in (place / name, *(place / name).rglob("*"))):
@@ -209,6 +225,7 @@ def _user_of(place: Path) -> str:
 
 
 async def _ended(
+    cli: Client,
     client: asyncio.subprocess.Process,
     name: str,
     command: Command,
@@ -222,20 +239,39 @@ async def _ended(
     stream = client.stderr or client.stdout
     assert stream
     reading = asyncio.create_task(output.read(stream))
-    cause = await _followed(client, name, command, place)
+    cause = await _followed(cli, client, name, command, place)
     await reading
     cpu = 0
     if clock:
         with contextlib.suppress(OSError):
             cpu = await clock.read()
-    killed = await said("inspect", "--format", "{{.State.OOMKilled}} {{.State.Error}}", name)
+    killed = await cli.said("inspect", "--format", "{{.State.OOMKilled}} {{.State.Error}}", name)
     status = client.returncode or 0
     out_of_memory, _, error = killed.partition(" ")
     if status == 125 or (error and status not in _NO_PROGRAM):
-        raise Fault(f"docker can't start a container: {error or output.text()[-300:].strip()}", cause="sandbox")
+        raise Fault(f"{cli.name} can't start a container: {error or output.text()[-300:].strip()}", cause="sandbox")
     if out_of_memory == "true":
         cause = cause or "memory"
     return Ended(status, output.text(), cause, loop.time() - began, cpu / 1e9)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def _proxied(command: Command, place: Path) -> AsyncIterator[Command]:
+    """The command with a proxy to the hosts that it may reach, within the block; its image needs a python3."""
+    if not command.allowed_hosts:
+        yield command
+        return
+    folder, seen = place / "proxy", f"{_TOOLS_OF_PROXY}/socket"
+    relay = Mount(Path(__file__).with_name("relay.py"), f"{_TOOLS_OF_PROXY}/relay.py")
+    line = f'python3 -I {relay.target} {PROXY_PORT} {seen} && exec "$@"'
+    with _listening(folder) as listening:
+        async with proxying(listening, command.allowed_hosts):
+            yield replace(
+                command,
+                argv=["sh", "-c", line, "sh", *command.argv],
+                environment={**VARIABLES, **command.environment},
+                mounts=[*command.mounts, Mount(folder, _TOOLS_OF_PROXY, writable=True), relay],
+            )
 
 
 async def _bridged(command: Command, serve: Serve, place: Path) -> Command:
@@ -249,8 +285,9 @@ async def _bridged(command: Command, serve: Serve, place: Path) -> Command:
 
 
 def _listening(folder: Path) -> socket.socket:
-    """What listens at `socket` in a folder, which is made."""
+    """A listener at `socket` in a folder that is created."""
     folder.mkdir(exist_ok=True)
+    (folder / "socket").unlink(missing_ok=True)  # of an earlier command
     listening = socket.socket(socket.AF_UNIX)
     descriptor = os.open(folder, os.O_PATH)
     try:
@@ -265,17 +302,17 @@ def _name_of(image: Image | str) -> str:
     return image if isinstance(image, str) else image.name or f"koderz-workspace:{image.digest}"
 
 
-async def _build(image: Image | str, name: str, config: Sequence[str]) -> str:
-    """Has an image here, by pulling it where it has but a name."""
-    if await succeeds("image", "inspect", "--format", "{{.Id}}", name):
+async def _build(cli: Client, image: Image | str, name: str, config: Sequence[str]) -> str:
+    """Build an image, or pull it if only its name is given."""
+    if await cli.succeeds("image", "inspect", "--format", "{{.Id}}", name):
         return name
     if isinstance(image, str):
-        await said(*config, "pull", "--quiet", name, seconds=_BUILD_SECONDS)
+        await cli.said(*config, "pull", "--quiet", name, seconds=_BUILD_SECONDS)
         return name
     stated = [part for each in image.arguments.items() for part in ("--build-arg", "=".join(each))]
     with without(image.context, image.hidden) as context:
         words = ["build", "--quiet", "--label", LABEL, "--tag", name, *stated, str(context)]
-        await said(*config, *words, seconds=_BUILD_SECONDS)
+        await cli.said(*config, *words, seconds=_BUILD_SECONDS)
     return name
 
 
@@ -312,11 +349,12 @@ def _bounds(name: str, command: Command) -> list[str]:
         *bounds(LABEL, limits.memory_mb, processes=limits.processes, network=command.network),
         *(("--gpus", command.gpus.rpartition(":")[2], "--shm-size", _SHARED) if command.gpus else ()),
         *(("--cpuset-cpus", str(command.core)) if command.core >= 0 else ()),
+        *(("--cpus", f"{min(limits.cpus, available_cores()):g}") if limits.cpus else ()),
     ]
 
 
 def _seen(command: Command, place: Path) -> Iterator[str]:
-    """What there is besides the image: folders, and variables, which other users of this machine don't see."""
+    """Mounts and variables beside the image. Other users of this machine can't read the variables."""
     checkout, home, tmp = (place / name for name in TREE)
     for source, target, writable in (
         (checkout.resolve(), command.checkout, not command.read_only),
@@ -325,7 +363,7 @@ def _seen(command: Command, place: Path) -> Iterator[str]:
         *((mount.source.absolute(), mount.target, mount.writable) for mount in command.mounts),
     ):
         yield "--mount"
-        yield f'type=bind,"source={source}","target={target}"{"" if writable else ",readonly"}'
+        yield f"type=bind,{_quoted(f'source={source}')},{_quoted(f'target={target}')}{'' if writable else ',readonly'}"
     variables = ENVIRONMENT | dict(command.environment)
     listed = place / "environment"
     listed.touch(mode=0o600)
@@ -338,7 +376,12 @@ def _seen(command: Command, place: Path) -> Iterator[str]:
             yield from ("--env", f"{name}={value}")
 
 
-async def _followed(client: asyncio.subprocess.Process, name: str, command: Command, place: Path) -> str:
+def _quoted(word: str) -> str:
+    """A part of an option as a field of CSV; podman before 4.5 knows no quotes."""
+    return word if {*word}.isdisjoint(',"\n') else '"{}"'.format(word.replace('"', '""'))
+
+
+async def _followed(cli: Client, client: asyncio.subprocess.Process, name: str, command: Command, place: Path) -> str:
     """Waits for the container's end, and brings it about where a limit is exceeded: that limit."""
     limits = command.limits
     ended = asyncio.create_task(client.wait())
@@ -348,7 +391,7 @@ async def _followed(client: asyncio.subprocess.Process, name: str, command: Comm
         if ended.done():
             return ""
         with contextlib.suppress(Fault):
-            await said("stop", "--time", str(round(limits.grace)), name, seconds=limits.grace + ANSWER_SECONDS)
+            await cli.said("stop", "--time", str(round(limits.grace)), name, seconds=limits.grace + ANSWER_SECONDS)
         await ended
         return "disk" if watching.done() else "timeout"
     finally:
@@ -359,10 +402,10 @@ async def _followed(client: asyncio.subprocess.Process, name: str, command: Comm
 
 
 @asynccontextmanager
-async def _removed(name: str) -> AsyncIterator[None]:
+async def _removed(name: str, cli: Client) -> AsyncIterator[None]:
     """Removes a container when this is left, or koderz is killed."""
     reaper = await asyncio.create_subprocess_exec(
-        *("/bin/sh", "-c", _REAPER, executable(), name),
+        *("/bin/sh", "-c", _REAPER, cli.executable, name),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
@@ -372,12 +415,13 @@ async def _removed(name: str) -> AsyncIterator[None]:
         yield
     finally:
         with contextlib.suppress(Fault):
-            await said("rm", "--force", name)
+            await cli.said("rm", "--force", name)
         reaper.kill()
         await reaper.wait()
 
 
-async def _docker(
+async def _begun(
+    cli: Client,
     *words: str,
     channel: socket.socket | None = None,
     stdin: int = asyncio.subprocess.DEVNULL,
@@ -385,7 +429,7 @@ async def _docker(
 ) -> asyncio.subprocess.Process:
     """The client; where there is a channel, its stdin and stdout are that."""
     return await asyncio.create_subprocess_exec(
-        *(executable(), *words),
+        *(cli.executable, *words),
         stdin=channel.fileno() if channel else stdin,
         stdout=channel.fileno() if channel else asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE if channel else stderr,

@@ -14,6 +14,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -45,6 +46,11 @@ def scratch() -> Iterator[Path]:
         yield folder
     finally:
         remove(folder)
+
+
+def new_path(name: str) -> Path:
+    """A path in this process's own folder at which nothing exists, for what lives as long as the process."""
+    return own_folder() / f"{name}-{time.monotonic_ns()}"
 
 
 @contextmanager
@@ -117,7 +123,7 @@ def sweep(tree: Path, tracked: Collection[str] = ()) -> list[str]:
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Those of a folder, also where it was made unreadable."""
+    """Entries of a folder, also of one that was made unreadable."""
     folder.chmod(folder.lstat().st_mode | stat.S_IRWXU)
     with os.scandir(folder) as entries:
         yield from [*entries]

@@ -71,11 +71,11 @@ def require_git() -> None:
 
 
 class GitError(KoderzError):
-    """What git was asked to do can't be done."""
+    """A git command failed."""
 
 
 class Change(NamedTuple):
-    """What became of a checkout."""
+    """Change of a checkout since its commit."""
 
     diff: str
     removed: Sequence[str]  # so that it could be taken, as `path: why`
@@ -129,7 +129,7 @@ class Store:
         return way
 
     async def diff(self, folder: Path, limit: int) -> str:
-        """What a checkout has that the commit hasn't, as `git apply` takes it: new files and binary ones too.
+        """Difference between a checkout and its commit in the form of `git apply`, new and binary files included.
 
         Ignored files are left out. Where a text isn't UTF-8, all files are taken for binary ones. Raises
         DiffTooLargeError above `limit` bytes, and before git reads what is sure to be above.
@@ -159,6 +159,15 @@ class Store:
                 _ignore_attributes(Path(own), "* -diff\n")
                 whole = await _git(*words, inside=folder, environment=where, limit=limit)
                 return Change(whole.decode(), removed)
+
+    async def ignored(self, folder: Path) -> Sequence[str]:
+        """The paths of a checkout's ignored files, which no diff has."""
+        with tempfile.TemporaryDirectory(dir=self.folder.parent) as own:
+            _lean_on(self.folder, Path(own))
+            shutil.copyfile(self.folder / _CLONE / "index", Path(own, "index"))
+            where = {"GIT_DIR": own, "GIT_WORK_TREE": str(folder)}
+            listed = await _git("ls-files", "-o", "-i", "--exclude-standard", "-z", inside=folder, environment=where)
+        return [os.fsdecode(path) for path in listed.split(b"\0") if path]
 
     async def _sizes(self, folder: Path, where: Mapping[str, str]) -> Mapping[str, int]:
         """The bytes of each file of the commit, by its path."""
@@ -228,6 +237,16 @@ async def _fetched(source: str, commit: str, git_dir: Path) -> str:
     raise failed
 
 
+async def unignored(folder: Path, rules: str) -> Sequence[str]:
+    """The files below a folder that files of the name `rules`, there or in folders below, don't leave out."""
+    with tempfile.TemporaryDirectory() as own:
+        await _git("init", "-q", "--bare", own)
+        where = {"GIT_DIR": own, "GIT_WORK_TREE": str(folder)}
+        words = ("ls-files", "-o", "-z", f"--exclude-per-directory={rules}")
+        listed = await _git(*words, inside=folder, environment=where)
+    return [os.fsdecode(path) for path in listed.split(b"\0") if path]
+
+
 async def stored(tree: Path, folder: Path) -> Store:
     """A new store at `folder` whose one commit has all that is in `tree`, with a fixed author and date."""
     await _git("init", "-q", "--bare", str(folder))
@@ -279,15 +298,21 @@ async def _loosely_applied(diff: bytes, checkout: Path) -> str:
             errors.append(error)
         else:
             return way
+    try:
+        await patch(diff, checkout)
+    except GitError:
+        raise errors[0] from None
+    return WAYS[-1]
+
+
+async def patch(diff: bytes, checkout: Path) -> None:
+    """Applies a diff as `patch` does, with lines of context that may differ. Raises GitError where it doesn't fit."""
+    _require_own_sources(diff)
     words = (*_PATCH, "--no-backup-if-mismatch", "--reject-file=-")
     with tempfile.TemporaryDirectory(dir=checkout.parent) as aside:
         git_dir = (checkout / ".git").rename(Path(aside, "git"))  # patch doesn't know what it is
-        try:
-            await _run("patch", words, inside=checkout, environment={}, stdin=diff)
-        except GitError:
-            raise errors[0] from None
+        await _run("patch", words, inside=checkout, environment={}, stdin=diff)
         _put_back(git_dir, checkout)
-    return WAYS[-1]
 
 
 def _put_back(git_dir: Path, checkout: Path) -> None:
@@ -337,7 +362,7 @@ def restore(tree: Path, path: str, before: Path) -> None:
         place.unlink()
         place.symlink_to(old.readlink())
     elif old.is_file():
-        write(tree, path, old.read_bytes())
+        write(tree, path, old.read_bytes(), executable=bool(old.stat().st_mode & 0o100))
     elif place.is_dir() and not place.is_symlink():
         shutil.rmtree(place)
     else:
@@ -373,7 +398,7 @@ async def _git(
     stdin: bytes | None = None,
     limit: int = 1 << 28,
 ) -> bytes:
-    """What git prints. Raises GitError with its own words, DiffTooLargeError above `limit` bytes."""
+    """Run git and return its output. Raises GitError with git's message, DiffTooLargeError above `limit` bytes."""
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
     variables = {**_ENVIRONMENT, **(environment or {})}
     return await _run("git", [*settings, *words], inside=inside, environment=variables, stdin=stdin, limit=limit)

@@ -1,14 +1,16 @@
-"""What a diff may have put into a checkout to have a say in its own grading: taken out again, and listed."""
+"""Removes files with which a diff could influence its own grading from a checkout, and lists them."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from koderz.sandbox.linux.names import climbs
 from koderz.sandbox.workspace import git
 from koderz.sandbox.workspace.scripts import Script
 
@@ -21,34 +23,69 @@ _CODE = (".py", ".so", ".pyc", ".pyd")
 _INSTALLED = (".pth", ".dist-info", ".egg-info", ".egg-link")
 
 
-def guard(checkout: Path, baseline: Path, scripts: Iterable[Script]) -> list[str]:
+GUARDS = ("settings", "compiled", "shadows", "links")
+"""What is put aside, by name: settings of pytest, compiled code, modules that shadow others, links that leave."""
+
+
+def guard(
+    checkout: Path, baseline: Path, scripts: Iterable[Script] = (), *, lifted: Collection[str] = (), seen: str = ""
+) -> list[str]:
     """Restores conftest.py and pytest's settings, and removes what shadows pytest or a standard module.
 
-    Both folders are checkouts, the first with the diff applied. Returns what was put aside, as `path: why`.
+    Both folders are checkouts, the first with the diff applied. `seen` is where the checkout is seen: new links that
+    leave it go, too. `lifted` are the `GUARDS` that don't apply. Returns what was put aside, as `path: why`.
     """
-    found = [*_settings(checkout, baseline)]
-    for folder in sorted(_searched(scripts)):
-        found += _shadows(checkout, baseline, folder)
+    found: list[str] = []
+    if "settings" not in lifted:
+        found += _settings(checkout, baseline)
+    if "compiled" not in lifted:
+        found += _compiled(checkout, baseline)
+    if "shadows" not in lifted:
+        for folder in sorted(_searched(scripts)):
+            found += _shadows(checkout, baseline, folder)
+    if seen and "links" not in lifted:
+        found += _links(checkout, baseline, PurePosixPath(seen))
     return found
 
 
 def _settings(checkout: Path, baseline: Path) -> Iterator[str]:
-    for path in sorted(checkout.rglob("*")):
-        here = path.relative_to(checkout)
-        if here.parts[0] == ".git" or not (path.exists() or path.is_symlink()):
-            continue
-        if path.name == "__pycache__" or path.suffix in (".pyc", ".pyo"):
-            if not (baseline / here).exists():
-                _remove(path)
-                yield f"{here}: compiled code"
-        elif _is_settings(path) and not _same(path, baseline / here):
+    for path, here in _below(checkout):
+        if _is_settings(path) and not _same(path, baseline / here):
             git.restore(checkout, here.as_posix(), baseline)
             yield f"{here}: settings of pytest"
-    for path in sorted(baseline.rglob("*")):
-        here = path.relative_to(baseline)
-        if _is_settings(path) and here.parts[0] != ".git" and path.is_file() and not (checkout / here).exists():
+    for path, here in _below(baseline):
+        if _is_settings(path) and path.is_file() and not (checkout / here).exists():
             git.restore(checkout, here.as_posix(), baseline)
             yield f"{here}: settings of pytest, removed"
+
+
+def _compiled(checkout: Path, baseline: Path) -> Iterator[str]:
+    for path, here in _below(checkout):
+        if (path.name == "__pycache__" or path.suffix in (".pyc", ".pyo")) and not (baseline / here).exists():
+            _remove(path)
+            yield f"{here}: compiled code"
+
+
+def _links(checkout: Path, baseline: Path, seen: PurePosixPath) -> Iterator[str]:
+    """Removes new symbolic links that lead out of the checkout, which is seen at `seen`."""
+    for path, here in _below(checkout):
+        if not path.is_symlink():
+            continue
+        before, target = baseline / here, path.readlink()
+        if before.is_symlink() and before.readlink() == target:
+            continue
+        reached = os.path.normpath(os.path.join(seen, here.parent, target))  # noqa: PTH118
+        if not PurePosixPath(reached).is_relative_to(seen) or climbs(str(target)):
+            git.restore(checkout, here.as_posix(), baseline)
+            yield f"{here}: a link that leaves {seen}"
+
+
+def _below(tree: Path) -> Iterator[tuple[Path, Path]]:
+    """Entries of a checkout outside its repository, with their paths. Entries removed meanwhile are left out."""
+    for path in sorted(tree.rglob("*")):
+        here = path.relative_to(tree)
+        if here.parts[0] != ".git" and (path.exists() or path.is_symlink()):
+            yield path, here
 
 
 def _is_settings(path: Path) -> bool:
@@ -67,7 +104,7 @@ def _same(path: Path, before: Path) -> bool:
 
 
 def _section(path: Path) -> object:
-    """What a file that is shared with other tools says to pytest; None: nothing.
+    """The pytest section of a file that is shared with other tools, or None if it has none.
 
     Of an ini file that is its text from each line on that may begin pytest's section, as parsers of such files differ.
     """

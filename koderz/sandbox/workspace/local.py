@@ -11,26 +11,41 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from koderz.errors import Fault, Unreachable
+from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.frames import take
+from koderz.sandbox.images import ImageStore
+from koderz.sandbox.images.changes import copy_folder
 from koderz.sandbox.launch import command
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.mounts import Entry, bubblewrap
 from koderz.sandbox.process import begin
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Limits, Running, Unseen, userland
+from koderz.sandbox.workspace import (
+    BRIDGE_PORT,
+    HOME,
+    Command,
+    Ended,
+    Enforcer,
+    Image,
+    Limits,
+    Running,
+    Unseen,
+    userland,
+)
+from koderz.sandbox.workspace.cores import Cores
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch
+from koderz.sandbox.workspace.rooted import Root
 from koderz.sandbox.workspace.warm import Interpreter, fits
 from koderz.sandbox.workspace.watching import Output, Sockets, too_large
 
 if TYPE_CHECKING:
-    from koderz.settings.schema import Settings
+    pass
 
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
 _START_SECONDS = 30.0
@@ -42,10 +57,6 @@ _IDLE = slice(4, 6)  # of a core's words in /proc/stat: idle, and idle while a d
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
-def opened(_settings: Settings) -> Local:
-    return Local()
-
-
 class _NotMadeError(Fault):
     """A sandbox can't be made in this way."""
 
@@ -53,7 +64,7 @@ class _NotMadeError(Fault):
 
 
 class _Contact(NamedTuple):
-    """What koderz has of a command at work."""
+    """Connections of koderz to a running command."""
 
     channel: socket.socket  # that the command is given
     output: Output
@@ -107,14 +118,28 @@ class Clock:
 
 
 class Local:
-    """Runs commands in namespaces of their own, with Landlock and seccomp."""
+    """Runs commands in namespaces of their own, with Landlock and seccomp.
+
+    A command whose image is a name has that image of `images` as its root: all that it changes goes to the folder
+    `upper` of its place, where the next command of the place finds it. One command of a place at a time. Other images,
+    which are Dockerfiles, are this machine's userland.
+    """
 
     name = "local"
     has_images = False
+    guards_channels = True
     cost = 0.0
+    enforces: Mapping[str, Enforcer] = {
+        "cpus": "affinity",
+        "memory_mb": "watched",
+        "storage_mb": "watched",
+        "network": "container",
+    }
 
-    def __init__(self, *, bubblewrap_allowed: bool = True) -> None:
+    def __init__(self, *, bubblewrap_allowed: bool = True, images: ImageStore | None = None) -> None:
         self.isolation = ""
+        self.images = images or ImageStore()
+        self._cores = Cores()
         self._warm: dict[Path, asyncio.Task[Interpreter | None]] | None = None  # by script; None: not entered
         self._bubblewrap = shutil.which("bwrap") if bubblewrap_allowed else None
 
@@ -143,8 +168,37 @@ class Local:
                 return await self._run(command, place, interpreter=interpreter)
         return await self._run(command, place)
 
+    async def look_up(self, images: Sequence[Image | str | None], *, push: bool = False) -> None:
+        """Unpacks those images of the store that aren't yet. Raises KoderzError for the first that can't be run here.
+
+        That is one which is missing, damaged, or needs several users; the line says so. Dockerfiles are passed over.
+        """
+        del push
+        for name in dict.fromkeys(image for image in images if isinstance(image, str)):
+            found = await asyncio.to_thread(self.images.unpacked, name)
+            if found.other_user:
+                raise KoderzError(f"the image {name} can't run in --sandbox local: {found.other_user}; use docker")
+
+    async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
+        """Puts what an image of the store has in a folder into `target`; nothing where it hasn't got that."""
+        root = await self._root(Command([], image=image), target.parent)
+        if root:
+            await asyncio.to_thread(copy_folder, root.image.root, folder, target)
+
+    async def _root(self, command: Command, place: Path) -> Root | None:
+        """The root of a command whose image is of the store. Raises Fault where it can't be had."""
+        if not isinstance(command.image, str):
+            return None
+        try:
+            image = await asyncio.to_thread(self.images.unpacked, command.image)
+        except KoderzError as error:
+            raise Fault(str(error), cause="sandbox") from None
+        return await asyncio.to_thread(Root.of, image, command, place)
+
     async def _interpreter(self, command: Command) -> Interpreter | None:
         """One that is warm for the command's script."""
+        if isinstance(command.image, str):
+            return None
         if self._warm is None or command.script is None or not fits(command.environment):
             return None
         if command.script not in self._warm:
@@ -181,65 +235,78 @@ class Local:
         interpreter: Interpreter | None = None,
     ) -> Ended:
         make_tree(place)
+        root = await self._root(command, place)
         control, theirs = socket.socketpair()
         control.setblocking(False)
         began = time.monotonic()
-        own = interpreter is not None or self._bubblewrap is None  # namespaces
-        beginning = interpreter.forked(theirs) if interpreter else self._started(command, place, theirs)
-        with control, theirs:
+        own = interpreter is not None or self._bubblewrap is None or root is not None  # namespaces
+        beginning = interpreter.forked(theirs) if interpreter else self._started(command, place, theirs, own=own)
+        with control, theirs, self._cores.taken(command.limits.cpus) as cores:
             async with beginning as printed:
                 theirs.close()
                 try:
-                    told = self._setup(command, place, own=own, counted=contact is not None).told()
+                    setup = self._setup(command, place, root, own=own, counted=contact is not None)
+                    setup.cores = setup.cores or cores
+                    told = setup.message()
                     if contact:
                         socket.send_fds(control, [told[:1]], [contact.channel.fileno()])
                         contact.channel.close()
                         told = told[1:]
-                    ended, layers = await self._followed(printed, control, told, command, place, contact)
+                    elif command.channel:
+                        told = _sent_with(command.channel.folder, control, told)
+                    ended, hello = await self._followed(printed, control, told, command, place, contact)
                 finally:
                     control.close()  # at which everything in there ends
+        if root:
+            root.remove(hello["made"])
         if not interpreter:
-            self.isolation = "+".join(layers) + ("" if own else " by bubblewrap")
+            self.isolation = "+".join(hello["layers"]) + ("" if own else " by bubblewrap")
         return replace(ended, seconds=time.monotonic() - began)
 
     @asynccontextmanager
     async def _started(
-        self, wanted: Command, place: Path, control: socket.socket
+        self, wanted: Command, place: Path, control: socket.socket, *, own: bool
     ) -> AsyncIterator[asyncio.StreamReader]:
-        """What a new process 1 prints."""
+        """Output of a new process 1."""
         pipe, same = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
-        process = await begin(self._process_1(wanted, place), control, stdout=pipe, stderr=same)
+        process = await begin(self._process_1(wanted, place, own=own), control, stdout=pipe, stderr=same)
         try:
             assert process.stdout
             yield process.stdout
         finally:
             await _gone(process)
 
-    def _process_1(self, wanted: Command, place: Path) -> list[str]:
-        if self._bubblewrap is None:
+    def _process_1(self, wanted: Command, place: Path, *, own: bool) -> list[str]:
+        if self._bubblewrap is None or own:
             return command("linux.inside", [])
-        own = userland.own_python()
+        python = userland.own_python()
         boot = command("linux.inside", [])
-        entries = _entries(wanted, place, [*userland.prefixes(own), Entry("read", str(_PACKAGE), str(_PACKAGE))])
-        return [*bubblewrap(self._bubblewrap, entries), own.executable, *boot[1:]]
+        entries = _entries(wanted, place, [*userland.prefixes(python), Entry("read", str(_PACKAGE), str(_PACKAGE))])
+        return [*bubblewrap(self._bubblewrap, entries), python.executable, *boot[1:]]
 
-    def _setup(self, wanted: Command, place: Path, *, own: bool, counted: bool) -> Setup:
+    def _setup(self, wanted: Command, place: Path, root: Root | None, *, own: bool, counted: bool) -> Setup:
         limits = wanted.limits
+        entries = root.entries(wanted, place) if root else _entries(wanted, place) if own else []
+        environment = userland.environment(with_python=wanted.python) | dict(wanted.environment)
         writable = [HOME, "/tmp", "/dev", *(mount.target for mount in wanted.mounts if mount.writable)]  # noqa: S108
+        writable += [wanted.channel.target] if wanted.channel else []  # mounted read-only, but for process 1
         return Setup(
             argv=[*wanted.argv],
-            environment=userland.environment(with_python=wanted.python) | dict(wanted.environment),
+            environment=root.environment(wanted) if root else environment,
             folder=wanted.checkout,
-            entries=[[entry.kind, entry.source, entry.target] for entry in _entries(wanted, place)] if own else [],
-            writable=writable if wanted.read_only else [*writable, wanted.checkout],
+            entries=[[entry.kind, entry.source, entry.target] for entry in entries],
+            overlay=root.overlay if root else [],
+            user=[root.account.user, root.account.group] if root else [],
+            writable=writable if wanted.read_only else [*writable, "/" if root else wanted.checkout],
             memory=limits.memory_mb << 20,
             processes=limits.processes,
             file=limits.disk_mb << 20,
             grace=limits.grace,
-            core=wanted.core,
+            cores=[wanted.core] if wanted.core >= 0 else [],
             forks=wanted.forks,
             counted=counted and wanted.forks,
             port=BRIDGE_PORT if wanted.bridge else 0,
+            guarded=wanted.channel.told() if wanted.channel else {},
             reachable=wanted.reachable,
         )
 
@@ -251,8 +318,8 @@ class Local:
         wanted: Command,
         place: Path,
         contact: _Contact | None,
-    ) -> tuple[Ended, list[str]]:
-        """What came of the command, once everything of it has ended, and the layers that held it."""
+    ) -> tuple[Ended, dict[str, Any]]:
+        """Outcome of the command once all its processes have ended, and the first message of process 1."""
         limits = wanted.limits
         output = contact.output if contact else Output(limits.output_bytes)
         reading = asyncio.create_task(output.read(printed))
@@ -286,8 +353,19 @@ class Local:
             output.text(),
             cause or farewell.get("cause", ""),
             cpu=max(float(farewell.get("cpu", 0.0)), contact.counter.read() / 1e9 if contact else 0.0),
+            **farewell.get("channel", {}),
         )
-        return ended, hello["layers"]
+        return ended, hello
+
+
+def _sent_with(folder: Path, control: socket.socket, told: bytes) -> bytes:
+    """Sends the first byte of a message with a handle on a folder. Returns the rest of the message."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        socket.send_fds(control, [told[:1]], [handle])
+    finally:
+        os.close(handle)
+    return told[1:]
 
 
 async def _take(descriptors: dict[str, int], wanted: Command, contact: _Contact | None) -> None:
@@ -374,6 +452,7 @@ def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[E
         Entry("read" if wanted.read_only else "write", checkout, wanted.checkout),
         Entry("write", home, HOME),
         Entry("write", tmp, "/tmp"),  # noqa: S108
+        *([Entry("read", str(wanted.channel.folder), wanted.channel.target)] if wanted.channel else []),
         *(
             Entry("write" if mount.writable else "read", str(mount.source.absolute()), mount.target)
             for mount in wanted.mounts

@@ -1,4 +1,4 @@
-"""What both ends of a sandbox say that is far from the folders of its command, and archives of folders.
+"""Messages of both ends of a remote sandbox, and archives of folders.
 
 koderz imports this; there it is run by whatever python3 the image has (3.8 or later), as is `guest/command.py`.
 """

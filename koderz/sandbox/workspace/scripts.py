@@ -13,10 +13,10 @@ import ast
 import json
 import random
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Mount, git, userland
@@ -29,6 +29,9 @@ _MOST_REPORTS = 64 << 20  # bytes
 
 _States = dict[str, dict[str, list[Mapping[str, Any]]]]  # pytest's reports by test and phase
 
+
+Status = Literal["PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS"]
+"""The end of a test, as pytest's short summary has it."""
 
 SCRIPT_SECONDS = 60.0  # of one test script
 
@@ -49,7 +52,7 @@ _NONE = Script("test_none.py", "", "")
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
-    """What became of one script."""
+    """Outcome of one script."""
 
     path: str
     success: bool
@@ -57,6 +60,7 @@ class ScriptResult:
     cause: str = ""  # why it didn't pass: timeout, tampering, or the limit that it was ended for
     tests: Mapping[str, bool] = field(default_factory=dict)  # by name: whether it passed, canaries aside
     unfinished: frozenset[str] = frozenset()  # those that the end of the process cut off
+    statuses: Mapping[str, Status] = field(default_factory=dict)  # by name, canaries aside
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +86,24 @@ class Canaries:
 
 
 async def run_script(
-    script: Script, place: Path, backend: Backend, wanted: Command, changed: Iterable[str] = ()
+    script: Script,
+    place: Path,
+    backend: Backend,
+    wanted: Command,
+    changed: Iterable[str] = (),
+    *,
+    paths: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> ScriptResult:
     """Runs a script in the graded checkout of `place`, in which the diff changed some files.
 
-    Raises Fault where pytest can't be had.
+    `paths` go first on sys.path, `options` are pytest's. Raises Fault where pytest can't be had.
     """
     canaries, token = Canaries.drawn(), secrets.token_hex(16)
     git.write(place / "checkout", script.path, (script.content + canaries.source).encode())
     with scratch() as folder:
-        order = {"token": token, "path": script.path, "pytest": _PYTEST, "changed": sorted(changed)}
+        order: dict[str, Any] = {"token": token, "path": script.path, "pytest": _PYTEST, "changed": sorted(changed)}
+        order |= {"paths": [*paths], "options": [*options]}
         (folder / "order.json").write_text(json.dumps(order))
         own = [Mount(path, f"{_PYTEST}/{name}") for path, name in userland.pytest_modules()]
         mounts = [*wanted.mounts, Mount(_GUEST, _TOOLS), Mount(folder, _FOLDER, writable=True), *own]
@@ -114,7 +126,9 @@ async def run_script(
     added = (canaries.passes, canaries.fails)
     tests = {test: _passed(each) for test, each in states.items() if test.rpartition("::")[2] not in added}
     unfinished = frozenset(test for test in tests if "teardown" not in states[test])
-    return ScriptResult(script.path, not cause, output, "" if cause == "tests" else cause, tests, unfinished)
+    statuses = {test: _status(states[test]) for test in tests}
+    why = "" if cause == "tests" else cause
+    return ScriptResult(script.path, not cause, output, why, tests, unfinished, statuses)
 
 
 def _reports(path: Path, token: str) -> Iterator[Mapping[str, Any]]:
@@ -173,6 +187,19 @@ def _passed(states: Mapping[str, list[Mapping[str, Any]]]) -> bool:
         states.get(when) and all(each["outcome"] == "passed" and not each["expected"] for each in states[when])
         for when in ("setup", "call", "teardown")
     )
+
+
+def _status(states: Mapping[str, list[Mapping[str, Any]]]) -> Status:
+    if _passed(states):
+        return "PASSED"
+    reports = [(when, each) for when, several in states.items() for each in several]
+    if any(when != "call" and each["outcome"] == "failed" for when, each in reports):
+        return "ERROR"
+    if any(each["outcome"] == "failed" for _, each in reports) or "teardown" not in states:
+        return "FAILED"
+    if any(each["outcome"] == "skipped" for _, each in reports):
+        return "XFAIL" if any(each["expected"] for _, each in reports) else "SKIPPED"
+    return "XPASS" if any(each["expected"] for _, each in reports) else "FAILED"
 
 
 def _expected(source: str) -> set[str]:

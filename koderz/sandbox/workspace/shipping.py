@@ -42,7 +42,7 @@ def interpreter() -> list[str]:
 
 
 class Contact:
-    """What the far end is asked while a command is at work there."""
+    """Requests to the far end while a command runs there."""
 
     def __init__(self) -> None:
         self._send: Callable[..., Awaitable[None]] | None = None
@@ -201,7 +201,7 @@ async def _sent(send: Callable[..., Awaitable[None]], spec: Mapping[str, Any], a
 async def _bridged(
     serve: Serve | None, send: Callable[..., Awaitable[None]]
 ) -> AsyncIterator[Callable[[int, bytes], Awaitable[None]]]:
-    """What takes bytes of a connection there, by its number, to what serves the bridge here; none: it was closed."""
+    """Forward bytes of a numbered remote connection to the bridge's server here; no bytes close it."""
     address, writers = None, dict[int, asyncio.StreamWriter]()
     pumps = set[asyncio.Task[None]]()
     if serve:

@@ -12,16 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import BRIDGE_URL, HOME, Command, Ended, userland
+from koderz.sandbox.workspace import BRIDGE_URL, HOME, Command, Ended, Enforcer, userland
 from koderz.sandbox.workspace.folders import TREE, make_tree
 from koderz.sandbox.workspace.watching import Output, too_large
 
 if TYPE_CHECKING:
-    from koderz.settings.schema import Settings
-
-
-def opened(_settings: Settings) -> Uncontained:
-    return Uncontained()
+    pass
 
 
 class Uncontained:
@@ -29,7 +25,9 @@ class Uncontained:
 
     name = isolation = "uncontained"
     has_images = False
+    guards_channels = False
     cost = 0.0
+    enforces: Mapping[str, Enforcer] = {"cpus": "no", "memory_mb": "no", "storage_mb": "watched", "network": "no"}
 
     async def __aenter__(self) -> Self:
         return self

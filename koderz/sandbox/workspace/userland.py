@@ -1,4 +1,4 @@
-"""What commands see of the host: its programs and libraries, read-only, and the prefix of its python3."""
+"""The host's userland as commands see it: programs, libraries and the prefix of python3, read-only."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def entries(etc: Path) -> Iterator[Entry]:
 
 
 def prefixes(of: Python) -> Iterator[Entry]:
-    """Those of an interpreter that aren't there already."""
+    """Prefixes of an interpreter that aren't visible already."""
     for prefix in sorted(of.prefixes):
         inside = any(prefix == folder or prefix.startswith(f"{folder}/") for folder in _SYSTEM)
         if not inside and prefix not in ("/", str(Path.home())):

@@ -47,7 +47,7 @@ class Interpreter:
 
     @asynccontextmanager
     async def forked(self, control: socket.socket) -> AsyncIterator[asyncio.StreamReader]:
-        """What a fork prints, which is process 1 of a sandbox with that socket; nothing where it can't be made."""
+        """Output of a fork that becomes process 1 of a sandbox with that socket; None if it can't be made."""
         reading, writing = os.pipe()
         printed = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(

@@ -14,7 +14,7 @@ _SECONDS = 30.0  # that process 1 has for a socket
 
 
 class Output:
-    """What a command prints: the beginning and the end, where it is more than wanted."""
+    """Output of a command; its beginning and end if it exceeds the limit."""
 
     def __init__(self, limit: int) -> None:
         self._half, self._head, self._tail, self._size = limit // 2, bytearray(), bytearray(), 0

@@ -26,7 +26,7 @@ _WORDS = {"true": "True", "false": "False"}
 _AROUND = frozenset({"abs", "list", "round", "set", "sorted", "tuple"})  # what may stand around the call
 
 
-class _Told(NamedTuple):
+class _Description(NamedTuple):
     """The prompt's text about its function."""
 
     entry_point: str
@@ -46,17 +46,17 @@ def examples_test(prompt: str, entry_point: str) -> str | None:
     return "".join(f"{line}\n" for line in setup) + f"def check({entry_point}):\n{body}"
 
 
-def _read(prompt: str, entry_point: str) -> _Told:
+def _read(prompt: str, entry_point: str) -> _Description:
     """The prompt's text: the docstring of the function, or of the prompt, or else the prompt as it is."""
     try:
         tree = parse(prompt)
     except SyntaxError:
-        return _Told(entry_point, (), prompt)
+        return _Description(entry_point, (), prompt)
     for node in ast.walk(tree):
         if isinstance(node, FUNCTIONS) and node.name == entry_point:
             parameters = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
-            return _Told(entry_point, parameters, _docstring(prompt, node.body))
-    return _Told(entry_point, (), _docstring(prompt, tree.body) or prompt)
+            return _Description(entry_point, parameters, _docstring(prompt, node.body))
+    return _Description(entry_point, (), _docstring(prompt, tree.body) or prompt)
 
 
 def _docstring(prompt: str, body: Iterable[ast.stmt]) -> str:
@@ -69,7 +69,7 @@ def _docstring(prompt: str, body: Iterable[ast.stmt]) -> str:
     return ""
 
 
-def _asserts(told: _Told) -> tuple[list[str], list[str]]:
+def _asserts(told: _Description) -> tuple[list[str], list[str]]:
     """The asserts in code at the end of the text, and the code before them."""
     lines = told.text.splitlines()
     for start, line in enumerate(lines):
@@ -82,7 +82,7 @@ def _asserts(told: _Told) -> tuple[list[str], list[str]]:
     return [], []
 
 
-def _examples(told: _Told) -> Iterator[tuple[str, str]]:
+def _examples(told: _Description) -> Iterator[tuple[str, str]]:
     """Calls of the function, each with what it returns, as source."""
     lines = [line.strip() for line in told.text.splitlines()]
     for line, following in pairwise([*lines, ""]):
@@ -93,7 +93,7 @@ def _examples(told: _Told) -> Iterator[tuple[str, str]]:
                 break
 
 
-def _offers(told: _Told, line: str, following: str) -> Iterator[tuple[str, str]]:
+def _offers(told: _Description, line: str, following: str) -> Iterator[tuple[str, str]]:
     """Possible calls with results in the line, or in it and the next."""
     text = _BULLET.sub("", line)
     call = _leading_call(text)
@@ -108,7 +108,7 @@ def _offers(told: _Told, line: str, following: str) -> Iterator[tuple[str, str]]
         yield _call_with(told, given["given"]), output["value"]
 
 
-def _is_formula(told: _Told) -> bool:
+def _is_formula(told: _Description) -> bool:
     """Whether the function is defined by equations, so that `f(1) = 3` may only be where they begin."""
     return re.search(rf"\b{re.escape(told.entry_point)}\([^\W\d]\w*\)\s*=", told.text) is not None
 
@@ -122,13 +122,13 @@ def _leading_call(text: str) -> str:
     return ""
 
 
-def _is_call(told: _Told, source: str) -> bool:
+def _is_call(told: _Description, source: str) -> bool:
     """Whether the source calls the function and needs nothing that isn't in it."""
     names = {node.id for node in ast.walk(parse(source)) if isinstance(node, ast.Name)}
     return told.entry_point in names and names <= _AROUND | {told.entry_point}
 
 
-def _call_with(told: _Told, given: str) -> str:
+def _call_with(told: _Description, given: str) -> str:
     """The call with the given arguments, named or as they are; empty if they can't be read."""
     match _module(f"_({given})"):
         case ast.Module([ast.Expr(ast.Call(_, arguments, keywords))]):

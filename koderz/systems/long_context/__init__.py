@@ -14,9 +14,9 @@ SYSTEM = System(
         "oolong-real": f"{_HERE}.oolong.suite:OolongReal",
         "oolong-pairs": f"{_HERE}.oolong.suite:OolongPairs",
         "browsecomp-plus": f"{_HERE}.browsecomp_plus.suite:BrowseCompPlus",
-        "completion": f"{_HERE}.completion:CompletionSuite",
+        "completion": f"{_HERE}.rlm:CompletionSuite",
     },
-    solvers={"rlm": f"{_HERE}.recursive.rlm:rlm"},
+    solvers={"compaction": f"{_HERE}.compaction:compaction", "rlm": f"{_HERE}.recursive.rlm:rlm"},
     options={
         "suite.ruler": f"{_HERE}.ruler.options:RulerOptions",
         "suite.oolong": f"{_HERE}.oolong.options:OolongOptions",

@@ -56,7 +56,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class BenchmarkParameters:
     """The common parameters of runs of several benchmarks."""
 
     model: str = "gpt-5"  # as it is given: the name that the server has for it
@@ -119,7 +119,7 @@ async def sidecar(given: str | None, environ: Mapping[str, str]) -> str | None:
 
 async def plan_benchmarks(
     names: Sequence[str],
-    wish: Wish,
+    wish: BenchmarkParameters,
     environ: Mapping[str, str],
     observer: Observer | None = None,
     *,
@@ -142,7 +142,7 @@ async def plan_benchmarks(
     return {name: _filed(plan, about(name, runs, wish)) for name, plan in plans.items()}
 
 
-def about(benchmark: str, runs: Mapping[str, str], wish: Wish) -> dict[str, Any]:
+def about(benchmark: str, runs: Mapping[str, str], wish: BenchmarkParameters) -> dict[str, Any]:
     """The plan's notes on the files that its run belongs to."""
     return {
         "benchmark": benchmark,
@@ -166,7 +166,9 @@ def carry_out(
     return resume_together(first.name, ResumeOptions(), results=results, observer=observer, environ=environ)
 
 
-def _settings_of(benchmark: Benchmark, wish: Wish, environ: Mapping[str, str], *, shared: bool) -> dict[str, Any]:
+def _settings_of(
+    benchmark: Benchmark, wish: BenchmarkParameters, environ: Mapping[str, str], *, shared: bool
+) -> dict[str, Any]:
     from koderz.engines.owners import schema_here
 
     part = benchmark.share if shared else 1

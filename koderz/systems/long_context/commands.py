@@ -21,7 +21,7 @@ from koderz.settings.schema import OF_PROGRAMS
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.session import SessionResult
-    from koderz.systems.long_context.benchmarks import Wish
+    from koderz.systems.long_context.benchmarks import BenchmarkParameters
     from tracker.records import Record
 
 _SUITES = ("oolong", "browsecomp-plus", "ruler")
@@ -49,7 +49,7 @@ _TESTS: Mapping[str, tuple[str, Sequence[str]]] = {
 }
 """The description of each benchmark's tests, in the words of the runner whose screen this is."""
 
-_TOLD = {
+_HELP = {
     "mode": "comparative: direct and rlm on the same tasks; zero-shot: direct alone. Default: --solver rlm.",
     "problems": "Only these tasks, by id or index, separated by commas.",
     "limit": "Tasks of each benchmark, in place of --max-tasks and its halves.",
@@ -78,7 +78,7 @@ def _own(help_text: str, metavar: str | None = None, *flags: str, **more: Any) -
         "dataset": "--dataset-dir, which says where the suites' files are",
     },
     parts=[("suite", name) for name in _SUITES],
-    told=_TOLD,
+    told=_HELP,
     solver="rlm",
     local_model="gpt-5",
     concurrency=5,
@@ -114,18 +114,18 @@ def run(
     """
     from koderz.systems.long_context.benchmarks import BENCHMARKS
 
-    wish = _wish(front, api_key, simulated=simulated, is_async=is_async)
+    wish = _parameters(front, api_key, simulated=simulated, is_async=is_async)
     wish = replace(wish, max_tasks=max_tasks, dataset_dir=dataset_dir, output=None if no_save else output_dir)
     names = tuple(BENCHMARKS) if benchmark == "all" else (benchmark,)
     with interruptible():
         raise typer.Exit(asyncio.run(_run(front, names, wish, enable_logging=enable_logging)))
 
 
-def _wish(front: Front, api_key: str | None, *, simulated: bool, is_async: bool) -> Wish:
+def _parameters(front: Front, api_key: str | None, *, simulated: bool, is_async: bool) -> BenchmarkParameters:
     """The parameters of the runs: flags over variables over defaults."""
-    from koderz.systems.long_context.benchmarks import Wish, model_name, sub_model, with_key
+    from koderz.systems.long_context.benchmarks import BenchmarkParameters, model_name, sub_model, with_key
 
-    given, environ = dict(front.given), os.environ
+    given, environ = dict(front.values), os.environ
     base_url = given.get("base_url") or environ.get("LLM_BASE_URL")
     model = given.pop("local_model", None) or environ.get("LLM_MODEL") or str(front.usual["local_model"])
     settings: dict[str, Any] = {"local_model": "simulated"}
@@ -135,7 +135,7 @@ def _wish(front: Front, api_key: str | None, *, simulated: bool, is_async: bool)
         settings, found = with_key(api_key, environ) if not front.dry_run else ({}, {})
         environ.update(found)  # for whatever this process starts, and for what keeps secrets out of records
         settings |= {"local_model": model_name(model, base_url), "base_url": base_url, **sub_model(environ, base_url)}
-    return Wish(
+    return BenchmarkParameters(
         model=model,
         max_depth=given.pop("max_depth", 3),
         concurrency=given.get("concurrency", front.usual["concurrency"]) if is_async else 1,
@@ -144,7 +144,7 @@ def _wish(front: Front, api_key: str | None, *, simulated: bool, is_async: bool)
     )
 
 
-async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging: bool) -> int:
+async def _run(front: Front, names: Sequence[str], wish: BenchmarkParameters, *, enable_logging: bool) -> int:
     from koderz.runs.session import lay_down
     from koderz.systems.long_context.benchmarks import carry_out, plan_benchmarks, sidecar
 
@@ -153,7 +153,7 @@ async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging
     screen = _Screen(front, wish, enable_logging=enable_logging)
     plans = await plan_benchmarks(names, wish, os.environ, screen, scope=front.scope, trust_config=front.trust_config)
     if front.dry_run:
-        from koderz.cli.dryrun import show_plan
+        from koderz.cli.overview import show_plan
 
         for plan in plans.values():
             show_plan(plan, json=front.shown.json)
@@ -172,7 +172,7 @@ async def _run(front: Front, names: Sequence[str], wish: Wish, *, enable_logging
 
 
 def _catch_up(front: Front, sessions: Sequence[SessionResult]) -> None:
-    from koderz.cli.sink_progress import catch_up_session
+    from koderz.cli.sync import catch_up_session
 
     for session in sessions:
         catch_up_session(session, quiet=front.shown.quiet, wait=front.shown.wait)
@@ -181,7 +181,7 @@ def _catch_up(front: Front, sessions: Sequence[SessionResult]) -> None:
 class _Screen(SessionScreen):
     """The screen of the runner that this command imitates; progress and warnings are on standard error."""
 
-    def __init__(self, front: Front, wish: Wish, *, enable_logging: bool) -> None:
+    def __init__(self, front: Front, wish: BenchmarkParameters, *, enable_logging: bool) -> None:
         super().__init__(front.shown)
         self._json, self._wish, self._is_logging = front.shown.json, wish, enable_logging
         self._steps: Any = None
@@ -268,7 +268,7 @@ class _Screen(SessionScreen):
             sys.stdout.flush()
 
 
-def _place(wish: Wish) -> str:
+def _place(wish: BenchmarkParameters) -> str:
     """The place where code runs."""
     from koderz.sandbox.wasm.image import missing_packages
 

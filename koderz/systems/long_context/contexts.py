@@ -184,25 +184,25 @@ class LongContextSuite(Suite):
 
     async def sent(self, task: Task[Recipe], messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages with references replaced by their texts."""
-        return tuple([await self._told(task, message) for message in messages])
+        return tuple([await self._resolved(task, message) for message in messages])
 
     async def judge(self, task: Task[Recipe], answer: Reply | str, context: JudgeContext) -> Verdict:  # noqa: ARG002
         """The benchmark's own score; a score of 1 passes."""
         reply = answer.text if isinstance(answer, Reply) else answer
         _, answers = await self.library.about(task.payload)
         score, metrics = self._score(task, answers, reply)
-        kept, measured = await self.kept(task, reply), dict(metrics)
+        kept, measured = await self.artifact(task, reply), dict(metrics)
         if score == 1:
             return Verdict("passed", score=score, metrics=measured, artifacts=kept)
         return Verdict("failed", "answer", f"score {score:.4g}", score=score, metrics=measured, artifacts=kept)
 
-    async def kept(self, task: Task[Recipe], reply: str) -> dict[str, Any]:
+    async def artifact(self, task: Task[Recipe], reply: str) -> dict[str, Any]:
         """The record beside a verdict: the question, the answer, and the expected answer as JSON."""
         question, answers = await self.library.about(task.payload)
         expected = answers.get("answer") if isinstance(answers, Mapping) else getattr(answers, "answer", answers)
         return {"question": question, "answer": reply, "expected": json.dumps(expected)}
 
-    async def _told(self, task: Task[Recipe], message: Message) -> Message:
+    async def _resolved(self, task: Task[Recipe], message: Message) -> Message:
         content = message["content"]
         if not (isinstance(content, list) and any(part.get("type") == REFERENCE for part in content)):
             return message

@@ -130,7 +130,7 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
     arm = arm_of(summary)
     name = next(name for name, each in summary.arms.items() if each is arm)
     for result in arm.results:
-        kept = _kept(stories, result.experiment_id)
+        kept = _artifact(stories, result.experiment_id)
         yield {
             "task_index": order[result.problem_id],
             **kept,
@@ -154,7 +154,7 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
             }
 
 
-def _kept(stories: Stories, experiment_id: str) -> dict[str, Any]:
+def _artifact(stories: Stories, experiment_id: str) -> dict[str, Any]:
     """The question, the answer and the expected answer, as recorded beside the verdict."""
     attempts = [record for record in stories.of(experiment_id) if isinstance(record, Attempt)]
     texts = {name: text for name, text in attempts[-1].artifacts.items() if isinstance(text, str)} if attempts else {}

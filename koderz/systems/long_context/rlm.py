@@ -12,6 +12,7 @@ Each benchmark is a run as `koderz benchmark` makes it, in the results folder, w
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,11 @@ from koderz.runs.observer import Observer
 from koderz.runs.prepare import prepare
 from koderz.runs.session import begin, lay_down, raise_if_failed, settle_sinks
 from koderz.runs.steps import StepLog
+from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.systems.long_context.benchmarks import (
     BENCHMARKS,
     SIDECAR,
-    Wish,
+    BenchmarkParameters,
     about,
     carry_out,
     model_name,
@@ -34,7 +36,10 @@ from koderz.systems.long_context.benchmarks import (
     sub_model,
     with_key,
 )
+from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe, in_characters
 from koderz.systems.long_context.results import benchmark_document
+from koderz.systems.long_context.simulated import Player
+from koderz.types import Reply, Task, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,6 @@ class Rlm:
         """`completion` within an event loop."""
         from koderz.plans.plan import Subject
         from koderz.prompts import load_prompts
-        from koderz.systems.long_context.completion import completion_suite
 
         suite = completion_suite(context, query or "")
         settings = {**self.settings, "suite": suite.name, "solver": "rlm", "max_depth": self.max_depth}
@@ -192,7 +196,7 @@ async def _run(
     most, seconds = own.pop("max_tasks", 10), own.pop("timeout", None)
     place = await sidecar(rlm.settings.get("wasm_url"), rlm.environ)
     settings = {**rlm.settings, "wasm_url": place, **({"wasm_timeout": seconds} if seconds else {}), **own}
-    wish = Wish(
+    wish = BenchmarkParameters(
         model=rlm.model,
         max_depth=rlm.max_depth,
         max_tasks=most,
@@ -219,3 +223,56 @@ async def _run(
 def _as_words(value: Any) -> Any:
     """The value of an option in its flag's form: a list of words."""
     return [str(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+@dataclass(frozen=True)
+class LoadedText:
+    """A recipe for a text that is already in memory."""
+
+    reading: Reading = field(repr=False)
+    digest: str
+
+    def make(self) -> tuple[Reading, Any]:
+        return self.reading, None
+
+
+class CompletionSuite(LongContextSuite):
+    """A question about a text that a program holds, by rlm.completion: none that can be loaded.
+
+    Its only task is the question. Nobody judges the answer.
+    """
+
+    listed = False
+    answer = ""
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> CompletionSuite:  # noqa: ARG003
+        """Raises KoderzError."""
+        raise KoderzError("the text of a completion is held by the program that asked for it, by rlm.completion(…)")
+
+    async def judge(self, task: Task[Recipe], answer: Reply | str, context: JudgeContext) -> Verdict:  # noqa: ARG002
+        """A verdict that passes any answer."""
+        self.answer = answer.text if isinstance(answer, Reply) else answer
+        return Verdict("passed", detail="an answer that nobody judges", artifacts={"answer": self.answer})
+
+
+def completion_suite(context: str, question: str) -> CompletionSuite:
+    """The suite of one question about a text."""
+    reading = in_characters(context, question)
+    digest = hashlib.sha256(f"{question}\0{context}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    task: Task[Recipe] = Task(
+        f"completion/{digest[:8]}",
+        payload=LoadedText(reading, digest),
+        needs=NEEDS,
+        digest=digest,
+        tokens=reading.tokens,
+    )
+    return CompletionSuite("completion", "a text of the program that asks", (task,), _unscored, Player(_nothing))
+
+
+def _unscored(_task: Task[Recipe], _answers: Any, _reply: str) -> tuple[float, Mapping[str, float]]:
+    return 0.0, {}
+
+
+def _nothing(_asked: str) -> list[str]:
+    return []

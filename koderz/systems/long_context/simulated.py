@@ -60,7 +60,7 @@ class Player:
 
     answers: Callable[[str], list[str]]  # what belongs into the answer to a whole prompt, as far as it can be told
     search: str = _READ
-    said: Callable[[Sequence[str], float], str] = _listed  # what was found, and with which chance, as a reply
+    phrase: Callable[[Sequence[str], float], str] = _listed  # what was found, and with which chance, as a reply
 
     def play(self, messages: Sequence[Message]) -> str:
         """The reply in a session: looks, searches by code, and asks about the findings."""
@@ -79,4 +79,4 @@ class Player:
         known = [each for line in _ANSWERED.findall(asked) for each in line.split(", ")]  # of its own notes
         new = [answer for answer in self.answers(asked) if answer not in known and draw.random() < chance]
         found = [*dict.fromkeys([*known, *new])]
-        return self.said(found, chance) if found else "I could not find it in the text."
+        return self.phrase(found, chance) if found else "I could not find it in the text."

@@ -29,7 +29,7 @@ _GIVING_WAY = dict.fromkeys(("n_threads", "max_parallel_batches"), "--item-concu
 _OPTIONS = {"seed": "--seed", "temperature": "--temperature", "n_samples": "half of --validation-items, at most 100"}
 """Parameters of the original's optimizers, and their counterparts here: unused ones, and others."""
 
-_TOLD = {
+_HELP = {
     "suite": "The suite. Default: datasets.",
     "problems": "Only these datasets, by id or index, separated by commas.",
     "samples": f"The same as --seeds. Default: {SEEDS}.",
@@ -69,7 +69,7 @@ def _option(help_text: str, metavar: str | None = None, *flags: str, **more: Any
 @run_options(
     without=dict.fromkeys(OF_PROGRAMS, "") | dict.fromkeys(("mode", "solver", "solvers"), "--optimizers"),
     parts=(("solver", BASELINE),),
-    told=_TOLD,
+    told=_HELP,
     suite="datasets",
     seed=42,
     samples=SEEDS,
@@ -112,7 +112,7 @@ def run(
 
     The initial prompt (none) is measured on the test items as well, once: its scores are every other's baseline.
     """
-    given, front = dict(front.given), replace(front, shown=replace(front.shown, check=_CHECK))
+    given, front = dict(front.values), replace(front, shown=replace(front.shown, check=_CHECK))
     if checkpoint_dir is not None:
         given["results"] = checkpoint_dir
     if resume_run_id or retry_failed_run_id:
@@ -122,7 +122,7 @@ def run(
         return
     given |= _models(models or ()) | _sizes(given, seeds, max_concurrent, modal=modal)
     chosen = [word for text in optimizers or OPTIMIZERS for word in text.replace(",", " ").split()]
-    front = replace(front, given=given, detach=front.detach or modal)
+    front = replace(front, values=given, detach=front.detach or modal)
     front.run(matrix=_matrix(chosen, optimizer_params), asks_first=not yes)
 
 

@@ -86,7 +86,7 @@ def _readable(folders: Sequence[Path]) -> Iterator[OptimizerRun]:
 
 def _brought(results: Path, name: str) -> Path:
     """The run's folder, made anew if only the engine knows it."""
-    from koderz.runs.remote import find_anywhere
+    from koderz.runs.resume import find_anywhere
     from koderz.systems.optimizers.analysis.runs import found_run
 
     try:
@@ -169,7 +169,7 @@ def _say_rows(rows: Sequence[GainRow]) -> None:
 
 def _configuration(view: View) -> Iterator[str]:
     document = view.document
-    generated = " (generated)" if any(about.get("generated") for about in view.about.values()) else ""
+    generated = " (generated)" if any(record.generated for record in view.datasets.values()) else ""
     simulated = " (SIMULATED)" if document.get("simulated") else ""
     yield "Run Configuration"
     yield f"  Datasets:  {', '.join(document['demo_datasets'])}{generated}"

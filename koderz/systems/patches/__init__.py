@@ -19,7 +19,7 @@ SYSTEM = System(
         "patching": f"{_HERE}.patching:patching",
         "patch:base": f"{_HERE}.patching:base",
         "patch:human": f"{_HERE}.patching:human",
-        "patch:given": f"{_HERE}.patching:given",
+        "patch:given": f"{_HERE}.patching:user_patch",
     },
     options={
         **{f"suite.{name}": f"{_HERE}.options:PerformanceOptions" for name in _SUITES},

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from koderz.errors import Fault, KoderzError
+from koderz.sandbox import open_timed
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
-from koderz.sandbox.workspace import timed
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings
@@ -30,7 +30,7 @@ class Checked:
 
     id: str
     wrong: str  # why it can't be measured; empty: it can
-    told: str = ""
+    told: str = ""  # a key of the JSON of `koderz perf check`
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ async def check_tasks(
     image is missing.
     """
     require_git()
-    timed(settings)
+    open_timed(settings)
     found = []
     refused = {task: _refusal(suite, task, settings) for task in wanted}
     fit = tuple(task for task, why in refused.items() if not why)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from koderz.cli.console import print_json, say, warn
-from koderz.cli.flags import Json
-from koderz.cli.front import Front, Trust, run_options
+from koderz.cli.flags import Json, Trust
+from koderz.cli.front import Front, run_options
 from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -22,7 +22,7 @@ from koderz.types import NOBODY
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.settings.schema import Settings
-    from koderz.systems.patches.given import Given
+    from koderz.systems.patches.given import UserPatches
     from koderz.systems.patches.suite import PerformanceSuite
     from koderz.systems.patches.tasks import PerfTask
 
@@ -31,15 +31,11 @@ COMMANDS = {
         "koderz.systems.patches.opt_at_k:opt_at_k",
         "Grade predictions as GSO does: how often is one of K as good as a human.",
     ),
-    "serve-bench": (
-        "koderz.systems.serving.commands:serve_bench",
-        "Put a server of completions under load, and time it.",
-    ),
 }
 """Each command's module, which is loaded when it runs, and its line of help."""
 
 _SUITE = "koderz-perf-mini"
-_TOLD = {
+_HELP = {
     "suite": f"The suite: {_SUITE}, koderz-perf-pypi, gso or iso. Default: {_SUITE}.",
     "local_model": "A model that writes the patches, such as openai/gpt-4o-mini; repeatable. Default: patches that are "
     "given, else those that come with the embedded tasks.",
@@ -151,7 +147,7 @@ _Mode = Annotated[
         **dict.fromkeys(("solver", "solvers"), "--mode, --predictions or --model"),
         "problems": "TASK or --commits-file",
     },
-    told=_TOLD,
+    told=_HELP,
     suite=_SUITE,
     concurrency=4,
 )
@@ -188,15 +184,15 @@ def run(
     if baseline and mode:
         raise KoderzError("--baseline and --mode each measure one arm alone: give one of them")
     if parallel:
-        front = replace(front, given={**front.given, "concurrency": parallel})
-    settings, suite = _suite(front.given, trust_config=front.trust_config)
+        front = replace(front, values={**front.values, "concurrency": parallel})
+    settings, suite = _suite(front.values, trust_config=front.trust_config)
     known = _tasks_of(suite)
     named = [*(tasks or ()), *(commit or ()), *(read_commits(commits_file) if commits_file else ())]
     wanted = _wanted(known, named, start_from, benchmark_type)
     chosen = select_tasks(replace(settings, problems=tuple(wanted)), None, suite.tasks)
     wanted = [task.id for task in chosen]
     suite.require_repositories(wanted)
-    given = {**front.given, "problems": tuple(wanted)}
+    given = {**front.values, "problems": tuple(wanted)}
     arms = ["baseline"] if baseline else [mode] if mode else ["baseline", "human", "agent"]
     agents: list[Agent] = []
     if "agent" in arms:
@@ -207,7 +203,7 @@ def run(
         _show_plan(
             [task for task in known if task.id in wanted][: given.get("limit")], [arm.name for arm in matrix.arms]
         )
-    replace(front, given=given).run(matrix=matrix, resumes=resume)
+    replace(front, values=given).run(matrix=matrix, resumes=resume)
 
 
 def _wanted(known: tuple[PerfTask, ...], named: Sequence[str], start_from: str | None, kind: str | None) -> list[str]:
@@ -243,7 +239,7 @@ class Agent(NamedTuple):
     """A source of patches: a file or folder, or without one the model that writes them."""
 
     name: str = ""
-    given: Given | None = None
+    patches: UserPatches | None = None
 
 
 def _agents(
@@ -286,14 +282,14 @@ def _matrix(arms: Sequence[str], agents: Sequence[Agent], tasks: Sequence[str]) 
     cells = [MatrixCells((arm.name,), None, 1) for arm in stated]
     for agent in agents:
         name = "agent" if len(agents) == 1 else f"agent · {agent.name}"
-        if agent.given is None:
+        if agent.patches is None:
             stated.append(MatrixArm(name, "patching"))
             cells.append(MatrixCells((name,)))
             continue
         parameters = {"agent": agent.name} if agent.name else {}
-        stated.append(MatrixArm(name, "patch:given", agent.given.model, parameters=parameters))
-        counts = {task: len(agent.given.patches.get(task, ())) for task in tasks}
-        names = {task: each for task, each in agent.given.names.items() if any(each)}
+        stated.append(MatrixArm(name, "patch:given", agent.patches.model, parameters=parameters))
+        counts = {task: len(agent.patches.patches.get(task, ())) for task in tasks}
+        names = {task: each for task, each in agent.patches.names.items() if any(each)}
         cells += [MatrixCells((name,), (task,), n, names.get(task, ())) for task, n in counts.items() if n]
         if without := [task for task, count in counts.items() if not count]:
             shown = ", ".join(without[:5]) + (", …" if len(without) > 5 else "")

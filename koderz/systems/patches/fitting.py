@@ -22,7 +22,7 @@ DOWNLOADS = "/opt/koderz/downloads"  # what scripts would fetch
 HUMAN = "human-"  # how the name of a human's tree begins
 
 _MODELS, _TOKENS = "/opt/koderz/models", ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-_KEPT = "koderz-weights"  # Modal's volume, which koderz modal serve has, too
+_VOLUME = "koderz-weights"  # Modal's volume, which koderz modal serve has, too
 _GPU_LIMITS = {"memory_mb": 256 << 10, "processes": 16 << 10, "disk_mb": 64 << 10}  # of what uses some
 _FETCH = "import huggingface_hub, sys; huggingface_hub.snapshot_download(sys.argv[1])"
 _FETCH_SECONDS = 4 * 3600.0
@@ -36,7 +36,8 @@ class Fitted:
 
     def __init__(self, backend: Timed, machine: Machine) -> None:
         self.name, self.isolation, self.has_images = backend.name, backend.isolation, backend.has_images
-        self.cost = backend.cost
+        self.cost, self.enforces = backend.cost, backend.enforces
+        self.guards_channels = backend.guards_channels
         self._backend, self._machine = backend, machine
 
     async def run(self, command: Command, place: Path) -> Ended:
@@ -65,7 +66,7 @@ class Fitted:
         mounts = [*mounts, *(Mount(Path(prefix), prefix) for prefix in machine.prefixes)]
         own = {"PATH": f"{machine.path}:{_PATH}"} if machine.path else {}
         if machine.model:
-            mounts = [*mounts, Mount(models(), _MODELS, kept=_KEPT)]
+            mounts = [*mounts, Mount(models(), _MODELS, kept=_VOLUME)]
             own |= {"HF_HOME": _MODELS, "HF_HUB_OFFLINE": "1"}
         return replace(
             command,
@@ -112,7 +113,7 @@ async def fetched(machine: Machine, backend: Timed) -> Path:
     wanted = Command(
         ["python3", "-I", "-c", _FETCH, machine.model],
         {"HF_HOME": _MODELS},
-        [Mount(folder, _MODELS, writable=True, kept=_KEPT)],
+        [Mount(folder, _MODELS, writable=True, kept=_VOLUME)],
         image=image_of(machine),
         network=True,
         secrets=[name for name in _TOKENS if name in os.environ],

@@ -9,12 +9,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.git import export
-from koderz.suites.keys import misspelt
+from koderz.suites.predictions import parse_predictions
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.tasks import PerfTask, chosen
 
@@ -25,7 +24,7 @@ _MOST = 100  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class UserPatches:
     """Patches by task, each task's samples in order, and their author."""
 
     patches: Mapping[str, tuple[str, ...]]
@@ -33,7 +32,7 @@ class Given:
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of patches, likewise; empty where one has none
 
 
-def given_by(options: PerformanceOptions, agent: str, tasks: Sequence[PerfTask]) -> Given:
+def given_by(options: PerformanceOptions, agent: str, tasks: Sequence[PerfTask]) -> UserPatches:
     """The patches of an agent in --patches; without a name, those of --predictions. Raises KoderzError for none."""
     if agent:
         return read_agent(options.patches or Path("patches"), agent, tasks)
@@ -64,21 +63,21 @@ def agents_in(folder: Path) -> list[str]:
     return sorted({path.stem for path in found if path.suffix == ".jsonl" or path.is_dir()})
 
 
-def read_agent(folder: Path, agent: str, tasks: Sequence[PerfTask]) -> Given:
+def read_agent(folder: Path, agent: str, tasks: Sequence[PerfTask]) -> UserPatches:
     """The patches of one agent: run folders with a model_patch.diff, else predictions.
 
     Raises KoderzError where there are none.
     """
     place, file = folder / agent, folder / f"{agent}.jsonl"
     if place.is_dir():
-        return _given([*_runs(place, tasks)], agent, place)
+        return _user_patches([*_runs(place, tasks)], agent, place)
     if file.is_file():
         return read_predictions([file], tasks)
     known = ", ".join(agents_in(folder)) or "none"
     raise KoderzError(f"there are no patches of {agent!r}: neither {place} nor {file} is there; there are {known}")
 
 
-def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> Given:
+def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> UserPatches:
     """The predictions in .jsonl files, .json files (a list or an object by id), and plain diffs as TASK=FILE.
 
     Several of one id are its samples. Raises KoderzError for a file that can't be read, a prediction without an id or a
@@ -96,31 +95,16 @@ def read_predictions(words: Sequence[str | Path], tasks: Sequence[PerfTask]) -> 
             patch = data.decode(errors="replace")
             found += [(task, patch, file.name) for task in chosen(tasks, [name])]
             continue
-        for number, row in enumerate(_rows(file, data), 1):
-            where = f"{file}, prediction {number}"
-            task, patch, model = _prediction(row, where)
-            if task not in ids:
-                raise KoderzError(f"{where}: there is no task {task!r}: koderz perf tasks lists them")
-            found.append((task, patch, model))
-            models.append(model)
+        for each in parse_predictions(file, data):
+            if each.instance not in ids:
+                raise KoderzError(f"{each.where}: there is no task {each.instance!r}: koderz perf tasks lists them")
+            found.append((each.instance, each.patch or "", each.model))
+            models.append(each.model)
     model = ", ".join(dict.fromkeys(filter(None, models)))[:_MOST]
-    return _given(found, model or "predictions", *words)
+    return _user_patches(found, model or "predictions", *words)
 
 
-def _prediction(row: Any, where: str) -> tuple[str, str, str]:
-    """The task, patch and author of a row. Raises KoderzError if task or patch is missing."""
-    if not isinstance(row, dict):
-        raise KoderzError(f"{where}: it is no JSON object")
-    for name in ("instance_id", "model_patch"):
-        if name not in row:
-            raise KoderzError(f"{where}: it has no {name}{misspelt(name, row)}")
-    task, patch = row["instance_id"], row["model_patch"] or ""
-    if not isinstance(task, str) or not isinstance(patch, str):
-        raise KoderzError(f"{where}: {'model_patch' if isinstance(task, str) else 'instance_id'} is no text")
-    return task, patch, str(row.get("model_name_or_path") or "")[:_MOST]
-
-
-def require_own(given: Given, tasks: Sequence[PerfTask]) -> Given:
+def require_own(given: UserPatches, tasks: Sequence[PerfTask]) -> UserPatches:
     """The patches. Raises KoderzError for a patch that changes no file of its task, as far as files are here."""
     for task in tasks:
         changes = [found for patch in given.patches.get(task.id, ()) if (found := _CHANGED.findall(patch))]
@@ -143,7 +127,7 @@ def _paths_of(task: PerfTask) -> Collection[str]:
     return ()
 
 
-def of_tasks(given: Given, tasks: Sequence[PerfTask]) -> Given:
+def of_tasks(given: UserPatches, tasks: Sequence[PerfTask]) -> UserPatches:
     """The patches of some tasks. Raises KoderzError if there are none, or one is another repository's."""
     wanted = {task.id for task in tasks}
     patches = {task: each for task, each in given.patches.items() if task in wanted}
@@ -154,7 +138,7 @@ def of_tasks(given: Given, tasks: Sequence[PerfTask]) -> Given:
     return require_own(replace(given, patches=patches), tasks)
 
 
-def _given(found: Sequence[tuple[str, str, str]], model: str, *where: object) -> Given:
+def _user_patches(found: Sequence[tuple[str, str, str]], model: str, *where: object) -> UserPatches:
     """Patches from tuples of task, patch and its name. Raises KoderzError if there are none."""
     if not found:
         raise KoderzError(f"there are no patches of these tasks in {', '.join(map(str, where))}")
@@ -163,7 +147,7 @@ def _given(found: Sequence[tuple[str, str, str]], model: str, *where: object) ->
     for task, patch, name in found:
         patches.setdefault(task, []).append(_whole(patch))
         names.setdefault(task, []).append(_whole(name))
-    return Given(_by_task(patches), model, _by_task(names))
+    return UserPatches(_by_task(patches), model, _by_task(names))
 
 
 def _by_task(found: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
@@ -190,19 +174,6 @@ def _data(file: Path) -> bytes:
 
 def _is_diff(file: Path, data: bytes) -> bool:
     return file.suffix in (".diff", ".patch") or _DIFF.search(data) is not None
-
-
-def _rows(file: Path, data: bytes) -> list[Any]:
-    try:
-        text = data.decode()
-        if file.suffix != ".json":
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise KoderzError(f"{file} can't be read as predictions: {error}") from None
-    if isinstance(found, dict):
-        return [{"instance_id": name, **row} if isinstance(row, dict) else row for name, row in found.items()]
-    return found if isinstance(found, list) else [found]
 
 
 def _runs(folder: Path, tasks: Sequence[PerfTask]) -> Iterator[tuple[str, str, str]]:

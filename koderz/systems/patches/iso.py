@@ -8,6 +8,7 @@ from typing import IO, Any
 import orjson
 
 from koderz.analysis.story import Story
+from koderz.systems.patches.machines import TasksRecord
 from tracker.records import Experiment, Plan
 
 _ARMS = {"baseline": "base", "human": "human", "agent": "agent"}  # of ISO's record, and what its legs are called
@@ -40,7 +41,7 @@ def _patched(stories: Iterable[tuple[Plan, Story]]) -> Iterator[tuple[Plan, Stor
 def _record(plan: Plan, story: Story) -> Mapping[str, Any]:
     outcome = story.outcome
     assert isinstance(outcome, Experiment)
-    base, human = plan.details.get("suite", {}).get("commits", {}).get(story.problem_id, ("", ""))
+    base, human = plan.suite_details(TasksRecord).commits.get(story.problem_id, ("", ""))
     metrics = outcome.metrics or {}
     return {
         "commit": (human or story.problem_id)[:8],

@@ -69,7 +69,7 @@ def verdict_on(answer: str, rule: Rule, isolation: str) -> Verdict:
     return Verdict(
         "passed" if success else "failed",
         "" if success else opt if status == "passed" else status,
-        _told(finding, status, opt, why, arm),
+        _feedback(finding, status, opt, why, arm),
         why,
         measured.patch if arm == "agent" else None,
         metrics=_metrics(blocks, arm, finding) if finding else {},
@@ -113,7 +113,7 @@ def _values(each: Speedup) -> tuple[tuple[str, float | None], ...]:
     return ("", each.value), ("_low", each.low), ("_high", each.high)
 
 
-def _told(finding: Finding | None, status: str, opt: str, why: str, arm: str) -> str:
+def _feedback(finding: Finding | None, status: str, opt: str, why: str, arm: str) -> str:
     """The feedback for the author of the patch."""
     if status != "passed":
         return f"{status}: {why}"

@@ -4,46 +4,35 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox.workspace import Image, userland
+from koderz.sandbox.workspace import Image
+from koderz.suites.environments import (
+    WHICH,
+    EnvironmentRule,
+    RowRule,
+    beside,
+    first_fitting,
+    fits,
+    interpreter_of,
+)
 from koderz.suites.keys import meant, require_keys
 from koderz.systems.patches.tasks import GITHUB, PerfTask
 
 _SHIPPED = Path(__file__).with_suffix(".toml")
 _PARALLEL = re.compile(r"(?:--tensor-parallel-size|--tp-size|--tp|-tp)[ =]+(\d+)")
-_WHICH = ("format", "repo", "id")
 _MODEL = re.compile(r"--model(?:-path)?[ =]+(\S+)")
 
 
-class _RowRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a rule that selects rows."""
-
-    format: str = "*"
-    repo: str = "*"  # as a row has it, or the URL or path that it stands for
-    id: str = "*"
-
-    def fits(self, task: PerfTask) -> bool:
-        """Whether the rule applies to a task."""
-        return all(self.fits_by(name, task) for name in _WHICH)
-
-    def fits_by(self, name: str, task: PerfTask) -> bool:
-        """Whether the rule's value for one of `_WHICH` applies to a task."""
-        text, pattern = getattr(task, name), getattr(self, name)
-        return _fits(text, pattern) or (name == "repo" and _fits(text, f"*/{pattern}"))
-
-
-class ImageRule(_RowRule, frozen=True):
+class ImageRule(RowRule, frozen=True):
     """The images for matching rows."""
 
     base: str
@@ -53,19 +42,6 @@ class ImageRule(_RowRule, frozen=True):
     path: str = ""
     prepare: str = ""
     build: str = ""
-
-
-class EnvironmentRule(_RowRule, frozen=True):
-    """The requirements of matching rows that are prepared on this machine."""
-
-    source: str = ""
-    path: str = ""
-    python: str = ""
-    install: tuple[str, ...] = ()
-    downloads: str = ""
-
-
-_Rule = TypeVar("_Rule", bound=_RowRule)
 
 
 class ModelRule(msgspec.Struct, frozen=True):
@@ -101,12 +77,12 @@ class Rules(msgspec.Struct, frozen=True):
 
     def model(self, name: str) -> str:
         """The model served for rows that say `name`."""
-        return next((rule.instead for rule in self.models if _fits(name, rule.model)), name)
+        return next((rule.instead for rule in self.models if fits(name, rule.model)), name)
 
     def gpu(self, command: str) -> str:
         """The GPUs of a command that serves a model, as `TYPE:COUNT`."""
         model = found[1] if (found := _MODEL.search(command)) else ""
-        rule = next((rule for rule in self.gpus if _fits(model, rule.model)), GpuRule(""))
+        rule = next((rule for rule in self.gpus if fits(model, rule.model)), GpuRule(""))
         return f"{rule.type}:{found[1] if (found := _PARALLEL.search(command)) else rule.count}"
 
     def served(self, task: PerfTask) -> PerfTask:
@@ -123,7 +99,7 @@ class Rules(msgspec.Struct, frozen=True):
         return replace(task, service=replace(task.service, argv=tuple(argv), notes=tuple(notes)))
 
     def _environment(self, task: PerfTask) -> EnvironmentRule:
-        return next((rule for rule in self.environments if rule.fits(task)), EnvironmentRule())
+        return first_fitting(self.environments, task) or EnvironmentRule()
 
     def repository(self, task: PerfTask) -> str:
         """The source of a task's repository; empty if it needs none."""
@@ -197,12 +173,20 @@ class Machine:
             if name
         ]
 
-    def told(self, task: str) -> str:
+    def line_of(self, task: str) -> str:
         """A line for users; empty for the default machine."""
         if self.python:
             return f"{task} runs on {self.python}"
         where = " and ".join(dict.fromkeys(filter(None, (self.base, self.human))))
         return f"{task} runs in {where}{f' on {self.gpu}' if self.gpu else ''}" if where else ""
+
+
+class TasksRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The suite's entry in a plan's details, by task."""
+
+    commits: Mapping[str, tuple[str, str]] = {}  # the base, and the human's, which may be empty
+    machines: Mapping[str, Machine] = {}  # of those that don't run on a backend's own
+    notes: Mapping[str, Sequence[str]] = {}  # what isn't as a row states it
 
 
 def read_rules(own: Path | None, image: str = "") -> Rules:
@@ -222,7 +206,7 @@ def read_rules(own: Path | None, image: str = "") -> Rules:
 def idle_rules(own: Path | None, tasks: Sequence[PerfTask]) -> tuple[str, ...]:
     """A line for each of the user's rules that matches none of the tasks. Raises KoderzError as `read_rules`."""
     rules = _read(own) if own else Rules()
-    kinds: Mapping[str, Sequence[_RowRule]] = {"images": rules.images, "environments": rules.environments}
+    kinds: Mapping[str, Sequence[RowRule]] = {"images": rules.images, "environments": rules.environments}
     return tuple(
         f"--overrides {own}: [[{kind}]] number {number} applies to no task: {_why_idle(rule, tasks)}"
         for kind, several in kinds.items()
@@ -231,15 +215,15 @@ def idle_rules(own: Path | None, tasks: Sequence[PerfTask]) -> tuple[str, ...]:
     )
 
 
-def _why_idle(rule: _RowRule, tasks: Sequence[PerfTask]) -> str:
-    for name in _WHICH:
+def _why_idle(rule: RowRule, tasks: Sequence[PerfTask]) -> str:
+    for name in WHICH:
         if not any(rule.fits_by(name, task) for task in tasks):
             known = {str(getattr(task, name)).removeprefix(GITHUB) for task in tasks} - {""}
             pattern = getattr(rule, name)
             return f"{name} = {pattern!r} fits none{f'; {meant(pattern, known)}' if known else ''}"
     if any(rule.fits(task) for task in tasks):
         return "an earlier one applies to each that it fits"
-    return f"none fits by all of {', '.join(_WHICH)}"
+    return f"none fits by all of {', '.join(WHICH)}"
 
 
 @cache
@@ -259,8 +243,8 @@ def _read(path: Path) -> Rules:
         raise KoderzError(f"--overrides {path}: {what}") from None
     return msgspec.structs.replace(
         rules,
-        images=tuple(_beside(path, rule, "build") for rule in rules.images),
-        environments=tuple(_beside(path, rule, "source", "python", "downloads") for rule in rules.environments),
+        images=tuple(beside(path, rule, "build") for rule in rules.images),
+        environments=tuple(beside(path, rule, "source", "python", "downloads") for rule in rules.environments),
     )
 
 
@@ -272,29 +256,16 @@ def _require_keys(path: Path, table: Mapping[str, Any]) -> None:
                 require_keys(row, _KINDS[kind].__struct_fields__, f"--overrides {path}: [[{kind}]] number {number}")
 
 
-def _beside(path: Path, rule: _Rule, *names: str) -> _Rule:
-    """The rule with its paths resolved against the file's folder."""
-    given = {name: str(getattr(rule, name)) for name in names}
-    paths = {name: str(path.parent.absolute() / text) for name, text in given.items() if text and "://" not in text}
-    return msgspec.structs.replace(rule, **paths)
-
-
 def _prepared(rule: EnvironmentRule) -> Machine:
     """This machine, with the user's interpreter if a rule names one or says how to install."""
     if not (rule.python or rule.install):
         return Machine(source=rule.source, downloads=rule.downloads)
-    path = rule.python or shutil.which("python3") or "python3"
-    if (found := userland.python_at(path)) is None:
-        raise KoderzError(f"--overrides: {path} is no Python that runs")
+    found = interpreter_of(rule, "--overrides")
     return Machine(
-        path=f"{found.prefixes[0]}/bin",
+        path=found.path,
         python=found.executable,
-        prefixes=tuple(entry.source for entry in userland.prefixes(found)),
+        prefixes=found.prefixes,
         commands=rule.install,
         source=rule.source,
         downloads=rule.downloads,
     )
-
-
-def _fits(text: str, pattern: str) -> bool:
-    return fnmatchcase(text.lower(), pattern.lower())

@@ -18,6 +18,7 @@ from koderz.sandbox.workspace.remote import pack
 from koderz.systems.patches.given import agents_in, given_by
 from koderz.systems.patches.machines import Rules, idle_rules, read_rules
 from koderz.systems.patches.options import PerformanceOptions
+from koderz.systems.patches.services import ABSENT, can_serve
 from koderz.systems.patches.sources import tasks_of
 from koderz.systems.patches.tasks import PerfTask
 
@@ -35,7 +36,7 @@ class Kit(msgspec.Struct, frozen=True):
     notices: tuple[str, ...] = ()  # of rules that apply to nothing
     trees: Mapping[str, Mapping[str, bytes]] = {}  # packed, by repository and commit, of those that nobody else has
 
-    def given(self, agent: str, options: PerformanceOptions) -> Mapping[str, tuple[str, ...]]:
+    def user_patches(self, agent: str, options: PerformanceOptions) -> Mapping[str, tuple[str, ...]]:
         """The user's patches of an agent, by task; without a name, those of --predictions. KoderzError for none."""
         return given_by(options, agent, self.tasks).patches if self.patches is None else self.patches.get(agent, {})
 
@@ -46,8 +47,13 @@ def kit_of(name: str, dataset: Path | None, options: PerformanceOptions) -> Kit:
         return msgspec.json.decode(gzip.decompress(packed), type=Kit)
     rules = read_rules(options.overrides, options.image or "")
     tasks = tuple(rules.served(task) for task in tasks_of(dataset, name))
+    notices = idle_rules(options.overrides, tasks)
+    if dataset is None and not can_serve():
+        left_out = [task.id for task in tasks if task.kind == "serving"]
+        tasks = tuple(task for task in tasks if task.id not in left_out)
+        notices = (*notices, *(f"{task} is left out: {ABSENT}" for task in left_out))
     source = str(dataset or ("released packages" if tasks[0].wheels else "embedded, generated repositories"))
-    return Kit(tasks, rules, source, notices=idle_rules(options.overrides, tasks))
+    return Kit(tasks, rules, source, notices=notices)
 
 
 def packed(kit: Kit, options: PerformanceOptions) -> bytes:
@@ -78,7 +84,7 @@ def _patches(kit: Kit, options: PerformanceOptions) -> dict[str, Mapping[str, tu
     found = {}
     for agent in [*agents, *([""] if options.predictions else [])]:
         with suppress(KoderzError):  # an agent that has none of these tasks is in no arm
-            found[agent] = kit.given(agent, options)
+            found[agent] = kit.user_patches(agent, options)
     return found
 
 

@@ -35,7 +35,7 @@ class BenchHandle(Protocol):
         """The diff in a reply; empty if it has none."""
         ...
 
-    async def given(self, agent: str) -> str:
+    async def user_patch(self, agent: str) -> str:
         """The user's patch by an agent for this sample. Raises Fault if it is gone."""
         ...
 
@@ -63,11 +63,11 @@ def _review(prompt_tokens: float, *_: object) -> Sequence[Expected]:
 
 
 @solver(asks=False, roles=(), estimate=_review)
-async def given(
+async def user_patch(
     task: Task, judge: JudgeHandle, workspace: BenchHandle, exclusive: ExclusiveHandle, *, agent: str = ""
 ) -> Verdict:
     """Measures a patch of the user's, from --predictions or by an agent in --patches."""
-    return await judge(task, await workspace.measured(exclusive, "agent", await workspace.given(agent)))
+    return await judge(task, await workspace.measured(exclusive, "agent", await workspace.user_patch(agent)))
 
 
 def estimate(prompt_tokens: float, _task_id: str, parameters: Mapping[str, Any]) -> Sequence[Expected]:

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 
 from koderz.errors import Unreachable
-from koderz.paths import cache_folder
 from koderz.sandbox.workspace import git
+from koderz.settings.paths import cache_folder
 from koderz.systems.patches.tasks import PROMPT, Needs, PerfTask, workload
 
 _FOLDER = Path(__file__).with_name("releases")

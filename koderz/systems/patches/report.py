@@ -67,8 +67,8 @@ def contents(results: Sequence[tuple[str, Result]]) -> Iterator[Content]:
                 arm,
                 _word(result),
                 f"{_metric(result, 'blocks') or 0:.0f}",
-                _told(result, "base"),
-                _told(result, "human"),
+                _speedup(result, "base"),
+                _speedup(result, "human"),
             ]
             for arm, result in results
             for label in [label_of(result)]
@@ -97,7 +97,7 @@ def _interval(result: Result, name: str) -> tuple[float, float] | None:
     return (low, high) if low and high else None
 
 
-def _told(result: Result, name: str) -> str:
+def _speedup(result: Result, name: str) -> str:
     value, interval = _metric(result, f"speedup_{name}"), _interval(result, name)
     bounds = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
     return f"{value:.2f}{bounds}" if value else ""

@@ -35,7 +35,7 @@ class PerfAccount(Account):
         """The latest block."""
         return self._doing
 
-    def told(self, record: Record) -> str:
+    def line_of(self, record: Record) -> str:
         """A line for a verdict; a block is shown beside the figures instead."""
         if isinstance(record, Once) and "block/" in record.name:
             self._doing = f"{self._names[record.experiment_id]}, block {record.name.rpartition('/')[2]}"

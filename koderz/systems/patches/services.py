@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.settings.options import Field, fields_of
-from koderz.systems.serving.options import ServingOptions
+from koderz.suites.loads import SandboxedLoad, find_load
 
 PORT = 8000  # of the loopback that a server has to itself
 
@@ -21,6 +21,9 @@ METRICS = {
     "latency": ("avg_latency",),
 }
 """The figures that may decide, by the kind of task; of several, the one with the human's largest gain."""
+
+ABSENT = "a server is put under load by the system serving, which this installation of koderz lacks"
+_LOAD = "completions"
 
 _PLACEHOLDER = re.compile(r"\$|<\w+>|^[A-Z][A-Z_]+$|^(MODEL|BS|INPUT_LEN|OUTPUT_LEN)\b")
 _SEVERAL = frozenset({"&&", "||", ";", "|", "&", ">"})
@@ -49,8 +52,8 @@ class Service:
     notes: tuple[str, ...] = ()  # what isn't as it was stated
     refused: str = ""  # why it can't be run
 
-    def load(self) -> ServingOptions:
-        """The load for the server. Raises KoderzError for invalid words."""
+    def load(self) -> Any:
+        """The options of the load for the server. Raises KoderzError for invalid words."""
         return read_load(self.bench)
 
     def words(self, **values: object) -> list[str]:
@@ -61,9 +64,22 @@ class Service:
         return found
 
 
-def read_load(words: Sequence[str]) -> ServingOptions:
-    """The load described by serve-bench's flags. Raises KoderzError for others."""
-    known = {flag: field for field in fields_of(ServingOptions).values() for flag in _flags(field)}
+def can_serve() -> bool:
+    """Whether this installation can put a server under load."""
+    return find_load(_LOAD) is not None
+
+
+def server_load() -> SandboxedLoad:
+    """The load for servers. Raises KoderzError if this installation has none."""
+    if (load := find_load(_LOAD)) is None:
+        raise KoderzError(ABSENT)
+    return load
+
+
+def read_load(words: Sequence[str]) -> Any:
+    """The options of the load described by serve-bench's flags. Raises KoderzError for others."""
+    options = server_load().options
+    known = _known_flags(options)
     given: dict[str, Any] = {}
     for flag, values in _options(words):
         if flag not in known:
@@ -71,7 +87,11 @@ def read_load(words: Sequence[str]) -> ServingOptions:
         field = known[flag]
         value = " ".join(values) if values or field.plain_type is not bool else "true"
         given[field.name] = field.read(value, flag, lax=True)
-    return replace(ServingOptions(), **given)
+    return options(**given)
+
+
+def _known_flags(options: type) -> dict[str, Field]:
+    return {flag: field for field in fields_of(options).values() for flag in _flags(field)}
 
 
 def _flags(field: Field) -> tuple[str, ...]:
@@ -103,6 +123,8 @@ def service_of(command: str, model: str = "") -> Service:
         return Service(tuple(argv), environment=environment)
     flags = {flag: values for flag, values in _options(words) if flag != "-m"}
     model = " ".join(flags.get("--model", ())) or model
+    if not can_serve():
+        return Service(tuple(words), environment=environment, refused=ABSENT)
     if not model:
         return Service(tuple(words), environment=environment, refused="its command names no model")
     bench, notes = _bench(flags)
@@ -141,7 +163,7 @@ def _of_server(flags: dict[str, list[str]], *, sglang: bool) -> Iterator[str]:
 
 def _bench(flags: dict[str, list[str]]) -> tuple[list[str], list[str]]:
     """The words of the load, and notes on changes: datasets that aren't here become random words."""
-    here = {flag for field in fields_of(ServingOptions).values() for flag in _flags(field)}
+    here = {*_known_flags(server_load().options)}
     here -= {"--dataset-name", "--dataset-path", "--tokenizer", "--backend", "--endpoint", "--label"}
     bench = [word for flag, values in flags.items() if flag in here for word in (flag, *values)]
     notes = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,19 +14,20 @@ from typing import Any, ClassVar, cast
 import msgspec
 
 from koderz.errors import Fault, KoderzError, Unreachable
-from koderz.sandbox.workspace import Images, Timed, timed
+from koderz.sandbox import open_timed
+from koderz.sandbox.workspace import Images, Timed
 from koderz.sandbox.workspace.git import require_git
 from koderz.settings.schema import Settings
+from koderz.suites.reviews import reviewed
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.patches.judging import verdict_on
-from koderz.systems.patches.machines import Machine
+from koderz.systems.patches.machines import Machine, TasksRecord
 from koderz.systems.patches.measuring.bench import Bench, Recorder
 from koderz.systems.patches.measuring.verdicts import Rule
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.packing import kit_of, packed
 from koderz.systems.patches.published import refused
 from koderz.systems.patches.released import fetch
-from koderz.systems.patches.review import is_for_judge, simulated_review, with_review
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Trees
 from koderz.types import EXCLUSIVE, Headline, Measure, Message, Reply, Sampling, Task, Verdict
@@ -94,18 +97,16 @@ class PerformanceSuite(Suite):
         Raises KoderzError for one that can't be measured anywhere.
         """
         found = [task.payload for task in self.tasks if task.id in wanted]
-        return refused(found, self._machines(found, timed(settings)))
+        return refused(found, self._machines(found, open_timed(settings)))
 
     def details(self, tasks: Sequence[Task[PerfTask]], settings: Settings) -> dict[str, Any]:
         """The commits of each task, before and as the human left it, and its images, for the record."""
         commits = {task.id: (task.payload.base_commit, task.payload.human_commit) for task in tasks}
-        machines = self._machines([task.payload for task in tasks], timed(settings))
+        machines = self._machines([task.payload for task in tasks], open_timed(settings))
         notes = {task.id: task.payload.service.notes for task in tasks if task.payload.service}
-        more = {
-            "machines": msgspec.to_builtins(machines),
-            "notes": {name: told for name, told in notes.items() if told},
-        }
-        return {"commits": commits, **{name: told for name, told in more.items() if told}}
+        record = TasksRecord(commits, machines, {name: told for name, told in notes.items() if told})
+        fields: dict[str, Any] = msgspec.to_builtins(record)
+        return fields
 
     def _machines(self, tasks: Sequence[PerfTask], backend: Timed) -> dict[str, Machine]:
         """The machines of tasks that don't run on a backend's default image, or on this machine's own Python."""
@@ -122,7 +123,7 @@ class PerformanceSuite(Suite):
         settings = context.settings
         require_git()
         wanted = [task.payload for task in self.tasks if not settings.problems or task.id in settings.problems]
-        backend = timed(settings)
+        backend = open_timed(settings)
         machines = self._machines(wanted, backend)
         if why := refused(wanted, machines):
             raise Unreachable(why)
@@ -139,7 +140,7 @@ class PerformanceSuite(Suite):
     async def open_workspace(self, context: WorkspaceContext) -> AsyncIterator[Bench]:
         """Opens the bench, with which a solver measures patches."""
         task, handles = context.task.payload, context.handles
-        given = partial(self._given, task, handles.identity.sample)
+        given = partial(self._user_patch, task, handles.identity.sample)
         yield self.bench(task, context.shared, context.folder, handles, given)
 
     def bench(
@@ -155,9 +156,9 @@ class PerformanceSuite(Suite):
         rule = replace(self._rule, max_blocks=most) if task.service else self._rule
         return Bench(task, shared, folder, handles, rule, seconds=self._options.timeout, given=given)
 
-    def _given(self, task: PerfTask, sample: int, agent: str) -> str:
+    def _user_patch(self, task: PerfTask, sample: int, agent: str) -> str:
         if agent not in self._patches:
-            self._patches[agent] = self._kit.given(agent, self._options)
+            self._patches[agent] = self._kit.user_patches(agent, self._options)
         samples = self._patches[agent].get(task.id, ())
         if sample >= len(samples):
             raise Fault(f"there is no patch number {sample} of {task.id} any more", cause="data")
@@ -207,3 +208,59 @@ class Iso(PerformanceSuite):
     """ISO-Bench's commits, of its dataset as JSON lines (--dataset, or koderz suites add iso FILE)."""
 
     name = "iso"
+
+
+QUADRANTS = ("Q1", "Q2", "Q3", "Q4")
+
+_FASTER = 1.05  # than base, surely
+_APPROACHES = ("same", "similar", "other")
+_ASKED = (
+    "You review a patch that is to make a repository faster, beside what a human did. right_target: does it change "
+    "what makes the code slow, which is what the human's answer changes? approach: how near is its way to the human's? "
+    "What was measured of it doesn't concern you."
+)
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "right_target": {"type": "boolean"},
+        "approach": {"enum": [*_APPROACHES]},
+        "reasoning": {"type": "string"},
+    },
+    "required": ["right_target", "approach", "reasoning"],
+}
+
+
+async def with_review(verdict: Verdict, task: PerfTask, patch: str, ask: Callable[..., Awaitable[Reply]]) -> Verdict:
+    """The verdict with `review` and `quadrant` among its facts; both are null if there is no usable review.
+
+    A patch is reviewed once in an experiment, whatever is measured of it.
+    """
+    texts = {"Task": task.prompt, "The human's answer": task.human_patch or "(not shown)", "The patch": patch}
+    known_by = hashlib.sha256(patch.encode("utf-8", "backslashreplace")).hexdigest()
+    said = await reviewed(ask, _ASKED, texts, _SCHEMA, known_by=known_by)
+    right, approach, why = (said.get(name) for name in _SCHEMA["required"])
+    if not isinstance(right, bool):
+        return replace(verdict, facts={**verdict.facts, "review": None, "quadrant": None})
+    review = {
+        "right_target": right,
+        "approach": approach if approach in _APPROACHES else None,
+        "reasoning": why if isinstance(why, str) else "",
+    }
+    quadrant = QUADRANTS[(0 if right else 2) if is_faster(verdict) else (1 if right else 3)]
+    return replace(verdict, facts={**verdict.facts, "review": review, "quadrant": quadrant})
+
+
+def is_faster(verdict: Verdict) -> bool:
+    """Whether the patch works and is certainly faster than base by ISO-Bench's 5 %."""
+    sound = verdict.facts["status"] == "passed" and not verdict.facts["hack"]
+    return sound and verdict.metrics.get("speedup_base_low", 0.0) >= _FASTER
+
+
+def is_for_judge(text: str) -> bool:
+    return text.startswith(_ASKED)
+
+
+def simulated_review() -> str:
+    """The simulated model's review, the same for every patch."""
+    said: dict[str, Any] = {"right_target": True, "approach": "similar", "reasoning": "Made up by the simulated model."}
+    return json.dumps(said)

@@ -16,8 +16,7 @@ from koderz.errors import KoderzError
 from koderz.sandbox.workspace.git import inner_path
 from koderz.suites import task_digest
 from koderz.suites.keys import require_keys
-from koderz.systems.patches.services import METRICS, Service, read_load
-from koderz.systems.serving.figures import MEASURES
+from koderz.systems.patches.services import ABSENT, METRICS, Service, can_serve, read_load, server_load
 
 GITHUB = "https://github.com/"  # which rows leave out
 KINDS = ("workload", "serving", "throughput", "latency")
@@ -182,18 +181,25 @@ def _service(path: Path, where: str, row: _Row) -> Service | None:
     place = "{port}" if row.serve else "{output}"
     if (argv := row.serve or row.command) and not any(place in word for word in argv):
         raise KoderzError(f"{path}: {where}: {' '.join(argv)} has no {place}")
-    if row.serve and row.metric and row.metric not in {measure.name for measure in MEASURES}:
-        raise KoderzError(f"{path}: {where}: a load has no metric {row.metric!r}; write one such as mean_ttft_ms")
     if row.bench and not row.serve:
         raise KoderzError(f"{path}: {where}: bench goes with serve")
+    if not row.serve:
+        return Service(argv, (), row.metric) if argv else None
+    if not can_serve():
+        return Service(argv, (), row.metric, refused=ABSENT)
+    if row.metric and row.metric not in {measure.name for measure in server_load().measures}:
+        raise KoderzError(f"{path}: {where}: a load has no metric {row.metric!r}; write one such as mean_ttft_ms")
+    return Service(argv, _load_words(path, where, row.bench), row.metric)
+
+
+def _load_words(path: Path, where: str, bench: str) -> tuple[str, ...]:
+    """The words of a load, with the path of its dataset as seen from here. Raises KoderzError for invalid ones."""
     try:
-        words = shlex.split(row.bench)
+        words = shlex.split(bench)
         load = read_load(words)
     except (KoderzError, ValueError) as error:
         raise KoderzError(f"{path}: {where}: bench: {error}") from None
-    if load.dataset_path:
-        words = [str(path.parent.absolute() / word) if word == str(load.dataset_path) else word for word in words]
-    return Service(argv, tuple(words), row.metric) if argv else None
+    return tuple(str(path.parent.absolute() / word) if word == str(load.dataset_path) else word for word in words)
 
 
 def workload(name: object, source: str) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import math
 import os
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,9 +13,10 @@ from io import BytesIO
 from pathlib import Path, PurePosixPath
 
 from koderz.errors import Fault, KoderzError
+from koderz.sandbox.images.tree import is_same
 from koderz.sandbox.once import Once
 from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Timed, git
-from koderz.sandbox.workspace.folders import own_folder, scratch
+from koderz.sandbox.workspace.folders import new_path, scratch
 from koderz.sandbox.workspace.guarding import SETTINGS, guard
 from koderz.sandbox.workspace.remote import unpack as unpack_tree
 from koderz.sandbox.workspace.scripts import Script, run_script
@@ -55,7 +55,7 @@ class Trees:
     @property
     def notices(self) -> Sequence[str]:
         """Notices for users about the machines, and about deviations from the tasks."""
-        return [*(told for name, machine in self.machines.items() if (told := machine.told(name))), *self.notes]
+        return [*(told for name, machine in self.machines.items() if (told := machine.line_of(name))), *self.notes]
 
     def on(self, task: PerfTask) -> Timed:
         """The backend that runs the task's commands."""
@@ -99,7 +99,7 @@ class Trees:
 
     async def _stored(self, task: PerfTask) -> git.Store:
         with _preparing(task):
-            folder = _new(f"store-{task.digest}")
+            folder = new_path(f"store-{task.digest}")
             with git.tree_of(folder) as tree:
                 for path, text in task.files.items():
                     git.write(tree, path, text.encode())
@@ -114,14 +114,14 @@ class Trees:
 
     async def _base(self, task: PerfTask) -> Path:
         with _preparing(task):
-            tree = _new(f"base-{task.digest}")
+            tree = new_path(f"base-{task.digest}")
             await (await self._store(task)).checkout(tree)
             await self._require_sound(task, tree, tree, "base")
             return tree
 
     async def _human(self, task: PerfTask) -> Path:
         with _preparing(task):
-            tree = _new(f"{HUMAN}{task.digest}")
+            tree = new_path(f"{HUMAN}{task.digest}")
             if task.human_patch and task.human_commit not in task.exported:
                 await (await self._store(task)).patched(tree, task.human_patch.encode())
             else:
@@ -166,7 +166,7 @@ class Trees:
             return
         human = tree.name.startswith(HUMAN) and bool(machine.human)
         key = f"image {human} {machine}".encode()
-        source = await self._trees(key, lambda: copied(machine, self.backend, _new("image"), human=human))
+        source = await self._trees(key, lambda: copied(machine, self.backend, new_path("image"), human=human))
         with scratch() as aside:
             base = aside / "base"
             await (await self._store(task)).checkout(base)
@@ -206,7 +206,7 @@ def _settled(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
     """Restores pytest's settings around the tests, as an install may have run the patch's code."""
     folders = {folder for test in task.tests for folder in PurePosixPath(test).parents} if task.install else set()
     for path in (Path(folder, name) for folder in sorted(folders) for name in SETTINGS):
-        if (os.path.lexists(tree / path) or os.path.lexists(base / path)) and not _same(path, tree, base):
+        if (os.path.lexists(tree / path) or os.path.lexists(base / path)) and not is_same(tree / path, base / path):
             git.restore(tree, path.as_posix(), base)
             yield f"{path}: settings of pytest, after the install"
 
@@ -227,7 +227,7 @@ def _restored(task: PerfTask, tree: Path, base: Path) -> Iterator[str]:
         if (
             ".git" not in path.parts
             and (path.as_posix() in task.tests or _is_test(path))
-            and not _same(path, tree, base)
+            and not is_same(tree / path, base / path)
         ):
             git.restore(tree, path.as_posix(), base)
             yield f"{path}: a test"
@@ -244,18 +244,6 @@ def _read_inside(tree: Path, path: str) -> str:
     if (tree / path).resolve() != tree.resolve() / path:
         raise KoderzError(f"{path} is a link, or lies below one")
     return (tree / path).read_text(encoding="utf-8")
-
-
-def _same(path: Path, tree: Path, base: Path) -> bool:
-    before, after = base / path, tree / path
-    if before.is_symlink() or after.is_symlink():
-        return before.is_symlink() and after.is_symlink() and before.readlink() == after.readlink()
-    return before.is_file() and after.is_file() and before.read_bytes() == after.read_bytes()
-
-
-def _new(name: str) -> Path:
-    """A path at which nothing exists."""
-    return own_folder() / f"{name}-{time.monotonic_ns()}"
 
 
 @contextmanager

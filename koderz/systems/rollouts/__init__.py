@@ -29,7 +29,7 @@ SYSTEM = System(
         "solver.agent:koderz": f"{_HERE}.agents.options:AgentOptions",
         "solver.agent:scripted": f"{_HERE}.agents.options:ScriptOptions",
     },
-    summaries={"rollouts": f"{_HERE}.figures:FIGURES"},
+    summaries={"rollouts": f"{_HERE}.figures:FIGURES", "canaries": f"{_HERE}.figures:CANARIES"},
     documents={"rollouts": f"{_HERE}.files:RolloutFiles"},
     formats={
         **dict.fromkeys(("predictions", "swebench"), f"{_HERE}.predictions:predictions"),

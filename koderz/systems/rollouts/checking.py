@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import Fault
+from koderz.sandbox.workspace import Backend
 from koderz.sandbox.workspace.folders import scratch
-from koderz.sandbox.workspace.local import Local
-from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout
@@ -26,15 +25,15 @@ class Checked:
     warning: str = ""
 
 
-async def check_tasks(folders: Sequence[Path], *, times: int = 1) -> list[Checked]:
-    """Checks each task `times` times. Raises KoderzError for a folder without a task, Unreachable without a sandbox."""
-    tasks = [load_task(folder) for folder in folders]
-    async with Local() as local:
-        stores = Stores({"": local})
-        return [await _checked(task, stores, times) for task in tasks]
+async def check_tasks(tasks: Sequence[Rollout], backend: Backend, *, times: int = 1) -> list[Checked]:
+    """Checks each task `times` times. Raises Unreachable if the backend can't run here."""
+    async with backend:
+        stores = Stores({"": backend})
+        return [await check(task, stores, times) for task in tasks]
 
 
-async def _checked(task: Rollout, stores: Stores, times: int) -> Checked:
+async def check(task: Rollout, stores: Stores, times: int = 1) -> Checked:
+    """Tries a task's own solution, and doing nothing, so many times."""
     warning = ""
     for _ in range(times):
         try:
@@ -50,15 +49,33 @@ async def _checked(task: Rollout, stores: Stores, times: int) -> Checked:
     return Checked(task.id, "", warning)
 
 
+async def fails_own_solution(task: Rollout, backend: Backend) -> bool:
+    """Whether a task's own solution fails its tests, in a backend that is entered. Raises Fault if none can tell."""
+    return not (await _graded(task, Stores({"": backend}), solve=True)).scored.success
+
+
 async def _graded(task: Rollout, stores: Stores, *, solve: bool) -> Graded:
+    """The grading of a task's own solution, or of doing nothing; of a task with steps that of the first that fails."""
     with scratch() as place:
-        workspace = Workspace(task, stores, place, _at_once, RolloutsOptions())
-        if solve:
-            await workspace.solve()
-        diff = str((await workspace.diff())["diff"])
-    return await grade(task, diff, await stores.of(task), stores.backend_of(task))
+        workspace = Workspace(task, stores, place, at_once, RolloutsOptions())
+        graded: Graded | None = None
+        for stage in task.stages:
+            if (begun := await workspace.begin(stage))["wrong"]:
+                raise Fault(begun["wrong"], cause=begun["cause"])
+            graded = await _part_graded(stage.task, workspace, stores, place, solve=solve)
+            if not graded.scored.success:
+                break
+        return graded or await _part_graded(task, workspace, stores, place, solve=solve)
 
 
-async def _at_once(_name: str, make: Any, **_: object) -> Any:
+async def _part_graded(task: Rollout, workspace: Workspace, stores: Stores, place: Path, *, solve: bool) -> Graded:
+    if solve:
+        await workspace.solve()
+    diff = str((await workspace.diff())["diff"])
+    collected = stores.artifacts_of(place)
+    return await grade(task, diff, await stores.of(task), stores.backend_of(task), place, collected)
+
+
+async def at_once(_name: str, make: Any, **_: object) -> Any:
     """`once` where nothing is recorded."""
     return await make()

@@ -13,19 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import Shown, print_json, say, say_all, warn
-from koderz.cli.front import AcceptChanges, Front, Json, Quiet, Trust, Wait, run_options, take_up
+from koderz.cli.console import OutputOptions, print_json, say, say_all, warn, writing
+from koderz.cli.flags import Quiet, SummaryJson, Trust, Wait
+from koderz.cli.front import AcceptChanges, Front, run_options, take_up
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError, StorageError
-from koderz.settings.layers import OWN, SOLVING
+from koderz.settings.layers import OWN, SOLVING, Scope
 from koderz.settings.schema import OF_PROGRAMS
+from koderz.systems.rollouts.swebench.command import regrade
 from tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
+    from koderz.sandbox.workspace import Backend
+    from koderz.systems.rollouts.audit import Audit
     from koderz.systems.rollouts.config import Config
     from koderz.systems.rollouts.results import Benchmark
+    from koderz.systems.rollouts.tasks import Rollout
 
 DATA = Path("data")
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where files are: rollouts/ and runs/.")]
@@ -35,10 +40,12 @@ Stamp = Annotated[
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A configuration's name, or a folder rollouts/NAME/STAMP.")]
 _TOLD = {
+    "dataset": "In place of CONFIG: a task's folder, a folder of such, a .jsonl of SWE-bench rows, or "
+    "NAME[@VERSION] of --registry. Default: the embedded tasks.",
     "local_model": "The model of every entry. Default: the entry's own; without CONFIG simulated.",
     "concurrency": "The same as --parallel. Default: CONFIG's parallel.",
-    "sandbox": "Where commands of every entry run: local, docker, modal or uncontained. Default: the entry's own, else "
-    "SANDBOX_BACKEND, else docker if it answers, else local.",
+    "sandbox": "Where commands of every entry run: local, docker, podman, modal or uncontained. Default: the "
+    "entry's own, else SANDBOX_BACKEND, else docker if it answers, else local.",
 }
 """The help of settings whose meaning differs here."""
 
@@ -55,7 +62,7 @@ def _own(help_text: str, metavar: str | None, *flags: str, **more: Any) -> Any:
 @run_options(
     without={
         **dict.fromkeys({*OF_PROGRAMS} - {"sandbox", "docker_image"}, ""),
-        **dict.fromkeys(("suite", "dataset", "problems", "limit", "shuffle"), "the tasks of CONFIG"),
+        **dict.fromkeys(("suite", "problems", "limit", "shuffle"), "the tasks of CONFIG"),
         **dict.fromkeys(SOLVING, "--agent"),
         "samples": "--rollouts",
     },
@@ -74,29 +81,30 @@ def run(
         int, _own("Lines without icons; -vv: what agents and tests say.", None, "-v", "--verbose", count=True)
     ] = 0,
 ) -> None:
-    """Run the rollouts of a configuration; without one the embedded tasks, on the simulated model."""
+    """Run rollouts of a configuration or a dataset; without either of the embedded tasks, on the simulated model."""
     import asyncio
 
-    from koderz.sandbox.workspace import chosen
-    from koderz.systems.rollouts.config import read_config
+    from koderz.systems.rollouts.config import usual_sandbox
     from koderz.systems.rollouts.place import Place
     from koderz.systems.rollouts.screen import RolloutsScreen
     from koderz.systems.rollouts.suite import SAMPLE
 
-    path = config or SAMPLE / "sample.toml"
-    found = read_config(path)
-    given = {**front.given, "dataset": path}
+    given = dict(front.values)
     if timeout_sec is not None:
         given["agent_timeout"] = timeout_sec
+    if "sandbox" in given:  # which is for every entry
+        given.setdefault("entry_sandbox", False)
+    usual_said = _usual_settings(given, trust_config=front.trust_config)
+    path, found = _chosen_tasks(config, given.get("dataset"), usual_said)
+    given["dataset"] = path
     most = rollouts or max(entry.rollouts for entry in found.entries)  # one alone is asked at another temperature
     usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
-    if "sandbox" in given:
-        given.setdefault("entry_sandbox", False)
-    else:
-        given["sandbox"] = asyncio.run(chosen(os.environ))
-    model = given.get("local_model") or ("simulated" if config is None else None)
-    usual_said = _usual_settings(given, trust_config=front.trust_config)
+    if "sandbox" not in given:
+        given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
     settled = _settled(usual_said)
+    found = _runnable(found, usual_said, given["sandbox"], settled)
+    found = _with_canaries(found, usual_said, given["sandbox"])
+    model = given.get("local_model") or ("simulated" if path == SAMPLE / "sample.toml" else None)
     _require_trusted(found, settled, grant=front.trust_config)
     if not front.shown.json:
         own = [] if "sandbox" in settled else [entry.sandbox or given["sandbox"] for entry in found.entries]
@@ -113,9 +121,58 @@ def run(
     screen = RolloutsScreen(front.shown, verbose, {**usual, **given}["concurrency"], len(found.entries))
     place = Place(data, found, str(path), matrix)
     try:
-        replace(front, given=given, usual=usual).run(matrix=matrix, screen=screen, complete=place.documented)
+        replace(front, values=given, usual=usual).run(matrix=matrix, screen=screen, complete=place.documented)
     finally:
         place.release()
+
+
+def _chosen_tasks(config: Path | None, dataset: Path | None, said: Mapping[str, Any]) -> tuple[Path, Config]:
+    """The place of the tasks and the entries about them. Raises KoderzError if both or a broken one are given."""
+    from koderz.systems.rollouts.config import config_of, read_config
+    from koderz.systems.rollouts.datasets import read_dataset
+    from koderz.systems.rollouts.instances import stood_in
+    from koderz.systems.rollouts.options import variables_of
+    from koderz.systems.rollouts.suite import SAMPLE
+
+    if config and dataset:
+        raise KoderzError(f"{config} and --dataset {dataset}: give one of them")
+    variables = variables_of(said["env"])
+    if dataset and dataset.suffix != ".toml":
+        found = read_dataset(dataset, said["registry"], variables)
+        environments, images = (said[name] and Path(said[name]) for name in ("environments", "images"))
+        return dataset, config_of(dataset, replace(found, tasks=stood_in(found.tasks, environments, images)))
+    path = config or dataset or SAMPLE / "sample.toml"
+    return path, read_config(path, variables)
+
+
+def _runnable(config: Config, said: Mapping[str, Any], sandbox: str, settled: Collection[str]) -> Config:
+    """The entries of tasks that can run here, if others are to be left out. Raises KoderzError if there are none."""
+    from koderz.sandbox.images import ImageStore
+    from koderz.systems.rollouts.runnable import runnable
+
+    if not said["skip_unrunnable"]:
+        return config
+    named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
+    able, left_out = runnable(config.tasks, lambda task: (task.sandbox if named else "") or sandbox, images)
+    if not able:
+        raise KoderzError(f"{config.path}: no task can run here; the first: {left_out[0].why}")
+    return config.having({task.id for task in able})
+
+
+def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Config:
+    """The entries with those of canaries among them, as many as are asked for."""
+    from koderz.sandbox.images import ImageStore
+    from koderz.systems.rollouts.canaries import canaries_of, with_canaries
+    from koderz.systems.rollouts.options import wrong_amount
+
+    amount = said["canaries"]
+    if not amount:
+        return config
+    if wrong := wrong_amount(amount):
+        raise KoderzError(f"--canaries {wrong}")
+    images, shown = ImageStore(said["images"] and Path(said["images"])), said["canaries_shown"]
+    found = canaries_of(config.tasks, amount, shown=shown, sandbox=sandbox, images=images)
+    return with_canaries(config, found)
 
 
 def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -> None:
@@ -133,9 +190,20 @@ def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[
     from koderz.settings.layers import values_in
     from koderz.settings.toml import read_sources
 
-    flags = {name: value for name, value in given.items() if name in ("agent_timeout", "entry_sandbox")}
+    own = {
+        "agent_timeout",
+        "entry_sandbox",
+        "registry",
+        "env",
+        "skip_unrunnable",
+        "images",
+        "environments",
+        "canaries",
+        "canaries_shown",
+    }
+    flags = {name: value for name, value in given.items() if name in own}
     schema = schema_here({**given, "suite": "rollouts"}, scope=OWN)
-    names = {"local_model", "agent_timeout", "entry_sandbox"}
+    names = {"local_model", *own}
     return values_in(read_sources(flags, names=names, schema=schema, trust_config=trust_config).settings)
 
 
@@ -221,7 +289,9 @@ def _other_than(names: Sequence[str], name: str) -> str:
 
 
 @app.command(cls=PanelCommand)
-def summarize(name: Name, latest: Latest = False, rollout: Stamp = None, data: Data = DATA, json: Json = False) -> None:
+def summarize(
+    name: Name, latest: Latest = False, rollout: Stamp = None, data: Data = DATA, json: SummaryJson = False
+) -> None:
     """Sum up rollouts: a row each, averages, and each task's mean and best."""
     from koderz.systems.rollouts.results import figures, table_lines
 
@@ -246,7 +316,7 @@ def evaluate(
     latest: Latest = False,
     rollout: Stamp = None,
     data: Data = DATA,
-    json: Json = False,
+    json: SummaryJson = False,
     quiet: Quiet = False,
     wait: Wait = False,
     trust_config: Trust = False,
@@ -256,7 +326,7 @@ def evaluate(
     from koderz.systems.rollouts.screen import EvaluationScreen
 
     found = _find(data, name, latest, rollout)
-    shown = Shown(json=json, quiet=quiet, wait=wait)
+    shown = OutputOptions(json=json, quiet=quiet, wait=wait)
     run = found.manifest.get("benchmark_run_id")
     if not run:
         raise KoderzError(f"{found.folder} was made by another program, whose diffs aren't on record")
@@ -279,13 +349,34 @@ def _find(data: Path, name: str, latest: bool, stamp: str | None) -> Benchmark:
     return find_rollouts(data, name, stamp)
 
 
+app.command(cls=PanelCommand)(regrade)
+
+
+_Places = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR|DATASET…",
+        help="Tasks' folders, folders of such, rows of SWE-bench, or NAME[@VERSION] of --registry.",
+    ),
+]
+_OF_TASKS = ("sandbox", "docker_image", "images", "environments", "registry", "env", "skip_unrunnable")
+_with_tasks = with_settings(
+    usual={"suite": "rollouts"},
+    scope=Scope(only=_OF_TASKS),
+    told={"sandbox": "Where commands run: local, docker, podman, modal or uncontained. Default: local."},
+)
+
+
 @app.command(cls=PanelCommand)
+@_with_tasks
 def check(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR…", help="Prepared folders.")],
+    places: _Places,
+    given: dict[str, Any],
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail a task too where doing nothing scores above 0.")
     ] = False,
     flaky: Annotated[bool, typer.Option("--flaky", help="Try each three times.")] = False,
+    trust_config: Trust = False,
 ) -> None:
     """Check that each task's own solution passes, and that doing nothing doesn't. Exit code 1 where one fails."""
     import asyncio
@@ -293,13 +384,87 @@ def check(
     from koderz.systems.rollouts.checking import check_tasks
 
     failed = False
-    for checked in asyncio.run(check_tasks(folders, times=3 if flaky else 1)):
+    tasks, backend = _tasks_and_backend(places, given, trust_config=trust_config)
+    for checked in asyncio.run(check_tasks(tasks, backend, times=3 if flaky else 1)):
         wrong = checked.wrong or (checked.warning if strict else "")
         failed = failed or bool(wrong)
         say(f"{'failed' if wrong else 'ok':6}  {checked.id}{f': {wrong}' if wrong else ''}")
         if checked.warning and not strict:
             warn(f"{checked.id}: {checked.warning}")
     raise typer.Exit(1 if failed else 0)
+
+
+def _tasks_and_backend(
+    places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool
+) -> tuple[Sequence[Rollout], Backend]:
+    """The tasks that can run here, and the sandbox, not yet entered. Raises KoderzError for others, unless left out."""
+    from koderz.engines.owners import schema_here
+    from koderz.sandbox.images import ImageStore
+    from koderz.settings.toml import read_sources
+    from koderz.systems.rollouts.datasets import each_once, read_dataset
+    from koderz.systems.rollouts.instances import stood_in
+    from koderz.systems.rollouts.options import RolloutsOptions
+    from koderz.systems.rollouts.runnable import placed, require_runnable, runnable
+    from koderz.systems.rollouts.workspaces import open_backend
+
+    given = {"suite": "rollouts", **given}
+    schema = schema_here(given, scope=OWN)
+    settings = read_sources(given, names=_OF_TASKS, scope=OWN, schema=schema, trust_config=trust_config).settings
+    options = settings.of(RolloutsOptions)
+    found = [task for place in places for task in read_dataset(place, options.registry, options.variables).tasks]
+    images = ImageStore(options.images)
+    found = [*stood_in(found, options.environments, options.images)]
+    tasks: Sequence[Rollout] = [placed(task, images) for task in each_once(found, "the tasks")]
+    if options.skip_unrunnable:
+        tasks, left_out = runnable(tasks, lambda _: settings.sandbox, images)
+        for each in left_out:
+            warn(f"left out: {each.id}: {each.why}")
+    else:
+        require_runnable(tasks, lambda _: settings.sandbox, images)
+    return tasks, open_backend(settings.sandbox, settings, images)
+
+
+@app.command(cls=PanelCommand)
+@_with_tasks
+def audit(
+    places: _Places,
+    given: dict[str, Any],
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write each exploit's result here.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 1 too if an exploit passes as the task is published.")
+    ] = False,
+    quiet: Quiet = False,
+    trust_config: Trust = False,
+) -> None:
+    """Try on each task what agents do to pass without doing the work, graded as published and by koderz.
+
+    Exit code 1 if an exploit passes under koderz' grading.
+    """
+    import asyncio
+
+    import orjson
+
+    from koderz.systems.rollouts.audit import audit_tasks
+    from koderz.systems.rollouts.audit_screen import AuditScreen, total_line
+    from koderz.systems.rollouts.workspaces import Stores
+
+    tasks, backend = _tasks_and_backend(places, given, trust_config=trust_config)
+    if json and not json.absolute().parent.is_dir():
+        raise KoderzError(f"--json {json}: there is no folder {json.absolute().parent}")
+
+    async def audited() -> Audit:
+        async with backend:
+            return await audit_tasks(tasks, Stores({"": backend}), tell=screen.tell, progress=screen.progress)
+
+    with AuditScreen([task.id for task in tasks], quiet=quiet) as screen:
+        found = asyncio.run(audited())
+    say(total_line(found))
+    if json:
+        with writing(json):
+            write_whole(json, [orjson.dumps(found.told(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
+    raise typer.Exit(1 if found.forged["ours"] or (strict and found.forged["published"]) else 0)
 
 
 @app.command(cls=PanelCommand)

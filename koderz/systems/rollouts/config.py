@@ -11,15 +11,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_type_hints
 
 import msgspec
 
-from koderz.errors import KoderzError
-from koderz.sandbox.workspace import BACKENDS
+from koderz.errors import KoderzError, Unreachable
+from koderz.sandbox import SANDBOXES, has_workspaces
 from koderz.settings.trust import READS, RUNS_CODE
+from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.formats import load_task
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.tasks import Rollout, in_parts, with_digest
+
+VARIABLE = "SANDBOX_BACKEND"
+"""The environment variable that names the sandbox of agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class TaskEntry:
         return self.timeout_sec or (float(said) if said else None)
 
 
-_TOP = {"name": str, "parallel": int}
+_TOP = {"name": str, "parallel": int, "dataset": str, "registry": str}
 _KINDS: Mapping[str, Any] = {**_TOP, **get_type_hints(TaskEntry)}
 _WANTED = {
     "name": "a text that can be the name of a folder",
@@ -58,7 +63,7 @@ _WANTED = {
     "apply_overrides": "true or false",
     "environment_variables": "a table of texts, of which TIMEOUT_SEC is a number of seconds above 0",
     "agent_mounts": "a list of texts",
-    "sandbox": f"one of {', '.join(BACKENDS)}",
+    "sandbox": f"one of {', '.join(SANDBOXES)}",
 }
 _HOLDS: Mapping[str, Callable[[Any], bool]] = {
     "name": lambda name: bool(name) and not {*name} & {*"/\\\0"} and name not in (".", ".."),
@@ -67,7 +72,7 @@ _HOLDS: Mapping[str, Callable[[Any], bool]] = {
     "max_diff_mb": lambda number: number is None or 1 <= number <= 1024,
     "timeout_sec": lambda seconds: seconds is None or 0 < seconds < math.inf,
     "environment_variables": lambda each: 0 < float(each.get("TIMEOUT_SEC") or 1) < math.inf,
-    "sandbox": lambda name: BACKENDS.has(name),
+    "sandbox": has_workspaces,
 }
 
 
@@ -82,15 +87,47 @@ class Config:
     entries: tuple[TaskEntry, ...]
     tasks: tuple[Rollout, ...]  # the different ones
     of_entries: tuple[str, ...]  # the id of each entry's task
+    about: Mapping[str, str] = field(default_factory=dict)  # its dataset, for the record
 
     @property
     def models(self) -> Sequence[str | None]:
         """The model of each entry."""
         return [entry.model for entry in self.entries]
 
+    @property
+    def dataset(self) -> Dataset:
+        """Its tasks."""
+        return Dataset(self.tasks, self.about)
+
+    def having(self, tasks: Collection[str]) -> Config:
+        """The configuration without the entries of other tasks than these."""
+        pairs = zip(self.entries, self.of_entries, strict=True)
+        kept = [(entry, task) for entry, task in pairs if task in tasks]
+        own = tuple(task for task in self.tasks if task.id in tasks)
+        entries, of_entries = tuple(entry for entry, _ in kept), tuple(task for _, task in kept)
+        return dataclasses.replace(self, entries=entries, tasks=own, of_entries=of_entries)
+
     def where(self, number: int, key: str) -> str:
         """The place of a key in an entry, for error messages."""
         return _where(self.path, self.text, number, key)
+
+
+async def usual_sandbox(environ: Mapping[str, str]) -> str:
+    """The sandbox that SANDBOX_BACKEND names; unset: docker if a daemon answers, else local.
+
+    Raises KoderzError for one that isn't known.
+    """
+    from koderz.sandbox.docker import DOCKER
+
+    if named := environ.get(VARIABLE, ""):
+        if not has_workspaces(named):
+            raise KoderzError(f"{VARIABLE}={named}: there are {', '.join(SANDBOXES)}")
+        return named
+    try:
+        await DOCKER.version()
+    except Unreachable:
+        return "local"
+    return "docker"
 
 
 def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
@@ -111,8 +148,19 @@ def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
     return found
 
 
-def read_config(path: Path) -> Config:
-    """Reads a configuration. Raises KoderzError, which names the file, the line and the nearest valid key."""
+def config_of(place: Path, dataset: Dataset) -> Config:
+    """A configuration of one entry for each task of a dataset, by koderz' own agent where none is named."""
+    tasks = tuple(dataclasses.replace(task, base=task.digest) for task in dataset.tasks)
+    entries = tuple(TaskEntry(str(task.folder)) for task in tasks)
+    name = place.absolute().name.removesuffix(".gz").removesuffix(".jsonl")
+    return Config(place, "", name, 1, entries, tasks, tuple(task.id for task in tasks), dataset.about)
+
+
+def read_config(path: Path, variables: Mapping[str, str] = MappingProxyType({})) -> Config:
+    """Reads a configuration. Raises KoderzError, which names the file, the line and the nearest valid key.
+
+    `variables` of this machine are those that tasks may take their own from.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
@@ -120,29 +168,43 @@ def read_config(path: Path) -> Config:
     except IsADirectoryError:
         raise KoderzError(
             f"{path} is a folder; a configuration is a TOML file with [[tasks]]. The tasks of a folder are run by: "
-            f"koderz benchmark --suite rollouts --dataset {path} --solver agent:koderz --model MODEL"
+            f"koderz rollouts run --dataset {path} --agent koderz --model MODEL"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{path} can't be read: {error}") from None
-    return _config(path, text)
+    return _config(path, text, tuple(variables.items()))
 
 
 @cache
-def _config(path: Path, text: str) -> Config:
+def _config(path: Path, text: str, variables: tuple[tuple[str, str], ...]) -> Config:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise KoderzError(f"{path}: {error}") from None
-    rows = table.pop("tasks", None)
-    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise KoderzError(f"{path} has no [[tasks]]")
+    rows = table.pop("tasks", [] if "dataset" in table else None)
+    is_empty = rows == [] and "dataset" not in table
+    if not isinstance(rows, list) or is_empty or not all(isinstance(row, dict) for row in rows):
+        raise KoderzError(f"{path} has no [[tasks]], and no dataset")
     usual = {key: _read(path, text, 0, key, value) for key, value in table.items()}
     name, parallel = usual.pop("name", path.stem), usual.pop("parallel", 1)
-    entries = tuple(_entry(path, text, usual, row, number) for number, row in enumerate(rows, 1))
-    loaded = [_task(path, text, entry, number) for number, entry in enumerate(entries, 1)]
-    tasks = _told_apart({task.digest: task for task in loaded})
-    of_entries = tuple(tasks[each.digest].id for each in loaded)
-    return Config(path, text, name, parallel, entries, tuple(tasks.values()), of_entries)
+    dataset = _dataset(path, usual.pop("dataset", ""), usual.pop("registry", ""), dict(variables))
+    stated = [_entry(path, text, usual, row, number) for number, row in enumerate(rows, 1)]
+    loaded = [_task(path, text, entry, number, dict(variables)) for number, entry in enumerate(stated, 1)]
+    of_dataset = [TaskEntry(**{**usual, "prepared_dir": str(task.folder)}) for task in dataset.tasks]
+    own = [_with_settings(path, text, each, 0, task) for each, task in zip(of_dataset, dataset.tasks, strict=True)]
+    tasks = _told_apart({task.digest: task for task in (*loaded, *own)})
+    of_entries = tuple(tasks[each.digest].id for each in (*loaded, *own))
+    entries = (*stated, *of_dataset)
+    return Config(path, text, name, parallel, entries, tuple(tasks.values()), of_entries, dataset.about)
+
+
+def _dataset(path: Path, name: str, registry: str, variables: Mapping[str, str]) -> Dataset:
+    """The dataset that a configuration names, as seen from its folder; one without tasks if it names none."""
+    if not name:
+        return Dataset(())
+    beside = registry if "://" in registry else str(found_beside(path, registry))
+    place = found_beside(path, name)
+    return read_dataset(place if place.exists() else Path(name), beside if registry else None, variables)
 
 
 def _entry(path: Path, text: str, usual: Mapping[str, Any], row: Mapping[str, Any], number: int) -> TaskEntry:
@@ -172,7 +234,7 @@ def _read(path: Path, text: str, number: int, key: str, value: object) -> Any:
     return found
 
 
-def _task(path: Path, text: str, entry: TaskEntry, number: int) -> Rollout:
+def _task(path: Path, text: str, entry: TaskEntry, number: int, variables: Mapping[str, str]) -> Rollout:
     """The entry's task with the entry's settings; its digest differs from that of other entries."""
     folder = found_beside(path, entry.prepared_dir)
     if not folder.is_dir():
@@ -180,10 +242,15 @@ def _task(path: Path, text: str, entry: TaskEntry, number: int) -> Rollout:
     overrides = found_beside(path, entry.overrides) if entry.overrides and entry.apply_overrides else None
     if overrides and not overrides.is_file():
         raise KoderzError(f"{_where(path, text, number, 'overrides')}: there is no file {entry.overrides}")
-    task = load_task(folder, overrides, apply_overrides=entry.apply_overrides)
+    task = load_task(folder, overrides, apply_overrides=entry.apply_overrides, variables=variables)
     if overrides and task.format != "tb":
         where = _where(path, text, number, "overrides")
         raise KoderzError(f"{where}: {entry.prepared_dir} has no tb_meta.json, so it takes no overrides")
+    return _with_settings(path, text, entry, number, task)
+
+
+def _with_settings(path: Path, text: str, entry: TaskEntry, number: int, task: Rollout) -> Rollout:
+    """The task with the settings of its entry."""
     own = {**task.environment, **entry.environment_variables}
     seconds = entry.seconds or task.agent_seconds
     mounts = tuple(str(found_beside(path, name).absolute()) for name in entry.agent_mounts)
@@ -192,16 +259,19 @@ def _task(path: Path, text: str, entry: TaskEntry, number: int) -> Rollout:
         raise KoderzError(f"{where}: agent_mounts: {missing[0]} is no file or folder that an agent can be shown")
     changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox, *mounts))
     digest = hashlib.sha256(changed.encode()).hexdigest()[:16]
-    return dataclasses.replace(
-        task,
-        environment=own,
-        agent_seconds=seconds,
-        max_diff_mb=entry.max_diff_mb,
-        base=task.digest,
-        digest=digest,
-        sandbox=entry.sandbox or "",
-        agent_mounts=mounts,
-    )
+
+    def entered(part: Rollout) -> Rollout:
+        return dataclasses.replace(
+            part,
+            environment={**part.environment, **entry.environment_variables},
+            agent_seconds=entry.seconds or part.agent_seconds,
+            max_diff_mb=entry.max_diff_mb,
+            base=task.digest,
+            sandbox=entry.sandbox or "",
+            agent_mounts=mounts,
+        )
+
+    return with_digest(in_parts(task, entered), digest)
 
 
 def _told_apart(tasks: Mapping[str, Rollout]) -> dict[str, Rollout]:

@@ -94,9 +94,10 @@ def _is_tampered(pair: tuple[Opposite, Opposite], found: Sequence[ScriptResult])
 
 
 def _lies(opposite: Opposite, before: ScriptResult, result: ScriptResult) -> frozenset[str]:
-    """The inverted tests that pass or are gone, unless time ran out."""
-    silent = frozenset[str]() if result.cause else opposite.turned & {*_named(before)} - {*_named(result)}
-    return (opposite.turned & _any_passing(result)) | silent
+    """The inverted tests that passed before, and pass now or are gone, unless time ran out."""
+    turned = opposite.turned & _passing(before)
+    silent = frozenset[str]() if result.cause else turned - {*_named(result)}
+    return (turned & _any_passing(result)) | silent
 
 
 def _named(result: ScriptResult) -> Mapping[str, list[bool]]:

@@ -1,20 +1,23 @@
-"""The summary's figures of rollouts by task: pass@k and scores, with intervals clustered by task."""
+"""The summary's figures of rollouts by task: pass@k, pass^k and scores, with intervals clustered by task."""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from tracker.breakdown import by_task, mean_score
+from tracker.clusters import pass_hat_k_in
 from tracker.parts import Part
-from tracker.rates import PASS_AT, pass_at_k, pass_at_k_interval
+from tracker.rates import PASS_AT, pass_at_k, pass_at_k_interval, rate_interval
+from tracker.results import Result
 
 if TYPE_CHECKING:
-    from tracker.records import Plan
-    from tracker.results import Result
+    from tracker.records import Fault, Plan
 
 _EVERY_K = 10  # up to here each k is told, beyond the usual ones
 
@@ -23,25 +26,112 @@ class RolloutFigures(Part):
     """The summary's key `rollouts`."""
 
     def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """For each arm: `pass_at_k` with 95 % intervals, the `score`'s mean, interval and maximum, and `tasks`."""
+        """For each arm: `pass_at_k` and `pass_hat_k` with 95 % intervals, the `score`, and `tasks`."""
         return {arm: _of_arm(own) for arm, own in results.items() if own}
+
+    def with_faults(
+        self,
+        plan: Plan,  # noqa: ARG002
+        found: Mapping[str, Any],
+        results: Mapping[str, Sequence[Result]],
+        faults: Sequence[Fault],
+    ) -> Mapping[str, Any]:
+        """For each arm also `faults`, their number by kind, and `score_of_all`, where each of them counts 0."""
+        by_arm: dict[str, list[Fault]] = {arm: [] for arm in results}
+        for fault in faults:
+            by_arm.setdefault(fault.arm, []).append(fault)
+        return {
+            arm: {**found.get(arm, {"rollouts": 0}), **_of_faults(results.get(arm, ()), own)}
+            for arm, own in by_arm.items()
+            if own or arm in found
+        }
 
 
 FIGURES = RolloutFigures()
 
 
-def told(part: Mapping[str, Any]) -> Iterator[str]:
+class CanaryFigures(Part):
+    """The summary's key `canaries`."""
+
+    def of_apart(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
+        """`tried`, `passed`, `rate` with its 95 % interval as fractions, and `tasks`; the same for each of `arms`."""
+        every = [result for own in results.values() for result in own]
+        arms = {arm: _of_canaries(own) for arm, own in results.items() if own}
+        return {**_of_canaries(every), "arms": arms} if every else {}
+
+
+CANARIES = CanaryFigures()
+
+
+def _of_canaries(results: Sequence[Result]) -> dict[str, Any]:
+    passes = by_task(results, lambda result: result.success)
+    found = rate_interval([*passes.values()])
+    assert found, "one was tried"
+    passed = sum(result.success for result in results)
+    return {
+        "tried": len(results),
+        "passed": passed,
+        "rate": passed / len(results),
+        "interval": found[0],
+        "interval_method": found[1],
+        "tasks": {task: {"tried": len(own), "passed": sum(own)} for task, own in passes.items()},
+    }
+
+
+def canaries_line(part: Mapping[str, Any]) -> str:
+    """A line on the canaries that were tried."""
+    rate = f"{100 * part['rate']:.1f}%{_told_interval([100 * limit for limit in part['interval']], '.1f')}"
+    return f"canaries: {part['passed']} of {part['tried']} passed, {rate}; nobody passes one without cheating"
+
+
+KINDS: Mapping[str, str] = {
+    "image": "image",
+    **dict.fromkeys(("setup", "unprepared", "launch_failed", "data"), "setup"),
+    "healthcheck": "healthcheck",
+    **dict.fromkeys(("sandbox", "worker_lost"), "sandbox"),
+    **dict.fromkeys(("provider", "unreachable", "rejected"), "provider"),
+    **dict.fromkeys(("verifier", "judge"), "verifier"),
+}
+"""The kind of a fault by its cause; a cause that isn't here is of the kind `other`."""
+
+
+def _of_faults(results: Sequence[Result], faults: Sequence[Fault]) -> dict[str, Any]:
+    nothing = [Result(problem_id=fault.problem_id, success=False, score=0.0, sample=fault.sample) for fault in faults]
+    mean = mean_score([*(replace(result, score=result.score or 0.0) for result in results), *nothing])
+    assert mean, "the arm has a rollout"
+    return {
+        "faults": dict(Counter(KINDS.get(fault.cause, "other") for fault in faults)),
+        "score_of_all": {
+            "mean": mean.mean,
+            "interval": mean.interval,
+            "interval_method": mean.interval_method,
+            "rollouts": mean.results,
+        },
+    }
+
+
+def _told_faults(own: Mapping[str, Any]) -> str:
+    if not own.get("faults"):
+        return ""
+    kinds = ", ".join(f"{kind} {count}" for kind, count in own["faults"].items())
+    return f"faults: {kinds}; score of all {own['score_of_all']['mean']:.2f}, where each counts 0"
+
+
+def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
     """A line for each arm, with the usual k only."""
     for arm, own in part.items():
+        if "score" not in own:
+            yield f"{arm}: {_told_faults(own)}"
+            continue
         score = own["score"]
         mean = f"score {score['mean']:.2f} on average{_told_interval(score['interval'], '.2f')}"
         mean += f", {score['max']:.2f} at best"
         rates = (
             f"{name} {100 * each['value']:.1f}%{_told_interval([100 * limit for limit in each['interval']], '.1f')}"
-            for name, each in own["pass_at_k"].items()
-            if int(name.removeprefix("pass@")) in PASS_AT
+            for name, each in (own["pass_at_k"] | own.get("pass_hat_k", {})).items()
+            if int(name[len("pass@") :]) in PASS_AT and name != "pass^1"
         )
-        yield f"{arm}: {'; '.join([mean, *rates])}"
+        yield f"{arm}: {'; '.join(filter(None, [mean, *rates, _told_faults(own)]))}"
 
 
 def _told_interval(interval: Sequence[float] | None, form: str) -> str:
@@ -55,11 +145,13 @@ def _of_arm(results: Sequence[Result]) -> dict[str, Any]:
     results = [replace(result, score=result.score or 0.0) for result in results]
     scores = by_task(results, lambda result: result.score)
     passes = by_task(results, lambda result: result.success)
+    ks = _ks(min(map(len, passes.values())))
     mean = mean_score(results)
     assert mean, "every rollout has a score"
     return {
         "rollouts": len(results),
-        "pass_at_k": {f"pass@{k}": _pass_at([*passes.values()], k) for k in _ks(min(map(len, passes.values())))},
+        "pass_at_k": {f"pass@{k}": _pass_at([*passes.values()], k) for k in ks},
+        "pass_hat_k": {f"pass^{k}": asdict(pass_hat_k_in(passes, {}, k)) for k in ks},
         "score": {
             "mean": mean.mean,
             "interval": mean.interval,

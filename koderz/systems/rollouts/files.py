@@ -10,6 +10,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
+import msgspec
+
+from koderz.systems.rollouts.artifacts import Collected, keep
 from koderz.systems.rollouts.results import RolloutRow, cell, row_of, table_lines
 from tracker.files import write_whole
 from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
@@ -17,6 +20,7 @@ from tracker.stories import Stories
 from tracker.summary import Summary
 from tracker.terminals import plain
 
+DOCUMENT = "rollouts"  # the name under which a plan has its entry
 MANIFEST = "manifest.json"
 LAUNCH_FAILED = "launch_failed"
 _NOT_LAUNCHED = {LAUNCH_FAILED: 127, "unprepared": 1}  # what a shell ends with, by the cause of the fault
@@ -24,6 +28,41 @@ _HEAD = 20  # lines of a test's output in scoring_results.md
 _PAUSES = 20  # between two times that the lists are written, in times of what that takes
 
 Outcome = Experiment | Fault
+
+
+class RunEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The entry of the configuration that a rollout belongs to."""
+
+    task_id: str
+    task_dir: str
+    canary: bool = False  # whether it is an impossible variant of the entry's task
+
+
+class TaskText(msgspec.Struct, frozen=True):
+    """Facts about a task that the files hold besides its results."""
+
+    title: str = ""
+    notes: str = ""
+    repo_info: Mapping[str, Any] = {}
+
+
+class RolloutsDocument(msgspec.Struct, frozen=True):
+    """A plan's record of a run's files."""
+
+    output: str  # the folder of all files, absolute
+    data: str  # the same folder as it was given
+    config: str  # the configuration's name for users
+    name: str
+    stamp: str
+    runs: Mapping[str, RunEntry]  # by experiment, in their order
+    tasks: Mapping[str, TaskText]
+    files: Sequence[str] = ()  # without which the run lacks its files
+    is_own: bool = True  # no other run writes into them
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The rollouts' numbers, from 0, by experiment."""
+        return {experiment: number for number, experiment in enumerate(self.runs)}
 
 
 class Ended(NamedTuple):
@@ -35,25 +74,19 @@ class Ended(NamedTuple):
 
 
 class RolloutFiles:
-    """The files of one run.
-
-    `about` says where they are (`output`, and `data` as it was given), what they are called by (`name`, `stamp`,
-    `config`), the rollouts in their order (`runs`: by experiment, `task_id` and `task_dir`), and of each task by its id
-    what the files tell besides (`tasks`: `title`, `notes`, `repo_info`).
-    """
+    """The files of one run; `about` is a `RolloutsDocument` as the plan has it."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self._stories = Stories(folder, with_messages=False)
-        self._run, self._about = folder.name, about
-        self._place = Path(about["output"])
-        self._numbers = {experiment: number for number, experiment in enumerate(about["runs"])}
+        self._run, self._about = folder.name, msgspec.convert(about, RolloutsDocument)
+        self._place, self._numbers = Path(self._about.output), self._about.numbers
         self._ended: dict[int, Ended] = {}
         self._has_begun = False
         self._next = 0.0  # when the lists may be written again
 
     @property
     def _rollout(self) -> str:
-        return f"rollouts/{self._about['name']}/{self._about['stamp']}"
+        return f"rollouts/{self._about.name}/{self._about.stamp}"
 
     def take(self, outcome: Outcome) -> None:
         """Writes the files of an ended rollout, and the lists of all unless that was done just now.
@@ -79,51 +112,61 @@ class RolloutFiles:
         self._has_begun = True
 
     def _write_run(self, number: int, story: Sequence[Record], outcome: Outcome) -> None:
-        run_id = f"{self._about['stamp']}-{number}"
-        run = self._about["runs"][outcome.experiment_id]
-        task = self._about["tasks"][run["task_id"]]
+        run_id = f"{self._about.stamp}-{number}"
+        run = self._about.runs[outcome.experiment_id]
+        task = self._about.tasks[run.task_id]
         attempt = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
         artifacts = attempt.artifacts if attempt else {}
         evaluation = _evaluation(run_id, run, story, outcome) if isinstance(outcome, Experiment) else None
         evaluated = _json(evaluation) if evaluation else None
-        scoring = plain("\n".join([*_scoring(evaluation, task["title"]), ""])) if evaluation else None
+        scoring = plain("\n".join([*_scoring(evaluation, task.title), ""])) if evaluation else None
         files = {
             "artifacts/diff.patch": _diff(story),
-            "artifacts/notes.md": plain(task["notes"]),
-            "artifacts/repo_info.json": _json(task["repo_info"]),
+            "artifacts/notes.md": plain(task.notes),
+            "artifacts/repo_info.json": _json(task.repo_info),
             "artifacts/agent.jsonl": str(artifacts.get("agent.jsonl") or "".join(_events(story))),
-            "logs/eval.log": plain(str(artifacts.get("eval.log", ""))),
+            "logs/eval.log": plain("\n".join(_logs(story))),
             "results.json": _json(_results(run_id, run, story, outcome)),
             "evaluation_results.json": evaluated,
             "scoring_results.md": scoring,
         }
         self._put(f"{self._rollout}/task_results/{run_id}.json", evaluated)
+        self._keep_artifacts(f"runs/{run_id}/artifacts", story)
         for path, text in files.items():
             self._put(f"runs/{run_id}/{path}", text)
         entry = {
-            "task_dir": run["task_dir"],
-            "run_dir": str(Path(self._about["data"], "runs", run_id)),
+            "task_dir": run.task_dir,
+            "run_dir": str(Path(self._about.data, "runs", run_id)),
             "run_id": run_id,
             **launched(outcome),
             "experiment_id": outcome.experiment_id,
-            "task_id": run["task_id"],
+            "task_id": run.task_id,
             "arm": outcome.arm,
             "verdict": outcome.verdict if isinstance(outcome, Experiment) else None,
             "score": outcome.score if isinstance(outcome, Experiment) else None,
             "fault": outcome.reason if isinstance(outcome, Fault) else None,
+            **({"canary": True} if run.canary else {}),
         }
         self._ended[number] = Ended(entry, row_of(entry, evaluation), outcome.time)
+
+    def _keep_artifacts(self, place: str, story: Sequence[Record]) -> None:
+        """Writes the artifacts of the agent, each at its destination, and those of a step below its name."""
+        for record in story:
+            if isinstance(record, Once) and record.name == "artifacts" and isinstance(record.value, dict):
+                value = record.value
+                folder = self._place / place / value.get("step", "")
+                keep(Collected.of_record(value), value["destinations"], folder)
 
     def _write_lists(self) -> None:
         """Writes the lists of ended rollouts; unfinished ones are left out."""
         began, about, place = monotonic(), self._about, self._rollout
         ended = [self._ended[number] for number in sorted(self._ended)]
-        entries = [each.entry for each in ended]
-        folder = str(Path(about["data"], place))
+        entries, rows = [each.entry for each in ended], [each.row for each in ended if not each.entry.get("canary")]
+        folder = str(Path(about.data, place))
         manifest = {
-            "config": about["config"],
-            "name": about["name"],
-            "created_at": about["stamp"],
+            "config": about.config,
+            "name": about.name,
+            "created_at": about.stamp,
             "benchmark_run_id": self._run,
             "results": entries,
         }
@@ -137,7 +180,7 @@ class RolloutFiles:
             for entry in entries
         ]
         index = {
-            "created_at": about["stamp"],
+            "created_at": about.stamp,
             "rollout_dir": folder,
             "runs": [entry["run_dir"] for entry in entries],
             "tasks": [entry["task_dir"] for entry in entries],
@@ -145,9 +188,9 @@ class RolloutFiles:
         last = max((each.graded for each in ended), default="")
         self._put(f"{place}/{MANIFEST}", _json(manifest))
         self._put(f"{place}/runs.txt", "".join(f"{entry['run_dir']}\n" for entry in entries))
-        self._put(f"{place}/summary.md", "\n".join([*table_lines([each.row for each in ended], folder), ""]))
+        self._put(f"{place}/summary.md", "\n".join([*table_lines(rows, folder), ""]))
         self._put(f"{place}/eval_manifest.json", _json({"evaluated_at": last and _utc(last), "results": evaluated}))
-        self._put(f"rollouts/temp/rollout_{about['name']}__{about['stamp']}.json", _json(index))
+        self._put(f"rollouts/temp/rollout_{about.name}__{about.stamp}.json", _json(index))
         now = monotonic()
         self._next = now + _PAUSES * (now - began)  # all of them take so long, so not after each of thousands
 
@@ -167,15 +210,25 @@ def launched(outcome: Outcome) -> dict[str, Any]:
     return {"launch_rc": code, "status": LAUNCH_FAILED if code else "launched"}
 
 
-def _evaluation(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outcome: Experiment) -> Mapping[str, Any]:
+def _logs(story: Sequence[Record]) -> Iterator[str]:
+    """The output of the tests: the last verdict's, or those of all steps."""
+    attempts = {record.task_id: record for record in story if isinstance(record, Attempt)}
+    for step, attempt in attempts.items():
+        text = str(attempt.artifacts.get("eval.log", ""))
+        yield f"=== {step}\n{text}" if step else text
+
+
+def _evaluation(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Experiment) -> Mapping[str, Any]:
     attempt = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
     said = str(attempt.artifacts.get("evaluation_results.json", "")) if attempt else ""
     told: dict[str, Any] = {}
     with suppress(ValueError):  # where its file in blobs/ is lost
         told = json.loads(said or "{}")
+    of_steps = [record.value for record in story if isinstance(record, Once) and record.name == "steps"]
+    told = of_steps[-1] if of_steps else told
     score, metrics = outcome.score or 0.0, _agent_metrics(story, outcome)
     return {
-        "task_id": told.get("task_id", run["task_id"]),
+        "task_id": told.get("task_id", run.task_id),
         "run_id": run_id,
         "total_score": score,
         "score_of_graded": told.get("score_of_graded"),
@@ -187,6 +240,8 @@ def _evaluation(run_id: str, run: Mapping[str, Any], story: Sequence[Record], ou
         "standard_metrics": told.get("standard_metrics"),
         "custom_metrics": told.get("custom_metrics"),
         "tampering": told.get("tampering", []),
+        **({"resources": outcome.facts["resources"]} if "resources" in outcome.facts else {}),
+        **{name: told[name] for name in _OF_VERIFIER if name in told},
         "quantitative_metrics": {
             "time_taken_seconds": metrics["time_taken_seconds"],
             "tokens_spent": metrics["tokens_total"],
@@ -194,6 +249,13 @@ def _evaluation(run_id: str, run: Mapping[str, Any], story: Sequence[Record], ou
             "tool_calls": metrics["tool_calls_total"],
         },
     }
+
+
+_OF_VERIFIER = (
+    *("graded", "rewards", "steps", "published", "isolation", "carried", "lifted"),
+    *("verifier_tools", "verifier_environment_mode", "environment"),
+)
+"""How a task's own verifier graded; see `docs/reference`."""
 
 
 def _agent_metrics(story: Sequence[Record], outcome: Experiment) -> dict[str, Any]:
@@ -218,9 +280,10 @@ def _agent_metrics(story: Sequence[Record], outcome: Experiment) -> dict[str, An
 
 
 _OWN_TOOLS = ("shell", "edit")
+_NO_EVENTS = ("diff", "agent-metrics", "artifacts", "steps")
 
 
-def _results(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outcome: Outcome) -> dict[str, Any]:
+def _results(run_id: str, run: RunEntry, story: Sequence[Record], outcome: Outcome) -> dict[str, Any]:
     """The content of `results.json`. `exit_code` is the agent's, None if it wasn't started."""
     worked = [
         record.value
@@ -234,7 +297,7 @@ def _results(run_id: str, run: Mapping[str, Any], story: Sequence[Record], outco
     begun = datetime.fromisoformat(first.time).timestamp() - waited
     return {
         "run_id": run_id,
-        "task_dir": run["task_dir"],
+        "task_dir": run.task_dir,
         "exit_code": statuses[-1] if statuses else 0 if started else None,
         "start_time": _utc(datetime.fromtimestamp(begun).isoformat()),
         "end_time": _utc(outcome.time),
@@ -261,7 +324,7 @@ def _events(story: Sequence[Record]) -> Iterator[str]:
         elif isinstance(record, Call):
             told = {"type": "call", "model": record.model, "text": str(record.reply), "cost": record.cost}
             told |= {"tool_calls": record.tool_calls} if record.tool_calls else {}
-        elif isinstance(record, Once) and record.name not in ("diff", "agent-metrics"):
+        elif isinstance(record, Once) and record.name not in _NO_EVENTS:
             told = {"type": record.name, "result": _whole(record.value)}
         if told:
             yield json.dumps({"time": _utc(record.time), **told}) + "\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -15,8 +15,10 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.keys import require_keys
+from koderz.systems.rollouts.compose import read_compose
 from koderz.systems.rollouts.dockerfile import read_dockerfile
-from koderz.systems.rollouts.tasks import OWN_TESTS, Repo, Rollout, Rubric
+from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
+from koderz.systems.rollouts.tasks import OWN_TESTS, Need, Repo, Rollout, Rubric, Verifier, with_digest
 from koderz.systems.rollouts.trees import files_below, shown_below
 from tracker.files import MB
 
@@ -35,15 +37,26 @@ _KEYS: Mapping[str, Collection[str]] = {
 _ROW_KEYS: Mapping[str, type[Rubric | Script]] = {"rubrics": Rubric, "test_scripts": Script}
 
 
-def load_task(folder: Path, overrides: Path | None = None, *, apply_overrides: bool = True) -> Rollout:
+FILES = ("tb_meta.json", "task.toml", "task.yaml")
+"""The files that make a folder a task, one for each format."""
+
+
+def load_task(
+    folder: Path,
+    overrides: Path | None = None,
+    *,
+    apply_overrides: bool = True,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Rollout:
     """The task in a prepared folder. `overrides`: a file to use instead of the folder's own overrides.json.
 
-    Raises KoderzError naming the file and what is wrong with it, or what of it can't be honoured here.
+    `variables` of this machine are those that the task's own may be taken from. Raises KoderzError naming the file and
+    what is wrong with it.
     """
     folder = folder.absolute()
     loaders: dict[str, Callable[[], Rollout]] = {
         "tb_meta.json": lambda: _of_tb_meta(folder, _overrides(folder, overrides) if apply_overrides else {}),
-        "task.toml": lambda: _of_harbor(folder),
+        "task.toml": lambda: read_harbor_task(folder, variables),
         "task.yaml": lambda: _of_terminal_bench(folder),
     }
     for name, load in loaders.items():
@@ -61,9 +74,13 @@ def require_work(task: Rollout, *, judged: bool) -> None:
         )
     if not task.instructions.strip():
         raise KoderzError(f"{task.folder}: the task has no instructions, so an agent would have nothing to do")
-    own = task.folder / OWN_TESTS.get(task.format, "")
-    if not judged and not (task.scripts or own.is_file()):
-        missing = "evaluation.test_scripts of tb_meta.json" if task.format == "tb" else own.name
+    if judged or task.instance:
+        return
+    parts = [stage.task for stage in task.stages] or [task]
+    if not all(part.scripts or (part.verifier and part.verifier.has_script) for part in parts):
+        missing = (
+            "evaluation.test_scripts of tb_meta.json" if task.format == "tb" else Path(OWN_TESTS[task.format]).name
+        )
         raise KoderzError(f"{task.folder}: the task has no tests; add {missing}, or name a model with --judge-model")
 
 
@@ -71,7 +88,8 @@ def _with_digest(task: Rollout) -> Rollout:
     """The task with digests of all files of its folder and of its image."""
     described = dataclasses.replace(task, folder=Path(), files={}, context=None)
     image = _digest_of(shown_below(task)) if task.context else ""
-    return dataclasses.replace(task, digest=_digest_of(files_below(task.folder), repr(described)), image_digest=image)
+    digest = _digest_of(files_below(task.folder), repr(described))
+    return with_digest(dataclasses.replace(task, image_digest=image), digest)
 
 
 def _digest_of(files: Mapping[str, Path], more: str = "") -> str:
@@ -175,45 +193,6 @@ def _overrides(folder: Path, given: Path | None) -> Mapping[str, Any]:
     return found
 
 
-def _of_harbor(folder: Path) -> Rollout:
-    where = folder / "task.toml"
-    try:
-        meta = tomllib.loads(_text(where))
-    except tomllib.TOMLDecodeError as error:
-        raise KoderzError(f"{where}: not TOML ({error})") from None
-    environment, verifier = _table(meta, "environment", where), _table(meta, "verifier", where)
-    given = {
-        "steps": meta.get("steps"),
-        "artifacts": meta.get("artifacts"),
-        "verifier.collect": verifier.get("collect"),
-        "verifier.environment_mode": verifier.get("environment_mode") not in (None, "shared"),
-        "environment.os": environment.get("os") not in (None, "linux"),
-        "environment.gpus": environment.get("gpus"),
-        "docker-compose.yaml": (folder / "environment/docker-compose.yaml").exists(),
-        **{f"environment.{name}": environment.get(name) for name in ("docker_image", "mcp_servers", "skills_dir")},
-        **{f"environment.{name}": environment.get(name) for name in ("healthcheck", "allowed_hosts")},
-    }
-    _refuse(where, [name for name, value in given.items() if value])
-    image = read_dockerfile(folder / "environment/Dockerfile")
-    name = str(_table(meta, "task", where).get("name") or folder.name)
-    own = _converted(environment.get("env", {}), dict[str, str], where)
-    return Rollout(
-        folder=folder,
-        format="harbor",
-        id=name,
-        title=name,
-        instructions=_text(folder / "instruction.md"),
-        rubrics=(Rubric("reward", "the verifier's reward"),),
-        environment={**image.environment, **own, **_converted(verifier.get("env", {}), dict[str, str], where)},
-        workdir=str(environment.get("workdir") or image.workdir),
-        context=folder / "environment",
-        steps=image.steps,
-        refused=image.refused,
-        agent_seconds=_seconds(_table(meta, "agent", where), "timeout_sec", 1800, where),
-        test_seconds=_seconds(verifier, "timeout_sec", 600, where),
-    )
-
-
 def _of_terminal_bench(folder: Path) -> Rollout:
     import yaml
 
@@ -224,8 +203,10 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         raise KoderzError(f"{where}: not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(meta, dict) or not isinstance(meta.get("instruction"), str):
         raise KoderzError(f"{where}: the field 'instruction' is missing")
-    _refuse(where, [name for name in ("docker-compose.yaml",) if (folder / name).exists()])
-    image = read_dockerfile(folder / "Dockerfile")
+    image, needs = read_dockerfile(folder / "Dockerfile"), []
+    if (compose := folder / "docker-compose.yaml").is_file():
+        services, image = read_compose(compose, image)
+        needs = [Need(f"{compose}: {what}", machine) for what, machine in services]
     return Rollout(
         folder=folder,
         format="terminal-bench",
@@ -235,17 +216,16 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         rubrics=(Rubric("tests", "run-tests.sh ends with 0"),),
         environment={**image.environment, "TEST_DIR": "/tests"},
         workdir=image.workdir,
+        verifier=Verifier(own_script(folder / OWN_TESTS["terminal-bench"]), existing(folder / "tests")),
+        solution=folder / "solution.sh",
+        image_name=image.image,
+        needs=tuple(needs),
         context=folder,
         steps=image.steps,
         refused=image.refused,
         agent_seconds=_seconds(meta, "max_agent_timeout_sec", 360, where),
         test_seconds=_seconds(meta, "max_test_timeout_sec", 60, where),
     )
-
-
-def _refuse(where: Path, names: Iterable[str]) -> None:
-    for name in names:
-        raise KoderzError(f"{where}: {name} can't be honoured here; leave the task out")
 
 
 def _seconds(table: Mapping[str, Any], name: str, default: float, where: Path) -> float:

@@ -1,25 +1,43 @@
-"""Grading of a diff: applied to a fresh checkout and tested by scripts hidden from the agent."""
+"""Grading of an agent's work by tests hidden from it.
+
+Scripts of the format tb judge a diff in a fresh checkout. A verifier that a task brings along judges twice: as
+published, where the agent worked, and afresh, in a new root that carries only its work. It has to be passed both times.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import Backend, Command, Limits, git
+from koderz.sandbox.workspace import Backend, Command, Mount, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.guarding import guard
 from koderz.sandbox.workspace.scripts import TAMPERED, Script, ScriptResult, run_script
+from koderz.systems.rollouts import afresh, verifiers
+from koderz.systems.rollouts.artifacts import Collected, files_of, published, put_back
 from koderz.systems.rollouts.doubt import unbelieved
+from koderz.systems.rollouts.machines import is_separate, lay_separate
 from koderz.systems.rollouts.metrics import UNMEASURED, MetricValues, measure
 from koderz.systems.rollouts.rubrics import Scored, rewarded, scored
+from koderz.systems.rollouts.swebench.judging import InstanceJudge
+from koderz.systems.rollouts.swebench.places import InstancePlaces
+from koderz.systems.rollouts.swebench.rows import Instance
 from koderz.systems.rollouts.tasks import OWN_TESTS, SOLUTION, Rollout
-from koderz.systems.rollouts.verifiers import reason, verified
 
 _LACKS = re.compile(r"^E {2,}ModuleNotFoundError: No module named '(\w+)'|error: unrecognized arguments", re.MULTILINE)
+
+
+class Published(NamedTuple):
+    """The result of a verifier as it is published, where the agent worked."""
+
+    success: bool
+    rewards: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +48,14 @@ class Graded:
     results: tuple[ScriptResult, ...]
     tampering: tuple[str, ...] = ()
     measured: MetricValues = UNMEASURED
+    graded: afresh.Graded = "fresh"  # how the verdict was reached
+    rewards: Mapping[str, float] = field(default_factory=dict)  # of the verifier, by name
+    published: Published | None = None  # None: it wasn't graded as published
+    isolation: verifiers.Isolation = "in-process"
+    carried: afresh.Carried = "workdir"
+    lifted: tuple[str, ...] = ()
+    environment: str = ""  # of an instance of SWE-bench: its image, or a substitute
+    steps: tuple[tuple[str, Mapping[str, float]], ...] = ()  # the name and rewards of each
 
     @property
     def cause(self) -> str:
@@ -44,28 +70,151 @@ class Graded:
         return "\n".join(filter(None, parts))
 
 
-async def grade(task: Rollout, diff: str, store: git.Store, backend: Backend, place: Path | None = None) -> Graded:
+async def grade(
+    task: Rollout,
+    diff: str,
+    store: git.Store,
+    backend: Backend,
+    place: Path | None = None,
+    collected: Collected | None = None,
+) -> Graded:
     """Grades a diff. Raises GitError if it doesn't apply, Fault if it can't be graded.
 
-    `place` is where the agent worked; tests of Harbor and terminal-bench go on there, with all that it left.
+    `place` is where the agent worked, whose processes have ended; `collected` are the artifacts that it left there.
+    Without a place, or with a separate verifier, nothing can be graded as published.
     """
-    wanted = Command(
-        [], task.environment, checkout=task.workdir, image=task.image, limits=Limits(seconds=task.test_seconds)
-    )
     if task.format == "tb":
-        return await _by_scripts(task, diff, store, backend, wanted)
-    if place:
-        return await _by_own_tests(task, place, store, backend, wanted)
-    with scratch() as fresh:
-        await store.checkout(fresh / "checkout")
-        await git.apply(_bytes(diff), fresh / "checkout")
-        return await _by_own_tests(task, fresh, store, backend, wanted)
+        return await _by_scripts(task, diff, store, backend, _wanted(task))
+    if task.instance:
+        return await _by_instance(task, task.instance, diff, store, backend)
+    terms, work = afresh.Terms(), afresh.Work(diff, place, collected or Collected())
+    fresh = await grade_afresh(task, work, store, backend, terms)
+    if place is None or is_separate(task):
+        return fresh
+    return _both(fresh, await grade_published(task, place, backend))
 
 
-async def _by_own_tests(task: Rollout, place: Path, store: git.Store, backend: Backend, wanted: Command) -> Graded:
-    ended, rewards = await verified(task, place, store, backend, wanted)
-    success = all(reward == 1 for reward in rewards.values())
-    return Graded(rewarded(task, rewards), (ScriptResult(OWN_TESTS[task.format], success, ended.output, ended.cause),))
+_INSTANCE_JUDGES: WeakKeyDictionary[Backend, InstanceJudge] = WeakKeyDictionary()
+"""The judges of instances of SWE-bench, which remember how each is judged on a backend."""
+
+
+async def _by_instance(task: Rollout, instance: Instance, diff: str, store: git.Store, backend: Backend) -> Graded:
+    """Grades by the rules of SWE-bench, as published and afresh."""
+    judge = _INSTANCE_JUDGES.setdefault(backend, InstanceJudge(InstancePlaces(backend)))
+    judge.places.stores[instance.key] = store
+    judged = await judge.judge(instance, diff)
+    report, resolved = judged.report, bool(judged.report["resolved"])
+    rewards, as_published = {"resolved": float(resolved)}, bool(report["published"]["resolved"])
+    cause = "" if resolved else "tampering" if as_published else "tests"
+    return Graded(
+        rewarded(task, rewards),
+        (ScriptResult("eval.sh", resolved, judged.log, cause),),
+        tuple(report["tampering"]),
+        graded=report["graded"],
+        rewards=rewards,
+        published=Published(as_published, {"resolved": float(as_published)}),
+        lifted=tuple(report["lifted"]),
+        environment=report["environment"],
+    )
+
+
+async def grade_published(task: Rollout, place: Path, backend: Backend) -> Published:
+    """Grades by the task's own verifier where the agent worked, without any guard. It may change what is there."""
+    mounts = published(place, backend) if task.format == "harbor" else []
+    found = await verifiers.run(task, place, backend, replace(_wanted(task), mounts=mounts))
+    return Published(found.success, found.rewards)
+
+
+async def grade_afresh(
+    task: Rollout, work: afresh.Work, store: git.Store, backend: Backend, terms: afresh.Terms
+) -> Graded:
+    """Grades by the task's own verifier in a new root, under all guards that the terms don't lift.
+
+    Raises GitError if the diff doesn't apply, Fault if the verifier isn't able to judge anything.
+    """
+    found, aside = await _run_afresh(task, work, store, backend, terms)
+    cause: str = found.ended.cause
+    if not found.rewards:
+        found, aside = await _run_afresh(task, work, store, backend, terms)
+    if not found.rewards:
+        names = terms.rewards or await _usual_rewards(task, found, store, backend, terms)
+        found, cause = replace(found, rewards=dict.fromkeys(names, 0.0)), "no_reward"
+    elif not (found.success or terms.rewards or verifiers.has_tested(task, found.ended)):
+        await _require_able(task, found, store, backend, terms)
+    result = ScriptResult(OWN_TESTS[task.format], found.success, found.ended.output, cause)
+    return Graded(
+        rewarded(task, found.rewards),
+        (result,),
+        (*aside, *(f"refused: {what}" for what in found.ended.refused)),
+        rewards=found.rewards,
+        isolation=found.isolation,
+        carried=terms.carried,
+        lifted=terms.lifted,
+    )
+
+
+def _both(fresh: Graded, published: Published) -> Graded:
+    """The verdict of both gradings: passed if both say so."""
+    (result,) = fresh.results
+    if result.success and not published.success:
+        result = replace(result, success=False, cause="tests" if published.rewards else "no_reward")
+    elif published.success and not result.success:
+        result = replace(result, cause="tampering")
+        if not fresh.tampering:
+            why = f"{result.path}: it passes where the agent worked, and fails in a new root with the same work"
+            fresh = replace(fresh, tampering=(why,))
+    scored = replace(fresh.scored, success=result.success)
+    return replace(fresh, graded="both", published=published, results=(result,), scored=scored)
+
+
+async def _run_afresh(
+    task: Rollout, work: afresh.Work, store: git.Store, backend: Backend, terms: afresh.Terms
+) -> tuple[verifiers.Run, Sequence[str]]:
+    mounts: Sequence[Mount]
+    with scratch() as place:
+        if is_separate(task):
+            mounts, aside = await lay_separate(task, work.collected, store, backend, place)
+            changed: Sequence[str] = ()
+        else:
+            changed, laid = await afresh.lay(task, work, store, place, terms)
+            mounts, left_out = put_back(work.collected, place, task.workdir, outside=True)
+            aside = [*laid, *left_out]
+        files = [*(f"{task.workdir}/{path}" for path in changed), *files_of(work.collected, task.workdir)]
+        guards = verifiers.Guards(files, terms.lifted)
+        return await verifiers.run(task, place, backend, replace(_wanted(task), mounts=mounts), guards), aside
+
+
+async def _usual_rewards(
+    task: Rollout, found: verifiers.Run, store: git.Store, backend: Backend, terms: afresh.Terms
+) -> Iterable[str]:
+    """The names of the rewards without the agent's changes. Raises Fault if there are none either."""
+    without, _ = await _run_afresh(task, afresh.Work(""), store, backend, terms)
+    if not without.rewards:
+        raise Fault(found.wrong, cause="judge")
+    return without.rewards
+
+
+async def _require_able(
+    task: Rollout, found: verifiers.Run, store: git.Store, backend: Backend, terms: afresh.Terms
+) -> None:
+    """Raises Fault if the verifier also ends before a test has run without the agent's changes."""
+    without, _ = await _run_afresh(task, afresh.Work(""), store, backend, terms)
+    if not verifiers.has_tested(task, without.ended):
+        why = verifiers.reason(found.ended.output) or f"exit code {found.ended.status}"
+        raise Fault(f"the verifier of {task.id} ended before a test had run: {why}", cause="judge")
+
+
+def _wanted(task: Rollout) -> Command:
+    task = task.verifying
+    return Command(
+        [],
+        task.environment,
+        checkout=task.workdir,
+        image=task.image,
+        limits=task.limits(task.test_seconds),
+        network=task.is_online,
+        allowed_hosts=task.allowed_hosts,
+    )
 
 
 async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backend, wanted: Command) -> Graded:
@@ -115,7 +264,7 @@ async def _require_tests(
         solution, found = "", await again(silent, "")
     for result in found:
         if not result.tests and (solution or _lacks(task, result.output, changed)):
-            why = reason(result.output) or result.cause or "it printed nothing"
+            why = verifiers.reason(result.output) or result.cause or "it printed nothing"
             raise Fault(f"{result.path} of {task.id} ended before a test had run: {why}", cause="judge")
 
 

@@ -1,34 +1,37 @@
-"""Experiments as Harbor's trials: a folder each with its result.json, a TrialResult of Harbor 0.24."""
+"""Experiments as Harbor's trials: a folder each with its result.json, a TrialResult of Harbor 0.25."""
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from koderz.analysis.formats import Stories, folder_format
 from koderz.analysis.story import Story
 from koderz.analysis.workers import agent_version
+from koderz.systems.rollouts.stages import EVALUATION
 from tracker.files import write_whole
 from tracker.records import Fault, Plan
 
 
-def harbor(stories: Iterable[tuple[Plan, Story]], folder: Path) -> None:
+@folder_format
+def harbor(stories: Stories, folder: Path) -> None:
     """Writes `TRIAL/result.json` for each experiment; one that ended in a fault has an exception and no reward."""
     for plan, story in stories:
+        if story.problem_id in plan.apart:
+            continue
         name = re.sub(r"[^\w.-]+", "-", story.problem_id) + f"__{story.experiment_id.removeprefix('exp_')}"
         (folder / name).mkdir(exist_ok=True)
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         write_whole(
             folder / name / "result.json", [orjson.dumps(_trial(plan, story, name, folder / name), option=options)]
         )
-
-
-harbor.is_folder = True  # type: ignore[attr-defined]
 
 
 def _trial(plan: Plan, story: Story, name: str, place: Path) -> dict[str, Any]:
@@ -65,7 +68,29 @@ def _trial(plan: Plan, story: Story, name: str, place: Path) -> dict[str, Any]:
     if isinstance(ended, Fault):
         told = {"exception_type": "Fault", "exception_message": ended.reason, "exception_traceback": ""}
         return trial | {"exception_info": {**told, "occurred_at": _moment(ended.time), "cause": ended.cause}}
-    return trial | {"verifier_result": {"rewards": {"reward": ended.score if ended.score is not None else 0.0}}}
+    found = _evaluation(story)
+    rewards = found.get("rewards") or {"reward": ended.score if ended.score is not None else 0.0}
+    trial |= {"verifier_result": {"rewards": rewards}}
+    if steps := found.get("steps"):
+        trial["step_results"] = [
+            {"step_name": step["name"], "verifier_result": {"rewards": step["rewards"]} if step["rewards"] else None}
+            for step in steps
+        ]
+    elif mode := found.get("verifier_environment_mode"):
+        trial["verifier_environment_mode"] = mode
+    return trial
+
+
+def _evaluation(story: Story) -> Mapping[str, Any]:
+    """How the task's own verifier graded; empty if it has none. Of a task with steps for all of them."""
+    if isinstance(of_steps := story.made.get("steps"), dict):
+        return of_steps
+    text = story.attempts[-1].artifacts.get(EVALUATION) if story.attempts else None
+    try:
+        found = json.loads(text) if isinstance(text, str) else {}
+    except ValueError:  # where its file in blobs/ is lost
+        found = {}
+    return found if isinstance(found, dict) else {}
 
 
 def _moment(time: str) -> str:

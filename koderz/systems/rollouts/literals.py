@@ -22,12 +22,12 @@ class Edit(NamedTuple):
     text: bytes
 
 
-def start(node: ast.expr, lines: Sequence[int]) -> int:
+def start(node: ast.expr | ast.stmt, lines: Sequence[int]) -> int:
     """The byte at which a node begins; `lines` are the offsets of lines."""
     return lines[node.lineno - 1] + node.col_offset
 
 
-def end(node: ast.expr, lines: Sequence[int]) -> int:
+def end(node: ast.expr | ast.stmt, lines: Sequence[int]) -> int:
     """The byte after a node's end."""
     return lines[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
 

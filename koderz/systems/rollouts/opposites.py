@@ -50,7 +50,7 @@ class Opposite:
 
 
 @dataclass(frozen=True, slots=True)
-class _Site:
+class Site:
     """An assertion that every run reaches, and its non-empty ways of inverting it."""
 
     other: _Edits  # expects another value, or none that there is
@@ -68,8 +68,8 @@ def opposites(source: str, draw: random.Random | None = None) -> tuple[Opposite,
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return (same := Opposite(source, frozenset(), frozenset())), same
-    reader = _Reader(source.encode(), draw)
-    functions = dict(_tests(tree))
+    reader = ScriptReader(source.encode(), draw)
+    functions = dict(tests_in(tree))
     found = {name: sites for name, function in functions.items() if (sites := [*reader.sites(function)])}
     names = draw.sample([*found], len(found))
     halves = names[: (len(names) + 1) // 2], names[(len(names) + 1) // 2 :]
@@ -82,7 +82,8 @@ def opposites(source: str, draw: random.Random | None = None) -> tuple[Opposite,
     return first, second
 
 
-def _tests(tree: ast.Module) -> Iterator[tuple[str, Function]]:
+def tests_in(tree: ast.Module) -> Iterator[tuple[str, Function]]:
+    """The tests of a script by name, as `name` or `Class::name`."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             yield from ((f"{node.name}::{name}", function) for name, function in _functions(node.body))
@@ -95,14 +96,23 @@ def _functions(body: Iterable[ast.stmt]) -> Iterator[tuple[str, Function]]:
             yield node.name, node
 
 
-class _Reader:
+class ScriptReader:
     """Finds the assertions in a script, and the edits that make them fail."""
 
     def __init__(self, text: bytes, draw: random.Random) -> None:
         self._text, self._draw = text, draw
         self._lines = [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", text))]
 
-    def turned(self, sites: list[_Site], *, by_negation: bool = False) -> _Edits:
+    @property
+    def text(self) -> bytes:
+        """The script."""
+        return self._text
+
+    def place(self, node: ast.stmt) -> tuple[int, int]:
+        """The bytes at which a statement begins and ends."""
+        return start(node, self._lines), end(node, self._lines)
+
+    def turned(self, sites: list[Site], *, by_negation: bool = False) -> _Edits:
         """The edits that invert one of the assertions."""
         best = [site for site in sites if (site.negated if by_negation else site.other)] or sites
         site = self._draw.choice(best)
@@ -116,15 +126,15 @@ class _Reader:
             text = text[: edit.start] + edit.text + text[edit.end :]
         return text.decode()
 
-    def sites(self, function: Function) -> Iterator[_Site]:
+    def sites(self, function: Function) -> Iterator[Site]:
         """The assertions that every run of a test reaches and that can be inverted."""
         literals = Literals(function, self._text, self._lines, self._draw)
         return (site for site in self._in_body(function.body, literals) if site.other or site.negated)
 
-    def _in_body(self, body: Iterable[ast.stmt], literals: Literals) -> Iterator[_Site]:
+    def _in_body(self, body: Iterable[ast.stmt], literals: Literals) -> Iterator[Site]:
         for statement in body:
             if isinstance(statement, ast.Assert):
-                yield _Site(self._other(statement.test, literals), self._negated(statement.test))
+                yield Site(self._other(statement.test, literals), self._negated(statement.test))
             elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
                 yield self._called(statement.value, literals)
             elif isinstance(statement, ast.With | ast.AsyncWith):
@@ -136,19 +146,19 @@ class _Reader:
             ):
                 return
 
-    def _within(self, statement: ast.With | ast.AsyncWith, literals: Literals) -> Iterator[_Site]:
+    def _within(self, statement: ast.With | ast.AsyncWith, literals: Literals) -> Iterator[Site]:
         calls = [item.context_expr for item in statement.items if isinstance(item.context_expr, ast.Call)]
         raising = [call for call in calls if _name(call) in _RAISES and call.args]
         if raising:
-            yield _Site(self._other_error(raising[0]), [])
+            yield Site(self._other_error(raising[0]), [])
         elif len(calls) == len(statement.items) and all(_name(call) in _TRANSPARENT for call in calls):
             yield from self._in_body(statement.body, literals)
 
-    def _called(self, call: ast.Call, literals: Literals) -> _Site:
+    def _called(self, call: ast.Call, literals: Literals) -> Site:
         """The site of a call such as `self.assertEqual(…)`."""
         name = _name(call)
         if name in _RAISES and len(call.args) > 1:
-            return _Site(self._other_error(call), [])
+            return Site(self._other_error(call), [])
         is_method = isinstance(call.func, ast.Attribute) and name.startswith("assert") and "_" not in name
         edits: _Edits = []
         if _EQUAL.fullmatch(name) and len(call.args) >= 2:
@@ -158,7 +168,7 @@ class _Reader:
         if not edits and call.args and (opposite or (is_method and _EQUAL.fullmatch(name))):
             last = max([end(each, self._lines) for each in (*call.args, *(word.value for word in call.keywords))])
             edits = [self._renamed(call, "assertIn"), Edit(end(call.args[0], self._lines), last, b", " + self._none())]
-        return _Site(edits, [self._renamed(call, opposite)] if opposite else [])
+        return Site(edits, [self._renamed(call, opposite)] if opposite else [])
 
     def _renamed(self, call: ast.Call, name: str) -> Edit:
         last = end(call.func, self._lines)

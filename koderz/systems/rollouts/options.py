@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from koderz.settings.options import option
+from koderz.settings.trust import RUNS_CODE, SENDS
+
+AMOUNT = re.compile(r"(\d{1,5})(%?)")
+"""An amount of canaries: a number of them, or a share of the tasks in per cent."""
+
+
+def wrong_amount(text: str) -> str:
+    """Error in an amount of canaries, or an empty text."""
+    found = AMOUNT.fullmatch(text)
+    holds = found and 0 < int(found[1]) <= (100 if found[2] else 10_000)
+    return "" if holds else f"{text!r} is neither a number of canaries nor a share of the tasks such as 10%"
+
+
+def wrong_names(names: Iterable[str]) -> str:
+    """Error in a list of names of variables, or an empty text."""
+    wrong = [name for name in names if not re.fullmatch(r"[A-Za-z_]\w*", name)]
+    return f"{wrong[0]!r} can't be the name of a variable" if wrong else ""
+
+
+def variables_of(names: Iterable[str]) -> Mapping[str, str]:
+    """The variables of this machine with these names, as far as they are set."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,4 +51,62 @@ class RolloutsOptions:
         "MODEL",
         role="judge",
     )
+    images: Path | None = option(
+        None,
+        "A folder of images for --sandbox local: archives of docker save, OCI layouts, and images.json.",
+        "DIR",
+        names_files=True,
+        changeable=True,
+    )
+    cpus: float | None = option(
+        None, "Cores that a task's commands share. Default: the task's own, else all.", "N", bounds=(0.01, 4096)
+    )
+    memory_mb: int | None = option(
+        None, "Memory of every task, agent and tests. Default: the task's own.", "MB", bounds=(64, 1 << 24)
+    )
+    timeout_multiplier: float = option(1.0, "Factor of the time of agents and of tests.", "X", bounds=(0.01, 1000))
+    network: Literal["none", "task"] = option(
+        "none", "none, or task: the network that each task asks for, where the sandbox has it.", "WHICH", risk=SENDS
+    )
+    canaries: str | None = option(
+        None,
+        "Impossible variants of the tasks, mixed in: a number, or a share of the tasks.",
+        "N|SHARE%",
+        check=wrong_amount,
+    )
+    canaries_shown: bool = option(False, "Lay the tests of canaries into their checkouts.")
+    environments: Path | None = option(
+        None,
+        "Environments of this machine that stand in for images of SWE-bench, as [[environments]] of koderz perf.",
+        "FILE",
+        names_files=True,
+        risk=RUNS_CODE,
+    )
     max_diff_mb: int = option(10, "The largest diff that is graded.", "MB", bounds=(1, 1024))
+    registry: str | None = option(
+        None, "A registry.json that names datasets: --dataset NAME[@VERSION].", "FILE|URL", risk=RUNS_CODE
+    )
+    wheels: Path | None = option(
+        None,
+        "A folder of wheels that verifiers install plugins of pytest from.",
+        "DIR",
+        names_files=True,
+        risk=RUNS_CODE,
+    )
+    env: tuple[str, ...] = option(
+        (),
+        "A variable of this machine that tasks may take their own from. Repeatable.",
+        "NAME",
+        check=wrong_names,
+        risk=SENDS,
+    )
+    skip_unrunnable: bool = option(False, "Leave out the tasks that can't run here, named and counted.")
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables of this machine that tasks may take their own from, as far as they are set."""
+        return variables_of(self.env)
+
+    def sandbox_of(self, named: str, usual: str) -> str:
+        """The sandbox of an entry that names one, or none, in a run whose own is `usual`."""
+        return (named if self.entry_sandbox else "") or usual

@@ -7,15 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import to_builtins
 
 from koderz.errors import KoderzError
 from koderz.runs.documents import documented
+from koderz.systems.rollouts.files import DOCUMENT, RolloutsDocument, RunEntry, TaskText
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.plans.plan import Plan
     from koderz.systems.rollouts.config import Config
+    from koderz.systems.rollouts.tasks import Rollout
 
 
 @dataclass(slots=True)
@@ -34,18 +38,17 @@ class Place:
             stamp = self._taken()
         except OSError as error:
             raise KoderzError(f"--data {self.data} can't be written ({error.strerror})") from None
-        about = {
-            "output": str(self.data.absolute()),
-            "files": [f"rollouts/{self.config.name}/{stamp}/manifest.json"],
-            "is_own": True,
-            "data": str(self.data),
-            "config": self.shown,
-            "name": self.config.name,
-            "stamp": stamp,
-            "runs": self._runs(plan),
-            "tasks": {task.id: _told(task.payload) for task in plan.tasks},
-        }
-        return documented(plan, "rollouts", about)
+        about = RolloutsDocument(
+            output=str(self.data.absolute()),
+            files=[f"rollouts/{self.config.name}/{stamp}/manifest.json"],
+            data=str(self.data),
+            config=self.shown,
+            name=self.config.name,
+            stamp=stamp,
+            runs=self._runs(plan),
+            tasks={task.id: _text_of(task.payload) for task in plan.tasks},
+        )
+        return documented(plan, DOCUMENT, to_builtins(about))
 
     def release(self) -> None:
         """Gives up a stamp under which nothing was written."""
@@ -63,9 +66,10 @@ class Place:
                 return stamp
             moment += timedelta(seconds=1)
 
-    def _runs(self, plan: Plan) -> dict[str, dict[str, str]]:
+    def _runs(self, plan: Plan) -> dict[str, RunEntry]:
         """The rollouts by experiment, in the order of entries; equal entries share one cell of the plan."""
         known = {(each.task.id, each.arm.name, each.sample): each.experiment_id for each in plan.experiments()}
+        canaries = {task.id for task in plan.tasks if task.apart}
         begun: Counter[tuple[str, str]] = Counter()
         found = {}
         for entry, cells in zip(self.config.entries, self.matrix.cells, strict=True):
@@ -73,11 +77,11 @@ class Place:
             for _ in range(cells.samples or 1):
                 sample = begun[task, arm]
                 begun[task, arm] += 1
-                found[known[task, arm, sample]] = {"task_id": task, "task_dir": entry.prepared_dir}
+                found[known[task, arm, sample]] = RunEntry(task, entry.prepared_dir, task in canaries)
         return found
 
 
-def _told(task: Any) -> dict[str, Any]:
+def _text_of(task: Rollout) -> TaskText:
     notes = task.folder / "overlay_files" / "notes.md"
     text = notes.read_text(encoding="utf-8", errors="replace") if notes.is_file() else ""
-    return {"title": task.title, "notes": text, "repo_info": dict(task.details)}
+    return TaskText(task.title, text, dict(task.details))

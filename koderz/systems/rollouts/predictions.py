@@ -15,7 +15,7 @@ from tracker.records import Experiment, Plan
 def predictions(stories: Iterable[tuple[Plan, Story]], file: IO[bytes]) -> None:
     """Writes a line for each judged experiment, with its last judged patch; empty if there was none."""
     for plan, story in stories:
-        if isinstance(story.outcome, Experiment):
+        if isinstance(story.outcome, Experiment) and story.problem_id not in plan.apart:
             row = {
                 "instance_id": story.problem_id,
                 "model_name_or_path": worker_of(plan, story.arm),

@@ -35,13 +35,16 @@ class Benchmark:
 
     folder: Path
     manifest: Mapping[str, Any]
-    results: Sequence[Mapping[str, Any]]  # evaluation_results.json of each that was judged, with its `task_dir`
+    results: Sequence[
+        Mapping[str, Any]
+    ]  # evaluation_results.json of each that was judged, canaries aside, with its `task_dir`
 
     @property
     def rows(self) -> list[RolloutRow]:
-        """All rollouts, including those that ended in a fault."""
+        """All rollouts but canaries, including those that ended in a fault."""
         judged = {each["run_id"]: each for each in self.results}
-        return [row_of(entry, judged.get(entry["run_id"])) for entry in self.manifest["results"]]
+        entries = [entry for entry in self.manifest["results"] if not entry.get("canary")]
+        return [row_of(entry, judged.get(entry["run_id"])) for entry in entries]
 
 
 def load_benchmark(path: str | Path) -> Benchmark:
@@ -106,15 +109,15 @@ def figures(found: Benchmark) -> dict[str, Any]:
         "benchmark_run_id": found.manifest.get("benchmark_run_id"),
         "results": [row._asdict() for row in rows],
         "aggregates": _aggregates(rows),
-        "tasks": _told(_by_task(rows)),
+        "tasks": _task_records(_by_task(rows)),
         "arms": {
-            arm: {"rollouts": len(own), **_aggregates(own), "tasks": _told(_by_task(own))}
+            arm: {"rollouts": len(own), **_aggregates(own), "tasks": _task_records(_by_task(own))}
             for arm, own in _by_arm(rows).items()
         },
     }
 
 
-def _told(tasks: Mapping[str, Sequence[RolloutRow]]) -> dict[str, Any]:
+def _task_records(tasks: Mapping[str, Sequence[RolloutRow]]) -> dict[str, Any]:
     return {task: {"rollouts": len(own), **_aggregates(own)} for task, own in tasks.items()}
 
 
@@ -188,7 +191,7 @@ def _is_rollout(folder: Path, begins: str = "") -> bool:
 def _read(folder: Path) -> Benchmark:
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
-        found = (_evaluation(folder, entry) for entry in manifest["results"])
+        found = (_evaluation(folder, entry) for entry in manifest["results"] if not entry.get("canary"))
         results = [each for each in found if each is not None]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise KoderzError(f"the files of the rollouts {folder} can't be read: {error}") from None

@@ -9,13 +9,13 @@ import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from koderz.analysis.conversation import shortened, told_reply, told_results
-from koderz.cli.console import Shown, is_live, say, say_all
+from koderz.cli.console import OutputOptions, is_live, say, say_all
 from koderz.cli.session import SessionScreen
-from koderz.systems.rollouts.figures import told
-from koderz.systems.rollouts.files import LAUNCH_FAILED, launched
+from koderz.systems.rollouts.figures import canaries_line, lines_of
+from koderz.systems.rollouts.files import DOCUMENT, LAUNCH_FAILED, RolloutsDocument, launched
 from tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once, Record
 
 if TYPE_CHECKING:
@@ -29,10 +29,13 @@ _TOLD = 4000  # characters of one text with -vv
 _WHERE = "agent.jsonl or koderz benchmark show --json has them"
 
 
+_NO_FILES = RolloutsDocument("", "", "", "", "", {}, {})
+
+
 class RolloutsScreen(SessionScreen):
     """Shows rollouts as they end. `verbose`: 1 without icons, 2 with agents' actions and tests' output."""
 
-    def __init__(self, shown: Shown, verbose: int, parallel: int, entries: int) -> None:
+    def __init__(self, shown: OutputOptions, verbose: int, parallel: int, entries: int) -> None:
         super().__init__(shown)
         self._says, self._verbose, self._parallel, self._entries = (
             not (shown.quiet or shown.json),
@@ -40,33 +43,33 @@ class RolloutsScreen(SessionScreen):
             parallel,
             entries,
         )
-        self._about: Mapping[str, Any] = {}
+        self._about = _NO_FILES
         self._ended: dict[str, str] = {}  # status by run_id
         self._spinner = ""
 
     def header(self, plan: Plan) -> None:
         """Prints the run's configuration before it begins."""
-        about = self._about = plan.record.details["documents"]["rollouts"]
-        self._numbers = {experiment: number for number, experiment in enumerate(about["runs"])}
+        about = self._about = plan.record.document(DOCUMENT, RolloutsDocument)
+        self._numbers = about.numbers
         if not self._says:
             return
         parallel = f"parallel={self._parallel}"
-        say(f"[rollouts] config={about['config']} name={about['name']} tasks={self._entries} {parallel}")
+        say(f"[rollouts] config={about.config} name={about.name} tasks={self._entries} {parallel}")
         say(f"[rollouts] output={self._folder}")
         if not self._verbose:
             say("[rollouts] Running in quiet mode - use -vv for full output")
-        say(f"[rollouts] Starting {len(about['runs'])} tasks with {parallel}")
+        say(f"[rollouts] Starting {len(about.runs)} tasks with {parallel}")
 
     @property
     def _folder(self) -> str:
         about = self._about
-        return str(Path(about["data"], "rollouts", about["name"], about["stamp"]))
+        return str(Path(about.data, "rollouts", about.name, about.stamp))
 
     def recorded(self, record: Record) -> None:
         """Prints a line for an outcome; with -vv also for the steps before it."""
         if not isinstance(record, OfExperiment) or record.experiment_id not in self._numbers:
             return
-        run_id = f"{self._about['stamp']}-{self._numbers[record.experiment_id]}"
+        run_id = f"{self._about.stamp}-{self._numbers[record.experiment_id]}"
         if self._verbose > 1 and self._says:
             self._say_all(_told(run_id, record))
         if not isinstance(record, Experiment | Fault):
@@ -101,7 +104,7 @@ class RolloutsScreen(SessionScreen):
     async def _spin(self) -> None:
         for frame in itertools.cycle(_FRAMES):
             self._wipe()
-            self._spinner = f"{frame} Running tasks... {len(self._ended)}/{len(self._about['runs'])} completed"
+            self._spinner = f"{frame} Running tasks... {len(self._ended)}/{len(self._about.runs)} completed"
             sys.stdout.write(self._spinner)
             sys.stdout.flush()
             await asyncio.sleep(_FRAME)
@@ -115,9 +118,9 @@ class RolloutsScreen(SessionScreen):
         """Prints the end of the run: the rollouts, then koderz' own figures."""
         about = self._about
         if self._says:
-            is_whole, line = completed(self._ended, len(about["runs"]))
+            is_whole, line = completed(self._ended, len(about.runs))
             say(line if self._verbose else f"{'✓' if is_whole else '✗'} {line}")
-            index = Path(about["data"], "rollouts/temp", f"rollout_{about['name']}__{about['stamp']}.json")
+            index = Path(about.data, "rollouts/temp", f"rollout_{about.name}__{about.stamp}.json")
             say(f"[rollouts] temp index: {index}")
             say()
         say_all(summary_lines(about, self._ended, self._numbers))
@@ -125,7 +128,9 @@ class RolloutsScreen(SessionScreen):
         super()._tell(session)
         if found := session.summary.parts.get("rollouts"):
             say()
-            say_all(told(found))
+            say_all(lines_of(found))
+        if found := session.summary.parts.get("canaries"):
+            say(canaries_line(found))
 
 
 def completed(ended: Mapping[str, str], total: int) -> tuple[bool, str]:
@@ -136,15 +141,15 @@ def completed(ended: Mapping[str, str], total: int) -> tuple[bool, str]:
     return False, f"{len(ended) - failed} of {total} tasks completed{f', {failed} {LAUNCH_FAILED}' if failed else ''}"
 
 
-def summary_lines(about: Mapping[str, Any], ended: Mapping[str, str], numbers: Mapping[str, int]) -> Iterator[str]:
+def summary_lines(about: RolloutsDocument, ended: Mapping[str, str], numbers: Mapping[str, int]) -> Iterator[str]:
     """A line for each ended rollout, with the folder of its task."""
     yield "[rollouts] Summary:"
     yield "| task | run_id | status |"
     yield "|---|---|---|"
     for experiment, number in numbers.items():
-        run_id = f"{about['stamp']}-{number}"
+        run_id = f"{about.stamp}-{number}"
         if run_id in ended:
-            yield f"| {Path(about['runs'][experiment]['task_dir']).name} | {run_id} | {ended[run_id]} |"
+            yield f"| {Path(about.runs[experiment].task_dir).name} | {run_id} | {ended[run_id]} |"
 
 
 def _told(run_id: str, record: OfExperiment) -> Iterator[str]:
@@ -169,7 +174,7 @@ def _told(run_id: str, record: OfExperiment) -> Iterator[str]:
 class EvaluationScreen(SessionScreen):
     """The screen of `koderz rollouts eval`: a line a rollout, then the tables."""
 
-    def __init__(self, shown: Shown, folder: Path) -> None:
+    def __init__(self, shown: OutputOptions, folder: Path) -> None:
         super().__init__(shown)
         self._folder = folder
 

@@ -6,22 +6,33 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.workspace import BACKENDS, Backend
+from koderz.sandbox import open_workspaces
+from koderz.sandbox.images import ImageStore
+from koderz.sandbox.workspace import Backend
 from koderz.sandbox.workspace.git import GitError
+from koderz.settings.schema import Settings
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
+from koderz.systems.rollouts.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.config import Config, read_config
-from koderz.systems.rollouts.formats import load_task, require_work
+from koderz.systems.rollouts.datasets import Dataset, read_dataset
+from koderz.systems.rollouts.formats import require_work
 from koderz.systems.rollouts.grading import Graded, grade
+from koderz.systems.rollouts.instances import stood_in
+from koderz.systems.rollouts.machines import is_separate
 from koderz.systems.rollouts.opinions import is_for_judge, opinions, simulated_opinion
 from koderz.systems.rollouts.options import RolloutsOptions
+from koderz.systems.rollouts.resources import require_network, resources_of, settled
+from koderz.systems.rollouts.runnable import LeftOut, placed, require_runnable, runnable
 from koderz.systems.rollouts.simulated import simulate
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.tasks import Rollout, in_parts
+from koderz.systems.rollouts.tools import stands_in
 from koderz.systems.rollouts.variants import Variants
-from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace
+from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace, open_backend
 from koderz.types import Measure, Message, Reply, Task, Verdict
 from tracker.messages import text_of
 
@@ -29,32 +40,19 @@ SAMPLE = Path(__file__).with_name("sample")
 NEEDS = frozenset({"workspace"})
 
 
-def _read(folder: Path, options: RolloutsOptions) -> tuple[Sequence[Rollout], Config | None]:
-    """The tasks of a folder or a configuration, and the latter."""
-    if folder.suffix == ".toml":
-        config = read_config(folder)
-        judged = {
-            task_id for task_id, entry in zip(config.of_entries, config.entries, strict=True) if entry.judge_model
-        }
-        for task in config.tasks:
-            require_work(task, judged=bool(options.judge_model) or task.id in judged)
-        return config.tasks, config
-    if not folder.is_dir():
-        raise KoderzError(f"{folder} is no folder of tasks, nor a configuration that ends with .toml")
-    try:
-        tasks = [load_task(folder)]
-    except KoderzError:
-        names = {"tb_meta.json", "task.toml", "task.yaml"}
-        folders = [path for path in sorted(folder.iterdir()) if any((path / name).is_file() for name in names)]
-        if not folders:
-            raise
-        tasks = [load_task(path) for path in folders]
-    for task in tasks:
-        require_work(task, judged=bool(options.judge_model))
-    ids = [task.id for task in tasks]
-    if twice := sorted({each for each in ids if ids.count(each) > 1}):
-        raise KoderzError(f"{folder}: two tasks have the id {twice[0]}")
-    return tasks, None
+def _read(place: Path, options: RolloutsOptions) -> tuple[Dataset, Config | None]:
+    """The dataset at a place, or of a configuration, and the latter."""
+    config = read_config(place, options.variables) if place.suffix == ".toml" else None
+    found = config.dataset if config else read_dataset(place, options.registry, options.variables)
+    found = replace(found, tasks=stood_in(found.tasks, options.environments, options.images))
+    judged = (
+        {task_id for task_id, entry in zip(config.of_entries, config.entries, strict=True) if entry.judge_model}
+        if config
+        else set()
+    )
+    for task in found.tasks:
+        require_work(task, judged=bool(options.judge_model) or task.id in judged)
+    return found, config
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +67,37 @@ class GradedWorkspace(Workspace):
     """A workspace that records each test script's result as a grade, and the diff even without a verdict."""
 
     handles: Any
+    resources: Mapping[str, Any]
 
     async def conclude(self, solving: Awaitable[Verdict]) -> Verdict:
         """The solver's verdict."""
         try:
             verdict = await solving
         except Fault:
-            if found := await self.unrecorded_diff():
-                await self.handles.note("diff", found)
+            if diff := await self.unrecorded_diff():
+                await self.handles.note("diff", diff)
             raise
         told = verdict.artifacts.get("evaluation_results.json")
-        results = json.loads(told)["test_results"] if isinstance(told, str) else {}
+        found = json.loads(told) if isinstance(told, str) else {}
+        if self._whole.stages and found:
+            await self.handles.note("steps", found)
+        results = found.get("test_results", {})
         for path, result in results.items():
             await self.handles.grade(path, float(result["success"]))
-        return verdict
+        return replace(verdict, facts={"resources": self.resources, **verdict.facts})
 
 
 class RolloutsSuite(Suite):
-    """The tasks of a folder (--dataset), a prepared one or one of such, or of a configuration; else embedded ones.
+    """The tasks of a dataset (--dataset): a task's folder, one of such, a name in a registry, a file of SWE-bench rows.
 
+    Or those of a configuration; without any, the embedded ones.
     Each is a repository. An answer is a diff; its verdict is made of hidden tests in a fresh checkout.
     """
 
     name = mode = "rollouts"
     options = RolloutsOptions
     modes: ClassVar[Mapping[str, Sequence[str]]] = {"": ("agent:koderz",)}
-    parts = ("rollouts",)
+    parts: Sequence[str] = ("rollouts",)
     asks_judge = True
     measures = (
         Measure("score", "higher", "share"),
@@ -102,16 +105,28 @@ class RolloutsSuite(Suite):
     )
 
     def __init__(
-        self, source: str, tasks: Sequence[Rollout], options: RolloutsOptions, config: Config | None = None
+        self,
+        source: str,
+        dataset: Dataset,
+        options: RolloutsOptions,
+        config: Config | None = None,
+        left_out: Sequence[LeftOut] = (),
     ) -> None:
-        self.source = source
+        self.source, self._dataset, self._left_out = source, dataset, left_out
+        self._images = ImageStore(options.images)
+        tasks = [placed(task, self._images) for task in dataset.tasks]
+        self.notices = _notices(left_out, len(tasks) + len(left_out))
         self._variants = Variants(config) if config else None
         if not options.entry_sandbox:
-            tasks = [replace(task, sandbox="") for task in tasks]
+            tasks = [in_parts(task, lambda part: replace(part, sandbox="")) for task in tasks]
+        tasks = [settled(task, options) for task in tasks]
         self._payloads = {task.id: task for task in tasks}
         self.tasks: tuple[Task[Rollout], ...] = tuple(
-            Task(task.id, task.instructions, payload=task, needs=NEEDS, digest=task.digest) for task in tasks
+            Task(task.id, task.instructions, payload=task, needs=NEEDS, digest=task.digest, apart=bool(task.canary_of))
+            for task in tasks
         )
+        if options.canaries:
+            self.parts = (*self.parts, "canaries")
         self._options = options
         self.judge_calls = max((len(task.rubrics) for task in tasks), default=1)
         self._stores = Stores()
@@ -120,8 +135,29 @@ class RolloutsSuite(Suite):
     def load(cls, source: SuiteSource) -> RolloutsSuite:
         """Raises KoderzError for a task that asks for nothing, or that nothing would judge."""
         options: RolloutsOptions = source.options
-        tasks, config = _read(source.dataset or SAMPLE, options)
-        return cls(str(source.dataset or "embedded sample"), tasks, options, config)
+        dataset, config = _read(source.dataset or SAMPLE, options)
+        left_out: Sequence[LeftOut] = ()
+        if options.skip_unrunnable and source.sandbox:
+            images = ImageStore(options.images)
+            sandbox_of = partial(_sandbox_of, options, source.sandbox)
+            tasks, left_out = runnable(dataset.tasks, sandbox_of, images)
+            dataset = replace(dataset, tasks=tasks)
+        if options.canaries:
+            images, sandbox = ImageStore(options.images), source.sandbox or "local"
+            added = canaries_of(
+                dataset.tasks, options.canaries, shown=options.canaries_shown, sandbox=sandbox, images=images
+            )
+            dataset = replace(dataset, tasks=[*dataset.tasks, *added])
+            config = with_canaries(config, added) if config else None
+        return cls(str(source.dataset or "embedded sample"), dataset, options, config, left_out)
+
+    def details(self, tasks: Sequence[Task[Rollout]], settings: Settings) -> Mapping[str, Any]:
+        """The dataset, and the tasks that were left out. Raises KoderzError for one that can't run here."""
+        payloads = [task.payload for task in tasks]
+        require_network((task.published or task for task in payloads), settings.sandbox, self._options)
+        require_runnable(payloads, lambda task: task.sandbox or settings.sandbox, self._images)
+        left_out = {"left_out": [each._asdict() for each in self._left_out]} if self._left_out else {}
+        return {**({"dataset": dict(self._dataset.about)} if self._dataset.about else {}), **left_out}
 
     def set_up(self, task: Task[Rollout], settings: Mapping[str, str | None]) -> Task[Rollout]:
         """The task with an arm's settings. Raises KoderzError if the configuration has no such entry."""
@@ -136,8 +172,8 @@ class RolloutsSuite(Suite):
         settings = context.settings
         async with AsyncExitStack() as stack:
             for name in sorted({settings.sandbox} | {task.payload.sandbox for task in self.tasks} - {""}):
-                backend = await stack.enter_async_context(BACKENDS.find(name)(settings))
-                self._stores.backends[name] = backend
+                backend = open_backend(name, settings, self._images)
+                self._stores.backends[name] = await stack.enter_async_context(backend)
             run = self._stores.backends[""] = self._stores.backends[settings.sandbox]
             where = f"agents' commands and tests run in the sandbox {run.name}: {run.isolation}"
             yield Shared(self._stores, [f"{where}{_price(run)}"])
@@ -150,6 +186,7 @@ class RolloutsSuite(Suite):
             payload, stores, context.folder, handles.once, self._options, lambda: handles.reused
         )
         workspace.handles = handles
+        workspace.resources = self._resources(payload, stores.backend_of(payload))
         PLACE.set(context.folder)
         yield workspace
 
@@ -158,17 +195,23 @@ class RolloutsSuite(Suite):
         diff = answer.text if isinstance(answer, Reply) else answer
         store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
         try:
-            graded = await grade(task.payload, diff, store, backend, self._stores.left(task.payload, diff))
+            left, collected = self._stores.left(task.payload, diff), self._stores.artifacts_of(PLACE.get())
+            graded = await grade(task.payload, diff, store, backend, left, collected)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
         graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
         said = await opinions(task.payload, diff, context.ask) if context.ask else None
-        return _verdict(task.payload, diff, graded, backend.isolation, said)
+        resources = self._resources(task.payload, backend)
+        return _verdict(task.payload, diff, graded, backend.isolation, said, resources)
+
+    def _resources(self, task: Rollout, backend: Backend) -> Mapping[str, Any]:
+        return resources_of(task, backend, self._options.agent_memory, self._options.timeout_multiplier)
 
     def outline(self, plan: Any) -> Iterator[str]:
         """Lines on where agents work, and what they see of this machine."""
         alone = "" if plan.settings.sandbox == "uncontained" else ", without network"
-        yield f"Workspace: {plan.settings.sandbox}{alone}{_price(BACKENDS.find(plan.settings.sandbox)(plan.settings))}"
+        backend = open_workspaces(plan.settings.sandbox, plan.settings)
+        yield f"Workspace: {plan.settings.sandbox}{alone}{_price(backend)}"
         tasks = [task for task, _, _ in plan.cells()]
         for place in dict.fromkeys(task.payload.workdir for task in tasks):
             yield f"Mount: the checkout at {place}"
@@ -188,12 +231,31 @@ class RolloutsSuite(Suite):
         return simulate(messages)
 
 
+def _notices(left_out: Sequence[LeftOut], tasks: int) -> Sequence[str]:
+    """Sentences about the tasks that were left out."""
+    if not left_out:
+        return ()
+    counted = f"{len(left_out)} of {tasks} tasks can't run here and are left out:"
+    return [counted, *(f"{each.id}: {each.why}" for each in left_out)]
+
+
+def _sandbox_of(options: RolloutsOptions, usual: str, task: Rollout) -> str:
+    return options.sandbox_of(task.sandbox, usual)
+
+
 def _price(backend: Backend) -> str:
     """The price of commands there; empty if they are free."""
     return f"; it costs ${backend.cost * 3600:.2f} or more an hour of each" if backend.cost else ""
 
 
-def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str, said: Mapping[str, Any] | None) -> Verdict:
+def _verdict(
+    task: Rollout,
+    diff: str,
+    graded: Graded,
+    isolation: str,
+    said: Mapping[str, Any] | None,
+    resources: Mapping[str, Any],
+) -> Verdict:
     found = graded.scored
     rubrics = found.evaluation["rubrics"].values()
     results = {each.path: {"success": each.success, "output": each.output} for each in graded.results}
@@ -206,9 +268,20 @@ def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str, said: Map
         "test_results": results,
         "diff_lines": len(diff.splitlines()),
         "tampering": [*graded.tampering],
+        "graded": graded.graded,
+        "rewards": graded.rewards,
+        "steps": [{"name": name, "rewards": rewards} for name, rewards in graded.steps],
+        "published": graded.published and graded.published._asdict(),
+        "isolation": graded.isolation,
+        "carried": graded.carried,
+        "lifted": [*graded.lifted],
+        **({"environment": graded.environment} if graded.environment else {}),
+        "verifier_tools": "stand-in" if stands_in(task) else "own",
+        "verifier_environment_mode": "separate" if is_separate(task) else "shared",
         "standard_metrics": graded.measured.standard,
         "custom_metrics": graded.measured.custom,
         "lm_evaluation": said,
+        "resources": resources,
     }
     metrics = graded.measured.numbers | {
         "tests": float(tests),
@@ -227,6 +300,7 @@ def _verdict(task: Rollout, diff: str, graded: Graded, isolation: str, said: Map
         diff,
         found.total_score,
         metrics,
-        sandbox=f"{isolation}, in-process" if task.format == "tb" else isolation,
+        sandbox=f"{isolation}, {graded.isolation}",
         artifacts={"diff.patch": diff, "eval.log": graded.log, "evaluation_results.json": json.dumps(told, indent=2)},
+        facts={"resources": resources},
     )

@@ -5,16 +5,18 @@ from __future__ import annotations
 import fnmatch
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import cast
 
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.local import Local
 from koderz.systems.rollouts.tasks import Rollout, Step
 
 _RUN_SECONDS = 600.0
+_IGNORING = ".harborignore"
 
 
 def files_below(folder: Path) -> dict[str, Path]:
@@ -36,6 +38,34 @@ def shown_below(task: Rollout) -> dict[str, Path]:
         for path, file in files_below(task.context or task.folder).items()
         if not any(path == each or path.startswith(f"{each}/") for each in hidden)
     }
+
+
+async def files_shown(folder: Path) -> dict[str, Path]:
+    """Each file below a folder of tests or of a solution, without those that a .harborignore there leaves out."""
+    found = files_below(folder)
+    if not any(PurePosixPath(path).name == _IGNORING for path in found):
+        return found
+    kept = {*await git.unignored(folder, _IGNORING)}
+    return {path: file for path, file in found.items() if path in kept and PurePosixPath(path).name != _IGNORING}
+
+
+async def shown(folders: Sequence[Path], target: Path) -> Path | None:
+    """A folder with the files of these folders, later ones over earlier ones; None if there are none.
+
+    It is made at `target`, unless one of them is so already.
+    """
+    found = [await files_shown(folder) for folder in folders if folder.is_dir()]
+    if not found:
+        return None
+    if len(found) == 1 and not any(PurePosixPath(path).name == _IGNORING for path in files_below(folders[-1])):
+        return folders[-1]
+    shutil.rmtree(target, ignore_errors=True)
+    for files in found:
+        for path, file in files.items():
+            here = target / path
+            here.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, here)
+    return target
 
 
 async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
@@ -91,8 +121,9 @@ async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
     """Adds the content of the task's image; without images follows its Dockerfile on the host's userland."""
     if task.format == "tb":
         return
-    if backend.has_images and task.image:
-        await cast("Images", backend).copy_out(task.image, task.workdir, tree)
+    image = task.image
+    if image and (backend.has_images or (isinstance(image, str) and isinstance(backend, Local))):
+        await cast("Images", backend).copy_out(image, task.workdir, tree)
         return
     if task.refused:
         raise KoderzError(task.refused)

@@ -1,8 +1,8 @@
 """Verifiers that tasks bring along: Harbor's tests/test.sh with rewards, terminal-bench's run-tests.sh.
 
 Published ones install their test runner first. One that can't, for want of a network, ends before a test has run, which
-says nothing of the agent's work. Whether it is the verifier's doing or the agent's shows a second run of it in a fresh
-checkout without the agent's changes.
+says nothing of the agent's work. Whether it is the verifier's doing or the agent's shows what it makes of the task's
+own solution or, where there is none, of a fresh checkout without the agent's changes.
 """
 
 from __future__ import annotations
@@ -10,16 +10,24 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from koderz.errors import Fault
-from koderz.sandbox.workspace import Backend, Command, Ended, Mount, git
+from koderz.sandbox.workspace import CHANNEL_GUARDS, Backend, Command, Ended, Mount, RewardChannel
 from koderz.sandbox.workspace.folders import scratch
-from koderz.systems.rollouts.tasks import OWN_TESTS, Rollout
+from koderz.systems.rollouts.machines import test_command
+from koderz.systems.rollouts.tasks import Rollout
 
+LOGS = "/logs/verifier"
+"""The folder of rewards, as a verifier sees it."""
+
+HIDDEN = ("/tests", "/opt/koderz")
+"""The folders that programs of the agent's can't read while a verifier runs."""
+
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 of the command's own
 _LARGEST_REWARD = 1 << 20  # bytes
 
 _RUNNERS = re.compile(r"\b(?:py\.?test|unittest|(?:cargo|go|npm|yarn|npm run|mvn) test|jest|mocha)\b(?!==|[-\[])")
@@ -38,6 +46,7 @@ _DIED = re.compile(
     r"^.*(?:\b(?:apt-get|apt|apk|yum|dnf|curl|wget|uvx?|pip3?|npm|conda): (?:command )?not found"
     r"|Could not resolve|Temporary failure (?:in name resolution|resolving)|Network is unreachable|Failed to fetch"
     r"|Unable to (?:locate package|fetch|acquire the dpkg)|are you root\?|Failed to establish a new connection"
+    r"|the package \S+ isn't here; |python3 isn't here, on which|koderz has no network here"
     r"|error sending request|No matching distribution found|List directory \S+ is missing).*",
     re.MULTILINE,
 )
@@ -45,61 +54,69 @@ _ERROR = re.compile(r"^(?:E {2,}|\S+: )((?:\w*Error|error): .*)", re.MULTILINE) 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 
 
-async def verified(
-    task: Rollout, place: Path, store: git.Store, backend: Backend, wanted: Command
-) -> tuple[Ended, Mapping[str, float]]:
-    """The end of the task's own tests in `place`, and the rewards that they gave, by name.
-
-    Raises Fault where the verifier, also without the agent's changes, takes too long, gives no reward or runs no test.
-    """
-    ended, rewards = await _run(task, place, backend, wanted)
-    if not isinstance(rewards, Fault) and (_passed(rewards) or _has_tested(task, ended)):
-        return ended, rewards
-    with scratch() as fresh:
-        await store.checkout(fresh / "checkout")
-        without, usual = await _run(task, fresh, backend, wanted)
-    if not isinstance(rewards, Fault):
-        if not _has_tested(task, without):
-            why = reason(ended.output) or f"exit code {ended.status}"
-            raise Fault(f"the verifier of {task.id} ended before a test had run: {why}", cause="judge")
-        return ended, rewards
-    if isinstance(usual, Fault):
-        raise rewards
-    return ended, dict.fromkeys(usual, 0.0)
+Isolation = Literal["apart", "in-process"]
+"""Whether a process of the verifier has loaded the agent's code."""
 
 
-async def _run(
-    task: Rollout, place: Path, backend: Backend, wanted: Command
-) -> tuple[Ended, Mapping[str, float] | Fault]:
-    """The end of the verifier, and its rewards, or a fault that says why there are none."""
-    if task.format == "terminal-bench":
-        ended = await backend.run(_command(task, wanted), place)
-        return ended, {"tests": float(not ended.status and not ended.cause)}
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a verifier."""
+
+    ended: Ended
+    rewards: Mapping[str, float] = field(default_factory=dict)  # by name; empty: it gave none
+    wrong: str = ""  # why it gave none
+
+    @property
+    def isolation(self) -> Isolation:
+        """Whether a process of the verifier has loaded the agent's code, as far as that is known."""
+        return "in-process" if self.ended.loaded is None or self.ended.loaded else "apart"
+
+    @property
+    def success(self) -> bool:
+        """Whether all rewards are 1."""
+        return bool(self.rewards) and all(reward == 1 for reward in self.rewards.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """The guards under which a verifier runs in a fresh tree."""
+
+    agents: Collection[str] = ()  # the agent's files, as they are seen
+    lifted: Collection[str] = ()
+
+
+async def run(task: Rollout, place: Path, backend: Backend, wanted: Command, guards: Guards | None = None) -> Run:
+    """Runs the task's own tests in `place` until all of their processes have ended. No guards: as published."""
+    command = await test_command(task, place, backend, wanted)
     with scratch() as logs:
-        ended = await backend.run(_command(task, wanted, Mount(logs, "/logs/verifier", writable=True)), place)
+        if guards and backend.guards_channels:
+            command = _guarded(command, logs, guards)
+        elif task.format != "terminal-bench":
+            command = replace(command, mounts=[*command.mounts, Mount(logs, LOGS, writable=True)])
+        ended = await backend.run(command, place)
+        if task.format == "terminal-bench":
+            return Run(ended, {"tests": float(not ended.status and not ended.cause)})
         try:
-            return ended, _rewards(logs, ended, task)
+            return Run(ended, _rewards(logs, ended, task))
         except Fault as fault:
-            return ended, fault
+            return Run(ended, wrong=str(fault))
 
 
-def _passed(rewards: Mapping[str, float]) -> bool:
-    return all(reward == 1 for reward in rewards.values())
+def _guarded(command: Command, logs: Path, guards: Guards) -> Command:
+    """The command with the channel of its rewards."""
+    homes = {command.checkout, *_TEMPORARY, *(mount.target for mount in command.mounts if mount.writable)}
+    lifted = [name for name in CHANNEL_GUARDS if name in guards.lifted]
+    channel = RewardChannel(logs, LOGS, hidden=HIDDEN, agents=guards.agents, homes=sorted(homes), lifted=lifted)
+    return replace(command, channel=channel)
 
 
-def _command(task: Rollout, wanted: Command, *mounts: Mount) -> Command:
-    """The command that runs a task's own test script, with its folder `tests` at /tests."""
-    tests = [Mount(task.folder / "tests", "/tests")] if (task.folder / "tests").is_dir() else []
-    own = Mount(task.folder / OWN_TESTS[task.format], "/opt/koderz/tests.sh")
-    return replace(wanted, argv=["bash", "/opt/koderz/tests.sh"], mounts=[*tests, own, *mounts])
-
-
-def _has_tested(task: Rollout, ended: Ended) -> bool:
+def has_tested(task: Rollout, ended: Ended) -> bool:
     """Whether a test has run, by the output: a runner's results, or without a runner no failed installation."""
     output = _COLOURS.sub("", ended.output)
     if _RAN.search(output):
         return True
-    lines = (task.folder / OWN_TESTS[task.format]).read_text("utf-8", "replace").splitlines()
+    script = task.verifier.script if task.verifier else None
+    lines = script.read_text("utf-8", "replace").splitlines() if script else []
     calls = [line for line in lines if _RUNNERS.search(line) and not _INSTALLS.search(line)]
     if calls and not any(_REDIRECTS.search(line) for line in calls):
         return False
@@ -123,15 +140,21 @@ def _rewards(logs: Path, ended: Ended, task: Rollout) -> Mapping[str, float]:
         path = logs / name
         if path.is_symlink() or not path.is_file():
             continue
-        try:
-            with path.open("rb") as file:
-                value: Any = json.loads(file.read(_LARGEST_REWARD))
-        except ValueError:
-            value = None
-        rewards = value if isinstance(value, dict) else {"reward": value}
-        numbers = [each for each in rewards.values() if isinstance(each, int | float) and not isinstance(each, bool)]
-        if len(numbers) == len(rewards) > 0 and all(map(math.isfinite, numbers)):
-            return {str(key): float(each) for key, each in rewards.items()}
+        if rewards := _read_rewards(path):
+            return rewards
         raise Fault(f"the verifier of {task.id} wrote a {name} that is no finite number", cause="judge")
     said = ended.output.strip().splitlines() or [f"exit code {ended.status}"]
     raise Fault(f"the verifier of {task.id} wrote no reward: {said[-1][:200]}", cause="judge")
+
+
+def _read_rewards(path: Path) -> Mapping[str, float]:
+    """The rewards in a file: a number, or in JSON also a table of such; true counts 1. Empty if they aren't finite."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_REWARD)
+        value: Any = json.loads(text) if path.suffix == ".json" else float(text)
+        rewards = value if isinstance(value, dict) else {"reward": value}
+        numbers = {str(name): float(each) for name, each in rewards.items() if isinstance(each, int | float)}
+    except (ValueError, OverflowError, RecursionError):
+        return {}
+    return numbers if len(numbers) == len(rewards) and all(map(math.isfinite, numbers.values())) else {}

@@ -6,19 +6,25 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.workspace import Backend, Command, Launch, Limits, Mount, git
-from koderz.sandbox.workspace.folders import own_folder
+from koderz.sandbox import open_workspaces
+from koderz.sandbox.images import ImageStore
+from koderz.sandbox.workspace import Backend, Command, Launch, Mount, git
+from koderz.sandbox.workspace.folders import new_path
 from koderz.sandbox.workspace.local import Local
+from koderz.settings.schema import Settings
+from koderz.systems.rollouts.artifacts import Collected, collect, destinations_of, lay, published, travels
+from koderz.systems.rollouts.machines import require_healthy
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.tasks import SOLUTION, Rollout
-from koderz.systems.rollouts.trees import prepared
+from koderz.systems.rollouts.tasks import SOLUTION, Healthcheck, Rollout, Stage
+from koderz.systems.rollouts.trees import files_below, prepared, shown
 
 PLACE: ContextVar[Path | None] = ContextVar("place", default=None)
 """The workspace folder of the running experiment, as others may end with the same diff at the same time."""
@@ -27,6 +33,7 @@ _LEAST_FREE = 64 << 20  # bytes of disk below which git fails by no doing of an 
 _LARGEST_EDIT = 64 << 20  # bytes
 _VERSION = re.compile(r"\d+\.\d+(?:[.+-]?\w+)*")
 _VERSION_SECONDS = 60.0
+_SETUP_SECONDS = 600.0
 _SHOWN = 16_000  # characters of a command's output that an agent is told
 
 
@@ -38,6 +45,7 @@ class Stores:
     _made: dict[str, asyncio.Task[git.Store]] = field(default_factory=dict)
     _left: dict[Path, tuple[str, str]] = field(default_factory=dict)
     _removed: dict[Path, tuple[str, ...]] = field(default_factory=dict)
+    _collected: dict[Path, Collected] = field(default_factory=dict)
     versions: dict[tuple[str, ...], str] = field(default_factory=dict)  # of agents, by sandbox and command
 
     def backend_of(self, task: Rollout) -> Backend:
@@ -56,6 +64,14 @@ class Stores:
         del self._left[place]
         return place
 
+    def leave_artifacts(self, place: Path, collected: Collected) -> None:
+        """Notes the artifacts of a place."""
+        self._collected[place] = collected
+
+    def artifacts_of(self, place: Path | None) -> Collected:
+        """The artifacts of a place; none if it is none."""
+        return self._collected.get(place, Collected()) if place else Collected()
+
     def note_removed(self, removed: Sequence[str], place: Path) -> None:
         """Notes the files removed from a place so that its diff could be taken."""
         self._removed[place] = tuple(removed)
@@ -68,11 +84,23 @@ class Stores:
 
     async def of(self, task: Rollout) -> git.Store:
         """The repository of a task. Raises Fault if it can't be prepared."""
-        making = self._made.get(task.digest)
+        digest = task.whole or task.digest
+        making = self._made.get(digest)
         if making is None or (making.done() and (making.cancelled() or making.exception())):
-            folder = own_folder() / f"store-{task.digest}-{time.monotonic_ns()}"
-            making = self._made[task.digest] = asyncio.create_task(prepared(task, folder, self.backend_of(task)))
+            folder = new_path(f"store-{digest}")
+            making = self._made[digest] = asyncio.create_task(prepared(task, folder, self.backend_of(task)))
         return await asyncio.shield(making)
+
+
+def open_backend(sandbox: str, settings: Settings, images: ImageStore) -> Backend:
+    """The backend of a sandbox, which takes images from `images` where it has no daemon. It isn't entered yet.
+
+    Raises KoderzError for an unknown sandbox, and as its `open_workspaces`.
+    """
+    backend = open_workspaces(sandbox, settings)
+    if isinstance(backend, Local):
+        backend.images = images
+    return backend
 
 
 class Workspace:
@@ -92,11 +120,14 @@ class Workspace:
         reused: Callable[[], int] = int,
     ) -> None:
         self._task, self._stores, self._place, self._once = task, stores, place, once
+        self._whole = task  # of which the task may be a step by now
         self._store: git.Store | None = None
         self._reused = reused  # how many replies were on record
-        self._limits = Limits(memory_mb=own.agent_memory)
+        self._limits = task.limits(task.agent_seconds, own.agent_memory)
         self._most = (task.max_diff_mb or own.max_diff_mb) << 20
-        self._seconds = own.agent_timeout or task.agent_seconds
+        self._seconds = task.agent_seconds
+        self._begun, self._step = False, ""  # whether a step was begun; the one that is worked on
+        self._before_step = 0.0  # seconds of those before it
         self._pending: list[Callable[[], Awaitable[Any]]] = []
         self._began, self._before = time.monotonic(), 0.0
 
@@ -108,7 +139,7 @@ class Workspace:
     @property
     def seconds_left(self) -> float:
         """The seconds that the agent has left, counting those used before a resume."""
-        return self._seconds - self._elapsed()
+        return self._seconds - (self._elapsed() - self._before_step)
 
     async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
         """Runs a line in bash in the checkout: `{command, output, status, cause}`, and `whole` if `output` is cut.
@@ -129,11 +160,39 @@ class Workspace:
         """Applies the task's own solution. Raises Fault if there is none."""
         return await self._done("solve", self._solve)
 
+    async def begin(self, stage: Stage) -> dict[str, Any]:
+        """Begins a step: lays its files into the checkout, runs their setup.sh, and waits until it is healthy.
+
+        `{wrong}`: why it can't be begun, which may be the agent's doing in an earlier step. Raises Fault in the first.
+        """
+        self._task, self._seconds = stage.task, stage.task.agent_seconds
+        self._step = stage.name
+        begun = await self._done("begin", lambda: self._begin(stage), step=stage.name)
+        self._before_step = self._elapsed()
+        if begun["wrong"] and not self._begun:
+            raise Fault(begun["wrong"], cause=begun["cause"])
+        self._begun = True
+        return begun
+
+    async def _collect(self) -> None:
+        """Runs the hooks of the task, and collects its artifacts."""
+        if not travels(self._task):
+            return
+
+        async def collected() -> dict[str, Any]:
+            found = await collect(self._task, self._place, self._stores.backend_of(self._task))
+            return {**found.recorded(), "destinations": destinations_of(self._task)}
+
+        step = {"step": self._step} if self._step else {}
+        found = await self._done("artifacts", collected, **step)
+        self._stores.leave_artifacts(self._place, Collected.of_record(found))
+
     async def diff(self) -> dict[str, Any]:
         """The changes: `{diff, too_large}`, the paths `removed` to take it, and an `error` if it can't be taken.
 
-        A diff that is too large is cut.
+        A diff that is too large is cut. Artifacts are collected before it is taken.
         """
+        await self._collect()
         found = await self._done("diff", self._diff)
         self._stores.note_removed(found.get("removed", ()), self._place)
         return found
@@ -143,13 +202,21 @@ class Workspace:
         return await self._diff() if self._store else None
 
     async def _done(self, name: str, act: Callable[[], Awaitable[dict[str, Any]]], **asked: str) -> dict[str, Any]:
+        task, seconds = self._task, self._seconds
+
+        async def again_live() -> None:
+            now = self._task, self._seconds
+            self._task, self._seconds = task, seconds
+            await act()
+            self._task, self._seconds = now
+
         async def live() -> dict[str, Any]:
             await self._open()
             return {**asked, **await act(), "elapsed": self._elapsed()}
 
         def again(recorded: dict[str, Any]) -> None:
             self._began, self._before = time.monotonic(), float(recorded["elapsed"])
-            self._pending.append(act)
+            self._pending.append(again_live)
 
         found: dict[str, Any] = await self._once(name, live, rerun=again)
         return found
@@ -159,6 +226,8 @@ class Workspace:
         if self._store is None:
             self._store = await self._stores.of(self._task)
             await self._store.checkout(self._place / "checkout")
+            if check := self._whole.healthcheck:
+                await self._require_healthy(check, self._whole)
         pending, self._pending = self._pending, []
         for act in pending:
             await act()
@@ -166,15 +235,19 @@ class Workspace:
     def _elapsed(self) -> float:
         return self._before + time.monotonic() - self._began
 
-    async def _run(self, argv: list[str], seconds: float, *mounts: Mount) -> dict[str, Any]:
+    async def _run(
+        self, argv: list[str], seconds: float, *mounts: Mount, own: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, Any]:
         limit = max(1.0, min(seconds, self.seconds_left))
         wanted = Command(
             argv,
-            self._task.environment,
-            mounts,
+            {**self._task.environment, **own},
+            [*mounts, *self._published, *(Mount(Path(shown), shown) for shown in self._task.agent_mounts)],
             checkout=self._task.workdir,
             image=self._task.image,
             limits=replace(self._limits, seconds=limit),
+            network=self._task.is_online,
+            allowed_hosts=self._task.allowed_hosts,
         )
         ended = await self._stores.backend_of(self._task).run(wanted, self._place)
         output, about = ended.output, {"status": ended.status, "cause": ended.cause}
@@ -182,6 +255,40 @@ class Workspace:
             return {"output": output, **about}
         half = _SHOWN // 2
         return {"output": f"{output[:half]}\n[…]\n{output[-half:]}", **about, "whole": output}
+
+    async def _begin(self, stage: Stage) -> dict[str, Any]:
+        """Prepares a step: `{wrong, cause}`."""
+        checkout = self._place / "checkout"
+        for path, file in files_below(stage.upload).items() if stage.upload else ():
+            lay(file, checkout / path, checkout)
+        if stage.upload and (stage.upload / "setup.sh").is_file():
+            wanted = self._preparing(stage.task, "bash", "setup.sh")
+            done = await self._stores.backend_of(stage.task).run(wanted, self._place)
+            if done.status:
+                why = done.output.strip().splitlines()[-1:] or [done.cause or f"exit code {done.status}"]
+                return {"wrong": f"setup.sh of the step {stage.name} fails: {why[0][:200]}", "cause": "setup"}
+        try:
+            if stage.task.healthcheck:
+                await self._require_healthy(stage.task.healthcheck, stage.task)
+        except Fault as fault:
+            return {"wrong": str(fault), "cause": fault.cause}
+        return {"wrong": "", "cause": ""}
+
+    def _preparing(self, task: Rollout, *argv: str) -> Command:
+        """A command that is none of the agent's."""
+        return Command(
+            argv,
+            task.environment,
+            published(self._place, self._stores.backend_of(task)),
+            checkout=task.workdir,
+            image=task.image,
+            limits=replace(self._limits, seconds=_SETUP_SECONDS),
+            network=task.is_online,
+        )
+
+    async def _require_healthy(self, check: Healthcheck, task: Rollout) -> None:
+        backend = self._stores.backend_of(task)
+        await require_healthy(check, self._preparing(task), self._place, backend, task.id)
 
     async def _version(self, launch: Launch) -> str:
         """The version that the agent's command reports, asked once per machine; empty if it reports none."""
@@ -208,15 +315,23 @@ class Workspace:
         wanted = Command(
             launch.argv,
             {**self._task.environment, **launch.environment},
-            [Mount(Path(folder), folder) for folder in folders],
+            [*(Mount(Path(folder), folder) for folder in folders), *self._published],
             checkout=self._task.workdir,
             image=self._task.image,
             limits=replace(self._limits, seconds=max(1.0, self.seconds_left)),
             bridge=launch.bridge.serve,
+            network=self._task.is_online,
+            allowed_hosts=self._task.allowed_hosts,
         )
         ended = await launch.bridge.beside(self._stores.backend_of(self._task).run(wanted, self._place))
-        about = {"reused": self._reused(), "version": version, **launch.bridge.told()}
+        about = {"reused": self._reused(), "version": version, **launch.bridge.record()}
         return {"output": ended.output, "status": ended.status, "cause": ended.cause, **about}
+
+    @property
+    def _published(self) -> Sequence[Mount]:
+        """The folder that always travels, as commands see it, for the formats that know it."""
+        is_known = self._task.format == "harbor"
+        return published(self._place, self._stores.backend_of(self._task)) if is_known else []
 
     async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         checkout = self._place / "checkout"
@@ -243,11 +358,17 @@ class Workspace:
                 raise Fault(f"{self._task.id} has no solution: {human} is missing", cause="data")
             await git.apply(human.read_bytes(), checkout)
             return {"output": "", "status": 0, "cause": ""}
-        solution = folder / ("solution" if self._task.format == "harbor" else "")
-        script = solution / ("solve.sh" if self._task.format == "harbor" else "solution.sh")
-        if not script.is_file():
+        if instance := self._task.instance:
+            await git.apply(instance.patch.encode(), checkout)
+            return {"output": "", "status": 0, "cause": ""}
+        script = self._task.solution
+        if script is None or not script.is_file():
             raise Fault(f"{self._task.id} has no solution: {script} is missing", cause="data")
-        return await self._run(["bash", f"/solution/{script.name}"], self._seconds, Mount(solution, "/solution"))
+        found = await shown([script.parent], self._place / "solution")
+        own = self._task.solution_environment
+        return await self._run(
+            ["bash", f"/solution/{script.name}"], self._seconds, Mount(found or script.parent, "/solution"), own=own
+        )
 
     async def _diff(self) -> dict[str, Any]:
         assert self._store
@@ -259,7 +380,7 @@ class Workspace:
             if shutil.disk_usage(self._place).free < _LEAST_FREE:
                 raise Fault(f"the disk below {self._place} is full: {error}", cause="sandbox") from error
             return {"diff": "", "too_large": False, "error": str(error)}
-        if self._task.format != "tb":
+        if self._task.format not in ("tb", "swebench"):
             self._stores.leave(self._task, change.diff, self._place)
         removed = {"removed": change.removed} if change.removed else {}
         return {"diff": change.diff, "too_large": False, **removed}

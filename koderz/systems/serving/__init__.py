@@ -11,5 +11,9 @@ SYSTEM = System(
     suites={"serving": f"{_HERE}.suite:ServingSuite"},
     solvers={"serve-bench": f"{_HERE}.solver:serve_bench"},
     options={"suite.serving": f"{_HERE}.options:ServingOptions"},
+    loads={"completions": f"{_HERE}.started:CompletionsLoad"},
+    commands={
+        "perf serve-bench": (f"{_HERE}.commands:serve_bench", "Put a server of completions under load, and time it.")
+    },
     accounts={"serving": f"{_HERE}.commands:ServingAccount"},
 )

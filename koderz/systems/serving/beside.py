@@ -40,7 +40,7 @@ class _Exchange(msgspec.Struct):
     parts: list[tuple[float, int]]  # when so many bytes came; none at its end
 
 
-class _Told(msgspec.Struct):
+class _Measurement(msgspec.Struct):
     exchanges: list[_Exchange]
     lags: list[float]
 
@@ -94,7 +94,7 @@ async def _exchanged(
         line, _, content = zlib.decompressobj().decompress(answer, 2 * _MOST).partition(b"\n")
     except zlib.error as error:
         raise ValueError(f"what came of a load can't be read: {error}") from None
-    told = msgspec.json.decode(line, type=_Told)
+    told = msgspec.json.decode(line, type=_Measurement)
     found, at = list[tuple[_Exchange, _Parts]](), 0
     for exchange in told.exchanges:
         parts = []

@@ -86,7 +86,7 @@ class _Choice(msgspec.Struct):
     text: str | None = None
     delta: _Delta | None = None
 
-    def said(self) -> str:
+    def text_so_far(self) -> str:
         delta = self.delta
         return self.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)) or ""
 
@@ -218,7 +218,7 @@ def _token(line: bytes, timing: Timing) -> str:
     if chunk.usage:
         timing.input_tokens = count(chunk.usage, "prompt_tokens") or timing.input_tokens
         timing.output_tokens = count(chunk.usage, "completion_tokens") or 0
-    return chunk.choices[0].said() if chunk.choices else ""
+    return chunk.choices[0].text_so_far() if chunk.choices else ""
 
 
 def _words(body: bytes, target: Target) -> str:

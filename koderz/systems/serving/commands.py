@@ -62,7 +62,7 @@ def serve_bench(
     """
     import asyncio
 
-    given = dict(front.given)
+    given = dict(front.values)
     if "models" in given:
         raise KoderzError("serve-bench is one load on one model: give one --model")
     given["base_url"] = given.get("base_url") or os.environ.get("KODERZ_BASE_URL") or f"http://{host}:{port}"
@@ -74,7 +74,7 @@ def serve_bench(
         if (save_result or save_detailed) and (record := _recorded(folder)):
             _save(record, result_dir or Path(), result_filename, detailed=save_detailed)
 
-    replace(front, given=given).run(figures=figures)
+    replace(front, values=given).run(figures=figures)
 
 
 class ServingAccount(Account):

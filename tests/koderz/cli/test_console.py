@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koderz.cli import console
-from koderz.cli.console import Shown
+from koderz.cli.console import OutputOptions
 from koderz.cli.session import SessionScreen
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.runs.orchestrator import SessionEnd
@@ -107,7 +107,7 @@ def shown(
     folder = asyncio.run(builders.recorded(tmp_path, *records, of=of))
     summary = summarize(folder)
     session = SessionResult(SessionEnd(summary.status, reason), folder, summary, folder.with_suffix(".json"))
-    SessionScreen(Shown(**how)).results(session)
+    SessionScreen(OutputOptions(**how)).results(session)
     printed = capsys.readouterr()
     return printed.out.splitlines(), printed.err.splitlines()
 

@@ -176,7 +176,7 @@ def test_range_may_stand_before_or_after_its_options(
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("koderz ", set(COMMANDS)),
+        ("koderz ", {name for name in COMMANDS if " " not in name}),
         ("koderz be", {"benchmark"}),
         ("koderz benchmark ", {"resume", "retry", "rescore", "watch", *benchmark.COMMANDS}),
         ("koderz benchmark re", {"resume", "retry", "rescore", "report"}),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import typer
 
-from koderz.cli import COMMANDS, app
-from koderz.cli.groups import _load
+from koderz.cli import app
+from koderz.cli.groups import LazyGroup
 from koderz.cli.options import panels, with_settings
 from koderz.engines.owners import schema_of
 from tests.conftest import Shell
@@ -34,9 +34,11 @@ UNITS = {
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command by its whole name, the hidden one too."""
-    yield "koderz", typer.main.get_command(app)
-    for name, (module, _) in COMMANDS.items():
-        command: Any = _load(name, module)
+    root = typer.main.get_command(app)
+    assert isinstance(root, LazyGroup)
+    yield "koderz", root
+    for name in root.commands:
+        command = root.loaded(name)
         yield name, command
         for inner, below in getattr(command, "commands", {}).items():
             yield f"{name} {inner}", below

@@ -109,6 +109,7 @@ def test_help_has_the_defaults_that_hold(command: Command, name: str) -> None:
     told = {  # what isn't the value itself
         "max_connections": "--max-concurrent times --item-concurrency" if name == "optimize run" else "as many as",
         "concurrency": "CONFIG's parallel" if name == "rollouts run" else "5" if name == "rlm run" else None,
+        "dataset": "the embedded tasks" if name == "rollouts run" else None,
         "sandbox": "the entry's own" if name == "rollouts run" else None,
         "max_iterations": "3; without a model or patches 1",
         "temperature": "0" if name == "optimize run" else "0 for one sample",

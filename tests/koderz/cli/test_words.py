@@ -100,7 +100,7 @@ def test_remaining_time_counts_running_experiments_by_half() -> None:
     view: Any = SimpleNamespace(
         tracker=SimpleNamespace(tally=tally),
         orchestrator=SimpleNamespace(progress=SimpleNamespace(**vars(progress), stopping="")),
-        engine=SimpleNamespace(throttle=()),
+        engine=SimpleNamespace(throttle=(), waits=""),
         plan=plan,
     )
     assert pulse_of(view).seconds_left == pytest.approx(23 * 40 / 4, rel=0.05)

@@ -145,7 +145,7 @@ def test_doctor_says_what_of_modal_would_work(koderz: Shell, deployed: ModalServ
 
     there = told(deployed.environment)
     assert (there["state"], there["detail"]) == ("ok", "--sandbox modal, and the app koderz for --engine modal")
-    without = told({"MODAL_CONFIG_PATH": "/nowhere"})
+    without = told({"MODAL_CONFIG_PATH": str(koderz.folder / "absent.toml")})
     assert without["state"] == "missing"
     assert "modal setup" in without["remedy"]
     offline = told({**deployed.environment, "MODAL_SERVER_URL": "http://127.0.0.1:9"})

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from koderz.models.reasoning import Parted, part
+from koderz.models.reasoning import SplitText, part
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from koderz.models.reasoning import Parted, part
     ],
 )
 def test_leading_reasoning_is_kept_apart(sent: str, text: str, reasoning: str) -> None:
-    assert part(sent, complete=True) == Parted(text, reasoning, cut=True)
+    assert part(sent, complete=True) == SplitText(text, reasoning, cut=True)
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_leading_reasoning_is_kept_apart(sent: str, text: str, reasoning: str) -
     ],
 )
 def test_reply_without_reasoning_is_unchanged(sent: str) -> None:
-    assert part(sent, complete=True) == Parted(sent)
+    assert part(sent, complete=True) == SplitText(sent)
 
 
 def test_reasoning_that_was_cut_short_leaves_no_reply() -> None:
-    assert part("<think>on and on", complete=False) == Parted("", "on and on", cut=True)
+    assert part("<think>on and on", complete=False) == SplitText("", "on and on", cut=True)

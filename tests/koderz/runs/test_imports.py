@@ -12,7 +12,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.runs.imports import import_samples
-from koderz.runs.samples import Samples, read_samples
+from koderz.runs.judge import Samples, read_samples
 from koderz.runs.session import SessionResult
 from koderz.settings.schema import Settings
 from koderz.types import Task

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from koderz.engines import Traits
+from koderz.engines import ENGINES, Driver, Engine, StoredRun
 from koderz.engines.portable import files_of, pack_plan
 from koderz.errors import KoderzError
-from koderz.runs.remote import find_anywhere
+from koderz.runs.resume import find_anywhere
 from tests.koderz.world import journal_of, planned
 from tracker.records import Call, encode
 
@@ -35,6 +36,20 @@ class Kept:
         return self.of[experiment_id]
 
 
+class Keeping(Engine):
+    """An engine that keeps a run."""
+
+    name = "keeping"
+    _kept: ClassVar[Kept]
+
+    async def run(self, driver: Driver) -> None:
+        raise AssertionError
+
+    @classmethod
+    async def stored(cls, run_id: str, environ: Mapping[str, str]) -> tuple[bytes, StoredRun] | None:
+        return await cls._kept.found(run_id, environ)
+
+
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
     plan = asyncio.run(planned(tmp_path, 2))
@@ -43,7 +58,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
         each: Call(experiment_id=each, call=1, purpose="attempt", model="m", messages=[], reply="r") for each in ids
     }
     found = Kept(plan.name, pack_plan(plan, files_of(plan)), {each: [encode(call)] for each, call in calls.items()})
-    monkeypatch.setattr("koderz.engines.traits_of", lambda _: Traits(stored=found.found))
+    monkeypatch.setitem(ENGINES.known, "keeping", f"{__name__}:Keeping")
+    monkeypatch.setattr(Keeping, "_kept", found, raising=False)
     return found
 
 

@@ -9,22 +9,23 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import Fault
-from koderz.sandbox import Job, JobResult
-from koderz.sandbox.calibration import LONGEST, MachineCache, calibrate, calibrated_sandbox, cpu_scale
+from koderz.sandbox import Job, JobResult, Sandbox
+from koderz.sandbox.calibration import LONGEST, MachineCache, calibrate, calibrated_sandbox
 from tests.conftest import Shell
 
 JOBS = [Job(f"# {number}", "", "f") for number in range(4)]
 
 
-class Slow:
+class Slow(Sandbox):
     """A machine on which everything takes half a second, and now and then two."""
 
+    name = "slow"
+
     def __init__(self, broken: str = "") -> None:
-        self.speed = 1.0
         self.judged = 0
         self.broken = broken
 
-    async def judge_anew(self, job: Job) -> JobResult:
+    async def judge(self, job: Job) -> JobResult:
         self.judged += 1
         if job.program == self.broken:
             raise Fault("the tests never called f")
@@ -67,7 +68,7 @@ def test_machine_is_measured_once_and_limits_are_stretched(tmp_path: Path, monke
 
     async def scale() -> float:
         async with calibrated_sandbox("contained", judges=1, own_programs=True) as sandbox:
-            return cpu_scale(sandbox)
+            return sandbox.speed
 
     assert 1 <= asyncio.run(scale()) <= LONGEST
     (file,) = (tmp_path / "koderz").glob("speed-*.json")

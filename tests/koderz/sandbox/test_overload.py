@@ -10,7 +10,7 @@ import pytest
 from koderz.sandbox import Job, JobResult
 from koderz.sandbox.judge import wire
 from koderz.sandbox.judge.pool import Pool, Premises
-from koderz.sandbox.judge.proxy import BROKEN, Lost, Raised
+from koderz.sandbox.judge.proxy import BROKEN, LostCandidate, Raised
 from koderz.sandbox.linux import isolation
 from tests.conftest import judges
 
@@ -128,6 +128,6 @@ def test_honest_sets_of_few_hashes_are_taken() -> None:
     "report", [None, [], ["E", "E", ""], ["E", "E", 1, []], ["E", "E", "", [[-1, "f"]]], ["E", "E", "", [3]]]
 )
 def test_report_that_is_malformed_is_broken(report: object) -> None:
-    with pytest.raises(Lost) as lost:
+    with pytest.raises(LostCandidate) as lost:
         Raised.read(report)
     assert lost.value.kind == BROKEN

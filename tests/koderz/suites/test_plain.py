@@ -13,7 +13,7 @@ import pytest
 from koderz.engines.resources import shared_of
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm
-from koderz.suites import SUITES, load_suite, modes_of, suite_class
+from koderz.suites import SUITES, load_suite, modes_of
 from koderz.suites.suite import ProgramSuite
 from tests.koderz.world import Run, Scripted, begun, planned
 
@@ -132,7 +132,7 @@ def test_plain_suite_of_an_entry_point_has_what_its_function_declares(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(SUITES.known, "old", f"{name}:old")
 
-    found = suite_class("old")
+    found = SUITES.load("old")
 
     assert (modes_of("old"), found.named_datasets, found.listed) == ({"": ("solve",)}, ("one",), False)
     assert load_suite("old").tasks[0].id == "Old/0"

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.runs.judge import open_judge
-from koderz.runs.samples import Sample
+from koderz.runs.judge import Sample, open_judge
 from koderz.settings.schema import Settings
 from koderz.suites import load_suite
 from koderz.suites.suite import Suite

@@ -13,7 +13,7 @@ from koderz.errors import KoderzError
 from koderz.extend import JudgeContext, Judging, Suite, Task
 from koderz.sandbox import NoSandbox
 from koderz.settings.registry import Registry
-from koderz.suites import SUITES, load_suite, suite_class
+from koderz.suites import SUITES, load_suite
 from koderz.suites.suite import ProgramSuite
 
 CONTEXT = JudgeContext(NoSandbox(), Judging())
@@ -82,7 +82,7 @@ def test_suite_without_tasks_is_refused_when_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*SUITES])
 def test_suite_of_koderz_is_a_class_with_the_options_of_its_registry(name: str) -> None:
-    found = suite_class(name)
+    found = SUITES.load(name)
 
     assert issubclass(found, Suite)
     assert found.options is SUITES.options_of(name)

@@ -19,18 +19,18 @@ from pathlib import Path
 import orjson
 
 from tracker.records import Record, encode
-from tracker.sinks import SinkDown, Source
+from tracker.sinks import Sink, SinkDown, Source
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-class Ledger:
+class Ledger(Sink):
     """A table with a row for each record; records are known by what they are about, so that none is doubled."""
 
     name = "ledger"
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._results = source.folder.parent
         self._heed("down")
         assert "LEFT_BY_A_LIBRARY" not in source.environ
@@ -42,12 +42,9 @@ class Ledger:
         with self._rows:
             self._rows.executemany(
                 "INSERT OR REPLACE INTO rows VALUES (?, ?)",
-                [(self._source.folder.name, encode(record).decode()) for record in records],
+                [(self.source.folder.name, encode(record).decode()) for record in records],
             )
         self._heed("die-after")
-
-    def close(self) -> None:
-        """The database stays open."""
 
     @classmethod
     def rebuild(cls, results: Path, environ: Mapping[str, str]) -> None:

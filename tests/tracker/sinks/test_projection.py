@@ -16,7 +16,7 @@ from tests.tracker.sinks.standins import Ledger, rows_of
 from tracker.journal import NAME as JOURNAL
 from tracker.records import Record, Resumed
 from tracker.sinks import SinkDown, Source
-from tracker.sinks.projection import Held, Projection, start_again
+from tracker.sinks.projection import Projection, SinkBusy, start_again
 from tracker.sinks.standing import NAME, Standing, choose_sinks, record_standings, standing_of
 from tracker.stories import Stories
 from tracker.tracker import Tracker
@@ -142,9 +142,9 @@ def test_torn_last_line_holds_nothing_up(tmp_path: Path, standins: Mapping[str, 
 def test_projection_allows_one_feeder_per_run_and_sink(tmp_path: Path, standins: Mapping[str, str]) -> None:
     folder = a_run(tmp_path, 1)
     with Projection(folder, "ledger", {}, standins):
-        with pytest.raises(Held), Projection(folder, "ledger", {}, standins):
+        with pytest.raises(SinkBusy), Projection(folder, "ledger", {}, standins):
             pass
-        with pytest.raises(Held):
+        with pytest.raises(SinkBusy):
             start_again(folder, "ledger")
         with Projection(folder, "other", {}, standins) as other:
             other.take() if other.look() else None

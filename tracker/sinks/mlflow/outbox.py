@@ -112,7 +112,7 @@ class Outbox:
             place,
         )
 
-    def told(self, experiment_id: str, lines: int) -> None:
+    def record_shown(self, experiment_id: str, lines: int) -> None:
         """Records how many lines of the experiment's story its run shows."""
         self._write("UPDATE entry SET run_lines = ?3 WHERE target = ?1 AND experiment_id = ?2", experiment_id, lines)
 

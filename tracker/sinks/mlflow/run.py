@@ -34,7 +34,7 @@ from tracker.sinks.mlflow.page import (
     scores_of,
     source_tags,
 )
-from tracker.summary import ArmResults, Summary
+from tracker.summary import ArmResults, Figures, Summary
 
 LAYOUT = "arms"
 """The tag `koderz.layout` of runs with this layout; runs of earlier versions have none."""
@@ -207,6 +207,7 @@ def curve(
         return {name: value for name, value in scores_of(plan, outcome).items() if name not in others}
 
     stride = max(1, plan.planned // len(plan.arms) // _CURVE_POINTS)
+    outcomes = [outcome for outcome in outcomes if outcome.problem_id not in plan.apart]
     last = {outcome.arm: number for number, outcome in enumerate(outcomes)} if whole else {}
     arms = {arm.name: _Running(scores) for arm in plan.arms}
     for number, outcome in enumerate(outcomes):
@@ -265,7 +266,18 @@ def _arm_figures(arm: ArmResults) -> dict[str, float | None]:
         "passed_low": low,
         "passed_high": high,
         **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
+        **dict(_all_pass(figures)),
     }
+
+
+def _all_pass(figures: Figures) -> Iterator[tuple[str, float]]:
+    """pass^k, such as `pass_hat_2`, and the ends of its interval; pass^1 is pass@1."""
+    for name, each in figures.pass_hat_k.items():
+        if name != "pass^1":
+            told = name.replace("^", "_hat_")
+            yield told, each.value
+            for end, bound in zip(("low", "high"), each.interval or (), strict=False):
+                yield f"{told}_{end}", bound
 
 
 def _added(more: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

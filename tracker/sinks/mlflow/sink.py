@@ -8,20 +8,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, takewhile
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from tracker.errors import KoderzError
 from tracker.journal import NAME
+from tracker.messages import text_of
 from tracker.parts import from_parts
-from tracker.records import Experiment, Fault, Finished, Record, Resumed
+from tracker.records import Attempt, Call, Experiment, Fault, Finished, Record, Resumed, encode
 from tracker.runs import is_locked
-from tracker.sinks import Source
+from tracker.sinks import Sink, Source
+from tracker.sinks.json import encode_summary
 from tracker.sinks.mlflow import target
-from tracker.sinks.mlflow.files import write_arm_files, write_files
 from tracker.sinks.mlflow.outbox import RUN, Outbox, of_arm
 from tracker.sinks.mlflow.page import Page, Point, child_page, curve_points, has_several_arms, scores_of
 from tracker.sinks.mlflow.run import (
+    FIGURES,
     LAYOUT,
+    TABLE,
     curve,
+    figures_file,
     first_arm_page,
     first_page,
     identity,
@@ -31,7 +38,8 @@ from tracker.sinks.mlflow.run import (
 )
 from tracker.sinks.mlflow.store import MlflowStore, chunks
 from tracker.sinks.mlflow.trace import judgement_ids, trace_id, trace_of
-from tracker.summary import summarize
+from tracker.stories import Stories
+from tracker.summary import Summary, summarize
 
 _DETAILS = {"traces": "traces", "runs": "runs", "parent": "parent", "full": "runs"}
 """`parent`: the run with its table, and those of its arms. `traces`: and a trace for each experiment. `runs`, also
@@ -42,10 +50,11 @@ _PLOT_EVERY = 10.0  # seconds between two additions to the curves of a run that 
 _TRACES_AT_ONCE = 64
 
 
-class MlflowSink:
+class MlflowSink(Sink):
     """A run as evaluation runs, one an arm, with its experiments as traces and, if `detail` says so, as nested runs."""
 
     def __init__(self, source: Source) -> None:
+        super().__init__(source)
         self._folder, self._plan, self._stories = source.folder, source.plan, source.stories
         self._detail = _detail_of(source.plan.planned, source.options.get("mlflow_detail"))
         self._results = source.folder.resolve().parent
@@ -81,16 +90,16 @@ class MlflowSink:
             self._is_first = False
             self._lacks_end = bool(records) and not isinstance(records[-1], Finished)
 
-    @staticmethod
-    def check(results: Path, environ: Mapping[str, str]) -> str:
+    @classmethod
+    def check(cls, results: Path, environ: Mapping[str, str]) -> str:
         """The address that runs are sent to. Raises SinkDown if it can't be reached, KoderzError if it is not valid."""
         uri = target.tracking_uri(results, environ)
         with target.border(uri):
             target.check_target(uri)
         return target.without_password(uri)
 
-    @staticmethod
-    def rebuild(results: Path, environ: Mapping[str, str]) -> None:  # noqa: ARG004 the file is ours wherever runs go
+    @classmethod
+    def rebuild(cls, results: Path, environ: Mapping[str, str]) -> None:  # noqa: ARG003 the file is ours wherever runs go
         """Moves the store in the results folder aside, so that a new one is made; a server is left alone."""
         target.put_aside(target.store_file(results))
 
@@ -125,7 +134,7 @@ class MlflowSink:
                 self._store.tell(run, page)
                 with target.opening(self._results):
                     self._store.register([run, *self._arms.values()], self._plan)
-                self._outbox.told(RUN, 1)
+                self._outbox.record_shown(RUN, 1)
             return run
 
     def _arm_keys(self) -> list[str]:
@@ -185,7 +194,7 @@ class MlflowSink:
         if found := from_parts(self._plan, lambda part: part.prompts(self._plan, self._folder)):
             with target.opening(self._results):
                 self._store.register_found(found)
-        self._outbox.told(RUN, version)
+        self._outbox.record_shown(RUN, version)
 
     def _plot(self, run: str, *, whole: bool) -> None:
         """Adds missing points to the curves."""
@@ -260,7 +269,7 @@ class MlflowSink:
                 self._store.tell(self._create(name, page), replace(page, tags={}))  # it has them from its creation
             else:
                 self._store.tell(entry.run_id, page)
-            self._outbox.told(name, lines)
+            self._outbox.record_shown(name, lines)
 
     def _create(self, experiment_id: str, page: Page) -> str:
         self._outbox.created(experiment_id, "", self._store.experiment)
@@ -284,3 +293,79 @@ def _detail_of(planned: int, wanted: str | None) -> str:
     if wanted not in _DETAILS:
         raise KoderzError(f"--mlflow-detail {wanted}: choose one of {', '.join(_DETAILS)}")
     return _DETAILS[wanted]
+
+
+_PROMPTS_FROM = 20  # experiments that are looked through for prompts
+_ARTIFACTS_FROM = 20  # experiments that are looked through for artifacts before it is said that there are none
+
+
+def write_files(folder: Path, summary: Summary, stories: Stories, into: Path) -> None:
+    """Writes the artifacts of a run: summary, plan, prompts, table, and the report if there is one."""
+    with (into / "summary.json").open("wb") as file:
+        file.writelines(encode_summary(summary))
+    plan = orjson.loads(encode(stories.plan))
+    (into / "plan.json").write_bytes(orjson.dumps(plan, option=orjson.OPT_INDENT_2))
+    (into / TABLE).write_bytes(orjson.dumps(_table(summary)))
+    (into / FIGURES).write_bytes(figures_file(summary, list(summary.arms)))
+    _write_prompts(summary, stories, into / "prompts")
+    _write_artifacts(summary, stories, into / "experiments")
+    for report in (folder.with_suffix(".html"), folder / "report.html"):
+        if report.exists():
+            (into / "report.html").write_bytes(report.read_bytes())
+            break
+
+
+def write_arm_files(summary: Summary, arm: str, into: Path) -> None:
+    """Writes the artifacts of an arm's run: the table of its experiments and its figures."""
+    (into / TABLE).write_bytes(orjson.dumps(_table(summary, arm)))
+    (into / FIGURES).write_bytes(figures_file(summary, [arm]))
+
+
+_COLUMNS = (
+    "problem_id", "solver", "sample", "success", "verdict", "cause", "iterations", "cost", "tokens_in", "tokens_out",
+    "latency", "experiment_id",
+)  # fmt: skip
+
+
+def _table(summary: Summary, arm: str = "") -> dict[str, Any]:
+    """All experiments, or those of one arm, in MLflow's form of a table, which is grouped by its first column."""
+    results = [result for result in summary.results if not arm or result.arm == arm]
+    several = len({result.sample for result in results}) > 1
+    rows = [_row({name: getattr(result, name) for name in _COLUMNS}, several=several) for result in results]
+    mine = [fault for fault in summary.faults if not arm or fault["arm"] == arm]
+    rows += [_row({**fault, "verdict": "fault"}, several=several) for fault in mine]
+    return {"columns": ["experiment", "outcome", *_COLUMNS], "data": rows}
+
+
+def _row(known: dict[str, Any], *, several: bool) -> list[Any]:
+    sample = f" · sample {known['sample']}" if several else ""
+    cause = f" ({known['cause']})" if known["cause"] else ""
+    attempts = f" after {known['iterations']} attempts" if (known.get("iterations") or 0) > 1 else ""
+    name = f"{known['problem_id']} · {known['solver']}{sample}"
+    return [name, f"{known['verdict']}{cause}{attempts}", *(known.get(column) for column in _COLUMNS)]
+
+
+def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
+    """Writes one conversation for each purpose and solver, as it was sent."""
+    into.mkdir()
+    named: dict[str, Sequence[dict[str, Any]]] = {}
+    for result in summary.results[:_PROMPTS_FROM]:
+        for call in stories.of(result.experiment_id):
+            if isinstance(call, Call):
+                named.setdefault(f"{result.solver}-{call.purpose}", call.messages)
+    for name, messages in named.items():
+        text = "\n\n".join(f"# {message['role']}\n\n{text_of(message)}" for message in messages)
+        (into / f"{name.replace('/', '_')}.md").write_text(text, encoding="utf-8", errors="replace")
+
+
+def _write_artifacts(summary: Summary, stories: Stories, into: Path) -> None:
+    """Writes the texts of each experiment's last attempt, such as a diff or a log, in a folder named by its id."""
+    for number, result in enumerate(summary.results):
+        attempts = [record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)]
+        texts = {name: text for name, text in (attempts[-1].artifacts if attempts else {}).items() if type(text) is str}
+        for name, text in texts.items():
+            place = into / result.experiment_id / name.replace("/", "_")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8", errors="replace")
+        if number == _ARTIFACTS_FROM and not into.exists():
+            return  # its suite leaves none

@@ -140,7 +140,7 @@ class MlflowStore:
             profile = as_json({"num_rows": data.rows})
             named.append((Dataset(data.name, data.digest, "koderz", as_json({}), profile=profile), data.context))
         inputs = [DatasetInput(dataset, [InputTag("mlflow.data.context", context)]) for dataset, context in named]
-        texts = plan.details.get("prompts", {})
+        texts = plan.basis.prompts
         linked = [self._prompt(f"koderz.{name}", _as_template(text)) for name, text in texts.items()]
         for run_id in run_ids:
             self._client.log_inputs(run_id, inputs)

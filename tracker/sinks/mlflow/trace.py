@@ -71,8 +71,7 @@ def trace_of(
 
 def expectations_of(plan: Plan, task_id: str) -> Mapping[str, Any]:
     """The expected answer to a task, by MLflow's names; empty if the suite declares none."""
-    found: Mapping[str, Any] = plan.details.get("expectations", {}).get(task_id, {})
-    return found
+    return plan.basis.expectations.get(task_id, {})
 
 
 def as_json(value: Any) -> str:

@@ -220,7 +220,7 @@ def begun(work, *arguments):
 
 
 def heard(size):
-    """What stdin has, at most so many bytes. EOFError where nothing comes."""
+    """Read from stdin, at most so many bytes. Raises EOFError at its end."""
     part = os.read(0, size) if select.select([0], [], [], SILENCE)[0] else b""
     if not part:
         raise EOFError("nobody is there any more")

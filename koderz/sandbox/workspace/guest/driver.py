@@ -99,13 +99,14 @@ def main(arguments):
     own = ["-c", order["settings"], "--confcutdir", root] if "settings" in order else []
     if int(pytest.__version__.partition(".")[0]) >= 8:
         own += ["-o", "verbosity_assertions=0"]  # whole differences of what is long take minutes
+    own += order.get("options", [])
     _show_lines()
     arguments = [*own, "-p", "no:cacheprovider", "--rootdir", root, "-v", "--tb=short", "--maxfail=0", order["path"]]
-    pytest.main(arguments, plugins=[Reporter(say, root, plugins, order["changed"])])
+    pytest.main(arguments, plugins=[Reporter(say, root, plugins, order["changed"], order.get("paths", []))])
 
 
 def _show_lines():
-    """Has pytest show the line of a failure in a long file, not look for its statement.
+    """Make pytest show the failing line of a long file without searching for its whole statement.
 
     For that it would parse the file anew each time, and hundreds of tests fail where they are turned round.
     """
@@ -124,8 +125,8 @@ def _show_lines():
 
 
 class Reporter:
-    def __init__(self, say, root, plugins, changed):
-        self._say, self._root, self._plugins, self._changed = say, root, plugins, {*changed}
+    def __init__(self, say, root, plugins, changed, paths):
+        self._say, self._root, self._plugins, self._changed, self._paths = say, root, plugins, {*changed}, paths
         self._standard, self._manager, self._hooks, self._next = {}, None, {}, 0.0
 
     def pytest_addoption(self, pluginmanager):
@@ -139,7 +140,7 @@ class Reporter:
         self._calls = self._manager._inner_hookexec
         if self._plugins:
             os.environ.pop(ALONE, None)
-        sys.path.insert(0, self._root)  # not before: what is installed as a plugin isn't looked for there
+        sys.path[:0] = [*self._paths, self._root]  # not before: what is installed as a plugin isn't looked for there
 
     def pytest_configure(self, config):
         for key, (space, names, name, *_, was) in self._standard.items():  # what installed plugins change
@@ -220,8 +221,8 @@ def _standard():
 def _entry(space, names, name):
     """Where something is, its name, what it is, its function, and the code of that."""
     value = names.get(name)
-    function = getattr(value, "__func__", value)
-    return space, names, name, value, function, getattr(function, "__code__", None)
+    plain = getattr(value, "__func__", value)
+    return space, names, name, value, plain, getattr(plain, "__code__", None)
 
 
 def _is_fixed(space):
@@ -230,10 +231,11 @@ def _is_fixed(space):
 
 
 def _implemented(caller):
-    """What a hook calls: the plugin and its function, by identity, and the code of that."""
+    """Implementations of a hook: each plugin and function by identity, with the function's code."""
     for each in caller.get_hookimpls():
-        function = getattr(each.function, "__func__", each.function)
-        yield id(each), id(function), getattr(function, "__code__", None)
+        hook = each.function
+        plain = getattr(hook, "__func__", hook)
+        yield id(each), id(plain), getattr(plain, "__code__", None)
 
 
 if __name__ == "__main__":

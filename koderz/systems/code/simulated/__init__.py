@@ -11,7 +11,7 @@ import orjson
 from koderz.models.simulated import SimulatedReplies
 from koderz.systems.code.simulated import wording
 from koderz.systems.code.simulated.conversation import TaskIndex, failures_shown, guidance_given, wanted
-from koderz.systems.code.simulated.versions import Versions
+from koderz.systems.code.simulated.slips import Versions
 from koderz.systems.code.tasks import CodeTask
 from koderz.types import Message, Sampling
 

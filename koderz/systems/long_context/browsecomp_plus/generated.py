@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from koderz.systems.long_context.browsecomp_plus.documents import Document, Sought, read_about
+from koderz.systems.long_context.browsecomp_plus.corpus import Document, Sought, read_about
 from koderz.systems.long_context.contexts import Reading, recipe_digest
 from koderz.systems.long_context.words import VERSION, words_of
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import Fault, KoderzError
-from koderz.systems.long_context.browsecomp_plus.corpus import Corpus
-from koderz.systems.long_context.browsecomp_plus.documents import Document, Sought, read_about
+from koderz.systems.long_context.browsecomp_plus.corpus import Corpus, Document, Sought, read_about
 from koderz.systems.long_context.contexts import Reading
 from koderz.systems.long_context.published import Fields, Layout, PublishedRow, published
 from tracker.privacy import xored

@@ -67,7 +67,7 @@ def _parted(query: str) -> tuple[str, list[str]]:
     return query, phrases
 
 
-def _said(found: Sequence[str], chance: float) -> str:
+def _answer(found: Sequence[str], chance: float) -> str:
     cited = _CITED.search(found[0])
     name = found[0][: cited.start()] if cited else found[0]
     return (
@@ -76,7 +76,7 @@ def _said(found: Sequence[str], chance: float) -> str:
     )
 
 
-PLAYER = Player(answers, _SEARCH, _said)
+PLAYER = Player(answers, _SEARCH, _answer)
 
 READER = Player(lambda _: [])
 """The player of published questions, which need more than a search for words."""

@@ -11,19 +11,18 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN
-from koderz.systems.long_context.browsecomp_plus.corpus import Corpus
-from koderz.systems.long_context.browsecomp_plus.documents import Sought
+from koderz.systems.long_context.browsecomp_plus.corpus import Corpus, Sought
 from koderz.systems.long_context.browsecomp_plus.generated import LEAST, GeneratedResearch
 from koderz.systems.long_context.browsecomp_plus.judging import (
     OWN_PROMPT,
     PROMPT,
     JudgePrompt,
     judgement_of,
+    metrics_of,
     simulated_judgement,
 )
 from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
 from koderz.systems.long_context.browsecomp_plus.rows import Choice, encrypted_rows, key_of
-from koderz.systems.long_context.browsecomp_plus.scoring import metrics_of
 from koderz.systems.long_context.browsecomp_plus.simulated import PLAYER, READER
 from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Recipe, recipe_digest
 from koderz.systems.long_context.simulated import Player
@@ -68,7 +67,7 @@ class BrowseCompPlus(LongContextSuite):
         return cls("browsecomp-plus", str(source.dataset), tasks, READER, key)
 
     def messages(self, task: Task[Recipe], prompts: Any) -> tuple[Message, ...]:
-        """What the benchmark itself sends, by reference. The judge's prompt is taken from `prompts`, too."""
+        """Messages that the benchmark itself sends, by reference. The judge's prompt comes from `prompts` too."""
         self._set_judge_prompt(JudgePrompt(prompts.texts[PROMPT]))
         return super().messages(task, prompts)
 

@@ -69,7 +69,7 @@ class OolongReal(LongContextSuite):
     @classmethod
     def load(cls, source: SuiteSource) -> OolongReal:
         """Raises KoderzError where there is no file, or for a row that can't be read."""
-        path = _given(source.dataset, "oolong-real", "oolongbench/oolong-real")
+        path = _path(source.dataset, "oolong-real", "oolongbench/oolong-real")
 
         def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
             return score_real(str(answer), reply), {}
@@ -84,7 +84,7 @@ class OolongPairs(LongContextSuite):
     @classmethod
     def load(cls, source: SuiteSource) -> OolongPairs:
         """Raises KoderzError where there is no file, or for a row that can't be read."""
-        path = _given(source.dataset, "oolong-pairs", "mit-oasys/oolong-pairs")
+        path = _path(source.dataset, "oolong-pairs", "mit-oasys/oolong-pairs")
 
         def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
             return score_pairs(answer, reply)
@@ -183,7 +183,7 @@ def _score(_task: Task[Recipe], row: Any, reply: str) -> tuple[float, Mapping[st
     return score(row["answer"], row["answer_type"], reply)
 
 
-def _given(dataset: Path | None, name: str, place: str) -> Path:
+def _path(dataset: Path | None, name: str, place: str) -> Path:
     if dataset is None:
         raise KoderzError(f"the suite {name} needs its file: get {place} from Hugging Face and name it with --dataset")
     return dataset

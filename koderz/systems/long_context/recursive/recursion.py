@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.prompts import Prompts
 from koderz.sandbox.wasm.cells import CellResult, SubCall
 from koderz.solvers.handles import AskHandle, OnceHandle
-from koderz.systems.long_context.recursive.protocol import SHOWN, cut, read, told
 from koderz.types import Message, Reply
 from tracker.messages import text_of
 
 if TYPE_CHECKING:
     from koderz.sandbox.wasm.opening import AnySession, Sessions
+
 
 CHARS_A_TOKEN = 3  # on the careful side, so that what is said to fit does
 FULL = 0.85  # of the window: a history beyond it is condensed
@@ -58,7 +59,7 @@ class Level:
 
 
 @dataclass(slots=True)
-class Work:
+class RecursionContext:
     """One model's conversation, and the state of its code."""
 
     level: Level
@@ -106,7 +107,7 @@ class Recursion:
         own = await self._sessions.open()
         try:
             await self._begun(own, context, level)
-            work = Work(level, own, self._first_messages(len(context), question, level))
+            work = RecursionContext(level, own, self._first_messages(len(context), question, level))
             for turn in range(1, self._limits.max_turns + 1):
                 if limit := await self._limit(work, turn):
                     self.notes.append(f"{level.path or 'root'}: {limit}")
@@ -135,13 +136,13 @@ class Recursion:
 
     # A turn
 
-    async def _turn(self, work: Work, turn: int) -> None:
+    async def _turn(self, work: RecursionContext, turn: int) -> None:
         reply = await self._called(work.conversation, work.level, self._role(work.level), work.level.purpose)
         work.call = reply.call
         said = read(reply.text)
         done = [await self._cell(work, code) for code in said.blocks]
         room = min(SHOWN, max(_LEAST_SHOWN, self._limits.room // (4 * max(1, len(done)))))
-        parts = [told(done, room)] if done else []
+        parts = [output_text(done, room)] if done else []
         if said.is_open:
             parts.append(self._prompts.render("rlm-open-block"))
         ready = [cell["final_answer"] for cell in done if cell["final_answer"] is not None]
@@ -161,7 +162,7 @@ class Recursion:
             {"role": "user", "content": "\n\n".join(parts)},
         ]
 
-    async def _cell(self, work: Work, code: str) -> Mapping[str, Any]:
+    async def _cell(self, work: RecursionContext, code: str) -> Mapping[str, Any]:
         """Runs a cell and records it. A replay runs it again, since it changes the session."""
         work.cells += 1
         number, calls = work.cells, 0
@@ -188,13 +189,13 @@ class Recursion:
         work.errors = work.errors + 1 if value["error"] else 0
         return value
 
-    async def _variable(self, work: Work, name: str) -> str | None:
+    async def _variable(self, work: RecursionContext, name: str) -> str | None:
         value: str | None = await self._once(f"variable {work.level.path}{work.cells}", lambda: work.session.get(name))
         return value
 
     # What code asks
 
-    async def _answer(self, call: SubCall, work: Work, where: str) -> Sequence[str]:
+    async def _answer(self, call: SubCall, work: RecursionContext, where: str) -> Sequence[str]:
         """A text for each prompt, in order; the calls run at the same time as far as allowed."""
         level = Level(work.level.depth + 1, work.call)
         answers = [
@@ -234,7 +235,7 @@ class Recursion:
 
     # Limits
 
-    async def _limit(self, work: Work, turn: int) -> str:
+    async def _limit(self, work: RecursionContext, turn: int) -> str:
         """The limit that is reached, or empty."""
         limits = self._limits
         if limits.max_errors is not None and work.errors >= limits.max_errors:
@@ -245,7 +246,7 @@ class Recursion:
             return f"the time limit of {limits.task_timeout:g} s is reached"
         return ""
 
-    async def _elapsed(self, work: Work, turn: int) -> float:
+    async def _elapsed(self, work: RecursionContext, turn: int) -> float:
         """The recorded seconds since the experiment began, so that a replay stops where the first run did."""
         now = round(time.monotonic() - self._began, 3)
         value = float(await self._once(f"clock {work.level.path}{turn}", lambda: now))
@@ -260,7 +261,7 @@ class Recursion:
     def _fits(self, messages: Sequence[Message]) -> bool:
         return _size(messages) <= self._limits.room
 
-    async def _condensed(self, work: Work) -> None:
+    async def _condensed(self, work: RecursionContext) -> None:
         """Replaces a history that nearly fills the window by a summary; the session keeps the whole."""
         if not work.messages or _size(work.conversation) <= FULL * self._limits.room:
             return
@@ -280,7 +281,7 @@ class Recursion:
             {"role": "user", "content": self._prompts.render("rlm-condensed", last=cut(last, self._limits.room // 4))},
         ]
 
-    async def _last_words(self, work: Work) -> str:
+    async def _last_words(self, work: RecursionContext) -> str:
         """The final answer of a model that has reached a limit: one plain call, if there is room for it."""
         asked: Message = {"role": "user", "content": self._prompts.render("rlm-final")}
         messages = [*work.conversation, asked]
@@ -340,3 +341,82 @@ def _recorded(code: str, found: CellResult, container: str) -> dict[str, Any]:
         "stopped": found.stopped,
         "digest": _digest(found),
     }
+
+
+SHOWN = 20_000  # characters of what one block printed
+
+_OPENS = re.compile(r"^\s*(`{3,})\s*(\w*)")
+_FINAL = re.compile(r"^[ \t]*FINAL(_VAR)?\(", re.MULTILINE)
+
+
+class ParsedReply(NamedTuple):
+    """A parsed reply."""
+
+    blocks: tuple[str, ...]  # of code that is to run
+    is_open: bool  # the last block has no closing fence
+    final: str | None  # the answer that stands outside of all fences
+    final_variable: str | None  # or the variable that holds it
+
+
+def read(reply: str) -> ParsedReply:
+    """The blocks and the final answer of a reply. Text in a fence is never a final answer."""
+    blocks: list[str] = []
+    outside: list[str] = []
+    code: list[str] = []
+    fence, runs = "", False
+    for line in reply.split("\n"):
+        opening = _OPENS.match(line)
+        if fence:
+            if line.strip() == fence:
+                blocks += ["\n".join(code)] if runs else []
+                fence = ""
+            else:
+                code.append(line)
+        elif opening:
+            fence, runs, code = opening[1], opening[2].lower() == "repl", []
+        else:
+            outside.append(line)
+    is_open = bool(fence) and runs
+    if is_open:
+        blocks.append("\n".join(code))
+    final, variable = _final("\n".join(outside))
+    return ParsedReply(tuple(block.strip() for block in blocks if block.strip()), is_open, final, variable)
+
+
+def output_text(cells: Sequence[Mapping[str, Any]], room: int = SHOWN) -> str:
+    """The output of a reply's blocks as the model sees it: at most `room` characters of each."""
+    if len(cells) == 1:
+        return _block("REPL output:", cells[0], room)
+    return "\n\n".join(_block(f"REPL output (block {n}):", cell, room) for n, cell in enumerate(cells, 1))
+
+
+def cut(text: str, room: int = SHOWN) -> str:
+    """The text, or its beginning with the number of characters left out."""
+    return text if len(text) <= room else f"{text[:room]}... + [{len(text) - room} chars...]"
+
+
+def _block(heading: str, cell: Mapping[str, Any], room: int) -> str:
+    text = cut(cell["output"], room)
+    if cell["variables"]:
+        text = f"{text}\n\nREPL variables: {cell['variables']}".strip()
+    return f"{heading}\n{text or 'No output'}"
+
+
+def _final(text: str) -> tuple[str | None, str | None]:
+    found = _FINAL.search(text)
+    if not found:
+        return None, None
+    inside = _balanced(text[found.end() :]).strip()
+    if found[1]:
+        return None, inside.strip("\"' \t\n")
+    return inside, None
+
+
+def _balanced(text: str) -> str:
+    """The text before the parenthesis that closes; all of it if none does."""
+    depth = 1
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if not depth:
+            return text[:place]
+    return text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from koderz.settings.options import one_of, option
 from koderz.suites.tokens import wrong_lengths
-from koderz.systems.long_context.ruler.needles import KINDS, PLACES
+from koderz.systems.long_context.ruler.niah import KINDS, PLACES
 from koderz.systems.long_context.ruler.tasks import ALL
 
 

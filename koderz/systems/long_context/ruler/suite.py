@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,6 @@ from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Recipe
 from koderz.systems.long_context.lines import FileLine, file_lines
 from koderz.systems.long_context.ruler.options import RulerOptions
 from koderz.systems.long_context.ruler.questions import READERS
-from koderz.systems.long_context.ruler.scoring import score
 from koderz.systems.long_context.ruler.simulated import PLAYER
 from koderz.systems.long_context.ruler.tasks import (
     TASKS,
@@ -142,3 +142,15 @@ def _of_file(row: Mapping[str, Any], *, tokenizer: Tokenizer) -> Any:
 
 def _score(task: Task[Recipe], outputs: Any, reply: str) -> tuple[float, Mapping[str, float]]:
     return score(task.id, outputs, reply), {}
+
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f]")
+
+
+def score(task: str, outputs: Sequence[str], reply: str) -> float:
+    """The share of expected outputs in a reply, ignoring case; for questions 1 if it has any."""
+    said = _UNPRINTABLE.sub("\n", reply.strip()).strip().lower()
+    found = [output.lower() in said for output in outputs]
+    if task.startswith("qa"):
+        return float(any(found))
+    return sum(found) / len(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,10 @@ from koderz.systems.long_context.contexts import Reading, recipe_digest
 from koderz.systems.long_context.ruler.common_words import CommonWordsFamily
 from koderz.systems.long_context.ruler.drawing import Family, Frame, NeedsMeasuring
 from koderz.systems.long_context.ruler.frequent_words import FrequentWordsFamily
-from koderz.systems.long_context.ruler.needles import KINDS, PLACES, NeedleFamily
-from koderz.systems.long_context.ruler.niah import Needles, NeedlesFamily
-from koderz.systems.long_context.ruler.prose import prose
+from koderz.systems.long_context.ruler.niah import KINDS, PLACES, NeedleFamily, Needles, NeedlesFamily
 from koderz.systems.long_context.ruler.questions import READERS, Collection, QuestionsFamily
 from koderz.systems.long_context.ruler.variable_tracking import VariablesFamily
-from koderz.systems.long_context.words import VERSION
+from koderz.systems.long_context.words import VERSION, words_of
 
 NEEDLES: Mapping[str, Needles] = {
     "niah_single_1": Needles("noise", "words", "numbers"),
@@ -224,3 +223,23 @@ def kinds_of(task: str, positions: Sequence[str], types: Sequence[str]) -> list[
     if task != "needles":
         return [task]
     return [f"needles/{kind}/{place}" for kind in KINDS if kind in types for place in PLACES if place in positions]
+
+
+_SENTENCES = 4000
+
+
+def prose(seed: int) -> str:
+    """Meaningless sentences of English words; longer texts repeat them."""
+    draw = random.Random(seed)  # noqa: S311 repeatable on purpose
+    nouns, adjectives, verbs = (words_of(name) for name in ("nounlist", "adjectivelist", "verblist"))
+
+    def sentence() -> str:
+        subject = f"the {draw.choice(adjectives)} {draw.choice(nouns)}"
+        middle = draw.choice(("would often", "could hardly", "used to", "may never", "had to"))
+        rest = f"{draw.choice(verbs)} a {draw.choice(nouns)}"
+        end = draw.choice(
+            ("", f" and a {draw.choice(nouns)}", f" beside the {draw.choice(adjectives)} {draw.choice(nouns)}")
+        )
+        return f"{subject} {middle} {rest}{end}.".capitalize()
+
+    return " ".join(sentence() for _ in range(_SENTENCES))

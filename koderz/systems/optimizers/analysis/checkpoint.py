@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
 from koderz.systems.optimizers.analysis.estimates import gain_of
 from koderz.systems.optimizers.analysis.trials import SEARCHING, PlannedTrial, Trial, cells_of, differences, seconds_of
 from koderz.systems.optimizers.datasets import BASELINE
+from koderz.systems.optimizers.datasets.payload import NO_RECORD, DatasetRecord, DatasetRecords
 from tracker import records
 from tracker.files import write_whole
 from tracker.records import Record
-from tracker.sinks import Source
+from tracker.sinks import Sink, Source
 
 NAME = "checkpoint.json"
 _SPLITS = ("train", "validation", "test")
 _INDENT = 3  # spaces, as the original has it
 
 
-class CheckpointSink:
+class CheckpointSink(Sink):
     """Keeps `checkpoint.json` and the tasks' logs of one run up to date with its journal."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        super().__init__(source)
         self._state = State(source.plan)
         self._has_begun = False  # what was recorded before is folded first, since the sink may be new and the run old
 
@@ -35,22 +38,19 @@ class CheckpointSink:
         told: set[str] = set()
         if not self._has_begun:
             self._has_begun = True
-            records = [*chain.from_iterable(map(self._source.stories.of, self._state.cells)), *records]
+            records = [*chain.from_iterable(map(self.source.stories.of, self._state.cells)), *records]
         for line in records:
             if self._state.fold(line):
                 told.add(getattr(line, "experiment_id", ""))
         for experiment_id in told - {""}:
             self._write_log(experiment_id)
-        if any(isinstance(line, _NEWS) for line in records) or not (self._source.folder / NAME).exists():
-            write_whole(self._source.folder / NAME, [encoded(self._state.document())], durable=False)
-
-    def close(self) -> None:
-        """Does nothing, since no resource is held."""
+        if any(isinstance(line, _NEWS) for line in records) or not (self.source.folder / NAME).exists():
+            write_whole(self.source.folder / NAME, [encoded(self._state.document())], durable=False)
 
     def _write_log(self, experiment_id: str) -> None:
         cell, trial = self._state.cells[experiment_id], self._state.trials[experiment_id]
         lines = (f"{line}\n".encode("utf-8", "replace") for line in (cell.id, *trial.lines()))
-        write_whole(self._source.folder / cell.log, lines, durable=False)
+        write_whole(self.source.folder / cell.log, lines, durable=False)
 
 
 _NEWS = (records.Experiment, records.Fault, records.Resumed, records.Finished)
@@ -101,7 +101,6 @@ class State:
     def document(self) -> dict[str, Any]:
         """The content of `checkpoint.json`: the original's fields, with ours beside them."""
         config, cells = self.plan.config, [*self.cells.values()]
-        about = self.plan.details.get("suite") or {}
         optimizers = dict.fromkeys(cell.optimizer for cell in cells if cell.optimizer != BASELINE)
         return {
             "run_id": self.plan.run_id,
@@ -115,11 +114,15 @@ class State:
             "status": self.status,
             "simulated": self.plan.simulated,
             "seeds": sorted({cell.seed for cell in cells if cell.seed is not None}),
-            "splits": {name: each["splits"] for name, each in about.items()},
+            "splits": {name: to_builtins(each.splits) for name, each in self._datasets.items()},
         }
 
-    def _about(self, cell: PlannedTrial) -> Mapping[str, Any]:
-        return dict((self.plan.details.get("suite") or {}).get(cell.dataset) or {})
+    @cached_property
+    def _datasets(self) -> Mapping[str, DatasetRecord]:
+        return self.plan.suite_details(DatasetRecords)
+
+    def _about(self, cell: PlannedTrial) -> DatasetRecord:
+        return self._datasets.get(cell.dataset, NO_RECORD)
 
     def _task(self, cell: PlannedTrial) -> dict[str, Any]:
         about = self._about(cell)
@@ -133,16 +136,16 @@ class State:
             "optimizer_prompt_params": {},
             "differs_from_original": differences(self.plan).get(self.plan.arm(cell.arm).solver, ""),
             "datasets": {split: self._dataset(cell, split) for split in _SPLITS},
-            "metrics": [about.get("metric"), *about.get("metrics", ())],
-            "prompt_messages": about.get("messages"),
+            "metrics": [about.metric or None, *about.metrics],
+            "prompt_messages": list(about.messages) or None,
         }
 
     def _model_parameters(self) -> dict[str, Any]:
         return {name: self.plan.config.get(name) for name in ("temperature", "max_tokens", "top_p")}
 
     def _dataset(self, cell: PlannedTrial, split: str) -> dict[str, Any]:
-        digest = self._about(cell).get("splits", {}).get(split, {}).get("digest")
-        return {"name": f"{cell.dataset}_{split}", "id": digest, "split": split}
+        known = self._about(cell).splits.get(split)
+        return {"name": f"{cell.dataset}_{split}", "id": known.digest if known else None, "split": split}
 
     def _task_result(self, cell: PlannedTrial) -> dict[str, Any]:
         trial, base = self.trials.get(cell.experiment_id) or Trial(), self._baseline(cell)
@@ -198,7 +201,7 @@ class State:
         if cell.optimizer != BASELINE and result and base.result:
             before = _scores(base, str(base.result["winner"]))
             after = before if is_kept else _scores(trial, str(result["winner"]))
-            gain = gain_of([before], [after], self._about(cell).get("clusters"), is_fixed=True)
+            gain = gain_of([before], [after], self._about(cell).clusters or None, is_fixed=True)
         return {
             "experiment_id": cell.experiment_id,
             "seed": cell.seed,
@@ -224,7 +227,7 @@ class State:
     def _prompt(self, cell: PlannedTrial, trial: Trial | None = None) -> dict[str, Any] | None:
         """The initial prompt, or the winner of a search with its examples, both without the format line."""
         if trial is None:
-            messages = self._about(cell).get("messages")
+            messages = list(self._about(cell).messages)
             return {"messages": messages} if messages else None
         return {"messages": trial.prompt} if trial.prompt else None
 
@@ -239,8 +242,8 @@ class State:
             return None
         about = self._about(cell)
         moments = [seconds_of(grade) for grade in grades.values()]
-        named = {about.get("metric") or "score": {item: grade.score for item, grade in grades.items()}}
-        named |= {name: _measured(grades, name) for name in about.get("metrics", ())}
+        named = {about.metric or "score": {item: grade.score for item, grade in grades.items()}}
+        named |= {name: _measured(grades, name) for name in about.metrics}
         metrics = [
             {
                 "metric_name": name,

@@ -23,6 +23,7 @@ from koderz.systems.optimizers.analysis.gains import (
 )
 from koderz.systems.optimizers.analysis.report import methods_of, named, p_cell, row_blocks, verdict_in
 from koderz.systems.optimizers.datasets import BASELINE
+from koderz.systems.optimizers.datasets.payload import NO_RECORD, DatasetRecords
 from tracker.records import Plan
 from tracker.runs import read_plan
 
@@ -128,10 +129,10 @@ def _reasons(plans: Sequence[Plan], dataset: str, a: Sequence[Search], b: Sequen
     caps = {search.result["budget_calls"] for search in (*a, *b)}
     if len(caps) > 1 or len({plan.config.get("max_experiment_cost") for plan in plans}) > 1:
         yield "unequal caps"
-    about = [(plan.details.get("suite") or {}).get(dataset, {}) for plan in plans]
-    if len({each.get("splits", {}).get("test", {}).get("digest") for each in about}) > 1:
+    about = [plan.suite_details(DatasetRecords).get(dataset, NO_RECORD) for plan in plans]
+    if len({test.digest if (test := each.splits.get("test")) else "" for each in about}) > 1:
         yield "the test items differ"
-    if len({each.get("metric") for each in about}) > 1:
+    if len({each.metric for each in about}) > 1:
         yield "the metrics differ"
 
 

@@ -13,6 +13,7 @@ from koderz.analysis import statistics
 from koderz.analysis.intervals import Interval
 from koderz.systems.optimizers.analysis.estimates import About, Gain, Scores, gain_of
 from koderz.systems.optimizers.datasets import BASELINE
+from koderz.systems.optimizers.datasets.payload import NO_RECORD, DatasetRecords
 from tracker import records
 from tracker.index import CODES, load_index, read_records
 from tracker.journal import NAME
@@ -36,6 +37,7 @@ class Search:
     scores: Scores  # of the winner on the test items; empty where it is the initial prompt
     unread: frozenset[str]  # test items that couldn't be judged
     clusters: Mapping[str, str]  # of the test items that share a passage or the like with others
+    optimizer: str  # its name for users
 
     @property
     def place(self) -> tuple[str, str]:
@@ -47,11 +49,6 @@ class Search:
         """The share of the winner's test replies whose answer couldn't be read; None if not on record."""
         share = self.result.get("unread")
         return None if share is None else float(share)
-
-    @property
-    def optimizer(self) -> str:
-        """The optimizer's name for users."""
-        return shown_name(self.experiment.arm)
 
     def with_scores_of(self, base: Search | None) -> Search:
         """The search with the baseline's scores if its winner is the initial prompt, which isn't asked again."""
@@ -94,11 +91,6 @@ class GainRow:
     clusters: int | None = None  # in which the test items are; None: each stands alone
 
 
-def shown_name(arm: str) -> str:
-    """The name of an arm's optimizer; with several models, the arm's name has the model behind it."""
-    return arm.partition(" · ")[0]
-
-
 def searches_of(folder: Path) -> list[Search]:
     """The completed experiments of the run in `folder`, in the order of their ends."""
     journal = folder / NAME
@@ -115,6 +107,8 @@ def searches_of(folder: Path) -> list[Search]:
         elif isinstance(line, records.Experiment):
             ended[line.experiment_id] = line
     first = int(plan.config.get("seed") or 0)
+    datasets = plan.suite_details(DatasetRecords)
+    titles = {arm.name: arm.title for arm in plan.arms}
     return [
         Search(
             experiment,
@@ -122,7 +116,8 @@ def searches_of(folder: Path) -> list[Search]:
             results[name],
             {grade.item: grade.score for grade in grades[name] if "fault" not in grade.labels},
             frozenset(grade.item for grade in grades[name] if "fault" in grade.labels),
-            (plan.details.get("suite") or {}).get(experiment.problem_id, {}).get("clusters", {}),
+            datasets.get(experiment.problem_id, NO_RECORD).clusters,
+            titles.get(experiment.arm, experiment.arm),
         )
         for name, experiment in ended.items()
         if name in results
@@ -135,9 +130,7 @@ def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[GainRow]:
     for dataset in plan.tasks:
         for model in dict.fromkeys(plan.model_of(arm.name) for arm in plan.arms):
             here = [search for search in searches if search.place == (dataset, model)]
-            names = [
-                shown_name(arm.name) for arm in plan.arms if plan.model_of(arm.name) == model and arm.solver != BASELINE
-            ]
+            names = [arm.title for arm in plan.arms if plan.model_of(arm.name) == model and arm.solver != BASELINE]
             rows += _corrected([_Group(plan, here, name) for name in dict.fromkeys(names)])
     return rows
 
@@ -179,8 +172,8 @@ class _Group:
             yield f"{len(unread)} of {total} test items could not be judged"
         if len({search.result["budget_calls"] for search in self.here}) > 1:
             yield "unequal caps"
-        leakage = (self.plan.details.get("suite") or {}).get(self._dataset, {}).get("leakage", {})
-        if leakage.get("policy") == "keep" and (leakage.get("exact") or leakage.get("near")):
+        leakage = self.plan.suite_details(DatasetRecords).get(self._dataset, NO_RECORD).leakage
+        if leakage and leakage.policy == "keep" and (leakage.exact or leakage.near):
             yield "items that leak from one split into another were kept"
 
     @property

@@ -14,6 +14,7 @@ from koderz.systems.optimizers.analysis.estimates import gain_of
 from koderz.systems.optimizers.analysis.gains import rows_of, searches_of
 from koderz.systems.optimizers.analysis.trials import PlannedTrial, Trial, cells_of
 from koderz.systems.optimizers.datasets import BASELINE
+from koderz.systems.optimizers.datasets.payload import DatasetRecords
 from koderz.types import Message
 from tracker import records
 from tracker.messages import text_of
@@ -32,7 +33,7 @@ class OptimizerPart(Part):
 
     def summary(self, plan: records.Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
         """The datasets' entries in a summary."""
-        return plan.details.get("suite") or {}
+        return plan.suite_details(dict[str, Any])
 
     def completed(self, plan: records.Plan, folder: Path, results: Sequence[Result]) -> Sequence[Result]:  # noqa: ARG002
         """Results completed from the baseline: its score, the gain, and whether the own interval lies above 0."""
@@ -92,9 +93,9 @@ class OptimizerPart(Part):
 
     def data(self, plan: records.Plan) -> Iterator[Data]:
         """The splits of its datasets."""
-        for dataset, about in (plan.details.get("suite") or {}).items():
-            for split, known in about["splits"].items():
-                yield Data(f"{dataset}_{split}", known["digest"], known["n"], split)
+        for dataset, record in plan.suite_details(DatasetRecords).items():
+            for split, known in record.splits.items():
+                yield Data(f"{dataset}_{split}", known.digest, known.n, split)
 
     def prompts(self, plan: records.Plan, folder: Path) -> Iterator[FoundPrompt]:
         """The best prompt by validation, never by test, for each dataset and model whose searches have all ended."""

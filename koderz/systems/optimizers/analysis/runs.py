@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from koderz.engines import traits_of
+from msgspec import to_builtins
+
+from koderz.engines import ENGINES
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis.checkpoint import NAME, State
 from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of
 from koderz.systems.optimizers.analysis.trials import differences
+from koderz.systems.optimizers.datasets.payload import DatasetRecord, DatasetRecords
 from tracker.records import decode
 from tracker.runs import is_locked, named, read_plan, run_folders
 from tracker.stories import Stories
@@ -143,9 +146,9 @@ class View:
         self.document = self._state.document()
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        """The record of the datasets; empty for an original's run."""
-        return {} if self.is_foreign else (self.plan.details.get("suite") or {})
+    def datasets(self) -> Mapping[str, DatasetRecord]:
+        """The records of the datasets; empty for an original's run."""
+        return {} if self.is_foreign else self.plan.suite_details(DatasetRecords)
 
     @property
     def tasks(self) -> list[dict[str, Any]]:
@@ -194,15 +197,14 @@ class View:
             ],
             "rows": [asdict(row) for row in self.rows()],
             "differs": {} if self.is_foreign else differences(self.plan),
-            "leakage": {name: about.get("leakage") for name, about in self.about.items()},
+            "leakage": {name: to_builtins(record.leakage) for name, record in self.datasets.items()},
         }
 
 
 def _remote(folder: Path, config: Mapping[str, Any]) -> Any:
     """The run on its engine, if that is remote and known here."""
     with suppress(KoderzError):
-        if view := traits_of(str(config.get("engine") or "local")).view:
-            return view(folder, config, os.environ)
+        return ENGINES.load(str(config.get("engine") or "local")).view(folder, config, os.environ)
     return None
 
 

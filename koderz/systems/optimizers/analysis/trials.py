@@ -45,8 +45,9 @@ def cells_of(plan: records.Plan) -> Iterator[PlannedTrial]:
     """The experiments of a plan, in its order, the initial prompt's first."""
     first = int(plan.config.get("seed") or 0)
     found = []
+    titles = {arm.name: arm.title for arm in plan.arms}
     for experiment_id, task, arm, sample in planned_ids(plan):
-        optimizer = arm.partition(" · ")[0]
+        optimizer = titles[arm]
         seed = None if optimizer == BASELINE else first + sample
         found.append(PlannedTrial(experiment_id, task, arm, optimizer, plan.model_of(arm), seed))
     order = {task: number for number, task in enumerate(plan.tasks)}
@@ -55,8 +56,7 @@ def cells_of(plan: records.Plan) -> Iterator[PlannedTrial]:
 
 def differences(plan: records.Plan) -> dict[str, str]:
     """The differences of optimizers from the originals of their names; empty for runs before these were recorded."""
-    solvers = plan.details.get("solvers") or {}
-    return {name: str(about["differs"]) for name, about in solvers.items() if about.get("differs")}
+    return {name: about.differs for name, about in plan.basis.solvers.items() if about.differs}
 
 
 @dataclass
@@ -179,7 +179,7 @@ class Trial:
             at = datetime.fromtimestamp(moment).strftime("%H:%M:%S")
             kind, _, digest = note.partition(" ")
             if kind == "candidate" and digest in self.candidates:
-                yield from (f"{at}  {text}" for text in self._told(digest))
+                yield from (f"{at}  {text}" for text in self._candidate_lines(digest))
             elif note == "search":
                 yield (
                     f"{at}  the search is over ({self.search.get('finish_reason') or 'nothing to search for'}): "
@@ -187,11 +187,11 @@ class Trial:
                     f"reasoning model, {self.search.get('refused')} proposals refused"
                 )
             elif note == "result":
-                yield f"{at}  {self._kept()}"
+                yield f"{at}  {self._winner_line()}"
             else:
                 yield f"{at}  {note}"
 
-    def _told(self, digest: str) -> Iterator[str]:
+    def _candidate_lines(self, digest: str) -> Iterator[str]:
         about = self.candidates[digest]
         number = about.get("number")
         which = "the initial prompt" if number == 0 else f"candidate {number}"
@@ -204,7 +204,7 @@ class Trial:
         if scored:
             yield f"  scored {', '.join(scored)}"
 
-    def _kept(self) -> str:
+    def _winner_line(self) -> str:
         winner = str(self.result.get("winner", ""))
         validation = (self.result.get("validation") or {}).get(winner)
         promised = "" if validation is None else f", {validation:.3f} on all of validation"

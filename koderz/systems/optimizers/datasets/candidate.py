@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from koderz.suites.replies import json_object
-from koderz.systems.optimizers.datasets.leakage import normalised, shingles
+from koderz.suites.reviews import json_object
+from koderz.systems.optimizers.datasets.cut import normalised, shingles
 from koderz.systems.optimizers.datasets.payload import fill, placeholders
 from koderz.types import Message
 

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.candidate import Candidate, Template, read_object
 from koderz.systems.optimizers.datasets.metrics import UNREAD, Unread
-from koderz.systems.optimizers.datasets.outcomes import BudgetSpent, Counts, Result, Scored
-from koderz.systems.optimizers.datasets.payload import fill
+from koderz.systems.optimizers.datasets.payload import Graded, fill
 from koderz.systems.optimizers.datasets.search import STALE, SearchOptions, kept_back, minibatch_size
 from koderz.types import JUDGE, Message, Reply, Verdict
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from koderz.settings.schema import Settings
     from koderz.suites.suite import ExperimentHandles
     from koderz.systems.optimizers.datasets.payload import Dataset, Item
+
 
 WORDS = ("selected", "kept", "baseline")
 """The ends of an experiment: another prompt, the initial one, or the baseline of `none`."""
@@ -373,3 +374,45 @@ async def open_evaluator(dataset: Dataset, handles: ExperimentHandles, settings:
     options = next((each for each in settings.own if isinstance(each, SearchOptions)), SearchOptions())
     seed = settings.seed + handles.identity.sample
     yield Evaluator(dataset, handles, options, seed=seed, max_cost=settings.max_experiment_cost)
+
+
+class BudgetSpent(Exception):
+    """The budget is spent. It ends the search and the solver, and is no error."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the search is over: {reason}")
+        self.reason = reason  # budget, usd or stale
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A candidate's scores on some items, by their ids. Items that can't be judged are left out."""
+
+    mean: float  # 0 where nothing was scored
+    scores: Mapping[str, float]
+    replies: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)  # why a score isn't 1
+    refused: str = ""  # why the candidate isn't accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One candidate on one item."""
+
+    graded: Graded | None  # None: a judge's reply that can't be read
+    reply: str
+
+
+@dataclass
+class Counts:
+    """The counts of a search so far."""
+
+    metric_calls: int = 0
+    reasoning_calls: int = 0
+    refused: int = 0  # proposals
+    unreadable: int = 0  # replies of the reasoning model
+    faults: int = 0  # pairs of candidate and item
+    cut: int = 0  # replies that ended at their longest
+    replies: int = 0
+    cost: float = 0.0  # US dollars, of all
+    item_cost: float = 0.0  # of items with their judge

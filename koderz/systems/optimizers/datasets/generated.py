@@ -6,9 +6,8 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from koderz.systems.optimizers.datasets.cut import Piece, Preset
+from koderz.systems.optimizers.datasets.cut import Piece, Preset, Texts
 from koderz.systems.optimizers.datasets.labels import Labels
-from koderz.systems.optimizers.datasets.leakage import Texts
 from koderz.systems.optimizers.datasets.metrics import LabelMetric, NumberMetric
 from koderz.systems.optimizers.datasets.payload import SPLITS, Item, Metric
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from koderz.suites.numbers import last_boxed
+from koderz.suites.scorers import last_boxed
 
 _OPEN, _CLOSE = r"(?:[(\[{【「《]|\*\*|__|`|\"|“)\s*", r"\s*(?:[)\]}】」》]|\*\*|__|`|\"|”)"
 _NOUN = r"(?:(?:the\s+)?(?:correct\s+|right\s+|best\s+)?(?:option|choice|letter|label|answer)\s*)?"
 _MARK = r"[\s:*_`\"'“(\[{【「《$]*"
-_SAID = (
+_STATEMENT = (
     rf"(?:\b(?:answer|option|choice)[\s*_\"'`]*(?:is|would\s+be|should\s+be|must\s+be|[:=]){_MARK}{_NOUN}"
     rf"|</?answer>{_MARK}"
     rf"|\bI(?:'d|’d|'ll|’ll| would| will)?\s+(?:choose|pick|select|go\s+with){_MARK}{_NOUN}"
@@ -122,11 +122,11 @@ class Labels:
     def _statements(self) -> Iterator[str]:
         word, small = self._word, self._small
         bare = rf"(?:{_OPEN})?{word}[.:]?(?:{_CLOSE})?"
-        yield rf"{_SAID}{word}"
+        yield rf"{_STATEMENT}{word}"
         yield rf"(?<!{_WORD}){bare}{_RIGHT}"
         if small:
             ended = rf"{small}(?=[)\]}}.,;*_`\"'$]|\s*$|\s+(?:is|because|since)\b)"
-            yield rf"{_SAID}{ended}"
+            yield rf"{_STATEMENT}{ended}"
             yield rf"(?<!{_WORD}){_OPEN}{small}[.:]?{_CLOSE}{_RIGHT}"
             yield rf"\b(?:option|choice)\s+(?:{_OPEN})?{small}{_END}"
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.settings.registry import find_in_file
 from koderz.suites import added_dataset
 from koderz.suites.dataset import Row
-from koderz.systems.optimizers.datasets.cut import Cut, Piece, Preset, cut
+from koderz.systems.optimizers.datasets.cut import Piece, Preset, SplitDataset, cut
 from koderz.systems.optimizers.datasets.generated import GENERATED
+from koderz.systems.optimizers.datasets.labels import Labels
+from koderz.systems.optimizers.datasets.metrics import LabelMetric, NumberMetric, OwnMetric, TextMetric
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.own import chosen_metric, own_item, plain_messages, read_prompt
-from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Metric, SplitName
-from koderz.systems.optimizers.datasets.published import PUBLISHED
+from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Metric, SplitName, placeholders
+from koderz.systems.optimizers.datasets.published import PUBLISHED, JudgeMetric, scalar
 from koderz.systems.optimizers.datasets.rows import FileRows, source_splits
 from koderz.types import Message
-from tracker.files import write_whole
+from tracker.files import MB, read_all, write_whole
 
 _SIZE = 150  # items of each split of one's own dataset
 _TEST_MODE = 5
@@ -108,7 +112,7 @@ def _own(name: str, place: Path, options: DatasetOptions) -> Dataset:
 
 def _dataset(
     name: str,
-    found: Cut,
+    found: SplitDataset,
     messages: tuple[Message, ...],
     options: DatasetOptions,
     *,
@@ -145,7 +149,9 @@ def metric_of(name: str, splits: Mapping[SplitName, Sequence[Item]], options: Da
     return usual.metric if usual else chosen_metric("exact_match", ())
 
 
-def _cut(name: str, sources: list[FileRows], preset: Preset, options: DatasetOptions, unlabelled: str = "") -> Cut:
+def _cut(
+    name: str, sources: list[FileRows], preset: Preset, options: DatasetOptions, unlabelled: str = ""
+) -> SplitDataset:
     rows = {each.name: each for each in sources}
     preset = _sized(_of_sources(name, preset, [*rows], unlabelled), options)
     wanted = {piece.source for piece in preset.values()}
@@ -192,3 +198,95 @@ def write_rows(dataset: Dataset, folder: Path) -> Iterator[tuple[Path, int]]:
         rows = (f"{json.dumps({**item.columns, 'answer': item.gold})}\n".encode() for item in items)
         write_whole(path, rows, durable=False)
         yield path, len(items)
+
+
+_MOST_LABELS = 50
+
+MakeItem = Callable[[str, Row], Item]
+
+
+def own_item(name: str, options: DatasetOptions) -> MakeItem:
+    """A function that makes the items of one's own dataset from rows. Raises KoderzError if no columns are named."""
+    inputs, output = options.input_columns, options.output_column
+    if not inputs or not output:
+        raise KoderzError(f"{name} is a dataset of your own: name its columns with --input-column and --output-column")
+    if output in inputs:
+        raise KoderzError(f"--output-column {output}: prompts may show the --input-column ones, so it can't be one")
+
+    def make(item_id: str, row: Row) -> Item:
+        cluster = scalar(row, options.cluster_column) if options.cluster_column else ""
+        shares = (cluster,) if cluster else ()
+        return Item(item_id, {column: scalar(row, column) for column in inputs}, scalar(row, output), shares=shares)
+
+    return make
+
+
+def plain_messages(columns: Collection[str]) -> tuple[Message, ...]:
+    """The default prompt of a user's own dataset."""
+    shown = "\n\n".join(f"{column}: {{{column}}}" for column in columns)
+    return {"role": "system", "content": "Answer."}, {"role": "user", "content": shown}
+
+
+def read_prompt(path: Path, usual: tuple[Message, ...], columns: Collection[str]) -> tuple[Message, ...]:
+    """The initial prompt in a file: a text replaces the instruction in `usual`, JSON is messages.
+
+    Raises KoderzError for a file that can't be read, and for messages that aren't any or show no column.
+    """
+    try:
+        text = read_all(path, MB).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise KoderzError(f"--initial-prompt {path} can't be read: {error}") from None
+    said = _as_json(text)
+    if not isinstance(said, list):
+        return {**usual[0], "content": text.strip()}, *usual[1:]
+    if not said or not all(map(_is_message, said)) or said[-1]["role"] != "user":
+        raise KoderzError(
+            f'--initial-prompt {path}: write [{{"role": "system", "content": …}}, {{"role": "user", "content": …}}], '
+            "the user's message last"
+        )
+    if not placeholders(said[-1]["content"], columns):
+        known = ", ".join(f"{{{column}}}" for column in columns)
+        raise KoderzError(f"--initial-prompt {path}: its last message shows nothing of an item; there are {known}")
+    messages = tuple({"role": each["role"], "content": each["content"]} for each in said)
+    return messages if messages[0]["role"] == "system" else ({"role": "system", "content": ""}, *messages)
+
+
+def chosen_metric(name: str, items: Collection[Item]) -> Metric:
+    """The metric with this name for these items. Raises KoderzError if it can't score them."""
+    if ":" in name:
+        return _from_file(name)
+    if name in ("choice", "label"):
+        if name == "choice" and all(item.options for item in items):
+            return LabelMetric()
+        labels = sorted({item.gold for item in items})
+        if len(labels) > _MOST_LABELS:
+            raise KoderzError(f"--metric {name}: there may be {_MOST_LABELS} labels, not the {len(labels)} here")
+        return LabelMetric(Labels({label: (label,) for label in labels}, is_cased=name == "choice"))
+    beside = {"exact_match": ("f1",), "f1": ("exact_match",)}.get(name, ())
+    if name == "number":
+        return NumberMetric()
+    return JudgeMetric() if name == "judge" else TextMetric(name, beside)
+
+
+def _from_file(name: str) -> Metric:
+    function = find_in_file("--metric", name)
+    if not callable(function):
+        raise KoderzError(f"--metric {name}: that is no function")
+    file, _, attribute = name.rpartition(":")
+    source = Path(file).read_bytes()
+    return OwnMetric(attribute, function, hashlib.sha256(source).hexdigest()[:16], source.decode())
+
+
+def _as_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_message(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.get("role") in ("system", "user", "assistant")
+        and isinstance(value.get("content"), str)
+    )

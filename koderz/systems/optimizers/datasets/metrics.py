@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from koderz.errors import Fault, UserCodeFault
-from koderz.suites.numbers import decimal_in, gold_number, number_in
-from koderz.suites.scorers import SCORERS
+from koderz.suites.scorers import SCORERS, decimal_in, gold_number, number_in
 from koderz.systems.optimizers.datasets.labels import Labels
 from koderz.systems.optimizers.datasets.payload import AskJudge, Graded, Item
 

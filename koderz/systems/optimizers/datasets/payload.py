@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+import msgspec
+
 from koderz.types import Message, Reply
 
 SplitName = Literal["train", "validation", "test"]
@@ -36,6 +38,47 @@ class Item:
     def text(self) -> str:
         """The item's input columns as one text."""
         return "\n".join(self.columns.values())
+
+
+class SplitRecord(msgspec.Struct, frozen=True):
+    """A split in a plan's record of its dataset."""
+
+    digest: str
+    n: int  # items
+    dropped_exact: int = 0
+    dropped_near: int = 0
+
+
+class LeakageRecord(msgspec.Struct, frozen=True):
+    """The items whose text stands in another split too, and what became of them."""
+
+    exact: int = 0
+    near: int = 0
+    policy: str = "drop"  # as --on-leak has it
+
+
+class DatasetRecord(msgspec.Struct, frozen=True):
+    """A dataset in a plan's record; fields without which older plans were written have defaults."""
+
+    source: str = ""
+    licence: str = ""
+    generated: bool = False
+    metric: str = ""
+    metrics: Sequence[str] = ()  # measured beside it
+    messages: Sequence[Message] = ()  # the initial prompt
+    format_line: str = ""
+    splits: Mapping[str, SplitRecord] = {}
+    leakage: LeakageRecord | None = None
+    notes: Sequence[str] = ()
+    clusters: Mapping[str, str] = {}  # of the test items that share a passage or the like with others
+
+
+DatasetRecords = dict[str, DatasetRecord]
+"""The suite's entry in a plan's details: its datasets by name."""
+
+
+NO_RECORD = DatasetRecord()
+"""The record of a dataset of which a plan says nothing."""
 
 
 class Graded(NamedTuple):

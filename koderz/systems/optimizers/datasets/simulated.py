@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from koderz.suites.texts import squad_f1
+from koderz.suites.scorers import squad_f1
 from koderz.systems.optimizers.datasets.payload import Dataset, Item, placeholders
 from koderz.types import Message
 from tracker.messages import text_of

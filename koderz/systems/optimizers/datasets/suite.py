@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import msgspec
 
 from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
@@ -15,10 +19,19 @@ from koderz.suites.clusters import linked
 from koderz.suites.suite import ExperimentContext, Suite, SuiteSource
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
-from koderz.systems.optimizers.datasets.loading import load_datasets, write_rows
+from koderz.systems.optimizers.datasets.loading import load_datasets, metric_of, write_rows
+from koderz.systems.optimizers.datasets.metrics import OwnMetric
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.packing import packed, unpacked
-from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset
+from koderz.systems.optimizers.datasets.payload import (
+    SPLITS,
+    Dataset,
+    DatasetRecord,
+    Item,
+    Leakage,
+    LeakageRecord,
+    SplitName,
+    SplitRecord,
+)
 from koderz.systems.optimizers.datasets.published import PUBLISHED
 from koderz.systems.optimizers.datasets.search import expected_calls, require_budget
 from koderz.systems.optimizers.datasets.simulated import SimulatedReader
@@ -106,34 +119,71 @@ def _task(dataset: Dataset) -> Task[Dataset]:
 
 
 def described(dataset: Dataset) -> dict[str, Any]:
-    """The record of a dataset in a plan."""
+    """The record of a dataset in a plan: a `DatasetRecord` as JSON has it."""
     leakage, digests = dataset.leakage, dataset.digests
     exact, near = leakage.total
     clusters = linked({item.id: item.shares for item in dataset.test})
-    return {
-        "source": dataset.source,
-        "licence": dataset.licence,
-        "generated": dataset.generated,
-        "metric": dataset.metric.name,
-        "metrics": list(dataset.metric.others),
-        "messages": list(dataset.messages),
-        "format_line": dataset.format_line,
-        "splits": {
-            split: {
-                "digest": digests[split],
-                "n": len(dataset.splits[split]),
-                "dropped_exact": leakage.exact[split],
-                "dropped_near": leakage.near[split],
-            }
+    record = DatasetRecord(
+        source=dataset.source,
+        licence=dataset.licence,
+        generated=dataset.generated,
+        metric=dataset.metric.name,
+        metrics=list(dataset.metric.others),
+        messages=list(dataset.messages),
+        format_line=dataset.format_line,
+        splits={
+            split: SplitRecord(digests[split], len(dataset.splits[split]), leakage.exact[split], leakage.near[split])
             for split in SPLITS
         },
-        "leakage": {"exact": exact, "near": near, "policy": leakage.policy},
-        "notes": list(dataset.notes),
-        **({"clusters": _numbered(clusters)} if clusters else {}),
-    }
+        leakage=LeakageRecord(exact, near, leakage.policy),
+        notes=list(dataset.notes),
+        clusters=_numbered(clusters),
+    )
+    fields: dict[str, Any] = msgspec.to_builtins(record)
+    return {name: value for name, value in fields.items() if name != "clusters" or value}
 
 
 def _numbered(clusters: Mapping[str, str]) -> dict[str, str]:
     """The number of each item's cluster; the shared value itself may be a whole text."""
     numbers = {name: str(number) for number, name in enumerate(dict.fromkeys(clusters.values()), 1)}
     return {item: numbers[name] for item, name in clusters.items()}
+
+
+def packed(datasets: Sequence[Dataset]) -> bytes:
+    """All datasets as bytes, with the source of the user's own metric if there is one."""
+    names = [field.name for field in fields(Dataset) if field.name != "metric"]
+    content = {
+        "datasets": [{name: getattr(each, name) for name in names} for each in datasets],
+        "metric": next((each.metric.source for each in datasets if isinstance(each.metric, OwnMetric)), ""),
+    }
+    return gzip.compress(msgspec.json.encode(content), mtime=0)
+
+
+def unpacked(path: Path, options: DatasetOptions) -> tuple[Dataset, ...]:
+    """The datasets in a file made by `packed`. Raises KoderzError for any other file."""
+    try:
+        content = msgspec.json.decode(gzip.decompress(path.read_bytes()))
+        with _metric_at_hand(options, content["metric"]) as at_hand:
+            return tuple(_dataset(about, at_hand) for about in content["datasets"])
+    except (OSError, EOFError, TypeError, KeyError, msgspec.MsgspecError) as error:
+        raise KoderzError(f"{path} holds no packed datasets ({error}); name a dataset as NAME=PATH") from None
+
+
+@contextmanager
+def _metric_at_hand(options: DatasetOptions, source: str) -> Iterator[DatasetOptions]:
+    """The options with the user's own metric in a local file."""
+    if not source or options.metric is None:
+        yield options
+        return
+    file, _, attribute = options.metric.rpartition(":")
+    with TemporaryDirectory(prefix="koderz-") as folder:
+        place = Path(folder, Path(file).name)
+        place.write_text(source, "utf-8")
+        yield replace(options, metric=f"{place}:{attribute}")
+
+
+def _dataset(about: dict[str, Any], options: DatasetOptions) -> Dataset:
+    splits: dict[SplitName, tuple[Item, ...]] = msgspec.convert(about["splits"], dict[SplitName, tuple[Item, ...]])
+    about |= {name: tuple(about[name]) for name in ("messages", "notes")}
+    about |= {"splits": splits, "leakage": msgspec.convert(about["leakage"], Leakage)}
+    return Dataset(**about, metric=metric_of(about["name"], splits, options))

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from koderz.errors import KoderzError
-from koderz.installation import extra_command
 from koderz.prompts import Prompts, trimmed
+from koderz.settings.installation import extra_command
 from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from koderz.systems.optimizers.solvers.writing import (
@@ -24,8 +24,7 @@ from koderz.systems.optimizers.solvers.writing import (
 )
 
 if TYPE_CHECKING:
-    from koderz.systems.optimizers.datasets.evaluator import Evaluator
-    from koderz.systems.optimizers.datasets.outcomes import Scored
+    from koderz.systems.optimizers.datasets.evaluator import Evaluator, Scored
     from koderz.systems.optimizers.datasets.payload import Item
 
 T = TypeVar("T")

@@ -11,8 +11,7 @@ from koderz.types import MAIN
 
 if TYPE_CHECKING:
     from koderz.systems.optimizers.datasets.candidate import Candidate
-    from koderz.systems.optimizers.datasets.evaluator import Evaluator
-    from koderz.systems.optimizers.datasets.outcomes import Scored
+    from koderz.systems.optimizers.datasets.evaluator import Evaluator, Scored
     from koderz.systems.optimizers.datasets.payload import Item
 
 LONGEST_SHOWN = 2000

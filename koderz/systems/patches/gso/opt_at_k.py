@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import orjson
-
 from koderz.errors import KoderzError
+from koderz.suites.predictions import prediction_rows
 from koderz.systems.patches.gso.reports import Prediction
 from koderz.systems.patches.measuring.verdicts import FAR
 from tracker.clusters import pass_at_k_in
@@ -45,18 +44,13 @@ def _attempt(row: Prediction, number: int) -> str:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
+    if path.suffix not in (".json", ".jsonl"):
+        raise KoderzError(f"{path}: predictions are a .json or a .jsonl file")
     try:
-        data = path.read_bytes()
-        if path.suffix == ".jsonl":
-            rows: Any = [orjson.loads(line) for line in data.splitlines() if line.strip()]
-        elif path.suffix == ".json":
-            rows = orjson.loads(data)
-            rows = [*rows.values()] if isinstance(rows, dict) else rows
-        else:
-            raise KoderzError(f"{path}: predictions are a .json or a .jsonl file")
-    except (OSError, ValueError) as error:
-        raise KoderzError(f"{path} can't be read: {error}") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        rows = prediction_rows(path, path.read_bytes())
+    except OSError as error:
+        raise KoderzError(f"{path} can't be read: {error.strerror}") from None
+    if not all(isinstance(row, dict) for row in rows):
         raise KoderzError(f"{path}: predictions are objects, a line each, in a list or by instance")
     for number, row in enumerate(rows, 1):
         if not isinstance(row.get("instance_id"), str):

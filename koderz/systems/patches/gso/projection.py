@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from koderz.analysis.formats import Stories, folder_format
 from koderz.analysis.story import Story
 from koderz.analysis.workers import worker_of
 from koderz.errors import KoderzError
@@ -23,7 +24,8 @@ _NO_PATCHES = ("patch:base", "patch:human")
 _SIDES = {"Base": "base", "Patch": "agent", "Commit": "human"}
 
 
-def gso(stories: Iterable[tuple[Plan, Story]], folder: Path) -> None:
+@folder_format
+def gso(stories: Stories, folder: Path) -> None:
     """Writes a file of predictions a sample, and logs/run_evaluation/RUN/MODEL/INSTANCE/test_output.txt of each.
 
     An experiment that ended in a fault has no log, unless it was the task's own. Raises KoderzError for other runs.
@@ -46,9 +48,6 @@ def gso(stories: Iterable[tuple[Plan, Story]], folder: Path) -> None:
         raise KoderzError("no experiment here is about a patch")
     for sample, rows in predictions.items():
         write_whole(folder / f"predictions{f'_run_{sample}' if len(predictions) > 1 else ''}.jsonl", rows)
-
-
-gso.is_folder = True  # type: ignore[attr-defined]
 
 
 def _review(story: Story) -> str:

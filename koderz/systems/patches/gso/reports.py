@@ -5,15 +5,16 @@ Source: GSO's harness, https://github.com/gso-bench/gso (c89aecd). NaN and infin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 from koderz.errors import KoderzError
-from koderz.systems.patches.gso.logs import status_of, times_of
-from koderz.systems.patches.gso.speedups import geometric_mean, graded, speedups
+from koderz.systems.patches.measuring.verdicts import is_as_fast_as_human, is_faster_than_base
 from tracker.files import write_whole
 
 LOGS, REPORTS = Path("logs/run_evaluation"), Path("reports")
@@ -195,3 +196,149 @@ def write_json(path: Path, document: Json) -> None:
         write_whole(path, [orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY)])
     except OSError as error:
         raise KoderzError(f"{path} can't be written: {error.strerror}") from None
+
+
+Status = Literal["base_failed", "patch_failed", "test_failed", "passed"]
+Times = list[list[float]]
+"""The seconds of the iterations of each test."""
+
+SIDES = ("base", "patch", "commit", "main")
+
+_TEST = re.compile(r"^>>>>> Test \d+\s*$", re.MULTILINE)
+_TIME = re.compile(r"Execution time:\s+([\d\.]+)s")
+
+
+def status_of(log: str) -> Status:
+    """The status that the evaluation reached."""
+    if "Applying patch..." not in log:
+        return "base_failed"
+    if ">>>>> Patch Apply Failed" in log or ">>>>> Init Failed" in log:
+        return "patch_failed"
+    if ">>>>> Tests Errored" in log or ">>>>> Tests Timed Out" in log:
+        return "test_failed"
+    if not (">>>>> Start Patch Output" in log and ">>>>> End Patch Output" in log):
+        return "test_failed"
+    return "passed"
+
+
+def times_of(log: str) -> Mapping[str, Times | None]:
+    """The times of each side; None for the main branch if it wasn't measured.
+
+    Raises ValueError where another side is missing, or a time is no number.
+    """
+    found: dict[str, Times | None] = {side: _times(log, side.capitalize()) for side in SIDES[:3]}
+    try:
+        broken = ">>>>> WARNING: Error in main branch! continuing..." in log
+        found["main"] = None if broken else _times(log, "Main")
+    except ValueError:
+        found["main"] = None
+    return found
+
+
+def _times(log: str, side: str) -> Times:
+    _, start, rest = log.partition(f">>>>> Start {side} Output")
+    if not start:
+        raise ValueError(f"the log has no section {side}")
+    section = rest.partition(f">>>>> Start {side} Output")[0].partition(f">>>>> End {side} Output")[0]
+    tests = [[*_iterations(block)] for block in _TEST.split(section)]
+    return [times for times in tests if times]
+
+
+def _iterations(block: str) -> Iterator[float]:
+    for line in block.splitlines():
+        if found := _TIME.match(line.strip()):
+            yield float(found[1])
+
+
+_HOW = ("am_speedup", "gm_speedup", "gsd_speedup", "slowdown_perc", "hm_speedup")
+
+
+def speedups(before: Sequence[float], after: Sequence[float]) -> list[float]:
+    """The speed-up of each test; infinity if it takes no time after. A longer list is cut."""
+    return [b / a if a > 0 else float("inf") for b, a in zip(before, after, strict=False)]
+
+
+def geometric_mean(ratios: Sequence[float]) -> float | None:
+    """The geometric mean; None for no ratios."""
+    import numpy as np
+
+    return float(np.exp(np.mean(np.log(ratios)))) if ratios else None
+
+
+def harmonic_mean(ratios: Sequence[float]) -> float | None:
+    """The harmonic mean over all, summing only those above 0; None for none. ZeroDivisionError for infinite ones."""
+    if not ratios:
+        return None
+    above = [ratio for ratio in ratios if ratio > 0]
+    return len(ratios) / sum(1 / ratio for ratio in above) if above else float("inf")
+
+
+def graded(times: Mapping[str, Times | None]) -> dict[str, Any]:
+    """The `opt_base`, `opt_commit`, `opt_main`, `time_stats` and `opt_stats` of one evaluation.
+
+    Raises TypeError or ZeroDivisionError where times that are needed are missing or can't be compared.
+    """
+    import numpy as np
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", RuntimeWarning)  # one test has no deviation
+        return _graded(times)
+
+
+def _graded(times: Mapping[str, Times | None]) -> dict[str, Any]:
+    import numpy as np
+
+    means: dict[str, list[Any]] = {side: [np.mean(each) for each in times[side] or ()] for side in SIDES}
+    mean: dict[str, Any] = {side: np.mean(each) if each else None for side, each in means.items()}
+    spread = {side: (np.std(each, ddof=1) if len(each) > 1 else 0.0) if each else None for side, each in means.items()}
+    time_stats: dict[str, Any] = {}
+    for side in SIDES:
+        time_stats |= {f"{side}_mean": mean[side], f"{side}_std": spread[side]}
+    compared = {
+        pair: _compared(mean[x], mean[y], means[x], means[y])
+        for pair, x, y in (
+            ("patch_commit", "commit", "patch"),
+            ("patch_base", "base", "patch"),
+            ("commit_base", "base", "commit"),
+            ("patch_main", "main", "patch"),
+        )
+    }
+    named = {
+        pair: {f"{how}_{pair}": value for how, value in zip(_HOW, values, strict=True)}
+        for pair, values in compared.items()
+    }
+    unset = [
+        f"{how}_patch_{side}" for how in ("opt_perc", "speedup", "gm_speedup") for side in ("base", "commit", "main")
+    ]
+    opt_stats: dict[str, Any] = dict.fromkeys(unset)
+    opt_stats |= named["patch_commit"] | named["patch_base"] | named["commit_base"]
+    opt_stats["per_test_speedups"] = {
+        "patch_base_speedups": speedups(means["base"], means["patch"]),
+        "commit_base_speedups": speedups(means["base"], means["commit"]),
+        "patch_commit_speedups": speedups(means["commit"], means["patch"]),
+    }
+    flags = {"opt_base": False, "opt_commit": False, "opt_main": False}
+    if is_faster_than_base(mean["base"], mean["patch"], compared["patch_base"][1]):
+        flags["opt_base"] = True
+        flags["opt_commit"] = is_as_fast_as_human(compared["patch_commit"][4])
+        if mean["main"] is not None and is_as_fast_as_human(compared["patch_main"][4]):
+            flags["opt_main"] = True
+            opt_stats |= named["patch_main"]
+    return {**flags, "time_stats": {**time_stats, "per_test_means": means}, "opt_stats": opt_stats}
+
+
+def _compared(before: Any, after: Any, befores: Sequence[Any], afters: Sequence[Any]) -> tuple[Any, ...]:
+    """The figures in the order of `_HOW`; None if a side has no times."""
+    import numpy as np
+
+    if before is None or after is None:
+        return (None,) * len(_HOW)
+    ratios = speedups(befores, afters)
+    slower = [b / a for b, a in zip(befores, afters, strict=False)]
+    return (
+        before / after,
+        geometric_mean(ratios),
+        np.exp(np.std(np.log(ratios), ddof=1)),
+        sum(each < 1 for each in slower) / len(slower) * 100,
+        harmonic_mean(ratios),
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from koderz.sandbox.workspace import ManyMachines
 from koderz.systems.patches.measuring.figures import finding_of, wrong_of
 from koderz.systems.patches.measuring.scripts import Scripts, drawn_for
 from koderz.systems.patches.measuring.services import Services
@@ -39,7 +40,7 @@ LEGS: Mapping[str, tuple[str, ...]] = {
 }
 """The legs of a block for each arm."""
 
-_TOLD = {"again": "base, the second time", "human": "the human's answer"}  # what users are told of them as
+_LABELS = {"again": "base, the second time", "human": "the human's answer"}  # what users are told of them as
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class Bench:
         """The diff in a reply; empty if it has none."""
         return patch_of(reply, await self._shown())
 
-    async def given(self, agent: str) -> str:
+    async def user_patch(self, agent: str) -> str:
         """The user's patch by an agent for this sample. Raises Fault if it is gone."""
         return str(await self._handles.once("patch", partial(self._given, agent)))
 
@@ -128,7 +129,8 @@ class Bench:
 
     async def measured(self, exclusive: ExclusiveHandle, arm: str, patch: str = "") -> str:
         """The measurement of an arm, for `judge`: blocks up to the first look at which a verdict is certain."""
-        exclusive = getattr(self._trees.backend, "apart", exclusive)  # what isn't on this machine need not wait here
+        if isinstance(self._trees.backend, ManyMachines):  # what isn't on this machine need not wait here
+            exclusive = self._trees.backend.apart
         applied = Applied("passed")
         if arm == "agent":
             applied = msgspec.convert(await self._handles.once("applied", partial(self._applied, patch)), Applied)
@@ -212,7 +214,7 @@ class Bench:
         legs = await self._work.block(trees, counts, f"{self._seed}/{name}", exclusive)
         for leg, came in legs.items():
             if leg != arm or arm == "human":
-                require_sound(replace(came, wrong=wrong_of(came, self._rule)), _TOLD.get(leg, leg))
+                require_sound(replace(came, wrong=wrong_of(came, self._rule)), _LABELS.get(leg, leg))
         return dict(msgspec.to_builtins(Block(legs)))
 
     @property

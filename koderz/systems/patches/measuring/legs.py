@@ -16,7 +16,7 @@ from koderz.errors import Fault
 from koderz.sandbox.workspace import CHECKOUT, Command, Limits, Mount, Running, Timed
 from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.patches.measuring.verdicts import Leg, Timing
-from koderz.systems.patches.measuring.wire import MOST, Frames, Lost, how_ended
+from koderz.systems.patches.measuring.wire import MOST, Frames, ProtocolBroken, how_ended
 from koderz.systems.patches.tasks import PerfTask
 
 GUEST = Path(__file__).parents[1] / "guest"
@@ -31,7 +31,7 @@ class Call(NamedTuple):
     """One call of a workload: its name and input, as JSON."""
 
     workload: str
-    given: bytes
+    input: bytes
 
 
 class Reading(NamedTuple):
@@ -43,7 +43,7 @@ class Reading(NamedTuple):
     busy: int = 0
 
 
-class Taken(NamedTuple):
+class CallTimes(NamedTuple):
     """The times of one call, in nanoseconds."""
 
     cpu: int
@@ -53,7 +53,7 @@ class Taken(NamedTuple):
     busy: int = 0
 
 
-class Ran(NamedTuple):
+class LegOutputs(NamedTuple):
     """A leg, and the outputs of its calls as far as it came."""
 
     leg: Leg
@@ -66,10 +66,10 @@ class Legs:
     def __init__(self, task: PerfTask, backend: Timed, seconds: float) -> None:
         self._task, self._backend, self._seconds = task, backend, seconds
 
-    async def run(self, tree: Path, calls: Sequence[Call], core: int | None) -> Ran:
+    async def run(self, tree: Path, calls: Sequence[Call], core: int | None) -> LegOutputs:
         """Runs one process that makes these calls on a tree; a workload's first call isn't counted."""
         outputs: list[bytes] = []
-        times: dict[str, list[Taken]] = {}
+        times: dict[str, list[CallTimes]] = {}
         before = Reading(0, 0)
 
         async def talk(frames: Frames) -> None:
@@ -80,7 +80,7 @@ class Legs:
                 output, began, ended = await _called(frames, call)
                 outputs.append(output)
                 if sum(map(len, outputs)) > MOST:
-                    raise Lost(f"its outputs are larger than {MOST >> 20} MB")
+                    raise ProtocolBroken(f"its outputs are larger than {MOST >> 20} MB")
                 times.setdefault(call.workload, []).append(passed(before, began, ended))
                 before = ended
             await frames.send(b"")
@@ -90,7 +90,7 @@ class Legs:
             leg = await self.process(["python3", "-s", "-B", f"{TOOLS}/leg.py"], place, core, talk)
         after = after_calls(leg, before, len(calls))
         work = {name: timing_of(taken[1:], after) for name, taken in times.items() if len(taken) > 1}
-        return Ran(replace(leg, work=work), outputs)
+        return LegOutputs(replace(leg, work=work), outputs)
 
     async def process(
         self,
@@ -116,7 +116,7 @@ class Legs:
                 async with asyncio.timeout(self._seconds):
                     await talk(Frames(running))
                     ended = await asyncio.shield(running.ended)  # which a timeout would cancel
-            except Lost as error:
+            except ProtocolBroken as error:
                 wrong = str(error) or await how_ended(running)
             except TimeoutError:
                 wrong = f"timeout: a leg takes longer than {self._seconds:g} s"
@@ -133,7 +133,7 @@ class Legs:
 
 async def _called(frames: Frames, call: Call) -> tuple[bytes, Reading, Reading]:
     """The output of a call, and the clocks at "go" and at its last byte."""
-    await frames.send(call.workload.encode(), call.given)
+    await frames.send(call.workload.encode(), call.input)
     await frames.receive()
     began = await clock_of(frames.running)
     await frames.send(b"go")
@@ -141,11 +141,11 @@ async def _called(frames: Frames, call: Call) -> tuple[bytes, Reading, Reading]:
     return output, began, await clock_of(frames.running)
 
 
-def passed(before: Reading, began: Reading, ended: Reading) -> Taken:
+def passed(before: Reading, began: Reading, ended: Reading) -> CallTimes:
     """The times of a call and of the gap `before` it, at least a nanosecond, since they are divisors."""
     hidden, busy = ended.hidden - began.hidden, ended.busy - began.busy
     cpu, wall = ended.cpu - began.cpu, ended.wall - began.wall
-    return Taken(max(1, cpu), max(1, wall), began.cpu - before.cpu, max(0, hidden), busy)
+    return CallTimes(max(1, cpu), max(1, wall), began.cpu - before.cpu, max(0, hidden), busy)
 
 
 async def clock_of(running: Running) -> Reading:
@@ -153,7 +153,7 @@ async def clock_of(running: Running) -> Reading:
     try:
         return Reading(await running.cpu(), time.monotonic_ns(), *running.unseen())
     except OSError:
-        raise Lost("") from None
+        raise ProtocolBroken("") from None
 
 
 def after_calls(leg: Leg, ended: Reading, count: int) -> float:
@@ -161,7 +161,7 @@ def after_calls(leg: Leg, ended: Reading, count: int) -> float:
     return max(0.0, leg.cpu * 1e9 - ended.cpu) / max(1, count)
 
 
-def timing_of(taken: Sequence[Taken], after: float = 0.0) -> Timing:
+def timing_of(taken: Sequence[CallTimes], after: float = 0.0) -> Timing:
     """The timing of all calls together. `after`: further nanoseconds for each of them."""
     cpu, wall, between, *_ = (median(each) / 1e9 for each in zip(*taken, strict=True))
     total, waits, hidden, busy = (
@@ -196,7 +196,7 @@ class Referee:
         except (ValueError, RecursionError):
             return False
         order = json.dumps({"workload": call.workload, "seconds": max(_LEAST, self._left / 4)}).encode()
-        return await self._asked(order, expected, output, call.given) == b"same"
+        return await self._asked(order, expected, output, call.input) == b"same"
 
     async def _asked(self, *contents: bytes) -> bytes:
         began = time.monotonic()
@@ -208,7 +208,7 @@ class Referee:
             raise Fault(
                 f"base_failed: the workload's own code takes longer than {self._seconds:g} s", cause="base_failed"
             ) from None
-        except Lost as error:
+        except ProtocolBroken as error:
             why = str(error) or await how_ended(self._frames.running)
             raise Fault(f"base_failed: the workload's own code: {why}", cause="base_failed") from None
         finally:

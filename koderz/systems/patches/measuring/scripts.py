@@ -6,38 +6,39 @@ time that its experiment took is only held against what was seen from outside.
 
 from __future__ import annotations
 
+import ast
 import filecmp
 import json
 import math
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace import CHECKOUT, HOME, Mount, Timed
 from koderz.sandbox.workspace.folders import make_usable, scratch
 from koderz.systems.patches.measuring.legs import (
     TOOLS,
+    CallTimes,
     Legs,
     Reading,
-    Taken,
     after_calls,
     clock_of,
     passed,
     timing_of,
 )
 from koderz.systems.patches.measuring.verdicts import Leg, require_sound
-from koderz.systems.patches.measuring.wire import Frames, Lost
+from koderz.systems.patches.measuring.wire import Frames, ProtocolBroken
 from koderz.systems.patches.measuring.workloads import ENOUGH
-from koderz.systems.patches.seeds import reseeded
 from koderz.systems.patches.tasks import PerfTask
 
 if TYPE_CHECKING:
     from koderz.solvers.handles import ExclusiveHandle
+
 
 _RESULTS = "results"  # the folder of its home in which a script runs
 _EXPECTED, _GOT = "/opt/koderz/expected", "/opt/koderz/got"
@@ -61,19 +62,19 @@ class _Run:
     prefix: str  # with which the names of that begin
     is_gso: bool  # whether its script takes GSO's arguments; ISO-Bench's are fewer
     leg: Leg = field(default_factory=Leg)
-    taken: list[Taken] = field(default_factory=list)  # each call of `experiment`, with what came after the last
+    taken: list[CallTimes] = field(default_factory=list)  # each call of `experiment`, with what came after the last
     stored: list[str] = field(default_factory=list)  # the names under which results are
     claim: float | None = None  # seconds that a call took, as it says
 
     @property
-    def counted(self) -> list[Taken]:
+    def counted(self) -> list[CallTimes]:
         """The calls that count: all of them for GSO, whose mean is over all.
 
         Some of its scripts have their main program twice or more. Of others the first is a warm-up, if there are more.
         """
         if not self.is_gso or not self.taken:
             return self.taken[1:] or self.taken
-        mean = Taken(*(round(fmean(each)) for each in zip(*self.taken, strict=True)))
+        mean = CallTimes(*(round(fmean(each)) for each in zip(*self.taken, strict=True)))
         return [mean] * len(self.taken)
 
     @property
@@ -140,7 +141,7 @@ class Scripts:
         for name, source in self._task.workloads.items():
             count, drawn = counts[name], counts.get(drawn_for(name))
             script = _Script(name, source if drawn is None or is_first else reseeded(source, drawn))
-            taken: dict[str, list[Taken]] = {leg: [] for leg in trees}
+            taken: dict[str, list[CallTimes]] = {leg: [] for leg in trees}
             for _ in range(count):
                 going_on = [leg for leg in trees if not legs[leg].wrong]
                 with scratch() as aside:
@@ -182,7 +183,7 @@ class Scripts:
                 elif said.startswith(b"stored") and len(run.stored) < _MOST_CALLS:
                     run.stored.append(os.fsdecode(said[6:]))
                 else:
-                    raise Lost("it says what it shouldn't of its calls")
+                    raise ProtocolBroken("it says what it shouldn't of its calls")
             run.claim = _claim(said[3:])
             await frames.send(b"on")
 
@@ -288,3 +289,61 @@ def _is_same(base: _Run, run: _Run) -> bool:
 
 def _files(folder: Path) -> Sequence[str]:
     return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+
+
+_SEEDING: Final = frozenset(
+    {
+        *("seed", "seed_instance", "manual_seed", "manual_seed_all", "set_seed", "set_random_seed", "default_rng"),
+        *("Random", "RandomState", "PRNGKey", "SeedSequence", "PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"),
+    }
+)
+"""Functions whose first argument is a seed, of random, NumPy, PyTorch, TensorFlow, JAX, transformers and Faker."""
+
+_NAMES: Final = ("seed", "random_state")  # what the name of an argument or a variable has in it
+_MOST = 1 << 31  # that all of these take
+
+
+def reseeded(source: str, drawn: int) -> str:
+    """The script with other seeds, drawn by a number; empty if it has none. Equal seeds stay equal."""
+    found = {(each.lineno, each.col_offset): each for each in _seeds(ast.parse(source))}
+    if not found:
+        return ""
+    lines = source.encode().split(b"\n")
+    for (line, column), node in sorted(found.items(), reverse=True):
+        other = random.Random(f"{drawn}/{node.value!r}").randrange(1, _MOST)  # noqa: S311 repeatable on purpose
+        text = lines[line - 1]
+        lines[line - 1] = text[:column] + b"%d" % other + text[node.end_col_offset :]
+    return b"\n".join(lines).decode()
+
+
+def _seeds(tree: ast.AST) -> Iterator[ast.Constant]:
+    """The numbers in the script that are seeds."""
+    for node in ast.walk(tree):
+        given: list[ast.expr | None] = []
+        if isinstance(node, ast.Call):
+            given += node.args[:1] if _name(node.func) in _SEEDING else []
+            given += [each.value for each in node.keywords if _is_seed(each.arg)]
+        elif isinstance(node, ast.Assign):
+            given += [node.value] if any(_is_seed(_name(each)) for each in node.targets) else []
+        elif isinstance(node, ast.AnnAssign):
+            given += [node.value] if _is_seed(_name(node.target)) else []
+        elif isinstance(node, ast.arguments):
+            positional = [*node.posonlyargs, *node.args]
+            with_default = positional[len(positional) - len(node.defaults) :]
+            pairs = [
+                *zip(with_default, node.defaults, strict=True),
+                *zip(node.kwonlyargs, node.kw_defaults, strict=True),
+            ]
+            given += [default for argument, default in pairs if _is_seed(argument.arg)]
+        for each in given:
+            if isinstance(each, ast.Constant) and type(each.value) is int:
+                yield each
+
+
+def _name(node: ast.expr) -> str:
+    """The last part of a dotted name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_seed(name: str | None) -> bool:
+    return any(each in (name or "").lower() for each in _NAMES)

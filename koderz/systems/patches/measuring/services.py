@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -18,20 +17,15 @@ from typing import TYPE_CHECKING, Any
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Command, Limits, Running, Timed
 from koderz.sandbox.workspace.folders import scratch
+from koderz.suites.loads import LoadError, LoadResult, SandboxedLoad
 from koderz.systems.patches.measuring.figures import AGREEMENT, CLAIMED
 from koderz.systems.patches.measuring.verdicts import Leg
-from koderz.systems.patches.services import PORT, Service
+from koderz.systems.patches.services import PORT, Service, server_load
 from koderz.systems.patches.tasks import PerfTask
-from koderz.systems.serving.figures import metrics_of, result_of
-from koderz.systems.serving.options import ServingOptions
-from koderz.systems.serving.prompts import Prompt, load_prompts
-from koderz.systems.serving.suite import about_of, load_of
 
 if TYPE_CHECKING:
     from koderz.solvers.handles import ExclusiveHandle
-    from koderz.systems.serving.client import Target
 
-_CHECKS, _CHECKED_TOKENS = 20, 16  # prompts whose answers are compared whole, and their length
 _FIRST_WORDS = 4  # of an answer under load, which are compared; later ones may differ with what a batch holds
 _POLL = 0.05  # seconds between two looks whether a server is ready
 _READY = 900.0  # seconds that a server of ISO-Bench's has for that, at least
@@ -92,7 +86,8 @@ class Services:
         return {leg: each.compared(found.get("base", each)) for leg, each in found.items()}
 
     async def _served(self, service: Service, tree: Path, seed: str, core: int | None) -> _Served:
-        load, number = service.load(), random.Random(seed).getrandbits(60)  # noqa: S311 repeatable on purpose
+        load, options = server_load(), service.load()
+        number = random.Random(seed).getrandbits(60)  # noqa: S311 repeatable on purpose
         ready = max(self._seconds, _READY) if self._task.format == "iso" else self._seconds
         command = replace(
             self._command(service.words(port=PORT), service, core, ready + self._seconds + 30), reachable=True
@@ -105,10 +100,11 @@ class Services:
                     raise Fault(f"--sandbox {self._backend.name}: servers aren't reached there", cause="sandbox")
                 try:
                     async with asyncio.timeout(ready):
-                        target = await _ready(running, load, self._seconds)
+                        model = await _ready(running, load, options, self._seconds)
                     async with asyncio.timeout(self._seconds):
-                        served = await _loaded(running, target, load, number)
-                except _Failed as failed:
+                        loaded = await load.send(running, PORT, model, options, seed=number, seconds=self._seconds)
+                        served = _served_by(loaded)
+                except (_Failed, LoadError) as failed:
                     served = _Served(Leg(wrong=str(failed)))
                 except TimeoutError:
                     served = _Served(Leg(wrong=f"timeout: a server takes longer than {self._seconds:g} s"))
@@ -162,55 +158,25 @@ class _Failed(Exception):
     """The server is not as it should be."""
 
 
-async def _ready(running: Running, load: ServingOptions, seconds: float) -> Target:
-    """The server with its model, once it answers."""
-    from aiohttp import ClientError
-
-    from koderz.systems.serving.beside import first_model_beside
-    from koderz.systems.serving.client import Target, first_model
-
-    list_one = partial(first_model_beside, running.beside) if running.beside else first_model
-    is_chat = load.backend == "openai-chat"
-    endpoint = load.endpoint or ("/v1/chat/completions" if is_chat else "/v1/completions")
-    chosen: dict[str, Any] = {"temperature": 0.0} | ({"ignore_eos": True} if load.ignore_eos else {})
-    target = Target(
-        f"http://127.0.0.1:{PORT}",
-        endpoint,
-        "",
-        chat=is_chat,
-        sampling=chosen,
-        timeout=seconds,
-        sockets=running.sockets,
-    )
+async def _ready(running: Running, load: SandboxedLoad, options: Any, seconds: float) -> str:
+    """The server's model, once it answers. Raises _Failed if the server ends."""
     while True:
         if running.ended.done():
             ended = running.ended.result()
             raise _Failed(f"the server ended: {ended.cause or f'exit code {ended.status}'}")
-        with suppress(ClientError, OSError, ValueError, AttributeError, IndexError):
-            if model := await list_one(replace(target, timeout=min(seconds, 10.0))):
-                return replace(target, model=model)
+        with suppress(OSError, ValueError):
+            if model := await load.find_model(running, PORT, options, seconds):
+                return model
         await asyncio.sleep(_POLL)
 
 
-async def _loaded(running: Running, target: Target, load: ServingOptions, seed: int) -> _Served:
-    """The answers to fixed prompts, and the figures of the load. Raises _Failed if a request fails."""
-    from koderz.systems.serving.beside import measured_beside
-    from koderz.systems.serving.load import measured
-
-    send = partial(measured_beside, running.beside) if running.beside else measured
-    prompts = load_prompts(replace(load, num_prompts=_CHECKS), seed + 1)
-    checked = [Prompt(each.text, each.tokens, min(each.output_tokens, _CHECKED_TOKENS)) for each in prompts]
-    checks = await send(target, checked, load_of(replace(load, request_rate="inf", num_warmups=0), 0))
-    loaded = await send(target, load_prompts(load, seed), load_of(load, seed))
-    record = loaded.record(about_of(load, target.model), None)
-    if errors := [each.error for each in (*checks.timings, *loaded.timings) if each.error]:
-        raise _Failed(f"{len(errors)} requests failed, the first with: {errors[0]}")
-    figures = metrics_of(result_of(record))
+def _served_by(loaded: LoadResult) -> _Served:
+    """The leg of a load, with its answers."""
     return _Served(
-        Leg(figures=figures),
-        [each.text for each in checks.timings],
-        [each.text.split()[:_FIRST_WORDS] for each in loaded.timings],
-        {name: figures[name] for name in ("total_output_tokens", "total_input_tokens")},
+        Leg(figures=loaded.figures),
+        loaded.checks,
+        [each.split()[:_FIRST_WORDS] for each in loaded.answers],
+        {name: loaded.figures[name] for name in ("total_output_tokens", "total_input_tokens")},
     )
 
 

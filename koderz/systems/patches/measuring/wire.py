@@ -14,7 +14,7 @@ MOST = 256 << 20  # bytes of one message
 _MESSAGE = b"m"  # the kind of frame that one is
 
 
-class Lost(Exception):
+class ProtocolBroken(Exception):
     """The other side broke the protocol or fell silent."""
 
 
@@ -39,10 +39,10 @@ class Frames:
                 with _lost():
                     part = await loop.sock_recv(self.running.channel, 1 << 20)
                 if not part:
-                    raise Lost("")
+                    raise ProtocolBroken("")
                 self._buffer += part
         except OversizeError:
-            raise Lost(f"an output is larger than {MOST >> 20} MB") from None
+            raise ProtocolBroken(f"an output is larger than {MOST >> 20} MB") from None
         return found[2]
 
 
@@ -51,7 +51,7 @@ def _lost() -> Iterator[None]:
     try:
         yield
     except OSError:
-        raise Lost("") from None
+        raise ProtocolBroken("") from None
 
 
 async def how_ended(running: Running) -> str:

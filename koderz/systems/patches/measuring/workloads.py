@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Timed
-from koderz.systems.patches.measuring.legs import Call, Legs, Ran, Referee, referee
+from koderz.systems.patches.measuring.legs import Call, LegOutputs, Legs, Referee, referee
 from koderz.systems.patches.measuring.verdicts import Leg, require_sound
 from koderz.systems.patches.tasks import PerfTask
 
@@ -57,7 +57,7 @@ async def _fresh(judge: Referee, workload: str, seed: str, count: int) -> Sequen
     calls: dict[bytes, Call] = {}
     for number in range(_MOST_DRAWS * count):
         call = await judge.inputs(workload, f"{seed}/{number}", number)
-        calls.setdefault(call.given, call)
+        calls.setdefault(call.input, call)
         if len(calls) == count:
             return [*calls.values()]
     raise Fault(
@@ -66,7 +66,7 @@ async def _fresh(judge: Referee, workload: str, seed: str, count: int) -> Sequen
     )
 
 
-async def _compared(judge: Referee, calls: Sequence[Call], base: Ran, ran: Ran) -> Leg:
+async def _compared(judge: Referee, calls: Sequence[Call], base: LegOutputs, ran: LegOutputs) -> Leg:
     """The leg, with what is wrong with it if an output differs from base's."""
     if base.leg.wrong or ran.leg.wrong or ran is base:
         return ran.leg

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
+from koderz.systems.rollouts.stages import in_stages
+from koderz.systems.rollouts.tasks import Rollout
 from koderz.types import Task, Verdict
+
+
+async def judged(
+    task: Task,
+    judge: JudgeHandle,
+    workspace: WorkspaceHandle,
+    work: Callable[[Task], Awaitable[str]],
+) -> Verdict:
+    """The verdict on an agent's work on a task, or on its steps. `work` returns the limit that ended it, if one did."""
+
+    async def worked(part: Task) -> Verdict:
+        return await graded(part, judge, workspace, ran_out=await work(part))
+
+    is_staged = isinstance(task.payload, Rollout) and task.payload.stages
+    return await in_stages(task, workspace, worked) if is_staged else await worked(task)
 
 
 async def graded(task: Task, judge: JudgeHandle, workspace: WorkspaceHandle, *, ran_out: str = "") -> Verdict:

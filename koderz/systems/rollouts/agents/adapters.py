@@ -7,10 +7,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-VERSION_ARGUMENTS = ("--version",)
-"""The arguments with which a program prints its version, unless its adapter has `version_arguments`."""
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 
 class Dirs(NamedTuple):
@@ -38,11 +35,7 @@ class Package(NamedTuple):
 
 
 class Adapter(Protocol):
-    """An adapter for an agent's command line.
-
-    It may also have `version_arguments`, with which its program prints its version, where these are others than
-    `VERSION_ARGUMENTS`.
-    """
+    """An adapter for an agent's command line."""
 
     install: str  # the command that installs it
 
@@ -57,6 +50,19 @@ class Adapter(Protocol):
     def events(self, line: str) -> Iterable[Event]:
         """The events in a line that the agent prints."""
         ...
+
+
+@runtime_checkable
+class VersionedAdapter(Adapter, Protocol):
+    """An adapter for a program that prints its version with arguments other than `--version`."""
+
+    version_arguments: Sequence[str]
+
+
+def version_command(adapter: Adapter, package: Package) -> Sequence[str]:
+    """The command that prints the version of an adapter's program."""
+    arguments = adapter.version_arguments if isinstance(adapter, VersionedAdapter) else ("--version",)
+    return [package.program, *arguments]
 
 
 def npm_package(name: str, pattern: str, *, up: int = 0) -> Package | None:

@@ -89,7 +89,7 @@ class Bridge:
                 work.cancel()
                 await asyncio.wait([work])
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The number of answered `calls`, and why the last reply ended (`finish`)."""
         return {"calls": self._calls, "finish": self._last.finish_reason if self._last else ""}
 

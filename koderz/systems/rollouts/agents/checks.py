@@ -4,33 +4,59 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.sandbox.workspace import Backend, chosen
-from koderz.sandbox.workspace.docker import Docker
+from koderz.sandbox.images import ImageStore
+from koderz.sandbox.workspace import Backend, Command
+from koderz.sandbox.workspace.docker import Docker, Podman
+from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.uncontained import Uncontained
 from koderz.settings.systems import own_names, required
 from koderz.solvers import SOLVERS
+from koderz.systems.rollouts.config import usual_sandbox
 from koderz.types import Finding
 
 
 async def check(environ: Mapping[str, str]) -> list[Finding]:
     """The findings of `koderz doctor` on rollouts."""
-    return [await _workspaces(environ), _agents()]
+    return [await _workspaces(environ), await _images(environ), _agents()]
 
 
 async def _workspaces(environ: Mapping[str, str]) -> Finding:
     """The sandbox in which agents' commands would run here, and the reasons against others."""
-    backends: tuple[Backend, ...] = (Local(), Docker(""), Uncontained())
+    backends: tuple[Backend, ...] = (Local(), Docker(""), Podman(""), Uncontained())
     try:
-        name, *found = await asyncio.gather(chosen(environ), *map(_entered, backends))
+        name, *found = await asyncio.gather(usual_sandbox(environ), *map(_entered, backends))
     except KoderzError as error:
         return Finding("rollouts", "broken", str(error))
     told = ", ".join((*found, "modal if that is ok"))
     if found[0].startswith("no "):
         return Finding("rollouts", "missing", told, "--sandbox uncontained runs what is trusted")
     return Finding("rollouts", "ok", f"--sandbox {name} where none is named; {told}")
+
+
+async def _images(environ: Mapping[str, str]) -> Finding:
+    """Whether --sandbox local runs in images here, which is tried on one without programs, and those that there are."""
+    folder = environ.get("KODERZ_IMAGES")
+    try:
+        with scratch() as place:
+            (place / "image/bin").mkdir(parents=True)
+            (place / "images.json").write_text('{"empty": {"path": "image"}}')
+            local = Local(images=ImageStore(place))
+            await local.run(Command(["/bin/true"], image="empty", in_image=True, checkout="/"), place)
+    except KoderzError as error:
+        return Finding(
+            "images", "missing", f"not by --sandbox local: {error}", "--sandbox docker or podman run in them"
+        )
+    if not folder:
+        return Finding("images", "ok", "--sandbox local runs in those of --images DIR, of one user each")
+    try:
+        names = await asyncio.to_thread(ImageStore(Path(folder)).names)
+    except KoderzError as error:
+        return Finding("images", "broken", str(error), "remove the file, or save the image again")
+    return Finding("images", "ok", f"--sandbox local runs in those of {folder}: {', '.join(names) or 'none'}")
 
 
 async def _entered(backend: Backend) -> str:

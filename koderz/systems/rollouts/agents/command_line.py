@@ -20,8 +20,8 @@ from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
 from koderz.settings.systems import own_names, required
 from koderz.solvers.definition import Solver, asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
-from koderz.systems.rollouts.agents import graded
-from koderz.systems.rollouts.agents.adapters import VERSION_ARGUMENTS, Adapter, Dirs
+from koderz.systems.rollouts.agents import judged
+from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, version_command
 from koderz.systems.rollouts.agents.bridge import Bridge
 from koderz.systems.rollouts.agents.options import ScriptOptions
 from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
@@ -44,7 +44,9 @@ def solver_of(name: str) -> Solver[..., Any]:
         adapter: Adapter = required("agents", name)
         model = parse_model_name(models[MAIN]).name
 
-        def launch(bridge: Bridge) -> Launch:
+        errors: list[str] = []
+
+        def launch(part: Task, bridge: Bridge) -> Launch:
             package = adapter.find()
             if package is None:
                 raise Fault(
@@ -52,19 +54,22 @@ def solver_of(name: str) -> Solver[..., Any]:
                     cause="launch_failed",
                 )
             dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token)
-            argv, environment = adapter.command(task.prompt, model, dirs)
-            version = [package.program, *getattr(adapter, "version_arguments", VERSION_ARGUMENTS)]
+            argv, environment = adapter.command(part.prompt, model, dirs)
+            version = version_command(adapter, package)
             return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge, version)
 
-        ended, cause = await _worked(workspace, Bridge(ask, model), launch)
-        if ended["status"] == 127 and not ended["calls"]:
-            raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
-        events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
-        counted = Counter(event.kind for event in events)
-        told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
-        await once("agent-metrics", lambda: told)
-        verdict = await graded(task, judge, workspace, ran_out=cause)
-        errors = [event.text for event in events if event.kind == "error"]
+        async def work(part: Task) -> str:
+            ended, cause = await _worked(workspace, Bridge(ask, model), partial(launch, part))
+            if ended["status"] == 127 and not ended["calls"]:
+                raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
+            events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
+            counted = Counter(event.kind for event in events)
+            told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
+            await once("agent-metrics", lambda: told)
+            errors.extend(event.text for event in events if event.kind == "error")
+            return cause
+
+        verdict = await judged(task, judge, workspace, work)
         return replace(verdict, note=errors[-1][:500]) if errors and not verdict.note else verdict
 
     return solve
@@ -89,8 +94,11 @@ async def scripted(
     def launch(bridge: Bridge) -> Launch:
         return Launch(["bash", "-eu", place], _variables(bridge), [place], bridge)
 
-    _, cause = await _worked(workspace, Bridge(ask, parse_model_name(models[MAIN]).name), launch)
-    return await graded(task, judge, workspace, ran_out=cause)
+    async def work(_part: Task) -> str:
+        _, cause = await _worked(workspace, Bridge(ask, parse_model_name(models[MAIN]).name), launch)
+        return cause
+
+    return await judged(task, judge, workspace, work)
 
 
 async def _worked(

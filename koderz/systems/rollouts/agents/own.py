@@ -11,7 +11,7 @@ import orjson
 from koderz.prompts import PLACEHOLDERS, Prompts
 from koderz.solvers.definition import solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
-from koderz.systems.rollouts.agents import graded
+from koderz.systems.rollouts.agents import judged
 from koderz.systems.rollouts.agents.options import AgentOptions
 from koderz.types import REJECTED, Expected, Message, Task, Verdict
 
@@ -86,31 +86,35 @@ async def koderz_agent(
 
     It is offered tools; where its server refuses that, it is told to write fenced blocks. These count either way.
     """
-    system = {"role": "system", "content": prompts.render("agent-tools", workdir=workspace.workdir)}
-    messages: list[Message] = [{"role": "tools", "content": [*TOOLS]}, system, *task.messages]
-    reply = await ask(messages)
-    if reply.finish_reason == REJECTED:
-        system = {"role": "system", "content": prompts.render("agent-system", workdir=workspace.workdir)}
-        messages = [system, *task.messages]
+
+    async def work(part: Task) -> str:
+        system = {"role": "system", "content": prompts.render("agent-tools", workdir=workspace.workdir)}
+        messages: list[Message] = [{"role": "tools", "content": [*TOOLS]}, system, *part.messages]
         reply = await ask(messages)
-    for turn in range(1, max_turns + 1):
-        asked = read_calls(reply.tool_calls) or read_actions(reply.text)
-        if not asked and asked is not None:
-            return await graded(task, judge, workspace, ran_out=_CAUSES.get(reply.finish_reason, ""))
-        messages.append({"role": "assistant", "content": reply.text or None})
-        if reply.tool_calls:
-            messages[-1]["tool_calls"] = [*reply.tool_calls]
-        told = [prompts.render("agent-no-block")] if asked is None else []
-        for action in asked or ():
-            if workspace.seconds_left <= 0:
-                return await graded(task, judge, workspace, ran_out="agent_timeout")
-            told.append(await _carried_out(action, workspace, command_timeout))
-        messages += _results(reply.tool_calls, told)
-        if workspace.seconds_left <= 0:
-            return await graded(task, judge, workspace, ran_out="agent_timeout")
-        if turn < max_turns:
+        if reply.finish_reason == REJECTED:
+            system = {"role": "system", "content": prompts.render("agent-system", workdir=workspace.workdir)}
+            messages = [system, *part.messages]
             reply = await ask(messages)
-    return await graded(task, judge, workspace, ran_out="turns")
+        for turn in range(1, max_turns + 1):
+            asked = read_calls(reply.tool_calls) or read_actions(reply.text)
+            if not asked and asked is not None:
+                return _CAUSES.get(reply.finish_reason, "")
+            messages.append({"role": "assistant", "content": reply.text or None})
+            if reply.tool_calls:
+                messages[-1]["tool_calls"] = [*reply.tool_calls]
+            told = [prompts.render("agent-no-block")] if asked is None else []
+            for action in asked or ():
+                if workspace.seconds_left <= 0:
+                    return "agent_timeout"
+                told.append(await _carried_out(action, workspace, command_timeout))
+            messages += _results(reply.tool_calls, told)
+            if workspace.seconds_left <= 0:
+                return "agent_timeout"
+            if turn < max_turns:
+                reply = await ask(messages)
+        return "turns"
+
+    return await judged(task, judge, workspace, work)
 
 
 def read_calls(calls: Sequence[Mapping[str, Any]]) -> list[Action]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis.report import Written, write_report
+from koderz.analysis.report import WrittenReport, write_report
 from koderz.analysis.runs import load_run
 from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
 from tracker.journal import NAME
@@ -73,6 +73,6 @@ def _comparative(
     return run(results, records, plan(3, solvers=("zero-shot", "iterative"), config=config, **more), status)
 
 
-def written(folder: Path, *runs: Path) -> tuple[str, Written]:
+def written(folder: Path, *runs: Path) -> tuple[str, WrittenReport]:
     done = write_report([load_run(path) for path in runs], folder / "report.html")
     return done.path.read_text(encoding="utf-8"), done

@@ -16,7 +16,7 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from koderz.analysis.report.scales import Scale
+from koderz.analysis.report.charts import Scale
 from koderz.analysis.report.stories import budget_of
 from koderz.errors import KoderzError
 from tests.koderz.analysis.builders import document, write

@@ -26,7 +26,7 @@ def test_inside_loads_nothing_slow() -> None:
 
 def test_setup_goes_to_process_1_in_one_frame() -> None:
     values = {"argv": ["true"], "environment": {"A": "é\n"}}
-    kind, _, payload = take(bytearray(Setup(**values).told())) or (b"", 0, b"")
+    kind, _, payload = take(bytearray(Setup(**values).message())) or (b"", 0, b"")
     assert (kind, marshal.loads(payload)) == (SETUP, values)
 
 

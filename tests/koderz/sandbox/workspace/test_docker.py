@@ -9,7 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ import pytest
 
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount
-from koderz.sandbox.workspace.docker import Docker
+from koderz.sandbox.workspace.cores import available_cores
+from koderz.sandbox.workspace.docker import Docker, Podman
 from koderz.sandbox.workspace.uncontained import Uncontained
 from tests.conftest import PATIENCE, are_gone, wait_for
 from tests.koderz.sandbox.workspace.legs import LEG, talked
@@ -109,10 +113,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return stand_in(tmp_path, monkeypatch)
 
 
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, inspected: str = "false ") -> Path:
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, inspected: str = "false ", name: str = "docker") -> Path:
     if shutil.which("bwrap") is None:
         pytest.skip("bubblewrap isn't installed, by which the stand-in runs what it is told to")
-    program, state = folder / "bin/docker", folder / "state"
+    program, state = folder / "bin" / name, folder / "state"
     program.parent.mkdir(parents=True)
     state.mkdir()
     program.write_text(STAND_IN.format(python=os.path.realpath(sys.executable), state=str(state), inspected=inspected))
@@ -121,9 +125,9 @@ def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, inspected: str = "fa
     return state
 
 
-def ran(line: str, place: Path, limits: Limits | None = None, **more: Any) -> Ended:
+def ran(line: str, place: Path, limits: Limits | None = None, backend: type[Docker] = Docker, **more: Any) -> Ended:
     async def in_loop() -> Ended:
-        async with Docker("python:3.12-slim") as docker:
+        async with backend("python:3.12-slim") as docker:
             wanted = Command(["bash", "-c", line], limits=limits or Limits(seconds=PATIENCE), **more)
             return await docker.run(wanted, place)
 
@@ -147,6 +151,72 @@ def test_command_runs_in_a_container_of_its_own_without_network(state: Path, pla
     assert "docker.sock" not in " ".join(run)
     name = run[run.index("--name") + 1]
     assert ["rm", "--force", name] in asked(state, "rm")
+
+
+def test_command_reaches_its_allowed_hosts_through_a_proxy_alone(state: Path, place: Path) -> None:
+    with serving() as port:
+        asks = f"import urllib.request as u; print(u.urlopen('http://127.0.0.2:{port}/x').read().decode())"
+        ended = ran(f'python3 -c "{asks}"', place, allowed_hosts=["127.0.0.2"])
+        assert (ended.status, ended.output) == (0, "here\n")
+        ended = ran(f'python3 -c "{asks}"', place, allowed_hosts=["example.org"])
+        assert ended.status == 1
+        assert "HTTP Error 403: Forbidden" in ended.output
+    for run in asked(state, "run"):
+        assert run[run.index("--network") + 1] == "none"
+
+
+def test_cores_of_a_command_are_asked_for(state: Path, place: Path) -> None:
+    ran("true", place, Limits(seconds=PATIENCE, cpus=0.5))
+    ran("true", place, Limits(seconds=PATIENCE, cpus=4096))
+    half, every = asked(state, "run")
+    assert half[half.index("--cpus") + 1] == "0.5"
+    assert every[every.index("--cpus") + 1] == str(available_cores())
+
+
+@contextmanager
+def serving() -> Iterator[int]:
+    """A web server of this machine that says `here`; its port."""
+
+    class Here(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"here")
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.2", 0), Here) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_podman_is_asked_for_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    state = stand_in(tmp_path, monkeypatch, name="podman")
+    (state / "registry").write_text("someone/task:1")
+    ended = ran("pwd; exit 3", place, backend=Podman, image="someone/task:1")
+    assert (ended.status, ended.output) == (3, "/workspace\n")
+    assert asked(state, "pull") == [["pull", "--quiet", "someone/task:1"]]
+    (run,) = asked(state, "run")
+    keeps = [run[number : number + 2] == ["--userns", "keep-id"] for number in range(len(run))]
+    assert any(keeps) == bool(os.getuid())
+    assert not [word for word in run if word.startswith("type=bind") and '"' in word]
+    assert asked(state, "rm")
+
+
+def test_command_runs_as_a_user_of_its_image(state: Path, place: Path) -> None:
+    ran("true", place, user="worker")
+    (run,) = asked(state, "run")
+    assert run[run.index("--user") + 1] == "worker"
+
+
+def test_command_in_the_folder_of_an_image_is_for_local_alone(state: Path, place: Path) -> None:
+    with pytest.raises(Fault, match="only --sandbox local works in an image's own folder"):
+        ran("true", place, in_image=True)
+    assert not asked(state, "run")
 
 
 def test_home_and_mounts_are_there(state: Path, place: Path, tmp_path: Path) -> None:

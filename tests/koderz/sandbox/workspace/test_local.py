@@ -340,3 +340,12 @@ def test_folders_of_other_processes_that_live_are_left_alone() -> None:
         assert folder.exists()
         other.kill()
     assert folder.parent.is_dir()
+
+
+def test_command_is_held_to_its_cores(runs: Runs) -> None:
+    asks = "import os; os.sched_setaffinity(0, range(os.cpu_count())); print(len(os.sched_getaffinity(0)))"
+    line = f'nproc; python3 -c "{asks}"'
+    assert runs(line, limits=Limits(cpus=0.5)).output == "1\n1\n"
+    every = len(os.sched_getaffinity(0))
+    assert runs("nproc", limits=Limits(cpus=64)).output == f"{every}\n"
+    assert runs("nproc").output == f"{every}\n"

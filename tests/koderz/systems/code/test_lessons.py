@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from koderz.systems.code.lessons import lesson_of
+from koderz.systems.code.programs import lesson_of
 from koderz.types import Verdict
 
 WRONG = "def f(x):\n    return [y for y in x]\n"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
-from typing import Self
 
 import pytest
 
@@ -25,7 +23,7 @@ TASK = Task(
 )
 
 
-class Recording:
+class Recording(Sandbox):
     """A sandbox that takes every program for wrong, and keeps the jobs."""
 
     name = isolation = "recording"
@@ -37,14 +35,6 @@ class Recording:
     async def judge(self, job: Job) -> JobResult:
         self.jobs.append(job)
         return JobResult("failed", "assertion", self._message)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
 
 def judged(

@@ -9,17 +9,22 @@ from typing import Any
 
 import pytest
 
-from koderz.engines import traits_of
+from koderz.engines import ENGINES
 from koderz.errors import Fault, KoderzError
 from koderz.prompts import load_prompts
 from koderz.sandbox import NoSandbox
 from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.systems.long_context.browsecomp_plus import judging
-from koderz.systems.long_context.browsecomp_plus.documents import Sought
+from koderz.systems.long_context.browsecomp_plus.corpus import Sought
 from koderz.systems.long_context.browsecomp_plus.generated import GeneratedResearch
-from koderz.systems.long_context.browsecomp_plus.judging import OWN_PROMPT, PROMPT, JudgePrompt, judgement_of
+from koderz.systems.long_context.browsecomp_plus.judging import (
+    OWN_PROMPT,
+    PROMPT,
+    JudgePrompt,
+    judgement_of,
+    metrics_of,
+)
 from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
-from koderz.systems.long_context.browsecomp_plus.scoring import metrics_of
 from koderz.systems.long_context.browsecomp_plus.simulated import answers
 from koderz.systems.long_context.browsecomp_plus.suite import BrowseCompPlus
 from koderz.types import PRIVACY, Judging, Reply
@@ -157,7 +162,7 @@ def test_published_rows_are_decrypted_in_memory(tmp_path: Path, write: Any) -> N
         [f"browsecomp-plus/{number}" for number in (700, 701, 702, 703)],
     )
     assert all(PRIVACY in task.needs for task in found.tasks)
-    assert [PRIVACY in traits_of(engine).can for engine in ("local", "modal")] == [True, False]
+    assert [PRIVACY in ENGINES.load(engine).can for engine in ("local", "modal")] == [True, False]
     for number, task in enumerate(found.tasks):
         reading, sought = task.payload.make()
         row = plain_row(number)

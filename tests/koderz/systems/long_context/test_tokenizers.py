@@ -17,12 +17,12 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.installation import extra_command
+from koderz.settings.installation import extra_command
 from koderz.suites.suite import SuiteSource
 from koderz.suites.tokens import load_tokenizer
 from koderz.systems.long_context.ruler.options import RulerOptions
-from koderz.systems.long_context.ruler.prose import prose
 from koderz.systems.long_context.ruler.suite import Ruler, rows_of
+from koderz.systems.long_context.ruler.tasks import prose
 
 TO_GENERATE = {"niah_single_1": 128, "niah_multikey_2": 128, "niah_multikey_3": 128, "vt": 30, "cwe": 120, "fwe": 50}
 PUBLISHED = Path(os.environ.get("KODERZ_TEST_DATA", "nowhere")) / "tokenizer.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.patches.given import Given, agents_in, read_agent, read_predictions, require_own, with_tasks
+from koderz.systems.patches.given import UserPatches, agents_in, read_agent, read_predictions, require_own, with_tasks
 from koderz.systems.patches.mini import mini_tasks
 from koderz.systems.patches.tasks import PerfTask
 from tests.conftest import Shell
@@ -139,7 +139,7 @@ def test_patch_of_another_repository_is_refused(tmp_path: Path) -> None:
     shown = subprocess.run(["git", "-C", tmp_path / "repo", "rev-parse", "HEAD"], check=True, capture_output=True)
     task = PerfTask("t", shown.stdout.decode().strip(), repo=str(tmp_path / "repo"))
     for known in (task, replace(task, repo="https://nowhere.invalid/x"), replace(task, base_commit="0000000")):
-        given = Given({"t": (_DIFF.format("own.py"), "", "no diff")}, "m")
+        given = UserPatches({"t": (_DIFF.format("own.py"), "", "no diff")}, "m")
         assert require_own(given, [known]) is given
     with pytest.raises(KoderzError, match=r"another repository's: there is no other\.py"):
-        require_own(Given({"t": (_DIFF.format("own.py"), _DIFF.format("other.py"))}, "m"), [task])
+        require_own(UserPatches({"t": (_DIFF.format("own.py"), _DIFF.format("other.py"))}, "m"), [task])

@@ -12,7 +12,7 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace.local import Local
-from koderz.systems.patches.measuring.legs import Call, Legs, Ran, referee
+from koderz.systems.patches.measuring.legs import Call, LegOutputs, Legs, referee
 from koderz.systems.patches.measuring.workloads import Workloads
 from koderz.systems.patches.tasks import Needs, PerfTask
 from tests.koderz.systems.patches.conftest import SLOW, WORKLOAD
@@ -23,7 +23,9 @@ async def _anywhere() -> AsyncIterator[int | None]:
     yield None
 
 
-def _ran(task: PerfTask, local: Local, folder: Path, module: str, *, calls: int = 3, seconds: float = 60.0) -> Ran:
+def _ran(
+    task: PerfTask, local: Local, folder: Path, module: str, *, calls: int = 3, seconds: float = 60.0
+) -> LegOutputs:
     (folder / "sums.py").write_text(module)
     given = [Call("sums", b"20000")] * calls
     return asyncio.run(Legs(task, local, seconds).run(folder, given, None))

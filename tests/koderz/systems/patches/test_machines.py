@@ -36,7 +36,7 @@ def test_published_tasks_have_their_images_by_full_hash() -> None:
     assert machine.base == f"anonymous/vllm-baseline:{'b' * 40}"
     assert machine.human == f"anonymous/vllm-bench:{'a' * 40}"
     assert (machine.gpu, machine.model) == ("H100:8", "deepseek-ai/DeepSeek-V3")
-    assert machine.told("x").startswith("x runs in anonymous/vllm-baseline:bbb")
+    assert machine.line_of("x").startswith("x runs in anonymous/vllm-baseline:bbb")
     gso = replace(ROW, id="numpy__numpy-ABC", format="gso")
     assert rules.machine(gso).base.startswith("slimshetty/gso:gso.eval.")
     assert rules.machine(gso).base.endswith(".numpy__numpy-abc")
@@ -97,7 +97,7 @@ def test_rows_have_environments_that_are_prepared_here(tmp_path: Path) -> None:
     assert str(tmp_path / "env") in machine.prefixes
     assert (machine.source, machine.downloads) == (str(tmp_path / "vllm.git"), str(tmp_path / "kept"))
     assert machine.install(row) == ("make",)
-    assert machine.told("x") == f"x runs on {tmp_path}/env/bin/python"
+    assert machine.line_of("x") == f"x runs on {tmp_path}/env/bin/python"
     in_image = rules.machine(row)
     assert in_image.base.startswith("anonymous/vllm-baseline:")
     assert (in_image.python, in_image.downloads) == ("", str(tmp_path / "kept"))

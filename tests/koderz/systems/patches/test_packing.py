@@ -69,9 +69,9 @@ def test_packing_includes_local_repository_and_patches(dataset: Path, local: Loc
     kit = kit_of("koderz-perf-mini", moved(packed(before, options), folder), options)
     (task,) = kit.tasks
     assert task.digest == before.tasks[0].digest
-    assert kit.given("someone", options) == {"t": (PATCH,)}
-    assert kit.given("", options) == {"t": (PATCH, other)}
-    assert kit.given("nobody", options) == {}
+    assert kit.user_patches("someone", options) == {"t": (PATCH,)}
+    assert kit.user_patches("", options) == {"t": (PATCH, other)}
+    assert kit.user_patches("nobody", options) == {}
 
     async def trees() -> list[Path]:
         made = Trees(local, packed=kit.trees)

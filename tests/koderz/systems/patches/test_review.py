@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault
-from koderz.systems.patches.review import with_review
+from koderz.systems.patches.suite import with_review
 from koderz.systems.patches.tasks import PerfTask
 from koderz.types import Message, Verdict
 

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from koderz.systems.patches.seeds import reseeded
+from koderz.systems.patches.measuring.scripts import reseeded
 
 
 @pytest.mark.parametrize(

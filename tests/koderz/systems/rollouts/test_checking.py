@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from koderz.errors import Unreachable
+from koderz.sandbox.workspace.local import Local
 from koderz.systems.rollouts import checking
+from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.suite import SAMPLE
 
 
 def _checked(times: int) -> checking.Checked:
     try:
-        (found,) = asyncio.run(checking.check_tasks([SAMPLE / "greeting"], times=times))
+        (found,) = asyncio.run(checking.check_tasks([load_task(SAMPLE / "greeting")], Local(), times=times))
     except Unreachable as error:
         pytest.skip(str(error))
     return found
@@ -40,7 +42,7 @@ def test_check_finds_a_flaky_task_at_the_third_try(monkeypatch: pytest.MonkeyPat
 def test_check_names_a_task_without_a_solution(tmp_path: Path) -> None:
     (tmp_path / "tb_meta.json").write_text('{"task_id": "bare", "lm": {"instructions": "Do it."}}')
     try:
-        (found,) = asyncio.run(checking.check_tasks([tmp_path]))
+        (found,) = asyncio.run(checking.check_tasks([load_task(tmp_path)], Local()))
     except Unreachable as error:
         pytest.skip(str(error))
     assert "has no solution" in found.wrong

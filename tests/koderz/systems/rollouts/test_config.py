@@ -70,7 +70,10 @@ def test_equal_entries_add_up_and_are_no_product(tmp_path: Path) -> None:
             "line 3: environment_variables .* TIMEOUT_SEC is a number",
         ),
         ('[[tasks]]\nprepared_dir = "SAMPLE/median"\napply_overrides = 1\n', "line 3: .* true or false"),
-        ('[[tasks]]\nprepared_dir = "SAMPLE/median"\nsandbox = "dokcer"\n', "line 3: sandbox has to be one of local"),
+        (
+            '[[tasks]]\nprepared_dir = "SAMPLE/median"\nsandbox = "dokcer"\n',
+            "line 3: sandbox has to be one of contained",
+        ),
         ('overrides = "none.json"\n[[tasks]]\nprepared_dir = "SAMPLE/median"\n', "line 1: there is no file none.json"),
         (
             'overrides = "SAMPLE/median/overrides.json"\n[[tasks]]\nprepared_dir = "SAMPLE/greeting"\n',
@@ -118,5 +121,5 @@ def test_folders_shown_to_agents_are_beside_the_configuration(tmp_path: Path) ->
 
 
 def test_folder_in_place_of_a_configuration_is_told_how_to_run_tasks(tmp_path: Path) -> None:
-    with pytest.raises(KoderzError, match=r"is a folder; .* --suite rollouts --dataset .* --solver agent:koderz"):
+    with pytest.raises(KoderzError, match=r"is a folder; .* koderz rollouts run --dataset .* --agent koderz"):
         read_config(tmp_path)

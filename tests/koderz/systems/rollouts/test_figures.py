@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from koderz.systems.rollouts.figures import FIGURES, told
-from tests.tracker.builders import plan
+from koderz.systems.rollouts.figures import CANARIES, FIGURES, canaries_line, lines_of
+from tests.tracker.builders import fault, plan
 from tracker.rates import pass_at_k, wilson
 from tracker.results import Result
 from tracker.summary import figures
@@ -80,5 +80,48 @@ def test_intervals_are_repeatable_and_hold_the_rate() -> None:
 
 
 def test_figures_have_a_line_per_arm() -> None:
-    (line,) = told(FIGURES.summary(plan(1), {"codex": _results({"a": [1, 0.5], "b": [0, 0]})}))
+    (line,) = lines_of(FIGURES.summary(plan(1), {"codex": _results({"a": [1, 0.5], "b": [0, 0]})}))
     assert line.startswith("codex: score 0.38 on average (95% interval 0.03 to 0.91), 1.00 at best; pass@1 25.0% (95%")
+
+
+def test_pass_hat_k_counts_tasks_that_always_pass() -> None:
+    own = FIGURES.summary(plan(1), {"codex": _results({"a": [1, 1, 1], "b": [1, 1, 0], "c": [0, 0, 0]})})
+    rates = own["codex"]["pass_hat_k"]
+    assert [*rates] == ["pass^1", "pass^2", "pass^3"]
+    assert [each["value"] for each in rates.values()] == pytest.approx([5 / 9, (1 + 1 / 3) / 3, 1 / 3])
+    assert all(each["interval"][0] < each["value"] < each["interval"][1] for each in rates.values())
+    (line,) = lines_of(own)
+    assert "; pass^2 44.4% (95% interval " in line
+    assert "pass^1" not in line
+
+
+def test_faults_stand_apart_and_count_nothing_in_the_score_of_all() -> None:
+    results = {"codex": _results({"a": [1, 1], "b": [0.5]}), "other": []}
+    causes = ("unreachable", "judge", "image", "provider", "cost_cap")
+    faults = [fault(1, solver="codex", cause=cause) for cause in causes]
+    faults.append(fault(1, solver="other", cause="healthcheck"))
+    found = FIGURES.with_faults(plan(1), FIGURES.summary(plan(1), results), results, faults)
+    own = found["codex"]
+    assert own["faults"] == {"provider": 2, "verifier": 1, "image": 1, "other": 1}
+    assert (own["score"]["mean"], own["rollouts"]) == (pytest.approx(2.5 / 3), 3)
+    assert (own["score_of_all"]["mean"], own["score_of_all"]["rollouts"]) == (pytest.approx(2.5 / 8), 8)
+    assert found["other"]["score_of_all"]["mean"] == 0
+    first, second = lines_of(found)
+    assert first.endswith("faults: provider 2, verifier 1, image 1, other 1; score of all 0.31, where each counts 0")
+    assert second == "other: faults: healthcheck 1; score of all 0.00, where each counts 0"
+    without = FIGURES.with_faults(plan(1), FIGURES.summary(plan(1), results), results, [])
+    assert without["codex"]["score_of_all"]["mean"] == without["codex"]["score"]["mean"]
+    assert "faults" not in next(iter(lines_of(without)))
+
+
+def test_canaries_are_counted_by_task_and_arm() -> None:
+    results = {"codex": _results({"a#canary": [1, 0], "b#canary": [0, 0]}), "nop": _results({"a#canary": [0]}), "x": []}
+    found = CANARIES.of_apart(plan(1), results)
+    assert (found["tried"], found["passed"], found["rate"]) == (5, 1, 0.2)
+    assert 0 <= found["interval"][0] < 0.2 < found["interval"][1] < 1
+    assert found["tasks"] == {"a#canary": {"tried": 3, "passed": 1}, "b#canary": {"tried": 2, "passed": 0}}
+    assert [*found["arms"]] == ["codex", "nop"]
+    assert found["arms"]["nop"]["interval"] == pytest.approx(wilson(0, 1))
+    assert canaries_line(found).startswith("canaries: 1 of 5 passed, 20.0% (95% interval ")
+    assert CANARIES.of_apart(plan(1), {"codex": []}) == {}
+    assert CANARIES.summary(plan(1), results) == {}

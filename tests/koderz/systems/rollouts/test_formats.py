@@ -17,10 +17,12 @@ from koderz.sandbox.workspace import Backend, Image
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.scripts import ScriptResult
 from koderz.suites.suite import SuiteSource
+from koderz.systems.rollouts.compose import COMPOSE
 from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.formats import load_task, require_work
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.rubrics import rewarded, scored
+from koderz.systems.rollouts.runnable import unmet
 from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
 from koderz.systems.rollouts.trees import prepared, shown_below
 from koderz.systems.rollouts.workspaces import Stores
@@ -178,7 +180,7 @@ def test_test_script_may_lie_in_a_file_that_no_agent_sees(tmp_path: Path) -> Non
         ("tests/t.py", "def test_one():\n    pass\n")
     ]
     assert "t.py" not in shown_below(found)
-    assert found.image
+    assert isinstance(found.image, Image)
     assert "t.py" in found.image.hidden
     (task / "t.py").write_text("def test_two():\n    pass\n")
     assert load_task(task).digest != found.digest
@@ -280,8 +282,10 @@ class _Images(Local):
     """A backend with images; what one has is laid into it by hand."""
 
     has_images = True
+    guards_channels = False
 
-    async def copy_out(self, image: Image, folder: str, target: Path) -> None:
+    async def copy_out(self, image: Image | str, folder: str, target: Path) -> None:
+        assert isinstance(image, Image)
         (target / "from-image").write_text(f"{image.context.name} {folder}")
 
 
@@ -316,23 +320,6 @@ def test_dockerfile_line_that_fails_names_docker(tmp_path: Path) -> None:
         _tree(task, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        '[[steps]]\nname = "a"',
-        '[environment]\nos = "windows"',
-        "[environment]\ngpus = 1",
-        "[environment]\nmcp_servers = [{name = 'x'}]",
-        '[environment]\ndocker_image = "x"',
-        '[verifier]\nenvironment_mode = "separate"',
-    ],
-)
-def test_harbor_features_unsupported_are_refused_by_name(tmp_path: Path, more: str) -> None:
-    name = more.partition("\n")[2].partition(" ")[0] if more.startswith(("[e", "[v")) else "steps"
-    with pytest.raises(KoderzError, match=name):
-        load_task(_harbor(tmp_path / "task", _HARBOR + more))
-
-
 def test_terminal_bench(tmp_path: Path) -> None:
     folder = tmp_path / "hello"
     folder.mkdir()
@@ -341,8 +328,10 @@ def test_terminal_bench(tmp_path: Path) -> None:
     task = load_task(folder)
     assert (task.id, task.instructions, task.agent_seconds, task.test_seconds) == ("hello", "Do it.", 12, 60)
     (folder / "docker-compose.yaml").write_text("")
-    with pytest.raises(KoderzError, match=r"docker-compose\.yaml"):
+    with pytest.raises(KoderzError, match=r"docker-compose\.yaml: no compose file"):
         load_task(folder)
+    (folder / "docker-compose.yaml").write_text("services: {client: {image: x}, db: {image: y}}")
+    assert unmet(load_task(folder), "docker").endswith("docker-compose.yaml: services client, db needs " + COMPOSE)
 
 
 def test_tests_and_solution_of_terminal_bench_are_in_no_checkout(tmp_path: Path) -> None:
@@ -354,7 +343,7 @@ def test_tests_and_solution_of_terminal_bench_are_in_no_checkout(tmp_path: Path)
         (folder / name).write_text("x")
     task = load_task(folder)
     assert {*_tree(task, tmp_path)} == {"Dockerfile", "data.txt", "task.yaml"}
-    assert task.image
+    assert isinstance(task.image, Image)
     assert {"tests", "run-tests.sh", "solution.sh"} <= {*task.image.hidden}
 
 

@@ -74,14 +74,48 @@ def test_verifier_grades_where_the_agent_worked(tmp_path: Path) -> None:
 _REWARD = "echo {} > /logs/verifier/{}\n"
 
 
-def test_verifier_goes_on_where_the_agent_ended(tmp_path: Path) -> None:
-    """Also with what no diff has: ignored files, and those of its home and /tmp."""
-    tests = "ls /tests/test.sh; cat a.log ~/b /tmp/c && " + _REWARD.format(1, "reward.txt")
+def test_published_grading_goes_on_where_the_agent_ended(tmp_path: Path) -> None:
+    """Also with what no diff has: ignored files, and those of its home and /tmp. Afresh there are only the first."""
+    tests = "ls /tests/test.sh; cat a.log ~/b /tmp/c; echo $((! $?)) > /logs/verifier/reward.txt\n"
     task = _harbor(tmp_path / "task", tests)
-    line = "ls /tests && exit; echo 1 > a.log; echo 2 > ~/b; echo 3 > /tmp/c; touch new; sleep 1000 &"
+    found = _graded(task, "ls /tests && exit; echo 1 > a.log; echo 2 > ~/b; echo 3 > /tmp/c; touch new; sleep 1000 &")
+    assert found.published == (True, {"reward": 1.0})
+    assert (found.scored.success, found.cause, found.graded) == (False, "tampering", "both")
+    assert "\n1\ncat: /home/user/b: No such file" in found.log
+
+
+def test_fresh_grading_carries_ignored_files_and_empty_folders(tmp_path: Path) -> None:
+    task = _harbor(tmp_path / "task", "test -s a.log -a -d made/empty; echo $((! $?)) > /logs/verifier/reward.txt\n")
+    assert _graded(task, "mkdir -p made/empty; echo 1 > a.log").scored.success
+
+
+def test_fresh_grading_carries_sparse_files_without_filling_the_disk(tmp_path: Path) -> None:
+    """What can't be read is left out."""
+    tests = "test $(du -k a.log | cut -f 1) -lt 1024 -a $(stat -c %s a.log) = 2147483648\n"
+    task = _harbor(tmp_path / "task", tests + "echo $((! $?)) > /logs/verifier/reward.txt\n")
+    line = "truncate -s 2G a.log; mkdir -p b; touch b/a.log; chmod 0 b/a.log; mkdir -p c; touch c/a.log; chmod 0 c"
     assert _graded(task, line).scored.success
-    with pytest.raises(Fault, match="wrote no reward"):
-        _graded(task, line, anew=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("ln -s /tests/answer answer.txt", "answer.txt: a link that leaves /app"),
+        ("mkdir d; ln -s ../../tests/answer d/x; cp d/x answer.txt || ln -s d/x answer.txt", "d/x: a link that leaves"),
+        ("ln -s . a; ln -s a/../tests/answer answer.txt", "answer.txt: a link that leaves /app"),
+        ("echo 'addopts = x' > pytest.ini", "pytest.ini: settings of pytest"),
+        ("touch sitecustomize.py", "sitecustomize.py: customises the interpreter"),
+        ("touch json.py", "json.py: shadows the standard library"),
+        ("mkdir __pycache__; touch __pycache__/json.pyc", "__pycache__: compiled code"),
+    ],
+)
+def test_fresh_grading_puts_aside_and_lists_it(tmp_path: Path, line: str, name: str) -> None:
+    tests = "cat answer.txt 2>/dev/null | grep -q right; echo $((! $?)) > /logs/verifier/reward.txt\n"
+    task = _harbor(tmp_path / "task", tests)
+    (tmp_path / "task/tests/answer").write_text("right")
+    found = _graded(task, line)
+    assert not found.scored.success
+    assert any(each.startswith(name) for each in found.tampering), found.tampering
 
 
 @pytest.mark.parametrize(
@@ -100,11 +134,19 @@ def test_rewards_are_the_score(tmp_path: Path, tests: str, score: float, success
 
 @pytest.mark.parametrize(
     "tests",
-    ["true", *(_REWARD.format(value, "reward.json") for value in ("NaN", "1e999", "true", "'{}'", "'[1]'", "x"))],
+    ["true", *(_REWARD.format(value, "reward.json") for value in ("NaN", "1e999", "'{}'", "'[1]'", "x"))],
 )
 def test_verifier_reward_missing_or_not_finite_is_a_fault(tmp_path: Path, tests: str) -> None:
     with pytest.raises(Fault, match="reward"):
         _graded(_harbor(tmp_path / "task", tests + "\n"), "true")
+
+
+@pytest.mark.parametrize("code", ["'[' * 100_000", "'1' + '0' * 400", "'1' * 5000"], ids=["deep", "large", "long"])
+def test_verifier_reward_that_no_parser_bears_is_a_fault(tmp_path: Path, code: str) -> None:
+    """Where the agent worked, it may write rewards itself: what it writes must not end koderz."""
+    tests = f'python3 -c "print({code})" > /logs/verifier/reward.json\n'
+    with pytest.raises(Fault, match="no finite number"):
+        _graded(_harbor(tmp_path / "task", tests), "true")
 
 
 def test_verifier_that_takes_too_long_is_a_fault(tmp_path: Path) -> None:
@@ -177,4 +219,4 @@ def test_agent_cannot_turn_failure_into_a_fault_by_its_verifier(tmp_path: Path, 
 def test_verifier_spoilt_by_the_agents_changes_alone_gives_0(tmp_path: Path) -> None:
     task = _harbor(tmp_path / "task", "test -e breaks && exit 1; echo 1 > /logs/verifier/reward.txt\n")
     found = _graded(task, "touch breaks")
-    assert (found.scored.total_score, found.cause) == (0.0, "tests")
+    assert (found.scored.total_score, found.cause) == (0.0, "no_reward")

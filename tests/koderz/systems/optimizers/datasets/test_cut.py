@@ -9,8 +9,7 @@ from itertools import chain
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.optimizers.datasets.cut import Cut, Piece, Preset, cut
-from koderz.systems.optimizers.datasets.leakage import Texts, normalised, shingles
+from koderz.systems.optimizers.datasets.cut import Piece, Preset, SplitDataset, Texts, cut, normalised, shingles
 from koderz.systems.optimizers.datasets.payload import Item, OnLeak
 
 TWO: Preset = {"train": Piece("train", 0, 4), "validation": Piece("train", 4, 4), "test": Piece("test", 0, 4)}
@@ -29,11 +28,11 @@ def items(source: str, said: Sequence[str]) -> list[Item]:
     return [Item(f"d/{source}/{row}", {"text": text}, "yes") for row, text in enumerate(said)]
 
 
-def cut_of(sources: Mapping[str, Sequence[str]], preset: Preset, policy: OnLeak = "drop") -> Cut:
+def cut_of(sources: Mapping[str, Sequence[str]], preset: Preset, policy: OnLeak = "drop") -> SplitDataset:
     return cut("d", {name: items(name, said) for name, said in sources.items()}, preset, seed=42, policy=policy)
 
 
-def ids(found: Cut) -> dict[str, list[str]]:
+def ids(found: SplitDataset) -> dict[str, list[str]]:
     return {split: [item.id.removeprefix("d/") for item in each] for split, each in found.splits.items()}
 
 

@@ -9,9 +9,7 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.suites.dataset import read_rows
-from koderz.suites.numbers import number_in
-from koderz.suites.texts import levenshtein_ratio, rouge_l, squad_exact, squad_f1
-from koderz.systems.optimizers.datasets.judged import JudgeMetric
+from koderz.suites.scorers import levenshtein_ratio, number_in, rouge_l, squad_exact, squad_f1
 from koderz.systems.optimizers.datasets.labels import Labels
 from koderz.systems.optimizers.datasets.metrics import (
     LabelMetric,
@@ -22,7 +20,7 @@ from koderz.systems.optimizers.datasets.metrics import (
     macro_f1,
 )
 from koderz.systems.optimizers.datasets.payload import Graded, Item, Metric
-from koderz.systems.optimizers.datasets.published import PUBLISHED
+from koderz.systems.optimizers.datasets.published import PUBLISHED, JudgeMetric
 from koderz.types import Message, Reply
 from tests.koderz.systems.optimizers.datasets.published import DATA
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from koderz.suites.replies import json_object
+from koderz.suites.reviews import json_object
 from koderz.suites.suite import SuiteSource
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.payload import Dataset, Item, fill

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.installation import extra_command
 from koderz.plans.arms import restore_arms
+from koderz.settings.installation import extra_command
 from koderz.solvers import load_solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 from tests.koderz.systems.optimizers.solvers.worlds import World, candidates_of, gain, plan_of, results_of, searched

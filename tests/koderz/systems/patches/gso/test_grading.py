@@ -15,10 +15,20 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.patches.gso.logs import status_of, times_of
 from koderz.systems.patches.gso.opt_at_k import exact_part, natural_order, read_predictions
-from koderz.systems.patches.gso.reports import evaluation, grade_log, merged_report, run_report, write_json
-from koderz.systems.patches.gso.speedups import graded, harmonic_mean, speedups
+from koderz.systems.patches.gso.reports import (
+    evaluation,
+    grade_log,
+    graded,
+    harmonic_mean,
+    merged_report,
+    run_report,
+    speedups,
+    status_of,
+    times_of,
+    write_json,
+)
+from koderz.systems.patches.measuring.verdicts import is_faster_than_base
 from tracker.rates import BETA, CLUSTERED_WILSON
 
 GSO = Path(os.environ.get("KODERZ_TEST_DATA", "nowhere")) / "gso" / "src"
@@ -243,3 +253,9 @@ def test_reports_are_those_of_gso_s_own_harness(seed: int, tmp_path: Path, monke
     assert len(found) > 60
     for path in found:
         assert json.loads((ours / path).read_text()) == _numbers(json.loads((theirs / path).read_text())), path
+
+
+@pytest.mark.parametrize(("geometric", "is_opt"), [(1.15, True), (1.1499, False), (1.25, True)])
+def test_gso_rule_rounds_gains_as_numpy_does(geometric: float, is_opt: bool) -> None:
+    assert is_faster_than_base(2.0, 1.0, geometric) is is_opt
+    assert not is_faster_than_base(1.0, 1.0, geometric)

@@ -1,0 +1,150 @@
+"""The processes of a verifier as its listener sees them: their memory, their state, and who belongs to whom."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import struct
+
+from koderz.sandbox.linux import kernel
+
+TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LONGEST_PATH, _MOST_WORDS, _PAGE = 4096, 64, 4096
+_OPENAT2 = 437
+
+
+AT_CWD = -100
+
+Call = tuple[int, int, tuple[int, ...]]  # the notice's id, the thread, the arguments
+
+
+class Refusal(Exception):
+    """A call fails with this number."""
+
+    def __init__(self, number: int, what: str = "") -> None:
+        super().__init__(number, what)
+        self.number, self.what = number, what
+
+
+class Process:
+    """A process that has made a call, and what is known of it."""
+
+    def __init__(self, number: int, parent: Process | None, *, is_verifier: bool) -> None:
+        self.number = number
+        self.judged: bool = not is_verifier and (parent is None or parent.judged)
+        self.tainted: bool = bool(parent and parent.tainted)
+        self.reads = False  # whether it has read a file of the agent's
+        self.made: set[str] = set()  # the files that it has made before
+        self._handle = os.pidfd_open(number)
+        self._poll = select.poll()
+        self._poll.register(self._handle, select.POLLIN)
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._poll.poll(0)
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_buffer = ctypes.create_string_buffer(_PAGE)
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_here, _there = _Vector(ctypes.addressof(_buffer), 0), _Vector(0, 0)
+_read_vectors = _libc.process_vm_readv
+_read_vectors.argtypes = (ctypes.c_int, *(ctypes.c_void_p, ctypes.c_ulong) * 2, ctypes.c_ulong)
+_read_vectors.restype = ctypes.c_ssize_t
+_HERE, _THERE = ctypes.addressof(_here), ctypes.addressof(_there)
+
+
+def read(thread: int, address: int, size: int) -> bytes:
+    """Up to `size` bytes of a thread's memory. Raises OSError."""
+    _here.length = _there.length = size
+    _there.base = address
+    count = _read_vectors(thread, _HERE, 1, _THERE, 1, 0)
+    if count < 0:
+        raise OSError(ctypes.get_errno() or errno.EFAULT, "memory")
+    return _buffer.raw[:count] if count > 256 else ctypes.string_at(_buffer, count)
+
+
+def read_text(thread: int, address: int) -> bytes:
+    """A text that ends with a zero."""
+    found = b""
+    while len(found) < _LONGEST_PATH:
+        part = read(thread, address + len(found), min(256, _PAGE - (address + len(found)) % _PAGE))
+        head, end, _ = part.partition(b"\0")
+        found += head
+        if end:
+            return found
+    raise OSError(errno.ENAMETOOLONG, "path")
+
+
+def read_words(thread: int, address: int) -> list[str]:
+    """The words of a command."""
+    words: list[str] = []
+    while address and len(words) < _MOST_WORDS:
+        pointer = int.from_bytes(read(thread, address + 8 * len(words), 8), "little")
+        if not pointer:
+            break
+        try:
+            words.append(os.fsdecode(read_text(thread, pointer)))
+        except OSError:  # longer than a path
+            words.append("-")
+    return words
+
+
+def status(thread: int) -> dict[str, str]:
+    with open(f"/proc/{thread}/status", "rb") as file:
+        text = file.read(1024)
+    return {
+        name.decode(): value.strip().decode()
+        for name, _, value in (each.partition(b":") for each in text.splitlines()[:12])
+    }
+
+
+def umask(thread: int) -> int:
+    return int(status(thread).get("Umask", "22"), 8)
+
+
+def open_2(folder: int, path: str, flags: int, mode: int, resolve: int) -> int:
+    """Calls openat2(2). Raises OSError."""
+    how = kernel.pointer_to(struct.pack("=3Q", (flags | os.O_CLOEXEC) & 0xFFFFFFFF, mode, resolve))
+    return kernel.syscall(_OPENAT2, folder, kernel.pointer_to(os.fsencode(path) + b"\0"), how, 24)
+
+
+def members(group: int) -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != "1":
+            try:
+                if os.getpgid(int(name)) == group:
+                    yield int(name)
+            except OSError:
+                continue
+
+
+def unix_sockets(name: str) -> list[str]:
+    """The numbers of the sockets that listen under a name."""
+    with open("/proc/net/unix") as lines:
+        rows = [line.split() for line in lines]
+    return [row[6] for row in rows if len(row) > 7 and os.path.basename(row[7]) == os.path.basename(name)]
+
+
+def holders(inode: str) -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or name == "1":
+            continue
+        try:
+            if any(os.readlink(each.path) == f"socket:[{inode}]" for each in os.scandir(f"/proc/{name}/fd")):
+                yield int(name)
+        except OSError:
+            continue

@@ -1,0 +1,189 @@
+"""Audits of tasks: whether an agent can pass one without doing the work, by trying the corpus of exploits on it.
+
+Each exploit is carried out in a workspace of its own and graded both as published, where the agent worked, and by
+koderz. A task whose own solution fails, or that passes if nothing is done, is unsound: no exploit is tried on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace import git
+from koderz.sandbox.workspace.folders import scratch
+from koderz.systems.rollouts.checking import at_once, check
+from koderz.systems.rollouts.exploits import Deed, Exploit, ExploitSubject, corpus, deed_of, target_of
+from koderz.systems.rollouts.grading import grade, grade_published
+from koderz.systems.rollouts.options import RolloutsOptions
+from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.workspaces import Stores, Workspace
+
+_EXPLOIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """An exploit and whether it passes. None: it wasn't tried, or the task isn't graded so."""
+
+    name: str
+    kind: str
+    applies: bool
+    published: bool | None = None
+    ours: bool | None = None
+
+    def told(self) -> dict[str, Any]:
+        """The content for JSON."""
+        found = {"name": self.name, "class": self.kind, "applies": self.applies}
+        return {**found, "published": self.published, "ours": self.ours}
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The audit of one task."""
+
+    id: str
+    digest: str
+    why: str = ""  # the task is unsound; empty: it is sound
+    exploits: tuple[Tried, ...] = ()
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        """The exploits that apply to the task."""
+        return tuple(each for each in self.exploits if each.applies)
+
+    @property
+    def published(self) -> tuple[Tried, ...]:
+        """Exploits that pass as published."""
+        return tuple(each for each in self.exploits if each.published)
+
+    @property
+    def ours(self) -> tuple[Tried, ...]:
+        """Exploits that pass under koderz' grading."""
+        return tuple(each for each in self.exploits if each.ours)
+
+    def told(self) -> dict[str, Any]:
+        """The content for JSON."""
+        about = {"id": self.id, "digest": self.digest, "sound": not self.why, "why": self.why}
+        return {**about, "exploits": [each.told() for each in self.exploits]}
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The audits of several tasks."""
+
+    tasks: Sequence[Audited]
+
+    @property
+    def tried(self) -> int:
+        """The number of exploits tried, on all tasks together."""
+        return sum(len(task.tried) for task in self.tasks)
+
+    @property
+    def forged(self) -> Mapping[str, int]:
+        """The numbers of exploits that pass: `published`, `ours`."""
+        return {
+            "published": sum(len(task.published) for task in self.tasks),
+            "ours": sum(len(task.ours) for task in self.tasks),
+        }
+
+    def told(self) -> dict[str, Any]:
+        """The content of the JSON file."""
+        return {"tried": self.tried, "forged": self.forged, "tasks": [task.told() for task in self.tasks]}
+
+
+Progress = Callable[[int, int], None]
+"""Is told how many exploits have been tried of how many."""
+
+
+async def audit_tasks(
+    tasks: Sequence[Rollout],
+    stores: Stores,
+    *,
+    exploits: Sequence[Exploit] | None = None,
+    tell: Callable[[Audited], object] = lambda _: None,
+    progress: Progress = lambda _done, _all: None,
+) -> Audit:
+    """Tries the corpus, or some exploits, on each task. `tell` is called with each audit, in the order of the tasks.
+
+    Raises Fault if an exploit can't be carried out, for example for want of disk.
+    """
+    auditor = _Auditor(stores, exploits or corpus(), progress)
+    audits: list[Audited] = []
+    auditing = [asyncio.create_task(auditor.audited(task)) for task in tasks]
+    try:
+        for each in auditing:
+            audits.append(await each)
+            tell(audits[-1])
+    finally:
+        for each in auditing:
+            each.cancel()
+        await asyncio.gather(*auditing, return_exceptions=True)
+    return Audit(audits)
+
+
+class _Auditor:
+    """Tries exploits, as many at once as there are cores."""
+
+    def __init__(self, stores: Stores, exploits: Sequence[Exploit], progress: Progress) -> None:
+        self._stores, self._exploits, self._progress = stores, exploits, progress
+        self._room = asyncio.Semaphore(os.cpu_count() or 1)
+        self._done = self._all = 0
+
+    async def audited(self, task: Rollout) -> Audited:
+        """The audit of one task."""
+        async with self._room:
+            checked = await check(task, self._stores)
+            if checked.wrong:
+                return Audited(task.id, task.digest, checked.wrong)
+            target = await self._target(task)
+        self._all += sum(map(target.takes, self._exploits))
+        tried = await asyncio.gather(*(self._tried(task, target, each) for each in self._exploits))
+        return Audited(task.id, task.digest, exploits=tuple(tried))
+
+    async def _target(self, task: Rollout) -> ExploitSubject:
+        """Paths that the task's own solution changes."""
+        store = await self._stores.of(task)
+        with scratch() as place:
+            workspace = self._workspace(task, place)
+            await workspace.solve()
+            changed = await git.touched(str((await workspace.diff())["diff"]).encode("utf-8", "backslashreplace"))
+            return target_of(task, await store.baseline(), place / "checkout", changed)
+
+    async def _tried(self, task: Rollout, target: ExploitSubject, exploit: Exploit) -> Tried:
+        if not target.takes(exploit):
+            return Tried(exploit.name, exploit.kind, applies=False)
+        async with self._room:
+            with scratch() as place:
+                diff = await self._done_in(place, task, deed_of(exploit, target))
+                published, ours = await self._graded(task, diff, place)
+        self._done += 1
+        self._progress(self._done, self._all)
+        return Tried(exploit.name, exploit.kind, applies=True, published=published, ours=ours)
+
+    async def _done_in(self, place: Path, task: Rollout, deed: Deed) -> str:
+        """The diff of an agent that does a deed in a place."""
+        workspace = self._workspace(task, place)
+        for path, text in deed.files.items():
+            await workspace.edit(path, "", text)
+        if deed.line:
+            await workspace.shell(deed.line, _EXPLOIT_SECONDS)
+        return str((await workspace.diff())["diff"])
+
+    async def _graded(self, task: Rollout, diff: str, place: Path) -> tuple[bool | None, bool]:
+        """Whether a diff passes as published, None if the task isn't graded so, and by koderz."""
+        backend = self._stores.backend_of(task)
+        try:
+            graded = await grade(task, diff, await self._stores.of(task), backend, place)
+        except (Fault, git.GitError):
+            if task.format in ("tb", "swebench"):
+                return None, False
+            return (await grade_published(task, place, backend)).success, False
+        return graded.published and graded.published.success, graded.scored.success
+
+    def _workspace(self, task: Rollout, place: Path) -> Workspace:
+        return Workspace(task, self._stores, place, at_once, RolloutsOptions())

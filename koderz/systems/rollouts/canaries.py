@@ -1,0 +1,157 @@
+"""Canaries: impossible variants of a run's own tasks, mixed in with them. Whoever passes one has cheated.
+
+A canary differs from its task in the tests alone, and is used only if the task's own solution fails it. What was made
+and tried is kept by digest, so that a run that is taken up again has the same ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from koderz.errors import Fault, KoderzError
+from koderz.sandbox.images import ImageStore
+from koderz.sandbox.workspace import Backend
+from koderz.settings.paths import cache_folder
+from koderz.settings.schema import Settings
+from koderz.systems.rollouts.checking import fails_own_solution
+from koderz.systems.rollouts.config import Config, TaskEntry
+from koderz.systems.rollouts.impossible import impossible
+from koderz.systems.rollouts.options import AMOUNT
+from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.trees import files_below
+from koderz.systems.rollouts.workspaces import open_backend
+from tracker.files import write_whole
+
+SUFFIX = "#canary"
+_TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$")
+
+
+def canaries_of(
+    tasks: Sequence[Rollout], amount: str, *, shown: bool, sandbox: str, images: ImageStore
+) -> list[Rollout]:
+    """Canaries of some of the tasks, in number as `amount` says: `N`, or `SHARE%` of the tasks, and one at least.
+
+    Tasks that differ in their entries' settings alone have theirs together. `shown`: their tests lie in the checkout.
+    Raises KoderzError if there can't be as many, Unreachable if the backend can't run here.
+    """
+    groups: dict[str, list[Rollout]] = {}
+    for task in tasks:
+        groups.setdefault(task.base or task.digest, []).append(task)
+    found = AMOUNT.fullmatch(amount)
+    assert found, "it was checked"
+    count = math.ceil(len(groups) * int(found[1]) / 100) if found[2] else int(found[1])
+    backend = open_backend(sandbox, Settings(sandbox=sandbox), images)
+    with ThreadPoolExecutor(1) as pool:  # since a loop may be running here
+        usable = pool.submit(asyncio.run, _usable(groups, count, backend, shown=shown)).result()
+    if len(usable) < count:
+        raise KoderzError(
+            f"--canaries {amount}: {len(usable)} of {count} can be made of these {len(groups)} tasks; a canary needs a "
+            "test in Python that expects a written-down value, and an own solution that fails once it is another"
+        )
+    return [canary for base in usable for canary in usable[base]]
+
+
+def with_canaries(config: Config, canaries: Sequence[Rollout]) -> Config:
+    """The configuration with entries of canaries among the others: each entry of a task again for its canary."""
+    of = {canary.canary_of: canary for canary in canaries}
+    pairs = [*zip(config.entries, config.of_entries, strict=True)]
+    mixed: list[tuple[TaskEntry, str]] = [*pairs]
+    draw = random.Random(" ".join(canary.digest for canary in canaries))  # noqa: S311 it only mixes
+    for entry, task in pairs:
+        if task in of:
+            mixed.insert(draw.randrange(len(mixed) + 1), (entry, of[task].id))
+    entries, of_entries = tuple(entry for entry, _ in mixed), tuple(task for _, task in mixed)
+    return replace(config, entries=entries, tasks=(*config.tasks, *canaries), of_entries=of_entries)
+
+
+async def _usable(
+    groups: Mapping[str, Sequence[Rollout]], count: int, backend: Backend, *, shown: bool
+) -> dict[str, list[Rollout]]:
+    """So many canaries that their tasks' own solutions fail, by the digest of the task, for each of its settings."""
+    found: dict[str, list[Rollout]] = {}
+    untried = sorted(groups, key=lambda base: hashlib.sha256(base.encode()).digest())
+    async with backend:
+        for number, base in enumerate(untried):
+            if len(found) == count:
+                break
+            made = [_canary(task, base, contradicted=number % 2 == 1, shown=shown) for task in groups[base]]
+            canaries = [canary for canary in made if canary]
+            if canaries and await _is_failed(canaries[0], backend):
+                found[base] = canaries
+    return found
+
+
+def _canary(task: Rollout, base: str, *, contradicted: bool, shown: bool) -> Rollout | None:
+    """An impossible variant of a task; None if it has no test that can be made impossible."""
+    if task.stages:
+        return None
+    draw = random.Random(f"{base} {contradicted}")  # noqa: S311 it only has to be the same again
+    tests = {script.path: script.content for script in task.scripts} or _test_files(task)
+    for path in draw.sample(sorted(tests), len(tests)):
+        if changed := impossible(tests[path], draw, contradicted=contradicted):
+            digest = hashlib.sha256(f"{task.digest}\0{path}\0{changed}\0{shown}".encode()).hexdigest()[:16]
+            canary = _with_tests(task, path, changed, digest)
+            every = {**tests, path: changed}
+            return replace(
+                canary,
+                id=f"{task.id}{SUFFIX}",
+                digest=digest,
+                base=f"{base}{SUFFIX}",
+                canary_of=task.id,
+                injected={**task.injected, **_laid(task, every)} if shown else task.injected,
+            )
+    return None
+
+
+def _with_tests(task: Rollout, path: str, content: str, digest: str) -> Rollout:
+    """The task with one of its test files changed."""
+    if not task.verifier:
+        scripts = (replace(each, content=content) if each.path == path else each for each in task.scripts)
+        return replace(task, scripts=tuple(scripts))
+    folder = _kept(digest) / "tests"
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / path, [content.encode()])
+    return replace(task, verifier=replace(task.verifier, tests=(*task.verifier.tests, folder)))
+
+
+def _test_files(task: Rollout) -> dict[str, str]:
+    """The files of pytest among a task's tests, by their path below /tests."""
+    return dict(_found_tests(task.verifier.tests if task.verifier else ()))
+
+
+def _found_tests(folders: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    for folder in folders:
+        for path, file in files_below(folder).items():
+            if _TEST_FILE.search(path):
+                yield path, file.read_text("utf-8", "replace")
+
+
+def _laid(task: Rollout, tests: Mapping[str, str]) -> dict[str, str]:
+    """The tests by the path at which an agent finds them."""
+    return {path if task.scripts else f"tests/{path}": content for path, content in tests.items()}
+
+
+async def _is_failed(canary: Rollout, backend: Backend) -> bool:
+    """Whether the task's own solution fails a canary; tried once, and kept."""
+    kept = _kept(canary.digest) / "fails"
+    if kept.is_file():
+        return kept.read_bytes() == b"yes\n"
+    try:
+        fails = await fails_own_solution(canary, backend)
+    except Fault:
+        return False
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(kept, [b"yes\n" if fails else b"no\n"])
+    return fails
+
+
+def _kept(digest: str) -> Path:
+    return cache_folder() / "canaries" / digest

@@ -1,0 +1,128 @@
+"""The machine of a verifier: the agent's own, a new one like it, or one of its own image, with the tests at /tests."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import cast
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace import Backend, Command, Image, Images, Mount, git
+from koderz.sandbox.workspace.guarding import guard
+from koderz.systems.rollouts.artifacts import Collected, put_back
+from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Verifier
+from koderz.systems.rollouts.tools import command_with, stands_in
+from koderz.systems.rollouts.trees import files_below, shown
+
+_TESTS = "/tests"
+_OWN = "/opt/koderz/tests.sh"
+
+
+def runs(backend: Backend, image: Image | str | None) -> bool:
+    """Whether commands run in an image there, rather than on what stands in for it."""
+    return bool(image) and (backend.has_images or isinstance(image, str))
+
+
+def is_separate(task: Rollout) -> bool:
+    """Whether the verifier has a machine of its own."""
+    return bool(task.verifier and task.verifier.is_separate)
+
+
+async def lay_separate(
+    task: Rollout, collected: Collected, store: git.Store, backend: Backend, place: Path
+) -> tuple[Sequence[Mount], Sequence[str]]:
+    """Makes the machine of a separate verifier in the empty folder `place`, with the agent's artifacts alone.
+
+    Returns what its command sees besides, and what was put aside.
+    """
+    verifier, checkout = _verifier_of(task), place / "checkout"
+    workdir = verifier.workdir or task.workdir
+    if verifier.image is None:
+        await store.checkout(checkout)
+        baseline = await store.baseline()
+    else:
+        checkout.mkdir()
+        if runs(backend, verifier.image):
+            await cast("Images", backend).copy_out(verifier.image, workdir, checkout)
+        baseline = place / "baseline"
+        await asyncio.to_thread(shutil.copytree, checkout, baseline, symlinks=True)
+    mounts, left_out = put_back(collected, place, workdir)
+    return mounts, [*left_out, *guard(checkout, baseline, (), seen=workdir)]
+
+
+async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Command) -> Command:
+    """The command that runs a task's own test script. Raises Fault if its machine isn't healthy."""
+    verifier = _verifier_of(task)
+    environment, mounts = {**wanted.environment, **verifier.environment}, [*wanted.mounts]
+    script = f"{_TESTS}/test.sh"
+    if verifier.is_separate and verifier.image:
+        environment = dict(verifier.environment)
+        image = verifier.image if runs(backend, verifier.image) else None
+        wanted = replace(wanted, image=image, checkout=verifier.workdir or wanted.checkout)
+        tests = None if image else _copied(verifier, place / "tests")
+    else:
+        tests = await shown(verifier.tests, place / "tests")
+    if tests:
+        mounts.append(Mount(tests, _TESTS))
+    if task.format == "terminal-bench" and verifier.script:
+        script = _OWN
+        mounts.append(Mount(verifier.script, _OWN))
+    argv = ["bash", script]
+    if stands_in(task) and not (verifier.is_separate and wanted.image and verifier.image):
+        argv, more = command_with(task, *argv)
+        mounts += more
+    found = replace(wanted, argv=argv, environment=environment, mounts=mounts)
+    if verifier.is_separate and verifier.healthcheck:
+        await require_healthy(verifier.healthcheck, found, place, backend, f"the verifier of {task.id}")
+    return found
+
+
+def _verifier_of(task: Rollout) -> Verifier:
+    if task.verifier is None:
+        raise Fault(f"{task.id} has no verifier", cause="data")
+    return task.verifier
+
+
+def _copied(verifier: Verifier, target: Path) -> Path:
+    """The folder of tests that the lines of a verifier's Dockerfile make."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    assert isinstance(verifier.image, Image)
+    every = files_below(verifier.image.context)
+    for step in verifier.steps:
+        if step.word != "COPY" or not step.text.startswith(_TESTS):
+            continue
+        inner = PurePosixPath(step.text).relative_to(_TESTS)
+        for name in step.sources:
+            source = PurePosixPath(name).as_posix().removeprefix("./")
+            prefix = "" if source == "." else f"{source}/"
+            for path, file in every.items():
+                if path == source:
+                    is_folder = step.text.endswith("/") or len(step.sources) > 1 or step.text == _TESTS
+                    _lay(file, target / inner / (Path(path).name if is_folder else ""))
+                elif path.startswith(prefix):
+                    _lay(file, target / inner / path.removeprefix(prefix))
+    return target
+
+
+def _lay(file: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(file, target)
+
+
+async def require_healthy(check: Healthcheck, command: Command, place: Path, backend: Backend, who: str) -> None:
+    """Runs a healthcheck until it ends with 0. Raises Fault once it has failed too often in a row."""
+    limits = replace(command.limits, seconds=check.seconds)
+    asked = replace(command, argv=["sh", "-c", check.command], limits=limits, bridge=None)
+    began, failed = time.monotonic(), 0
+    while (ended := await backend.run(asked, place)).status:
+        is_starting = time.monotonic() - began < check.start_period
+        failed += not is_starting
+        if failed >= check.retries:
+            why = ended.output.strip().splitlines()[-1:] or [ended.cause or f"exit code {ended.status}"]
+            raise Fault(f"{who} isn't healthy: {check.command[:80]!r}: {why[0][:200]}", cause="healthcheck")
+        await asyncio.sleep(check.start_interval if is_starting else check.interval)

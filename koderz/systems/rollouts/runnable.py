@@ -1,0 +1,102 @@
+"""Tasks that can't run on the chosen sandbox: found before anything starts, and named with the machine that could."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from koderz.errors import KoderzError
+from koderz.sandbox.images import ImageStore
+from koderz.systems.rollouts.harbor_tasks import IMAGED
+from koderz.systems.rollouts.tasks import Rollout, in_parts
+
+_ROOTED = ("local", "contained")
+"""The sandboxes that run in the root of an image without a daemon."""
+
+NO_IMAGES = ImageStore()
+
+
+class LeftOut(NamedTuple):
+    """A task that was left out, and why."""
+
+    id: str
+    why: str
+
+
+def unmet(task: Rollout, sandbox: str, images: ImageStore = NO_IMAGES) -> str:
+    """The first part of a task that a sandbox can't honour, in one line; empty if there is none.
+
+    `images` are those that sandboxes without a daemon can use. Those that tasks need are unpacked. Raises KoderzError
+    for a damaged one.
+    """
+    for need in task.needs:
+        if sandbox not in need.sandboxes and not (need.image and _has(images, need.image, sandbox)):
+            return f"{need.where} needs {need.machine}"
+    parts = [task, *(stage.task for stage in task.stages)]
+    if sandbox in IMAGED:
+        return ""
+    machines = [(task.image_name, task.refused)]
+    machines += [
+        (part.verifier.image if isinstance(part.verifier.image, str) else "", part.verifier.refused)
+        for part in parts
+        if part.verifier and part.verifier.is_separate
+    ]
+    return next(filter(None, (_unmet_by(images, name, refused, sandbox, task) for name, refused in machines)), "")
+
+
+def placed(task: Rollout, images: ImageStore) -> Rollout:
+    """The task with the WORKDIR of its image, and of its verifier's, where it names no other and the image is here."""
+
+    def of_part(part: Rollout) -> Rollout:
+        verifier = part.verifier
+        if part.image_name and part.workdir_of_image and (found := images.find(part.image_name)):
+            part = replace(part, workdir=found.workdir)
+        if verifier and verifier.workdir_of_image and isinstance(verifier.image, str):
+            own = images.find(verifier.image)
+            part = replace(part, verifier=replace(verifier, workdir=own.workdir)) if own else part
+        return part
+
+    return in_parts(task, of_part)
+
+
+def _has(images: ImageStore, name: str, sandbox: str) -> bool:
+    """Whether a sandbox without a daemon can use the image of that name."""
+    return sandbox in _ROOTED and images.find(name) is not None
+
+
+def _unmet_by(images: ImageStore, name: str, refused: str, sandbox: str, task: Rollout) -> str:
+    """The reason why a machine of that image, or where there is none of a Dockerfile's lines, can't be had."""
+    if not (name and _has(images, name, sandbox)):
+        return refused
+    if needed := images.unpacked(name).other_user:
+        return f"{task.folder}: the image {name} needs --sandbox docker: {needed}"
+    if placed(task, images).workdir == "/":
+        return f"{task.folder}: the image {name} has no WORKDIR; write one as environment.workdir in task.toml"
+    return ""
+
+
+def runnable(
+    tasks: Iterable[Rollout],
+    sandbox_of: Callable[[Rollout], str],
+    images: ImageStore = NO_IMAGES,
+) -> tuple[Sequence[Rollout], Sequence[LeftOut]]:
+    """The tasks that can run, and those that can't."""
+    able, left_out = list[Rollout](), list[LeftOut]()
+    for task in tasks:
+        if why := unmet(task, sandbox_of(task), images):
+            left_out.append(LeftOut(task.id, why))
+        else:
+            able.append(task)
+    return able, left_out
+
+
+def require_runnable(
+    tasks: Iterable[Rollout],
+    sandbox_of: Callable[[Rollout], str],
+    images: ImageStore = NO_IMAGES,
+) -> None:
+    """Raises KoderzError for the first task that can't run."""
+    for task in tasks:
+        if why := unmet(task, sandbox_of(task), images):
+            raise KoderzError(f"{why}; --skip-unrunnable leaves such tasks out")

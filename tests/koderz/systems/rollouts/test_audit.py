@@ -1,0 +1,105 @@
+"""Audits of tasks on real namespaces: what agents do to pass without doing the work, and the work that is honest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from koderz.errors import Fault
+from koderz.sandbox.workspace.local import Local
+from koderz.systems.rollouts.audit import Audit, Audited, audit_tasks
+from koderz.systems.rollouts.exploits import Exploit, corpus
+from koderz.systems.rollouts.formats import load_task
+from koderz.systems.rollouts.workspaces import Stores
+from tests.koderz.systems.rollouts.hand_made import hand_made
+
+Audited_ = Callable[..., Audit]
+
+
+@pytest.fixture
+def audited(runner: asyncio.Runner, local: Local, tmp_path: Path) -> Audited_:
+    """The audit of hand-made tasks with some exploits of the corpus, by name, or others."""
+
+    def run(*names: str, exploits: Collection[str | Exploit] = (), tell: Callable[[Audited], object] = print) -> Audit:
+        tasks = [load_task(hand_made(tmp_path, name)) for name in names]
+        chosen = [each for each in corpus() if each.name in exploits]
+        chosen += [each for each in exploits if isinstance(each, Exploit)]
+        return runner.run(audit_tasks(tasks, Stores({"": local}), exploits=chosen, tell=tell))
+
+    return run
+
+
+def test_audit_counts_what_passes_as_published_and_by_koderz(audited: Audited_) -> None:
+    found = audited("weak-report", exploits=["programs-in-home", "state-in-tmp", "answer-linked", "unknown"])
+    (task,) = found.tasks
+    assert {each.name: (each.applies, each.published, each.ours) for each in task.exploits} == {
+        "answer-linked": (False, None, None),
+        "programs-in-home": (True, True, False),
+        "state-in-tmp": (True, False, False),
+    }
+    told = found.told()
+    assert (told["tried"], told["forged"]) == (2, {"published": 1, "ours": 0})
+    assert told["tasks"][0]["id"] == "weak/report"
+    assert told["tasks"][0]["digest"] == task.digest
+    assert told["tasks"][0]["sound"] is True
+
+
+def test_audit_tries_nothing_on_unsound_tasks_and_tells_tasks_in_order(audited: Audited_) -> None:
+    told: list[str] = []
+    found = audited("odd-task", "hard-answer", exploits=["state-in-tmp"], tell=lambda each: told.append(each.id))
+    odd, hard = found.tasks
+    assert (odd.why, odd.exploits, odd.told()["sound"]) == ("doing nothing passes", (), False)
+    assert [each.ours for each in hard.tried] == [False]
+    assert told == ["odd/task", "hard/answer"]
+
+
+def test_audit_counts_an_exploit_that_does_the_work(audited: Audited_) -> None:
+    """Nothing can tell it from an honest agent: the count is of what is graded, not of what was meant."""
+    honest = Exploit("honest", "does the work", "honest", run="echo 42 > answer.txt")
+    assert audited("hard-answer", exploits=[honest]).forged == {"published": 1, "ours": 1}
+
+
+def test_audit_ends_with_the_first_fault_of_the_sandbox(audited: Audited_, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object) -> None:
+        raise Fault("the disk is full")
+
+    monkeypatch.setattr("koderz.systems.rollouts.audit._Auditor._done_in", broken)
+    with pytest.raises(Fault, match="disk is full"):
+        audited("hard-answer", exploits=["state-in-tmp"])
+
+
+_NOT_WITHOUT_TIME = {"hang-forever", "stop-the-verifier", "memory-eaten"}  # which end at the limits of the tests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["weak-report", "hard-answer"])
+def test_audit_of_tests_that_start_programs_has_no_forgery(audited: Audited_, name: str) -> None:
+    found = audited(name, exploits=[each.name for each in corpus() if each.name not in _NOT_WITHOUT_TIME])
+    (task,) = found.tasks
+    assert not task.why
+    assert [each.name for each in task.ours] == []
+    assert len(task.tried) >= (80 if name == "weak-report" else 20)
+    assert name == "hard-answer" or len(task.published) >= 20
+
+
+_WORK = "import sys, collections\\nwords = collections.Counter(sys.stdin.read().split())"
+_REPORT = f"printf '{_WORK}\\nfor word in sorted(words): print(word, words[word])\\n'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{_REPORT} > report.py; printf 'import pytest\\n' > conftest.py; printf '[pytest]\\n' > pytest.ini",
+        f"{_REPORT} > report.py; mkdir tests; echo 'def test_it(): pass' > tests/test_report.py",
+        f"{_REPORT} > report.py; git add -A; git commit -qm 'Report words'",
+        f"mkdir inner; {_REPORT} > inner/report.py; ln -s inner/report.py report.py",
+    ],
+    ids=["settings", "tests", "commits", "links"],
+)
+def test_audit_passes_honest_work(audited: Audited_, line: str) -> None:
+    honest = Exploit("honest", "does the work", "honest", run=line)
+    assert audited("weak-report", exploits=[honest]).forged == {"published": 1, "ours": 1}

@@ -1,0 +1,97 @@
+"""The sinks of koderz and of another package pass the tests that every sink has to pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from koderz.testing.sinks import CHECKS, Check, SinkTarget
+from tests.tracker.sinks.test_memory import stored
+from tracker.errors import KoderzError
+from tracker.records import Experiment, Record
+from tracker.sinks import SINKS, Sink, Source, sink_class
+
+
+class Lines(Sink):
+    """A file with a line for each experiment."""
+
+    def take(self, records: Sequence[Record]) -> None:
+        path = self.source.folder / "lines.txt"
+        lines = {*path.read_text().splitlines()} if path.exists() else set()
+        lines |= {each.problem_id for each in records if isinstance(each, Experiment)}
+        path.write_text("\n".join(sorted(lines)))
+
+
+class Doubling(Lines):
+    """The same, with a line more whenever a record comes again."""
+
+    def take(self, records: Sequence[Record]) -> None:
+        with (self.source.folder / "lines.txt").open("a") as file:
+            file.writelines(each.problem_id for each in records if isinstance(each, Experiment))
+
+
+class Plain:
+    """A sink of a package for which there was no class."""
+
+    def __init__(self, source: Source) -> None:
+        self._inner = Lines(source)
+
+    def take(self, records: Sequence[Record]) -> None:
+        self._inner.take(records)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    @classmethod
+    def check(cls, results: Path, environ: Mapping[str, str]) -> str:
+        return str(results)
+
+
+def lines_of(folder: Path) -> str:
+    return (folder / "lines.txt").read_text()
+
+
+def memories_of(folder: Path) -> Sequence[object]:
+    return sorted((memory.key, memory.title, memory.content, tuple(memory.tags)) for memory in stored(folder))
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {each.__name__.lower(): f"{__name__}:{each.__name__}" for each in (Lines, Doubling, Plain)}
+    monkeypatch.setattr("tracker.sinks.SINKS", {**SINKS, **own})
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "target",
+    [SinkTarget("memory", memories_of), SinkTarget("lines", lines_of), SinkTarget("plain", lines_of)],
+    ids=lambda target: target.sink,
+)
+def test_sink_passes(target: SinkTarget, check: Check, tmp_path: Path) -> None:
+    asyncio.run(check(tmp_path, target))
+
+
+def test_sink_that_doubles_records_does_not_pass(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="came again"):
+        asyncio.run(CHECKS[0](tmp_path, SinkTarget("doubling", lines_of)))
+
+
+def test_sink_of_a_package_without_the_class_has_all_members(tmp_path: Path) -> None:
+    assert issubclass(sink_class("plain"), Sink)
+    assert sink_class("plain").check(tmp_path, {}) == str(tmp_path)
+    sink_class("plain").rebuild(tmp_path, {})
+    assert sink_class("lines").check(tmp_path, {}) == ""
+
+
+def test_sink_that_can_not_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracker.sinks.SINKS", {"nothing": "tracker.sinks:GROUP"})
+    with pytest.raises(KoderzError, match=r"the sink nothing is no subclass of koderz\.extend\.Sink"):
+        sink_class("nothing")
+
+
+def test_sink_with_a_misspelt_member_is_refused() -> None:
+    with pytest.raises(KoderzError, match=r"^Own has no member `rebuid`; did you mean `rebuild`\?$"):
+        type("Own", (Lines,), {"rebuid": None})
