@@ -8,10 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
-from koderz.analysis.compare import own_answer
 from koderz.analysis.history import history_of
 from koderz.analysis.measures import SUCCESS, headline_measure
-from koderz.analysis.runs import breakdown_blocks
 from koderz.cli.console import counted, elapsed, print_json, say, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.engines.resources import listed_tariff
@@ -23,7 +21,6 @@ from koderz.plans.plan import Plan
 from tracker.causes import cause_counts
 from tracker.records import Measure
 from tracker.runs import read_plan
-from tracker.sinks.process import describe_sinks
 
 if TYPE_CHECKING:
     from koderz.analysis.report.sections import Section
@@ -48,7 +45,9 @@ def overview(run: Run, arms: Sequence[str]) -> Iterator[Block]:
 
 
 def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
+    from koderz.analysis.compare import own_answer
     from koderz.analysis.report.sections import sections_of
+    from koderz.analysis.runs import breakdown_blocks
 
     yield from _head(run)
     if own := own_answer(run.mode, run.folder) if run.folder and len(arms) == len(run.arms) else None:
@@ -103,6 +102,8 @@ def told_comparison(c: Comparison) -> str:
 
 
 def _head(run: Run) -> Iterator[str]:
+    from tracker.sinks.process import describe_sinks
+
     config = run.config
     yield f"{run.name} · {run.mode} · {run.suite} · {run.model}"
     yield from run.cautions

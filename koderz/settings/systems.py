@@ -31,7 +31,7 @@ class Optioned(Protocol):
         """The frozen dataclass of its options; None if it has none."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class System:
     """Everything that one system adds to koderz, by name."""
 

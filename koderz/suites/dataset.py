@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -115,6 +114,8 @@ def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines with their numbers from 1, without the white space around them."""
+    import gzip
+
     try:
         with (
             path.open("rb") as plain,

@@ -78,7 +78,8 @@ def test_dockerfile_commands_serve_sessions_in_an_empty_environment(tmp_path: Pa
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     own = {"PYTHONPATH": str(app), "KODERZ_WASM_CACHE": str(WASM_CACHE), "KODERZ_WASM_TOKEN": "secret"}
-    state = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "XDG_STATE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path / "absent")}
+    cache = str(tmp_path / "cache")
+    state = {"XDG_CACHE_HOME": cache, "XDG_STATE_HOME": cache, "HOME": str(tmp_path / "absent")}
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "http", "HTTP"))}
     environ = {"PATH": os.environ["PATH"], **kept, **own, **state}
     installing, building = (line.partition(" && ")[0] for line in re.findall(r"^RUN (python .*)$", said, re.MULTILINE))

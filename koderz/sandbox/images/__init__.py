@@ -10,14 +10,15 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
-from koderz.sandbox.images.archives import HeldImage, held_in
-from koderz.sandbox.images.folders import read_folders
 from koderz.sandbox.images.references import Reference, parse_reference
 from koderz.sandbox.images.tree import read_in_root, resolved
-from koderz.sandbox.images.unpacking import unpack
 from koderz.settings.paths import cache_folder
+
+if TYPE_CHECKING:
+    from koderz.sandbox.images.archives import HeldImage
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LARGEST = 1 << 20  # bytes of /etc/passwd
@@ -132,6 +133,8 @@ class ImageStore:
         It takes a second for 200 MB; call it in a thread. Raises KoderzError where it is missing, damaged, too large
         for the disk, or has paths or links that leave it: one line with the file and what is wrong.
         """
+        from koderz.sandbox.images.unpacking import unpack
+
         stored = self.require(name)
         if stored.digest not in self._unpacked:
             held = self._find(parse_reference(name))
@@ -159,6 +162,9 @@ class ImageStore:
         """The images in all files of the folder. What is wrong with files is kept for whoever misses an image."""
         if self._held is not None:
             return self._held
+        from koderz.sandbox.images.archives import held_in
+        from koderz.sandbox.images.folders import read_folders
+
         self._broken.clear()
         found: list[HeldImage] = []
         if self.folder is not None:

@@ -16,7 +16,6 @@ from koderz.suites.suite import JudgeContext, ProgramSuite
 from koderz.systems.code.extraction.statements import BUILTINS, parse
 from koderz.systems.code.tasks import CodeTask, reference_program
 from koderz.types import Judging, Lesson, Message, Reply, Verdict
-from tracker.memory.memories import how_it_failed
 
 if TYPE_CHECKING:
     from koderz.models.simulated import SimulatedReplies
@@ -192,6 +191,8 @@ def lesson_of(task_id: str, verdicts: Sequence[Verdict]) -> Lesson | None:
     """The lesson of the attempts at a task; None if the first passed, or the last didn't."""
     if len(verdicts) < 2 or not verdicts[-1].passed:
         return None
+    from tracker.memory.memories import how_it_failed  # loads SQLite
+
     failed, passed = verdicts[-2:]
     told = (how_it_failed(one.verdict, one.cause, one.detail or one.feedback) for one in verdicts[:-1])
     changes = _changes(failed.program or "", passed.program or "")

@@ -84,7 +84,7 @@ def run(
     """Run rollouts of a configuration or a dataset; without either of the embedded tasks, on the simulated model."""
     import asyncio
 
-    from koderz.systems.rollouts.config import usual_sandbox
+    from koderz.systems.rollouts.options import usual_sandbox
     from koderz.systems.rollouts.place import Place
     from koderz.systems.rollouts.screen import RolloutsScreen
     from koderz.systems.rollouts.suite import SAMPLE

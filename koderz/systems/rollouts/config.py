@@ -16,15 +16,12 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from koderz.errors import KoderzError, Unreachable
+from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES, has_workspaces
 from koderz.settings.trust import READS, RUNS_CODE
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.tasks import Rollout, in_parts, with_digest
-
-VARIABLE = "SANDBOX_BACKEND"
-"""The environment variable that names the sandbox of agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +107,6 @@ class Config:
     def where(self, number: int, key: str) -> str:
         """The place of a key in an entry, for error messages."""
         return _where(self.path, self.text, number, key)
-
-
-async def usual_sandbox(environ: Mapping[str, str]) -> str:
-    """The sandbox that SANDBOX_BACKEND names; unset: docker if a daemon answers, else local.
-
-    Raises KoderzError for one that isn't known.
-    """
-    from koderz.sandbox.docker import DOCKER
-
-    if named := environ.get(VARIABLE, ""):
-        if not has_workspaces(named):
-            raise KoderzError(f"{VARIABLE}={named}: there are {', '.join(SANDBOXES)}")
-        return named
-    try:
-        await DOCKER.version()
-    except Unreachable:
-        return "local"
-    return "docker"
 
 
 def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from koderz.errors import KoderzError, Unreachable
 from koderz.settings.options import option
 from koderz.settings.trust import RUNS_CODE, SENDS
 
 AMOUNT = re.compile(r"(\d{1,5})(%?)")
 """An amount of canaries: a number of them, or a share of the tasks in per cent."""
+
+_VARIABLE = "SANDBOX_BACKEND"  # names the sandbox of agents
 
 
 def wrong_amount(text: str) -> str:
@@ -110,3 +113,22 @@ class RolloutsOptions:
     def sandbox_of(self, named: str, usual: str) -> str:
         """The sandbox of an entry that names one, or none, in a run whose own is `usual`."""
         return (named if self.entry_sandbox else "") or usual
+
+
+async def usual_sandbox(environ: Mapping[str, str]) -> str:
+    """The sandbox that SANDBOX_BACKEND names; unset: docker if a daemon answers, else local.
+
+    Raises KoderzError for one that isn't known.
+    """
+    from koderz.sandbox import SANDBOXES, has_workspaces
+    from koderz.sandbox.docker import DOCKER
+
+    if named := environ.get(_VARIABLE, ""):
+        if not has_workspaces(named):
+            raise KoderzError(f"{_VARIABLE}={named}: there are {', '.join(SANDBOXES)}")
+        return named
+    try:
+        await DOCKER.version()
+    except Unreachable:
+        return "local"
+    return "docker"

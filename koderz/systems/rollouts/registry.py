@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import http.client
 import os
 import re
 import shutil
 import tempfile
-import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import orjson
-from packaging.version import InvalidVersion, Version
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.workspace import git
 from koderz.settings.paths import cache_folder
 from koderz.suites.keys import meant, require_keys
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 _LARGEST = 64 << 20  # bytes of a registry
 _SECONDS = 60.0  # to fetch one
@@ -85,6 +85,8 @@ def find_dataset(name: str, registry: str) -> Found:
 
 def _age(version: str) -> tuple[bool, bool, Version, str]:
     """The place of a version among others: the older, the smaller."""
+    from packaging.version import InvalidVersion, Version
+
     try:
         return version == _HEAD, True, Version(version), version
     except InvalidVersion:
@@ -129,6 +131,9 @@ def _bytes(path: Path) -> bytes:
 def _fetched(url: str) -> bytes:
     if not url.startswith(("https://", "http://")):
         raise KoderzError(f"--registry {url}: a registry is a file, or is fetched by https:// or http://")
+    import http.client
+    import urllib.request
+
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as reply:  # noqa: S310 of these two alone
             return bytes(reply.read(_LARGEST))

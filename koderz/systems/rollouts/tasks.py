@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from koderz.sandbox.workspace import Image, Limits
 from koderz.sandbox.workspace.scripts import Script
-from koderz.systems.rollouts.swebench.rows import Instance
+
+if TYPE_CHECKING:
+    from koderz.systems.rollouts.swebench.rows import Instance
 
 Format = Literal["tb", "harbor", "terminal-bench", "swebench"]
 

@@ -14,9 +14,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from packaging.tags import Tag, sys_tags
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Mount, userland
 from koderz.sandbox.workspace.folders import own_folder
@@ -83,6 +80,9 @@ def _usable(folder: Path) -> Iterator[Path]:
     """The wheels of a folder that this machine can use, older versions first."""
     if not folder.is_dir():
         raise KoderzError(f"--wheels {folder}: there is no such folder")
+    from packaging.tags import Tag, sys_tags
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
     known = {*sys_tags(), Tag("py3", "none", "any")}
     found = []
     for path in sorted(folder.glob("*.whl")):

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
-from koderz.systems.rollouts.stages import in_stages
-from koderz.systems.rollouts.tasks import Rollout
 from koderz.types import Task, Verdict
 
 
@@ -18,6 +16,8 @@ async def judged(
     work: Callable[[Task], Awaitable[str]],
 ) -> Verdict:
     """The verdict on an agent's work on a task, or on its steps. `work` returns the limit that ended it, if one did."""
+    from koderz.systems.rollouts.stages import in_stages  # help needs the options of agents, not what they work on
+    from koderz.systems.rollouts.tasks import Rollout
 
     async def worked(part: Task) -> Verdict:
         return await graded(part, judge, workspace, ran_out=await work(part))

@@ -15,7 +15,7 @@ from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.uncontained import Uncontained
 from koderz.settings.systems import own_names, required
 from koderz.solvers import SOLVERS
-from koderz.systems.rollouts.config import usual_sandbox
+from koderz.systems.rollouts.options import usual_sandbox
 from koderz.types import Finding
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.config import usual_sandbox
+from koderz.systems.rollouts.options import usual_sandbox
 from tests.conftest import Shell
 from tests.koderz.sandbox.workspace.test_docker import stand_in
 
