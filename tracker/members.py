@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from tracker.errors import KoderzError
@@ -34,6 +34,16 @@ def require_members(cls: type) -> None:
 
         if near := get_close_matches(name, members, 1, _ALIKE):
             raise KoderzError(f"{cls.__name__} has no member `{name}`; did you mean `{near[0]}`?")
+
+
+def require_known(owner: str, names: Iterable[str], members: Collection[str]) -> None:
+    """Raise KoderzError for a name that is no member of the owner, with the member that it resembles, if one does."""
+    for name in names:
+        if name not in members:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, members, 1)
+            raise KoderzError(f"{owner} has no member `{name}`" + (f"; did you mean `{near[0]}`?" if near else ""))
 
 
 def _public(cls: type) -> Iterator[str]:

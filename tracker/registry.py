@@ -45,8 +45,7 @@ def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
         except (ImportError, AttributeError) as error:
             raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {error}") from error
         except Exception as error:  # a package of somebody else's may do anything
-            why = f"{type(error).__name__}: {error}"
-            raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {why}") from error
+            raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {_message(error)}") from error
     there = [each for each in (*known, *sorted({*added, *entry_point_names(group)} - {*known})) if each[-1:] != "*"]
     raise KoderzError(f"there is no {kind} {name!r}" + (f"; choose from {', '.join(there)}" if there else ""))
 
@@ -100,7 +99,7 @@ def _loaded(_path: tuple[str, ...]) -> _Loaded:
             (found.own if is_own else found.others)[entry.name] = system
         except Exception as error:  # noqa: BLE001 a package of somebody else's may do anything
             if not is_own:  # of its own, koderz may be installed without some
-                why = " ".join(f"{type(error).__name__}: {error}".split())
+                why = " ".join(_message(error).split())
                 found.broken[entry.name] = f"{entry.value} can't be loaded: {why}"
     return found
 
@@ -130,6 +129,10 @@ def _entry_points(path: tuple[str, ...]) -> Sequence[str]:
                     with suppress(OSError, UnicodeDecodeError):  # most have none
                         found.append(_read(os.path.join(folder, package, "entry_points.txt")))  # noqa: PTH118
     return [text for text in found if "[koderz." in text]
+
+
+def _message(error: Exception) -> str:
+    return str(error) if isinstance(error, KoderzError) else f"{type(error).__name__}: {error}"
 
 
 def _resolved(target: str) -> Any:

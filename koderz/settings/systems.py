@@ -11,8 +11,9 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from tracker.members import require_known
 from tracker.registry import find, names_of_others, systems_of_others
 
 OWN = ("code", "long_context", "optimizers", "rollouts", "patches", "serving")
@@ -99,6 +100,13 @@ class System:
 
     workspaces: Named = field(default_factory=dict)
     """Where agents' workspaces are, by the name of the sandbox: functions of the settings that return a Backend."""
+
+    if not TYPE_CHECKING:  # a type checker goes by the fields
+
+        def __new__(cls, *_values: object, **members: object) -> System:
+            """Raises KoderzError for a misspelt member, with the one that it resembles."""
+            require_known(cls.__name__, members, cls.__dataclass_fields__)
+            return super().__new__(cls)
 
     def names(self, kind: str) -> Named:
         """Everything that the system adds of a kind, which is the name of a member, such as `formats`."""

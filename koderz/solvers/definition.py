@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Never, ParamSpec, TypeVar
 
 from koderz.errors import KoderzError
 from koderz.prompts import Prompts
 from koderz.solvers.handles import HANDLES, NEEDED
 from koderz.types import MAIN, Expected, Task
+from tracker.members import require_known
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -181,8 +182,13 @@ def solver(
     differs: str = "",
     parts: tuple[str, ...] = (),
     sinks: tuple[str, ...] = (),
+    **misspelt: Never,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Solver[P, R]]:
-    """Decorator that makes a `Solver` of an async function. Its arguments are the fields of `Solver`."""
+    """Decorator that makes a `Solver` of an async function. Its arguments are the fields of `Solver`.
+
+    Raises KoderzError for a misspelt argument, with the one that it resembles.
+    """
+    require_known("Solver", misspelt, [each.name for each in fields(Solver)[1:]])
 
     def declared(function: Callable[P, Coroutine[Any, Any, R]]) -> Solver[P, R]:
         return Solver(

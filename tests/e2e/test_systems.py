@@ -123,7 +123,7 @@ def test_entry_points_of_single_things_need_no_system(koderz: Shell, tmp_path: P
 BROKEN = {
     "import nowhere": "ModuleNotFoundError: No module named 'nowhere'",
     "from koderz.settings.systems import System\nSYSTEM = System(name='acme', suits={})": (
-        "TypeError: System.__init__() got an unexpected keyword argument 'suits'"
+        "System has no member `suits`; did you mean `suites`?"
     ),
     "SYSTEM = 1": "TypeError: it is no koderz.extend.System",
     "1 +": "SyntaxError: ",

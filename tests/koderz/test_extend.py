@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import koderz
 import koderz.extend
 
 
@@ -25,6 +26,26 @@ def test_extend_loads_nothing_until_a_name_is_used() -> None:
 
     assert "msgspec" not in done.stdout
     assert "koderz.solvers" not in done.stdout
+
+
+MISSPELT = {
+    "class Own(koderz.extend.Suite):\n    mesures = ()": "Own has no member `mesures`; did you mean `measures`?",
+    "koderz.extend.solver(option=None)": "Solver has no member `option`; did you mean `options`?",
+    "class Own(koderz.extend.Provider):\n    adress = ''": "Own has no member `adress`; did you mean `address`?",
+    "class Own(koderz.extend.Engine):\n    outlive = True": "Own has no member `outlive`; did you mean `outlives`?",
+    "class Own(koderz.extend.Sandbox):\n    def judg(self): ...": "Own has no member `judg`; did you mean `judge`?",
+    "class Own(koderz.extend.Sink):\n    def takes(self, _): ...": "Own has no member `takes`; did you mean `take`?",
+    "koderz.extend.System(name='own', suits={})": "System has no member `suits`; did you mean `suites`?",
+    "koderz.extend.System(name='own', zebras={})": "System has no member `zebras`",
+}
+
+
+@pytest.mark.parametrize("source", MISSPELT, ids=lambda source: source.partition("(")[0].removeprefix("class Own"))
+def test_extend_refuses_misspelt_members_of_each_kind(source: str) -> None:
+    with pytest.raises(koderz.KoderzError) as refused:
+        exec(source, {"koderz": koderz})
+
+    assert str(refused.value) == MISSPELT[source]
 
 
 def test_extend_has_no_other_names() -> None:
