@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from tracker.records import Use
 
 Amount = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
+
+ANSWER = "answer"
+"""The fact of a verdict that is the answer as it was read off the reply; None where none could be read."""
 
 UNSAID = -1
 """A count that an older file doesn't have, until its reader supplies it."""
@@ -46,4 +49,5 @@ class Result(Struct, frozen=True, kw_only=True):
     grades: Count = 0
     facts: Mapping[str, Any] = {}  # what else its suite tells of it; in JSON they are keys beside the others
     resources: Mapping[str, Any] | None = None  # that held for it, with what was `asked` and how it was `enforced`
+    answer: str | UnsetType | None = UNSET  # as read off the reply; None: it can't be read; unset: nothing is read
     cluster: str = ""  # what its task shares with others, see `tracker.clusters`; in JSON only where there is one

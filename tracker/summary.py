@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import asdict
 
 from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
@@ -20,9 +21,22 @@ from tracker.journal import NAME
 from tracker.parts import completed, from_parts, parts_of
 from tracker.rates import pass_at_k_of, success_interval
 from tracker.records import PASSING, SCHEMA_VERSION, Arm, Experiment, Fault, Finished, Headline, Measure, Plan
-from tracker.results import Result
+from tracker.results import ANSWER, Result
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The replies in which no answer was found, or several."""
+
+    count: int
+    rate: float  # per cent of the results
+
+    @property
+    def text(self) -> str:
+        """The share and the number, as text for people."""
+        return f"unread {self.rate:.1f}% ({self.count})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +67,7 @@ class Figures:
     measures: dict[str, Mean]  # the score and every metric that results have
     clusters: int | None = None  # in which the tasks are; None: each stands alone
     pass_hat_k: dict[str, ChanceEstimate] = field(default_factory=dict)
+    unread: Unread | None = None  # None: the suite reads no answers off its replies
 
     @property
     def rate(self) -> float:
@@ -275,7 +290,15 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None, measu
         measures=dict(_means(results, {measure.name: measure for measure in measures}, clusters)),
         clusters=count_of(passes, clusters),
         pass_hat_k=pass_hat_k_of(passes, clusters),
+        unread=_unread(results),
     )
+
+
+def _unread(results: Sequence[Result]) -> Unread | None:
+    if all(result.answer is UNSET for result in results):
+        return None
+    count = sum(result.answer is None for result in results)
+    return Unread(count, 100 * count / len(results))
 
 
 def _means(
@@ -323,6 +346,7 @@ def _result(experiment: Experiment, cluster: str) -> Result:
     taken = {name: getattr(experiment, name) for name in _TAKEN}
     taken |= {name: sys.intern(taken[name]) for name in _WORDS}
     taken["resources"] = experiment.facts.get("resources")
+    taken["answer"] = experiment.facts.get(ANSWER, UNSET)
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 
 

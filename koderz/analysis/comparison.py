@@ -391,6 +391,9 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
         costs = (f"${cost:.5f}" if (cost := each.cost_per_success) is not None else "" for each in compared)
         yield ["Cost per success", *costs, "", "", ""]
     yield from _sample_rows(one)
+    a, b = one.a.figures.unread, one.b.figures.unread
+    if a and b:
+        yield ["Unread", f"{a.rate:.1f}%", f"{b.rate:.1f}%", f"{b.rate - a.rate:+.1f} points", "", ""]
 
 
 def _sample_rows(one: Comparison) -> Iterator[list[str]]:

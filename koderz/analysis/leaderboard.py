@@ -10,6 +10,7 @@ from typing import Any
 from koderz.analysis.blocks import Block, Table, Text, as_html
 from koderz.analysis.inference import is_shown, method_of, p_of
 from koderz.analysis.measures import SUCCESS, interval_text, named_average, shown
+from koderz.analysis.notes import unread_note
 from koderz.analysis.pairs import Side, match
 from koderz.analysis.resources import UNEQUAL, unequal_resources
 from koderz.analysis.runs import rate_of
@@ -104,6 +105,8 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
     notes = [f"{side.label} has no results." for side in sides if not side.results]
     notes += [f"{side.label} {side.run.progress}." for side in sides if side.run.is_going or side.run.is_cut_short]
     notes += [f"{side.label} has {side.faults} faults; they count neither way." for side in sides if side.faults]
+    if note := unread_note([(side.label, side.figures.unread) for side in sides]):
+        notes.append(note)
     if any(not pair.pairs for pair in pairwise):
         notes.append("Some have no task in common; those are tested unpaired.")
     elif len(own := {frozenset(side.by_task()) for side in sides if side.results}) > 1:
@@ -120,7 +123,7 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
 
 _FIGURES = (
     "total_problems successes success_rate success_rate_interval success_rate_interval_method "
-    "total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency pass_at_k pass_hat_k"
+    "total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency pass_at_k pass_hat_k unread"
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
@@ -11,6 +11,7 @@ from koderz.analysis.pairs import Matched, Side
 from koderz.analysis.statistics import FEWEST_TASKS
 from koderz.settings.schema import OF_SINKS
 from koderz.types import NEEDS_REVIEW
+from tracker.summary import Unread
 
 # Tasks are matched one by one; the others change no result.
 _OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})
@@ -23,6 +24,7 @@ def notes_on(a: Side, b: Side, matched: Matched) -> list[str]:
         *_on_pairing(matched),
         *_on_clusters(matched),
         *_on_comparability(a, b),
+        *filter(None, [unread_note([("A", a.figures.unread), ("B", b.figures.unread)])]),
         *_on_side("A", a),
         *_on_side("B", b),
     ]
@@ -82,6 +84,21 @@ def _on_comparability(a: Side, b: Side) -> Iterator[str]:
     digests = a.run.environment.get("dataset_digest"), b.run.environment.get("dataset_digest")
     if all(digests) and digests[0] != digests[1] and a.run.suite == b.run.suite:
         yield "A and B were run on different versions of the dataset: tasks of one id may not be the same tasks."
+
+
+_MOST_APART = 2.0  # points
+
+
+def unread_note(sides: Sequence[tuple[str, Unread | None]]) -> str:
+    """A warning where shares of unread answers lie more than 2 points apart; empty where they don't."""
+    found = sorted((unread.rate, name) for name, unread in sides if unread)
+    if not found or found[-1][0] - found[0][0] <= _MOST_APART:
+        return ""
+    (least, first), (most, last) = found[0], found[-1]
+    return (
+        f"In {last} {most:.1f}% of the answers can't be read, in {first} {least:.1f}%; they count as wrong, so part "
+        "of the difference may be one of form: see the replies with `koderz benchmark show RUN --failures`."
+    )
 
 
 def _on_side(name: str, side: Side) -> Iterator[str]:

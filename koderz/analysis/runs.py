@@ -216,6 +216,8 @@ def figures_table(run: Run, arm: str) -> Table:
         cells[f"95% interval ({method})"] = f"{interval[0]:.1f}% to {interval[1]:.1f}%"
     else:
         cells["95% interval"] = method or ""
+    if figures.unread:
+        cells["Unread"] = f"{figures.unread.rate:.1f}% ({figures.unread.count})"
     if len(figures.pass_at_k) > 1:
         cells |= {name: f"{100 * value:.1f}%" for name, value in [*figures.pass_at_k.items()][1:]}
         cells |= {name: each.text for name, each in [*figures.pass_hat_k.items()][1:]}

@@ -241,6 +241,8 @@ def _single_lines(summary: Summary) -> Iterator[str]:
         yield f"Average: {summed_up(mean.mean, measure) if mean else '-'}"
     if summary.headline.passed:
         yield f"Successes: {figures.successes} ({_known(figures.success_rate, '.1f', '%').strip()})"
+    if figures.unread:
+        yield f"Unread: {figures.unread.count} ({figures.unread.rate:.1f}%)"
     yield f"Total Cost: ${figures.total_cost:.4f}"
     yield f"Avg Cost per Problem: ${figures.avg_cost:.5f}"
     yield f"Avg Iterations per Problem: {_known(figures.avg_iterations, '.1f').strip()}"
@@ -267,6 +269,8 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
         figures = arm.summary
         if figures.success_rate_interval_method and summary.headline.measure == PASSES:
             yield f"{name}: {'; '.join(filter(None, (figures.interval_text, figures.samples_text)))}{_causes(figures)}"
+        if figures.unread and len(summary.arms) > 1:
+            yield f"{name}: {figures.unread.text}"
         if figures.baseline_cost is not None:
             yield (
                 f"{name}: on {summary.config['baseline_model']} the local tokens "

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from tracker.errors import StorageError
 from tracker.files import write_whole
-from tracker.results import Result
+from tracker.results import ANSWER, Result
 from tracker.summary import ArmResults, Summary, summarize
 
 
@@ -64,7 +64,10 @@ def _arm_entries(summary: Summary) -> Iterator[tuple[str, Any]]:
 
 
 def _figures(arm: ArmResults) -> Mapping[str, Any]:
-    return {item.name: getattr(arm.summary, item.name) for item in fields(arm.summary)} | dict(arm.more)
+    found = {item.name: getattr(arm.summary, item.name) for item in fields(arm.summary)} | dict(arm.more)
+    if arm.summary.unread is None:  # the suite reads no answers
+        del found["unread"]
+    return found
 
 
 def _value(value: Any, margin: bytes) -> Iterator[bytes]:
@@ -103,4 +106,6 @@ def _fields(struct: Struct) -> dict[str, Any]:
     for name in ("cluster", "roles", "resources"):
         if not fields[name]:
             del fields[name]
+    if fields[ANSWER] is UNSET:
+        del fields[ANSWER]
     return fields | dict(fields.pop("facts"))

@@ -81,12 +81,13 @@ class Entry(Side):
 
     @property
     def about_value(self) -> str:
-        """A description of that figure, with its interval."""
+        """A description of that figure, with its interval and the share of unread answers."""
+        unread = f"; {self.figures.unread.text}" if self.figures.unread else ""
         if self.measure is SUCCESS:
-            return self.figures.interval_text
+            return f"{self.figures.interval_text}{unread}"
         how = {"arithmetic": "mean", "geometric": "geometric mean"}.get(self.measure.averaged, self.measure.averaged)
         interval = f"; 95% interval {self.limits}" if self.average and self.average.interval else ""
-        return f"{self.measure.name}, {how}{interval}"
+        return f"{self.measure.name}, {how}{interval}{unread}"
 
     @property
     def limits(self) -> str:

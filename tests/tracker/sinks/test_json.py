@@ -14,7 +14,7 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from tests.tracker import builders
 from tests.tracker.builders import call, fault, judged
@@ -200,6 +200,8 @@ def _flat(struct: Struct) -> dict[str, Any]:
     for name in ("cluster", "roles", "resources"):
         if not fields.get(name, True):
             del fields[name]
+    if fields.get("answer") is UNSET:
+        del fields["answer"]
     return fields | dict(fields.pop("facts", {}))
 
 
@@ -213,6 +215,8 @@ def whole(summary: Summary) -> dict[str, Any]:
             for arm in arms.values():
                 assert not arm.pop("baseline")
                 assert arm.pop("simulated") is None
+                if arm["summary"]["unread"] is None:
+                    del arm["summary"]["unread"]
                 arm["summary"] |= arm.pop("more")
             if len(arms) == 1:
                 document |= next(iter(arms.values()))
@@ -256,6 +260,7 @@ RESULTS = st.builds(
     score=st.none() | FRACTIONS,
     metrics=st.none() | st.dictionaries(WORDS, FRACTIONS, max_size=3),
     note=WORDS,
+    answer=st.just(UNSET) | st.none() | WORDS,
 )
 ARMS = st.lists(RESULTS, max_size=4).map(lambda results: ArmResults(results, figures(results)))
 

@@ -267,6 +267,7 @@ def _arm_figures(arm: ArmResults) -> dict[str, float | None]:
         "passed_high": high,
         **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
         **dict(_all_pass(figures)),
+        **({"unread": figures.unread.count, "unread_rate": figures.unread.rate / 100} if figures.unread else {}),
     }
 
 

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from koderz.suites.reviews import json_object
+from koderz.suites.templates import fill, placeholders
 from koderz.systems.optimizers.datasets.cut import normalised, shingles
-from koderz.systems.optimizers.datasets.payload import fill, placeholders
 from koderz.types import Message
 
 if TYPE_CHECKING:

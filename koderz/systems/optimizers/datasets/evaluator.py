@@ -13,10 +13,10 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from koderz.suites.metrics import UNREAD, Graded, Unread
+from koderz.suites.templates import fill
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.candidate import Candidate, Template, read_object
-from koderz.systems.optimizers.datasets.metrics import UNREAD, Unread
-from koderz.systems.optimizers.datasets.payload import Graded, fill
 from koderz.systems.optimizers.datasets.search import STALE, SearchOptions, kept_back, minibatch_size
 from koderz.types import JUDGE, Message, Reply, Verdict
 

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from koderz.suites.labels import Labels
+from koderz.suites.metrics import LabelMetric, Metric, NumberMetric
 from koderz.systems.optimizers.datasets.cut import Piece, Preset, Texts
-from koderz.systems.optimizers.datasets.labels import Labels
-from koderz.systems.optimizers.datasets.metrics import LabelMetric, NumberMetric
-from koderz.systems.optimizers.datasets.payload import SPLITS, Item, Metric
+from koderz.systems.optimizers.datasets.payload import SPLITS, Item
 
 ITEMS = 300  # of each split
 

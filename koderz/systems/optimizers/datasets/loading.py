@@ -12,14 +12,16 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.settings.registry import find_in_file
 from koderz.suites import added_dataset
+from koderz.suites.choices import scalar
 from koderz.suites.dataset import Row
+from koderz.suites.labels import Labels
+from koderz.suites.metrics import LabelMetric, Metric, NumberMetric, OwnMetric, TextMetric
+from koderz.suites.templates import placeholders
 from koderz.systems.optimizers.datasets.cut import Piece, Preset, SplitDataset, cut
 from koderz.systems.optimizers.datasets.generated import GENERATED
-from koderz.systems.optimizers.datasets.labels import Labels
-from koderz.systems.optimizers.datasets.metrics import LabelMetric, NumberMetric, OwnMetric, TextMetric
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Metric, SplitName, placeholders
-from koderz.systems.optimizers.datasets.published import PUBLISHED, JudgeMetric, scalar
+from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, SplitName
+from koderz.systems.optimizers.datasets.published import PUBLISHED, JudgeMetric
 from koderz.systems.optimizers.datasets.rows import FileRows, source_splits
 from koderz.types import Message
 from tracker.files import MB, read_all, write_whole

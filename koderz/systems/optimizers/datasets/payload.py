@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal
 
 import msgspec
 
-from koderz.types import Message, Reply
+from koderz.suites.metrics import Metric
+from koderz.suites.templates import fill
+from koderz.types import Message
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 OnLeak = Literal["drop", "refuse", "keep"]
-
-AskJudge = Callable[[Sequence[Message]], Awaitable[Reply]]
-
-_PLACEHOLDER = re.compile(r"\{([^{}\n]{1,200})\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,52 +78,6 @@ NO_RECORD = DatasetRecord()
 """The record of a dataset of which a plan says nothing."""
 
 
-class Graded(NamedTuple):
-    """The result of a metric on a reply."""
-
-    score: float  # 0 to 1
-    metrics: Mapping[str, float]  # what is measured beside, by name
-    reason: str = ""  # why it isn't 1, in words for whoever is to write a better prompt
-    answer: str = ""  # what was read off the reply
-    cause: str = ""  # of a score below 1: no_answer, ambiguous, wrong
-
-
-class Metric(Protocol):
-    """A way to score replies to the items of a dataset."""
-
-    @property
-    def name(self) -> str:
-        """The name of its score in files and on screens."""
-        ...
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """The names of its further figures."""
-        ...
-
-    @property
-    def asks_judge(self) -> bool:
-        """Whether the metric asks a model."""
-        ...
-
-    @property
-    def format_line(self) -> str:
-        """The line that tells models the form of a reply that the metric reads."""
-        ...
-
-    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:
-        """The score of a reply without its reasoning blocks. Raises Unread if a judge's replies can't be read."""
-        ...
-
-    def demonstrated(self, item: Item) -> str:
-        """A right reply, for an example."""
-        ...
-
-    def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:
-        """Figures over all items at once, such as `macro_f1`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Leakage:
     """The numbers of items dropped since their text is in another row, each counted once."""
@@ -176,19 +127,6 @@ class Dataset:
     def demonstrate(self, item: Item) -> tuple[str, str]:
         """The user's message and the assistant's reply of an example."""
         return fill(self.messages[-1]["content"], item.columns), self.metric.demonstrated(item)
-
-
-def fill(template: str, columns: Mapping[str, str]) -> str:
-    """The template with the columns' values in place of their names in braces; other braces stay.
-
-    Values are never looked at again, so that a `{question}` in one remains what it is.
-    """
-    return _PLACEHOLDER.sub(lambda found: columns.get(found[1], found[0]), template)
-
-
-def placeholders(template: str, columns: Collection[str]) -> set[str]:
-    """The columns whose placeholders a template has."""
-    return {name for name in _PLACEHOLDER.findall(template) if name in columns}
 
 
 def items_digest(items: Iterable[Item]) -> str:

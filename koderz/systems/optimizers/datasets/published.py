@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeGuard
 
+from koderz.suites.choices import arc_choice, are_texts, drawn_order, listed, scalar, truthful_choice
 from koderz.suites.dataset import Row
+from koderz.suites.labels import Labels
+from koderz.suites.metrics import Gradable, Graded, LabelMetric, Metric, NumberMetric, TextMetric, Unread
 from koderz.suites.reviews import json_object
+from koderz.suites.suite import AskJudge
 from koderz.systems.optimizers.datasets.cut import Piece, Preset
-from koderz.systems.optimizers.datasets.labels import Labels
-from koderz.systems.optimizers.datasets.metrics import LabelMetric, NumberMetric, TextMetric, Unread
-from koderz.systems.optimizers.datasets.payload import AskJudge, Graded, Item, Metric
+from koderz.systems.optimizers.datasets.payload import Item
 from koderz.types import Message
 
 RUBRICS: Mapping[str, str] = {
@@ -54,7 +54,7 @@ class JudgeMetric:
     def others(self) -> tuple[str, ...]:
         return self.rubrics[1:]
 
-    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:
+    async def __call__(self, item: Gradable, reply: str, ask_judge: AskJudge | None = None) -> Graded:
         """The main rubric's score, with the others beside it. Raises Unread for a judge that can't be read twice."""
         assert ask_judge, "an arm without a judge model can't be planned"
         found = [await _asked(ask_judge, name, item, reply) for name in self.rubrics]
@@ -62,14 +62,14 @@ class JudgeMetric:
         score, reason = found[0]
         return Graded(score, beside, "" if score == 1 else reason, reply, "" if score == 1 else "wrong")
 
-    def demonstrated(self, item: Item) -> str:
+    def demonstrated(self, item: Gradable) -> str:
         return item.gold
 
-    def over(self, graded: Sequence[tuple[Item, Graded]]) -> Mapping[str, float]:  # noqa: ARG002
+    def over(self, graded: Sequence[tuple[Gradable, Graded]]) -> Mapping[str, float]:  # noqa: ARG002
         return {}
 
 
-async def _asked(ask: AskJudge, rubric: str, item: Item, reply: str) -> tuple[float, str]:
+async def _asked(ask: AskJudge, rubric: str, item: Gradable, reply: str) -> tuple[float, str]:
     messages = _messages(rubric, item, reply)
     for _ in range(_TRIES):
         said = json_object((await ask(messages)).text, "score")
@@ -79,12 +79,10 @@ async def _asked(ask: AskJudge, rubric: str, item: Item, reply: str) -> tuple[fl
     raise Unread(f"{item.id}: the judge model's replies hold no score from 0 to 1")
 
 
-def _messages(rubric: str, item: Item, reply: str) -> tuple[Message, ...]:
+def _messages(rubric: str, item: Gradable, reply: str) -> tuple[Message, ...]:
     shown = f"<input>\n{item.text}\n</input>\n<gold>\n{item.gold}\n</gold>\n<reply>\n{reply}\n</reply>\n\n{_WANTED}"
     return {"role": "system", "content": _SYSTEM + RUBRICS[rubric]}, {"role": "user", "content": shown}
 
-
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 Make = Callable[[str, Row, int], Item]
 """Makes an item of an id, a row and the data's seed."""
@@ -145,94 +143,37 @@ def _labelled(*columns: str, label: str, words: Mapping[str, tuple[str, ...]], s
     return make
 
 
-def scalar(row: Row, name: str) -> str:
-    """A field as text; it may also be a number or a truth value."""
-    value = row.fields.get(name)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int) else row.text(name).strip()
-
-
-def _chosen(item_id: str, columns: Mapping[str, str], options: Mapping[str, str], label: str) -> Item:
-    shown = "\n".join(f"{name}) {text}" for name, text in options.items())
-    return Item(item_id, {**columns, "choices": shown}, label, options)
-
-
-def _arc(item_id: str, row: Row, _seed: int) -> Item:
-    choices = _struct(row, "choices", "text", "label")
-    options = dict(zip(choices["label"], choices["text"], strict=False))
-    key = scalar(row, "answerKey")
-    if not len(choices["label"]) == len(choices["text"]) == len(options) > 1:
-        raise row.error("the field 'choices' has to hold as many different labels as texts")
-    if key not in options:
-        raise row.error(f"the field 'answerKey' has to be one of {', '.join(options)}, not {key!r:.80}")
-    return _chosen(item_id, {"question": row.text("question")}, options, key)
+def _chosen(item_id: str, question: str, options: Mapping[str, str], label: str, **columns: str) -> Item:
+    return Item(item_id, {"question": question, **columns, "choices": listed(options)}, label, options)
 
 
 def _hotpot(item_id: str, row: Row, _seed: int) -> Item:
     context = row.fields.get("context")
     titles, sentences = (context.get("title"), context.get("sentences")) if isinstance(context, dict) else (None, None)
-    if not _are_texts(titles) or not isinstance(sentences, list) or not all(map(_are_texts, sentences)):
+    if not are_texts(titles) or not isinstance(sentences, list) or not all(map(are_texts, sentences)):
         raise row.error("the field 'context' has to hold a list of texts 'title' and a list of such lists 'sentences'")
     if len(titles) != len(sentences):
         raise row.error(f"the field 'context' holds {len(titles)} titles, but sentences of {len(sentences)}")
     passages = "\n\n".join(f"{title}: {''.join(said)}" for title, said in zip(titles, sentences, strict=True))
     facts = row.fields.get("supporting_facts")
     names = facts.get("title") if isinstance(facts, dict) else None
-    shares = tuple(sorted({*names})) if _are_texts(names) else ()
+    shares = tuple(sorted({*names})) if are_texts(names) else ()
     return Item(item_id, {"context": passages, "question": row.text("question")}, row.text("answer"), shares=shares)
 
 
 def _medhallu(item_id: str, row: Row, seed: int) -> Item:
     question, knowledge = row.text("Question"), row.fields.get("Knowledge")
     told = "\n".join(row.texts("Knowledge")) if isinstance(knowledge, list) else row.text("Knowledge")
-    options, label = _ordered(row.text("Ground Truth"), [row.text("Hallucinated Answer")], seed, question)
-    return _chosen(item_id, {"question": question, "knowledge": told}, options, label)
+    options, label = drawn_order(row.text("Ground Truth"), [row.text("Hallucinated Answer")], seed, question)
+    return _chosen(item_id, question, options, label, knowledge=told)
+
+
+def _arc(item_id: str, row: Row, _seed: int) -> Item:
+    return _chosen(item_id, *arc_choice(row))
 
 
 def _truthful(item_id: str, row: Row, seed: int) -> Item:
-    """An item of either configuration, or of TruthfulQA.csv, whose lists are joined by semicolons."""
-    if "Question" in row.fields:
-        question, best, wrong = row.text("Question"), row.text("Best Answer"), _split(row.text("Incorrect Answers"))
-    elif "mc1_targets" in row.fields:
-        question, best, wrong = row.text("question"), *_mc1(row)
-    else:
-        question, best, wrong = row.text("question"), row.text("best_answer"), row.texts("incorrect_answers")
-    if not wrong or len(wrong) >= len(_LETTERS):
-        raise row.error(f"there have to be 1 to {len(_LETTERS) - 1} incorrect answers, not {len(wrong)}")
-    options, label = _ordered(best, wrong, seed, question)
-    return _chosen(item_id, {"question": question}, options, label)
-
-
-def _mc1(row: Row) -> tuple[str, list[str]]:
-    targets = _struct(row, "mc1_targets", "choices")
-    choices, labels = targets["choices"], row.fields["mc1_targets"].get("labels")
-    if not isinstance(labels, list) or len(labels) != len(choices) or labels.count(1) != 1:
-        raise row.error("the field 'mc1_targets' has to hold a label for each choice, one of them 1")
-    right = labels.index(1)
-    return choices[right], [choice for number, choice in enumerate(choices) if number != right]
-
-
-def _ordered(right: str, wrong: Sequence[str], seed: int, question: str) -> tuple[dict[str, str], str]:
-    """Options in an order determined by the seed and the texts, and the label of the right one."""
-    texts = sorted({right, *wrong})
-    random.Random(f"{seed} {question} {texts}").shuffle(texts)  # noqa: S311 repeatable on purpose
-    return dict(zip(_LETTERS, texts, strict=False)), _LETTERS[texts.index(right)]
-
-
-def _split(joined: str) -> list[str]:
-    return [text.strip() for text in joined.split(";") if text.strip()]
-
-
-def _struct(row: Row, name: str, *lists: str) -> dict[str, list[str]]:
-    value = row.fields.get(name)
-    if not isinstance(value, Mapping) or not all(_are_texts(value.get(each)) for each in lists):
-        raise row.error(f"the field {name!r} has to hold lists of texts: {', '.join(lists)}")
-    return {each: value[each] for each in lists}
-
-
-def _are_texts(value: Any) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return _chosen(item_id, *truthful_choice(row, seed))
 
 
 _RELEVANCE = {

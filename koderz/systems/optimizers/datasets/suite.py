@@ -16,11 +16,11 @@ from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
 from koderz.suites.clusters import linked
+from koderz.suites.metrics import OwnMetric
 from koderz.suites.suite import ExperimentContext, Suite, SuiteSource
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
 from koderz.systems.optimizers.datasets.loading import load_datasets, metric_of, write_rows
-from koderz.systems.optimizers.datasets.metrics import OwnMetric
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.payload import (
     SPLITS,

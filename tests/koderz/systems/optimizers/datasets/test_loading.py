@@ -18,8 +18,9 @@ from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
 from koderz.suites import add_dataset, load_suite
 from koderz.suites.suite import SuiteSource
+from koderz.suites.templates import fill
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, fill
+from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset
 from koderz.systems.optimizers.datasets.published import PUBLISHED
 from koderz.systems.optimizers.datasets.suite import DatasetSuite
 from koderz.types import Task

@@ -9,17 +9,19 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.suites.dataset import read_rows
-from koderz.suites.scorers import levenshtein_ratio, number_in, rouge_l, squad_exact, squad_f1
-from koderz.systems.optimizers.datasets.labels import Labels
-from koderz.systems.optimizers.datasets.metrics import (
+from koderz.suites.labels import Labels
+from koderz.suites.metrics import (
+    Graded,
     LabelMetric,
+    Metric,
     NumberMetric,
     OwnMetric,
     TextMetric,
     Unread,
     macro_f1,
 )
-from koderz.systems.optimizers.datasets.payload import Graded, Item, Metric
+from koderz.suites.scorers import levenshtein_ratio, number_in, rouge_l, squad_exact, squad_f1
+from koderz.systems.optimizers.datasets.payload import Item
 from koderz.systems.optimizers.datasets.published import PUBLISHED, JudgeMetric
 from koderz.types import Message, Reply
 from tests.koderz.systems.optimizers.datasets.published import DATA

@@ -12,8 +12,9 @@ import pytest
 
 from koderz.suites.reviews import json_object
 from koderz.suites.suite import SuiteSource
+from koderz.suites.templates import fill
 from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.payload import Dataset, Item, fill
+from koderz.systems.optimizers.datasets.payload import Dataset, Item
 from koderz.systems.optimizers.datasets.simulated import RULES, SimulatedReader
 from koderz.systems.optimizers.datasets.suite import DatasetSuite
 from koderz.types import Message, Sampling

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from koderz.systems.optimizers.datasets.metrics import TextMetric, Unread
-from koderz.systems.optimizers.datasets.payload import AskJudge, Graded, Item
+from koderz.suites.metrics import Gradable, Graded, TextMetric, Unread
+from koderz.suites.suite import AskJudge
+from koderz.systems.optimizers.datasets.payload import Item
 from koderz.types import Completion, Message, Sampling
 from tests.koderz.systems.optimizers.solvers.worlds import World, candidates_of, plan_of, results_of, searched
 from tests.koderz.systems.optimizers.solvers.worlds import test_scores as scores_on_test
@@ -284,7 +285,7 @@ class Judged(TextMetric):
     name: str = "judged"
     asks_judge: bool = True
 
-    async def __call__(self, item: Item, reply: str, ask_judge: AskJudge | None = None) -> Graded:
+    async def __call__(self, item: Gradable, reply: str, ask_judge: AskJudge | None = None) -> Graded:
         assert ask_judge
         said = await ask_judge([{"role": "user", "content": f"Is it right? {item.id} {reply}"}])
         if item.id.endswith("7"):

@@ -18,10 +18,10 @@ from koderz.plans.plan import Plan, Subject, make_plan
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
+from koderz.suites.metrics import TextMetric
 from koderz.suites.suite import ExperimentContext, Suite
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.evaluator import WORDS, Evaluator, open_evaluator
-from koderz.systems.optimizers.datasets.metrics import TextMetric
 from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Leakage
 from koderz.systems.optimizers.datasets.search import SearchOptions
 from koderz.systems.optimizers.datasets.suite import described
