@@ -27,7 +27,7 @@ from tracker.scrubber import scrubber_of
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadAnswers:
     """The replies in which no answer was found, or several."""
 
     count: int
@@ -67,7 +67,7 @@ class Figures:
     measures: dict[str, Mean]  # the score and every metric that results have
     clusters: int | None = None  # in which the tasks are; None: each stands alone
     pass_hat_k: dict[str, ChanceEstimate] = field(default_factory=dict)
-    unread: Unread | None = None  # None: the suite reads no answers off its replies
+    unread: UnreadAnswers | None = None  # None: the suite reads no answers off its replies
 
     @property
     def rate(self) -> float:
@@ -294,11 +294,11 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None, measu
     )
 
 
-def _unread(results: Sequence[Result]) -> Unread | None:
+def _unread(results: Sequence[Result]) -> UnreadAnswers | None:
     if all(result.answer is UNSET for result in results):
         return None
     count = sum(result.answer is None for result in results)
-    return Unread(count, 100 * count / len(results))
+    return UnreadAnswers(count, 100 * count / len(results))
 
 
 def _means(

@@ -11,7 +11,7 @@ from koderz.analysis.pairs import Matched, Side
 from koderz.analysis.statistics import FEWEST_TASKS
 from koderz.settings.schema import OF_SINKS
 from koderz.types import NEEDS_REVIEW
-from tracker.summary import Unread
+from tracker.summary import UnreadAnswers
 
 # Tasks are matched one by one; the others change no result.
 _OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})
@@ -89,7 +89,7 @@ def _on_comparability(a: Side, b: Side) -> Iterator[str]:
 _MOST_APART = 2.0  # points
 
 
-def unread_note(sides: Sequence[tuple[str, Unread | None]]) -> str:
+def unread_note(sides: Sequence[tuple[str, UnreadAnswers | None]]) -> str:
     """A warning where shares of unread answers lie more than 2 points apart; empty where they don't."""
     found = sorted((unread.rate, name) for name, unread in sides if unread)
     if not found or found[-1][0] - found[0][0] <= _MOST_APART:

@@ -11,7 +11,7 @@ from koderz.suites.dataset import Row
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-class Choice(NamedTuple):
+class ChoiceQuestion(NamedTuple):
     """A question with options, of which one is right."""
 
     question: str
@@ -32,7 +32,7 @@ def scalar(row: Row, name: str) -> str:
     return str(value) if isinstance(value, int) else row.text(name).strip()
 
 
-def arc_choice(row: Row) -> Choice:
+def arc_choice(row: Row) -> ChoiceQuestion:
     """The choice of a row of ARC, whose labels are letters or numbers. Raises KoderzError for an invalid row."""
     choices = _struct(row, "choices", "text", "label")
     options = dict(zip(choices["label"], choices["text"], strict=False))
@@ -41,10 +41,10 @@ def arc_choice(row: Row) -> Choice:
         raise row.error("the field 'choices' has to hold as many different labels as texts")
     if key not in options:
         raise row.error(f"the field 'answerKey' has to be one of {', '.join(options)}, not {key!r:.80}")
-    return Choice(row.text("question"), options, key)
+    return ChoiceQuestion(row.text("question"), options, key)
 
 
-def truthful_choice(row: Row, seed: int) -> Choice:
+def truthful_choice(row: Row, seed: int) -> ChoiceQuestion:
     """The choice MC1 of a row of TruthfulQA's configurations, or of TruthfulQA.csv, whose lists are joined by `;`.
 
     Raises KoderzError for an invalid row.
@@ -58,7 +58,7 @@ def truthful_choice(row: Row, seed: int) -> Choice:
     if not wrong or len(wrong) >= len(LETTERS):
         raise row.error(f"there have to be 1 to {len(LETTERS) - 1} incorrect answers, not {len(wrong)}")
     options, label = drawn_order(best, wrong, seed, question)
-    return Choice(question, options, label)
+    return ChoiceQuestion(question, options, label)
 
 
 def _mc1(row: Row) -> tuple[str, list[str]]:

@@ -25,12 +25,12 @@ class Gradable(Protocol):
 
     @property
     def text(self) -> str:
-        """What is shown of it."""
+        """The text that models are shown."""
         ...
 
     @property
     def gold(self) -> str:
-        """What is right."""
+        """The right answer."""
         ...
 
     @property
