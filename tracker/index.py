@@ -187,9 +187,53 @@ class Index:
         last = {subject: offset << 32 | length for code, length, offset, subject in lines if code in ENDS}
         return ((both >> 32, both & 0xFFFFFFFF) for both in last.values())  # one number each: there may be many
 
+    def grouped(self) -> Spans:
+        """The lines of each experiment, and those of each long message by its number, for reading in any order."""
+        import numpy as np  # which most commands have no need of
+
+        order = np.dtype({"names": [*_FORMATS], "formats": ["u1", "u1", "<u2", "<u4", "<u8", "<u8", "<f8", "<u4"]})
+        lines = np.frombuffer(self.packed, dtype=order)
+        counted = lines[~np.isin(lines["code"], [DOUBLED, DAMAGED])]
+        counted = counted[counted["experiment"] != 0]
+        is_message = counted["code"] == CODES["message"]
+        return Spans(
+            *(
+                each[np.argsort(each["experiment"], kind="stable")]
+                for each in (counted[~is_message], counted[is_message])
+            )
+        )
+
     def count(self, code: int) -> int:
         """The number of lines of a kind, given by its code."""
         return self.packed[:: _ENTRY.size].count(code)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The places of a journal's lines by the experiment that they are about, and of its long messages."""
+
+    _experiments: Any  # arrays of entries, sorted by the number of the experiment
+    _messages: Any
+
+    def of(self, experiment: int) -> list[tuple[int, int]]:
+        """Offset and length of each line of an experiment, in order."""
+        return _rows(self._experiments, experiment)
+
+    def of_message(self, number: int) -> list[tuple[int, int]]:
+        """The same of a long message, by the first 64 bits of its digest."""
+        return _rows(self._messages, number)
+
+    def numbers(self) -> list[int]:
+        """The number of each experiment that has a line."""
+        import numpy as np
+
+        return [int(number) for number in np.unique(self._experiments["experiment"])]
+
+
+def _rows(entries: Any, number: int) -> list[tuple[int, int]]:
+    numbers = entries["experiment"]
+    begin, end = (int(numbers.searchsorted(numbers.dtype.type(number), side)) for side in ("left", "right"))
+    return [(int(offset), int(length)) for offset, length in entries[["offset", "length"]][begin:end]]
 
 
 def index_path(journal: Path) -> Path:

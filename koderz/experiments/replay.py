@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import orjson
@@ -39,6 +39,22 @@ class NeedsCallError(Fault):
     cause = "needs_call"
 
 
+class NotRecordedError(Fault):
+    """In an audit, the solver comes to something that isn't on record."""
+
+    cause = "diverged"
+
+
+class Audit(Protocol):
+    """A check of records as a replay uses them. Whatever isn't on record is a NotRecordedError, and nothing is made."""
+
+    def asked(self, ask: Ask, call: records.Call) -> None:
+        """Takes what the solver asks, and the recorded call that answers it."""
+
+    def graded(self, grade: records.Grade, recorded: records.Grade) -> None:
+        """Takes a grade as it is computed now, and as it was recorded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replaying:
     """The treatment of existing records when an experiment is worked on again."""
@@ -49,6 +65,7 @@ class Replaying:
     calls_allowed: bool = True  # False: a new call is a fault
     begins_new: bool = True  # False: only experiments that ended before are worked on; so does rescoring
     restart: bool = False  # the solver can't replay: it starts over, and replies answer it while its requests match
+    audit: Audit | None = None  # what looks at the records as they are used; then nothing else is
 
     @property
     def is_lenient(self) -> bool:
@@ -200,6 +217,11 @@ class Handles:
             self.fault = self.fault or fault
             raise
 
+    def _require_live(self, what: str) -> None:
+        """Raises NotRecordedError in an audit."""
+        if self._how.audit:
+            raise NotRecordedError(f"{what} that the solver comes to isn't on record")
+
     def _key(self, kind: str, what: str) -> str:
         self._nth[kind + what] += 1
         return f"{kind}:{what}/{self._nth[kind + what]}"
@@ -210,7 +232,10 @@ class Handles:
         found = await self._recording.take(key)
         if isinstance(found, records.Call):
             self.reused += 1
+            if self._how.audit:
+                self._how.audit.asked(ask, found)
             return found
+        self._require_live("a call")
         if self._is_over:  # whoever asks isn't the solver, which has come to its end
             raise Fault("ask: the experiment is over", cause="user_code")
         return await self._live(ask, key)
@@ -267,6 +292,7 @@ class Handles:
             if before.number != number:  # the solver came here by another way than before
                 await self._backend.record(msgspec.structs.replace(before, number=number, time=records.now()))
             return lines.verdict_of(before, self._backend)
+        self._require_live("a verdict")
         self._leave()
         with self._recording.working():
             ask = partial(self._ask_of_judge, key) if JUDGE in self.identity.arm.models else None
@@ -290,8 +316,11 @@ class Handles:
     async def _recorded_or_graded(self, grade: records.Grade) -> float:
         found = await self._recording.take(grade.key)
         if isinstance(found, records.Grade) and (not self._how.rescore or lines.is_same_grade(found, grade)):
+            if self._how.audit:
+                self._how.audit.graded(grade, found)
             grade = found
         else:
+            self._require_live("a grade")
             await self._backend.record(grade)
         self.totals.scores.append(grade.score)
         return grade.score
@@ -305,6 +334,7 @@ class Handles:
         found = await self._recording.take(key)
         if isinstance(found, records.Once):
             return found.value
+        self._require_live(f"the value {name!r:.80}")
         if not rerun:
             value = await self._made(fn)
         await self._backend.record(

@@ -132,10 +132,15 @@ class Subject(NamedTuple):
     file_digest: str = ""  # of the file that defines the suite; empty: it is koderz' or an installed package's
 
 
-def load_subject(settings: Settings, select: Callable[[Sequence[Task]], Sequence[Task]]) -> Subject:
-    """Loads a plan's suite, tasks and prompts. Raises KoderzError for settings that don't fit them."""
+def load_subject(
+    settings: Settings, select: Callable[[Sequence[Task]], Sequence[Task]], prompts: Prompts | None = None
+) -> Subject:
+    """Loads a plan's suite, tasks and prompts. Raises KoderzError for settings that don't fit them.
+
+    `prompts`: those that take the place of koderz' own and of the settings' folder.
+    """
     suite = load_suite(settings.suite, settings.dataset, settings)
-    prompts = load_prompts(settings.prompt_dir)
+    prompts = prompts or load_prompts(settings.prompt_dir)
     told: set[str] = set()
     noting = Prompts(prompts.texts, told.add)
     tasks = tuple(replace(task, messages=suite.messages(task, noting)) for task in select(suite.tasks))
@@ -186,9 +191,7 @@ def make_plan(
         headline=subject.suite.headline,
         details={
             **(details or {}),
-            "digest": secrets.token_hex(16)
-            if single
-            else digest_of([_decisive(config), _decisive_of(stated), to_builtins(cells), matches, details or {}]),
+            "digest": secrets.token_hex(16) if single else _digest(config, stated, cells, matches, details or {}),
             "matches": matches,
             "prompts": dict(prompts.texts),
             "expectations": _expectations(subject),
@@ -311,6 +314,27 @@ def _used_prompts(subject: Subject, arms: Sequence[Arm], settings: Settings) -> 
 
 def _has_judge(arms: Sequence[Arm]) -> bool:
     return any(JUDGE in arm.models for arm in arms)
+
+
+_ADDED = frozenset({"digest", "matches", "prompts", "expectations", "judge", "solvers", "suite", "documents"})
+"""The details of a plan that are added to those that it is made with."""
+
+
+def decisive_digest(record: records.Plan) -> str:
+    """The digest of everything that decides on the results, computed from a recorded plan."""
+    details = {name: value for name, value in record.details.items() if name not in _ADDED}
+    config = {name: value for name, value in record.config.items() if name != "imported"}
+    return _digest(config, record.arms, record.cells, record.details.get("matches", {}), details)
+
+
+def _digest(
+    config: Mapping[str, Any],
+    arms: Sequence[records.Arm],
+    cells: Sequence[records.Cell] | None,
+    matches: Mapping[str, Any],
+    details: Mapping[str, Any],
+) -> str:
+    return digest_of([_decisive(config), _decisive_of(arms), to_builtins(cells), matches, details])
 
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,9 @@
+"""Redoes a run from its journal, offline, and says what differs from what is on record.
+
+Nothing of the run but its own files is opened, and nothing that it names is imported. Its programs run contained.
+"""
+
+from koderz.runs.verify.findings import Finding, Verification
+from koderz.runs.verify.verification import verify_run
+
+__all__ = ["Finding", "Verification", "verify_run"]

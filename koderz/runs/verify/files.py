@@ -1,0 +1,172 @@
+"""The files of a run that is verified: its journal, without the cached index that nobody vouches for, and its blobs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from msgspec.structs import replace
+
+from koderz.errors import JournalError, KoderzError
+from koderz.runs.share import SUMS
+from koderz.runs.verify.findings import Verification
+from tracker.blobs import fetched, whole
+from tracker.files import links_in, pieces
+from tracker.index import CODES, DAMAGED, DOUBLED, Index, load_index, read_records, scan
+from tracker.journal import NAME
+from tracker.messages import digest_of, restored
+from tracker.privacy import Privacy
+from tracker.records import Call, LongMessage, Plan, Record
+from tracker.runs import read_plan
+
+_SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+_CACHES = re.compile(r"journal\.index|sinks\.json|lock|\..*")
+_LONGEST_SUMS = 64 << 20
+
+
+class RunFiles:
+    """A run's journal and blobs, read without its caches."""
+
+    def __init__(self, folder: Path, result: Verification) -> None:
+        self.folder = folder
+        self.plan: Plan = read_plan(folder)
+        self.result = result
+        index = load_index(folder / NAME)
+        self._count(index)
+        self._spans = index.grouped()
+        self._privacy: Privacy | None = None
+        self._sound: set[str] = set()  # digests of long messages that are what they are said to be
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / NAME
+
+    def open_private(self, privacy: Privacy | None) -> None:
+        """Has private texts decrypted from here on."""
+        self._privacy = privacy
+
+    def experiments(self) -> set[int]:
+        """The numbers of the experiments that have lines."""
+        return set(self._spans.numbers())
+
+    def records(self, experiment: int, where: str) -> list[Record]:
+        """The records of an experiment in order, every text whole. One that can't be read is a finding."""
+        found: list[Record] = []
+        for record in read_records(self.journal, self._spans.of(experiment)):
+            try:
+                each = fetched(whole(record, self.folder), self.folder)
+                each = self._privacy.opened(each) if self._privacy else each
+                found.append(self._with_messages(each, where) if isinstance(each, Call) else each)
+            except (JournalError, KoderzError) as error:
+                self.result.differs("blob", where, _without(str(error), self.folder), "the text that the line names")
+        return found
+
+    def lines(self) -> Iterator[Record]:
+        """The lines that are about the run as a whole: sessions, and their ends."""
+        wanted = {CODES[name] for name in ("resumed", "finished")}
+        index = scan(self.journal, 0)
+        yield from read_records(self.journal, [entry.span for entry in index if entry.code in wanted])
+
+    def _with_messages(self, call: Call, where: str) -> Call:
+        if all("content" in message for message in call.messages):
+            return call
+        return replace(call, messages=[each for message in call.messages for each in self._restored(message, where)])
+
+    def _restored(self, message: dict[str, Any], where: str) -> list[dict[str, Any]]:
+        if "content" in message:
+            return [message]
+        digest = str(message.get("digest", ""))
+        try:
+            spans = self._spans.of_message(int(digest[:16], 16))
+            (stored, *_) = read_records(self.journal, spans[:1])
+            text = whole(self._privacy.opened(stored) if self._privacy else stored, self.folder)
+            assert isinstance(text, LongMessage)
+            if digest not in self._sound and digest_of(str(text.content)) != digest:
+                raise ValueError("it has another digest")
+            self._sound.add(digest)
+            return restored(message, str(text.content))
+        except (AssertionError, JournalError, ValueError, KeyError, TypeError, KoderzError) as error:
+            self.result.differs("blob", f"{where}, message {digest[:12]}", str(error), "the message that a call names")
+            return [{"role": str(message.get("role", "")), "content": ""}]
+
+    def _count(self, index: Index) -> None:
+        if index.damaged:
+            self.result.differs("file", NAME, f"{len(index.damaged)} lines can't be read", "none")
+        if doubled := index.count(DOUBLED):
+            self.result.differs("plan", NAME, f"{doubled} lines stand there twice", "each line once")
+        if index.end != self.journal.stat().st_size and not index.count(DAMAGED):
+            self.result.note("the journal's last line is torn and left out")
+
+
+@contextmanager
+def without_caches(folder: Path) -> Iterator[Path]:
+    """A folder of links to a run's own files, without its caches and what other programs may have put there.
+
+    Raises KoderzError for a link in the run's folder, which could have anything read.
+    """
+    with TemporaryDirectory(prefix="koderz-verify-") as temporary:
+        copy = Path(temporary) / (folder.name or "run")
+        copy.mkdir()
+        if links := links_in(folder):
+            raise KoderzError(
+                f"{folder / links[0]} is a link, and koderz follows none in a run's folder; put the file in its place"
+            )
+        for path in folder.iterdir():
+            if not _CACHES.fullmatch(path.name):
+                (copy / path.name).symlink_to(path.absolute())
+        yield copy
+
+
+def check_sums(folder: Path, summary: Path | None, result: Verification) -> None:
+    """Compares the run's files with its SHA256SUMS, if it has one."""
+    sums = folder / SUMS
+    if not sums.is_file() or sums.is_symlink():
+        return
+    if sums.stat().st_size > _LONGEST_SUMS:
+        raise KoderzError(f"{sums} is too large to be a list of the run's files")
+    named = set()
+    for number, line in enumerate(sums.read_text("utf-8", "replace").splitlines(), 1):
+        matched = _SUM.fullmatch(line)
+        path = matched and _inside(folder, matched[2], summary)
+        if not matched or path is None:
+            result.differs("file", f"{SUMS}, line {number}", line, "a digest and a path in the run")
+            continue
+        named.add(path)
+        found = _sha256(path)
+        if found != matched[1]:
+            result.differs("file", matched[2], matched[1], found or "no such file")
+    for path in (folder / NAME, *([summary] if summary else [])):
+        if path not in named:
+            result.differs("file", path.name, f"not in {SUMS}", "a line of its own")
+
+
+def _inside(folder: Path, name: str, summary: Path | None) -> Path | None:
+    """The file that a line of SHA256SUMS names: one below the run's folder, or the summary beside it."""
+    pure = PurePosixPath(name)
+    if summary and name == f"../{summary.name}":
+        return summary
+    if pure.is_absolute() or ".." in pure.parts or "\0" in name:
+        return None
+    path = folder / pure
+    is_linked = any(each.is_symlink() for each in (path, *path.parents) if each != folder and folder in each.parents)
+    return None if is_linked else path
+
+
+def _sha256(path: Path) -> str:
+    """The digest of a file, 64 hex digits; empty if there is no such file."""
+    try:
+        digest = hashlib.sha256()
+        for data in pieces(path, path.stat().st_size):
+            digest.update(data)
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+def _without(text: str, folder: Path) -> str:
+    return text.replace(f"{folder}/", "").replace(str(folder), folder.name)

@@ -1,0 +1,93 @@
+"""The result of a verification: its findings, and what couldn't be done anew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+Kind = Literal[
+    "verdict", "program", "experiment", "plan", "figure", "digest", "prompt", "cost", "blob", "file", "order"
+]
+"""What a finding is about."""
+
+KINDS: tuple[str, ...] = get_args(Kind)
+_MOST = 1000  # findings that are kept: a run that is wrong throughout needs no more
+_LONGEST = 300  # characters of a value in one
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference between what is on record and what follows from it."""
+
+    kind: Kind
+    where: str  # a file, an experiment with its task, or the path of a figure in the summary
+    recorded: Any
+    derived: Any
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was done anew of a run, what differs, and what was not done anew."""
+
+    run_id: str | None
+    judged: int = 0  # verdicts that were made anew
+    same: int = 0
+    unsteady: list[str] = field(default_factory=list)  # verdicts that came out both ways: experiments and attempts
+    unjudged: int = 0  # verdicts that couldn't be made anew here
+    replayed: int = 0  # experiments whose solver ran again over the record
+    prompts: int = 0  # calls whose messages were made anew
+    figures: int = 0  # that were computed anew; 0: there is no summary
+    findings: list[Finding] = field(default_factory=list)
+    found: Counter[str] = field(default_factory=Counter)  # findings by kind, those that aren't kept included
+    not_derived: list[str] = field(default_factory=list)
+    on_trust: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    lines: dict[str, str] = field(default_factory=dict)  # for the screen: tasks, prompts
+    seconds: float = 0.0
+
+    @property
+    def verified(self) -> bool:
+        """Whether nothing differs. What couldn't be done anew is in `not_derived`."""
+        return not self.found
+
+    def differs(self, kind: Kind, where: str, recorded: Any, derived: Any) -> None:
+        """Adds a finding."""
+        self.found[kind] += 1
+        if len(self.findings) < _MOST:
+            self.findings.append(Finding(kind, where, _short(recorded), _short(derived)))
+
+    def lacks(self, what: str) -> None:
+        """Adds something that isn't done anew, once."""
+        if what not in self.not_derived:
+            self.not_derived.append(what)
+
+    def note(self, text: str) -> None:
+        """Adds a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def document(self) -> dict[str, Any]:
+        """The verification as JSON."""
+        return {
+            "run_id": self.run_id,
+            "verified": self.verified,
+            "verdicts": {"judged": self.judged, "same": self.same, "unsteady": self.unsteady},
+            "figures": self.figures,
+            "replayed": self.replayed,
+            "prompts": self.prompts,
+            "findings": [asdict(finding) for finding in self.findings],
+            "found": dict(self.found),
+            "not_derived": self.not_derived,
+            "on_trust": self.on_trust,
+            "notes": self.notes,
+        }
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > _LONGEST:
+        return f"{value[:_LONGEST]}… ({len(value)} characters)"
+    if isinstance(value, Sequence) and not isinstance(value, str) and len(str(value)) > _LONGEST:
+        return _short(str(value))
+    return value
