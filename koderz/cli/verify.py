@@ -48,7 +48,7 @@ def verify(
     from koderz.runs.verify.sources import found_run
 
     with found_run(run, results, max_size=max_size << 20) as (folder, summary):
-        progress = _Progress(quiet=quiet or json)
+        progress = _DoneLines(quiet=quiet or json)
         verification = asyncio.run(verify_run(folder, summary=summary, dataset=dataset, tell=progress))
     if json:
         print_json(verification.document())
@@ -93,7 +93,7 @@ def _line(name: str, text: str) -> None:
     say(f"{name:<10} {text}")
 
 
-class _Progress:
+class _DoneLines:
     """Prints now and then how many experiments are done."""
 
     def __init__(self, *, quiet: bool) -> None:

@@ -44,7 +44,7 @@ def unpack(archive: Path, target: Path, *, max_size: int) -> None:
 
 
 class _Limit:
-    """What an archive may still unpack."""
+    """The bytes and files that an archive may still unpack."""
 
     def __init__(self, archive: Path, max_size: int) -> None:
         self._archive, self._bytes, self._files, self._most = archive, max_size, _MOST_FILES, max_size

@@ -39,7 +39,7 @@ _PIECE = 1 << 20
 Tell = Callable[[str], None]
 
 
-class Place(Protocol):
+class Location(Protocol):
     """A folder here or elsewhere, with files by relative paths."""
 
     def read(self, path: str) -> IO[bytes]:
@@ -111,7 +111,7 @@ class Address:
         return f"{self.root}/{path}" if self.root else path
 
 
-def place_at(address: str, *, schemes: Sequence[str] = (*SCHEMES, "memory")) -> Place:
+def place_at(address: str, *, schemes: Sequence[str] = (*SCHEMES, "memory")) -> Location:
     """The place of a path or an address. Raises KoderzError for an address of another kind, or without its package."""
     scheme, separator, rest = address.partition("://")
     if not separator or scheme == "file":
@@ -131,7 +131,7 @@ def place_at(address: str, *, schemes: Sequence[str] = (*SCHEMES, "memory")) -> 
     return Address(system, root.rstrip("/"))
 
 
-def publish(folder: Path, place: Place, files: Mapping[str, Path], tell: Tell = lambda _: None) -> int:
+def publish(folder: Path, place: Location, files: Mapping[str, Path], tell: Tell = lambda _: None) -> int:
     """Publishes one run by its files, of which the summary is last. Returns how many were sent.
 
     `files`: by their paths at the place. What is there already with the same digest isn't sent again. Raises
@@ -166,14 +166,16 @@ def files_of(folder: Path, summary: Path) -> dict[str, Path]:
     return {**found, f"{name}/{NAME}": folder / NAME, f"{name}.json": summary}
 
 
-def runs_at(place: Place) -> list[str]:
+def runs_at(place: Location) -> list[str]:
     """The ids of the runs that are published at a place, oldest first by their names."""
     with _reaching("the list of runs"):
         names = [name.removesuffix(".json") for name in place.names() if name.endswith(".json")]
     return sorted((name for name in names if RUN_ID.fullmatch(name)), key=lambda name: name[15:])
 
 
-def pull(place: Place, name: str, results: Path, *, max_size: int | None = None, tell: Tell = lambda _: None) -> bool:
+def pull(
+    place: Location, name: str, results: Path, *, max_size: int | None = None, tell: Tell = lambda _: None
+) -> bool:
     """Brings one run into a results folder, each file checked; False if it is there already.
 
     Raises KoderzError for a file whose digest differs, a path that is none of a run's, more than `max_size` bytes in
@@ -226,7 +228,7 @@ def fetched(address: str, target: Path, *, max_size: int) -> Path:
     return target
 
 
-def _bring(place: Place, source: str, target: Path, digest: str, left: int | None) -> int | None:
+def _bring(place: Location, source: str, target: Path, digest: str, left: int | None) -> int | None:
     """Copies a file that has to have this digest, and returns the bytes that may still come."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with place.read(source) as file, whole_file(target) as copy:
@@ -248,7 +250,7 @@ def _copy(source: IO[bytes], target: IO[bytes], most: int | None, name: str) -> 
     return size, digest.hexdigest()
 
 
-def _sums_at(place: Place, name: str) -> dict[str, str]:
+def _sums_at(place: Location, name: str) -> dict[str, str]:
     """The digests that a run's SHA256SUMS at a place names, by path; empty if there is none."""
     try:
         with place.read(f"{name}/{SUMS}") as file:

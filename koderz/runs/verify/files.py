@@ -47,7 +47,7 @@ class RunFiles:
         return self.folder / NAME
 
     def open_private(self, privacy: Privacy | None) -> None:
-        """Has private texts decrypted from here on."""
+        """Decrypts private texts from here on."""
         self._privacy = privacy
 
     def experiments(self) -> set[int]:

@@ -29,7 +29,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Verification:
-    """What was done anew of a run, what differs, and what was not done anew."""
+    """The result of verifying one run: counts, findings, and what was not done anew."""
 
     run_id: str | None
     judged: int = 0  # verdicts that were made anew

@@ -134,7 +134,7 @@ class Redoing:
         return next((line for line in book.lines if isinstance(line, Attempt)), None)
 
     def _answer(self, identity: Identity, attempt: Attempt, calls: Mapping[int, Call]) -> Reply | str | None:
-        """What was judged: the reply that the attempt names, or a text that has the digest in its key."""
+        """The judged answer: the reply that the attempt names, or a text that has the digest in its key."""
         task = attempt.task_id or identity.task.id
         digest = attempt.key.removeprefix("judge:").partition("/")[0]
         if attempt.call is not None:
@@ -246,7 +246,7 @@ class Book:
 
 @asynccontextmanager
 async def open_offline(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[Resources]:
-    """What judging and replaying take on this machine: a contained sandbox, and no models.
+    """Opens the resources for judging and replaying on this machine: a contained sandbox, and no models.
 
     Raises Unreachable where nothing contains programs here.
     """

@@ -14,7 +14,7 @@ import pytest
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.runs.redaction import published_copy, secrets_in
-from koderz.runs.share import Folder, Place, fetched, files_of, place_at, publish, pull, runs_at
+from koderz.runs.share import Folder, Location, fetched, files_of, place_at, publish, pull, runs_at
 from tests.conftest import Shell
 
 KEY = "sk-proj-Zq3vT8nB2kLw9XyR4mJd7HsG"
@@ -30,7 +30,7 @@ def run(koderz: Shell) -> Path:
     return folder
 
 
-def sent(run: Path, place: Place) -> int:
+def sent(run: Path, place: Location) -> int:
     return publish(run, place, files_of(run, run.with_suffix(".json")))
 
 
@@ -42,7 +42,7 @@ class Breaking(Exception):
 class Fragile:
     """A place whose connection is lost after a number of files."""
 
-    place: Place
+    place: Location
     left: int
     read_all: list[str] = field(default_factory=list)
 
