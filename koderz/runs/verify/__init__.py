@@ -3,7 +3,7 @@
 Nothing of the run but its own files is opened, and nothing that it names is imported. Its programs run contained.
 """
 
-from koderz.runs.verify.findings import Finding, Verification
+from koderz.runs.verify.findings import Difference, Verification
 from koderz.runs.verify.verification import verify_run
 
-__all__ = ["Finding", "Verification", "verify_run"]
+__all__ = ["Difference", "Verification", "verify_run"]

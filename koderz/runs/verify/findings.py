@@ -18,7 +18,7 @@ _LONGEST = 300  # characters of a value in one
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Difference:
     """A difference between what is on record and what follows from it."""
 
     kind: Kind
@@ -39,7 +39,7 @@ class Verification:
     replayed: int = 0  # experiments whose solver ran again over the record
     prompts: int = 0  # calls whose messages were made anew
     figures: int = 0  # that were computed anew; 0: there is no summary
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Difference] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)  # findings by kind, those that aren't kept included
     not_derived: list[str] = field(default_factory=list)
     on_trust: list[str] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Verification:
         """Adds a finding."""
         self.found[kind] += 1
         if len(self.findings) < _MOST:
-            self.findings.append(Finding(kind, where, _short(recorded), _short(derived)))
+            self.findings.append(Difference(kind, where, _short(recorded), _short(derived)))
 
     def lacks(self, what: str) -> None:
         """Adds something that isn't done anew, once."""
