@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated
 
 import typer
 
+from koderz.analysis.registries import REGISTRIES, Publication, Relationship
 from koderz.cli.console import counted, data_output, warn, writing
 from koderz.cli.flags import Arm, Results, named_runs
 from koderz.errors import KoderzError
+from koderz.settings.options import flag_of
 from tracker.files import whole_file
 
 
@@ -20,7 +23,9 @@ def export(
     runs: Annotated[list[str], named_runs(metavar="RUN…", help="Which runs.")],
     format_: Annotated[
         str | None,
-        typer.Option("--format", metavar="NAME", help="csv, parquet, jsonl, md or a suite's own; or as --output says."),
+        typer.Option(
+            "--format", metavar="NAME", help="csv, parquet, jsonl, md, eee, hf or a suite's own; or as --output says."
+        ),
     ] = None,
     attempts: Annotated[bool, typer.Option("--attempts", help="One row per attempt, with its reply.")] = False,
     arm: Arm = None,
@@ -31,6 +36,16 @@ def export(
     all_arms: Annotated[
         bool, typer.Option("--all-arms", help="Samples of several arms in one file; each row names its arm.")
     ] = False,
+    organization: Annotated[str | None, typer.Option(metavar="NAME", help="Of eee: who publishes the result.")] = None,
+    relationship: Annotated[
+        Relationship | None, typer.Option(metavar="WORD", help="Of eee: what they are to the model.")
+    ] = None,
+    model_id: Annotated[
+        str | None, typer.Option(metavar="DEVELOPER/NAME", help="Of eee: the model's id. Default: its name here.")
+    ] = None,
+    source_url: Annotated[str | None, typer.Option(metavar="URL", help="Of eee and hf: the published run.")] = None,
+    hf_dataset: Annotated[str | None, typer.Option(metavar="ID", help="Of hf: the dataset on the Hub.")] = None,
+    hf_task: Annotated[str | None, typer.Option(metavar="ID", help="Of hf: the task of its leaderboard.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to. Default: standard output.")
     ] = None,
@@ -49,6 +64,12 @@ def export(
     from koderz.analysis.runs import find
     from koderz.analysis.story import journal_folder
 
+    about = Publication(organization, relationship, model_id, source_url, hf_dataset, hf_task)
+    if format_ in REGISTRIES:
+        _register(results, runs, format_, about, arm, output)
+        return
+    if unread := [name for name, value in asdict(about).items() if value is not None]:
+        raise KoderzError(f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it")
     own = own_format(format_)
     chosen = format_ if own else format_of(output, format_)
     folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
@@ -73,6 +94,27 @@ def export(
                 )
     rows = counted(count, "attempt" if attempts else "experiment")
     warn(f"{rows} of {counted(len(folders), 'run')}{f' → {output}' if output else ''}")
+
+
+def _register(
+    results: Path, runs: Sequence[str], format_: str | None, about: Publication, arm: str | None, output: Path | None
+) -> None:
+    """Writes runs as entries of a public registry."""
+    from koderz.analysis.registries import hub_entries, write_eee
+    from koderz.analysis.runs import find
+    from koderz.analysis.story import journal_folder
+
+    folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
+    if format_ == "eee":
+        if output is None:
+            raise KoderzError("--format eee writes a folder: say which with --output DIR")
+        with writing(output):
+            count = write_eee(folders, output, about, arm=arm)
+        warn(f"{counted(count, 'sample')} of {counted(len(folders), 'run')} → {output}")
+        return
+    text = hub_entries(folders, about, arm=arm).encode()
+    with _opened(output) as file:
+        file.write(text)
 
 
 @contextmanager

@@ -1,0 +1,291 @@
+"""Runs as entries of public registries of results: Every Eval Ever, and `.eval_results` of a model on the Hub.
+
+No value is made up. What koderz can't know is asked for by an option, or `unknown` where the registry has that word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import orjson
+
+from koderz._version import __version__
+from koderz.analysis.export import arms_of
+from koderz.analysis.runs import Run, load_run
+from koderz.analysis.story import Experiments, Story
+from koderz.errors import KoderzError
+from tracker.files import write_whole
+from tracker.messages import text_of
+from tracker.records import PASSES, Fault, Plan
+from tracker.summary import Figures
+
+REGISTRIES = ("eee", "hf")
+"""The names of these formats for `--format`."""
+
+Relationship = Literal["first_party", "third_party", "collaborative", "other"]
+"""What the evaluator is to the model, in Every Eval Ever's words."""
+
+_EEE = "0.3.0"  # the version of Every Eval Ever's schema
+_UNKNOWN = {"deployment_type": "unknown", "model_availability": "unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What a registry wants to know that a run can't say."""
+
+    organization: str | None = None  # that publishes the result
+    relationship: Relationship | None = None
+    model_id: str | None = None  # as the registry has it: DEVELOPER/NAME
+    source_url: str | None = None  # of the published run
+    hf_dataset: str | None = None  # the dataset on the Hub
+    hf_task: str | None = None  # the task of its leaderboard
+
+
+def write_eee(folders: Sequence[Path], target: Path, about: Publication, *, arm: str | None = None) -> int:
+    """Writes an aggregate and a samples file of Every Eval Ever for each arm of each run, below `target/data`.
+
+    Returns the number of samples. Raises KoderzError where an option is missing or an arm has no result.
+    """
+    if not about.organization or about.relationship not in get_args(Relationship):
+        raise KoderzError(
+            "--format eee needs --organization NAME, who publishes the result, and --relationship, what they are to "
+            f"the model: {', '.join(get_args(Relationship))}"
+        )
+    count = 0
+    for folder in folders:
+        experiments, run = Experiments(folder), load_run(folder)
+        for name in arms_of(experiments.plan, arm):
+            entry = _Entry(experiments.plan, run, name, about)
+            rows = b"".join(
+                orjson.dumps(entry.sample(story), option=orjson.OPT_APPEND_NEWLINE)
+                for story in experiments.of({name})
+                if not isinstance(story.outcome, Fault)
+            )
+            path = target / entry.place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path.with_name(f"{path.stem}_samples.jsonl"), [rows], durable=False)
+            aggregate = entry.aggregate(rows)
+            write_whole(path, [orjson.dumps(aggregate, option=orjson.OPT_INDENT_2)], durable=False)
+            count += rows.count(b"\n")
+    return count
+
+
+def hub_entries(folders: Sequence[Path], about: Publication, *, arm: str | None = None) -> str:
+    """The runs' success rates as YAML for a model's `.eval_results` folder on the Hub, in per cent.
+
+    Raises KoderzError without a dataset and task of the Hub, for a run of several arms, or where nothing was judged.
+    """
+    if not (about.hf_dataset and about.hf_task):
+        raise KoderzError("--format hf needs --hf-dataset ID and --hf-task ID, which name a leaderboard of the Hub")
+    import yaml
+
+    entries = []
+    for folder in folders:
+        experiments, run = Experiments(folder), load_run(folder)
+        names = [*arms_of(experiments.plan, arm)]
+        if len(names) != 1:
+            raise KoderzError(f"{folder.name} has {len(names)} arms; choose one with --arm: {', '.join(names)}")
+        figures = _judged(run, names[0])
+        entry: dict[str, Any] = {
+            "dataset": {"id": about.hf_dataset, "task_id": about.hf_task},
+            "value": round(figures.rate, 4),
+            "date": _zoned(run.end_time),
+            "notes": f"{names[0]}, {figures.total_problems} experiments, koderz {__version__}, {run.run_id}",
+        }
+        if about.source_url:
+            entry["source"] = {"url": about.source_url, "name": "koderz run"}
+        entries.append(entry)
+    return str(yaml.safe_dump(entries, sort_keys=False, allow_unicode=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One arm of a run, as Every Eval Ever has it."""
+
+    plan: Plan
+    run: Run
+    arm: str
+    about: Publication
+
+    @property
+    def model(self) -> str:
+        """The model's id, which begins with who made it."""
+        name = self.about.model_id or self.plan.model_of(self.arm)
+        return name if "/" in name else f"unknown/{name}"
+
+    @property
+    def place(self) -> str:
+        """The path of the aggregate in the registry's store."""
+        developer, _, name = self.model.partition("/")
+        digest = hashlib.sha256(f"{self.plan.run_id} {self.arm}".encode()).digest()[:16]
+        words = [_word(word) for word in (self.plan.suite, developer, name)]
+        return f"data/{'/'.join(words)}/{uuid.UUID(bytes=digest, version=4)}.json"
+
+    @property
+    def name(self) -> str:
+        """The name of the evaluation."""
+        return f"{self.plan.suite}, {self.plan.arm(self.arm).title}"
+
+    @property
+    def identifier(self) -> str:
+        return f"{self.name}/{self.model}/{_epoch(self.run.end_time)}"
+
+    def aggregate(self, rows: bytes) -> dict[str, Any]:
+        """The aggregate, which names the file that holds these rows."""
+        samples = self.place.removesuffix(".json") + "_samples.jsonl"
+        details = {"run_id": str(self.plan.run_id), "arm": self.arm, "solver": self.plan.arm(self.arm).solver}
+        return {
+            "schema_version": _EEE,
+            "evaluation_id": self.identifier,
+            "evaluation_timestamp": _epoch(self.run.start_time),
+            "retrieved_timestamp": _epoch(self.run.end_time),
+            "source_metadata": {
+                "source_name": "koderz run",
+                "source_type": "evaluation_run",
+                "source_organization_name": self.about.organization,
+                "evaluator_relationship": self.about.relationship,
+                "additional_details": details | ({"run_url": self.about.source_url} if self.about.source_url else {}),
+            },
+            "eval_library": {"name": "koderz", "version": str(self.plan.environment.get("koderz", "unknown"))},
+            "model_info": {
+                "name": self.plan.model_of(self.arm),
+                "id": self.model,
+                "additional_details": {**_UNKNOWN, "simulated": str(self.plan.is_simulated(self.arm)).lower()},
+            },
+            "evaluation_results": [*self._results()],
+            "detailed_evaluation_results": {
+                "format": "jsonl",
+                "file_path": samples,
+                "hash_algorithm": "sha256",
+                "checksum": hashlib.sha256(rows).hexdigest(),
+                "total_rows": rows.count(b"\n"),
+            },
+        }
+
+    def sample(self, story: Story) -> dict[str, Any]:
+        """One experiment as a line of the samples file."""
+        outcome, calls = story.outcome, story.calls
+        assert not isinstance(outcome, Fault)
+        first = next((text_of(message) for call in calls[:1] for message in call.messages[-1:]), "")
+        expected = self.plan.basis.expectations.get(story.problem_id, {}).get("expected_response")
+        row: dict[str, Any] = {
+            "schema_version": _EEE,
+            "evaluation_id": self.identifier,
+            "model_id": self.model,
+            "evaluation_name": self.name,
+            "evaluation_result_id": PASSES,
+            "sample_id": story.problem_id if self.plan.samples == 1 else f"{story.problem_id}, sample {story.sample}",
+            "interaction_type": "single_turn" if len(calls) == 1 else "multi_turn",
+            "input": {"raw": first, "reference": [str(expected)] if expected else []},
+            "answer_attribution": _attribution(story),
+            "evaluation": {
+                "score": outcome.score if outcome.score is not None else float(outcome.success),
+                "is_correct": outcome.success,
+                "num_turns": max(1, len(calls)),
+            },
+            "token_usage": {
+                "input_tokens": outcome.tokens_in,
+                "output_tokens": outcome.tokens_out,
+                "total_tokens": outcome.tokens_in + outcome.tokens_out,
+            },
+            "performance": {"latency_ms": 1000 * outcome.latency},
+            "metadata": {"experiment_id": story.experiment_id, "verdict": outcome.verdict, "cause": outcome.cause},
+        }
+        if len(calls) == 1:
+            return row | {"output": {"raw": [str(calls[0].reply)]}, "messages": None}
+        return row | {"output": None, "messages": [*_transcript(story)]}
+
+    def _results(self) -> Iterator[dict[str, Any]]:
+        figures = _judged(self.run, self.arm)
+        uncertainty: dict[str, Any] = {"num_samples": figures.total_problems}
+        if interval := figures.success_rate_interval:
+            low, high = interval
+            uncertainty["confidence_interval"] = {
+                "lower": low / 100, "upper": high / 100, "confidence_level": 0.95,
+                "method": str(figures.success_rate_interval_method),
+            }  # fmt: skip
+        yield {
+            "evaluation_result_id": PASSES,
+            "evaluation_name": self.name,
+            "source_data": self._source(),
+            "metric_config": {
+                "metric_id": "pass_rate", "metric_name": "pass@1", "metric_kind": "pass_rate",
+                "metric_unit": "proportion", "lower_is_better": False, "score_type": "continuous",
+                "min_score": 0, "max_score": 1,
+            },
+            "score_details": {"score": figures.rate / 100, "uncertainty": uncertainty},
+            "generation_config": {"generation_args": self._arguments()},
+        }  # fmt: skip
+        directions = {measure.name: measure.direction for measure in self.run.measures}
+        for name, mean in figures.measures.items():
+            if name in directions:
+                yield {
+                    "evaluation_result_id": name,
+                    "evaluation_name": self.name,
+                    "source_data": self._source(),
+                    "metric_config": {"metric_name": name, "lower_is_better": directions[name] == "lower"},
+                    "score_details": {"score": mean.mean, "uncertainty": {"num_samples": mean.results}},
+                }
+
+    def _source(self) -> dict[str, Any]:
+        about = {"digest": str(self.plan.environment.get("dataset_digest", "unknown"))}
+        return {"dataset_name": self.plan.suite, "source_type": "other", "additional_details": about}
+
+    def _arguments(self) -> dict[str, Any]:
+        config = self.plan.config
+        found = {name: config.get(name) for name in ("temperature", "top_p", "max_tokens")}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _judged(run: Run, arm: str) -> Figures:
+    figures = run.arms[arm].summary
+    if figures.success_rate is None:
+        raise KoderzError(f"{run.run_id}: nothing of {arm} was judged, so there is no result to report")
+    return figures
+
+
+def _attribution(story: Story) -> list[dict[str, Any]]:
+    attempt = story.attempts[-1] if story.attempts else None
+    text = attempt.program if attempt and isinstance(attempt.program, str) else None
+    if text is None:
+        return []
+    several = len(story.calls) != 1
+    return [
+        {
+            "turn_idx": max(0, len(story.calls) - 1),
+            "source": "messages[turn_idx].content" if several else "output.raw",
+            "extracted_value": text,
+            "extraction_method": "koderz",
+            "is_terminal": True,
+        }
+    ]
+
+
+def _transcript(story: Story) -> Iterator[Mapping[str, Any]]:
+    turn = 0
+    for step in story.steps:
+        if step.call:
+            asked = [(str(message.get("role", "user")), text_of(message)) for message in step.asked]
+            for role, text in [*asked, ("assistant", str(step.call.reply))]:
+                yield {"turn_idx": turn, "role": role, "content": text}
+                turn += 1
+
+
+def _epoch(time: str) -> str:
+    return str(int(datetime.fromisoformat(time).timestamp()))
+
+
+def _zoned(time: str) -> str:
+    return datetime.fromisoformat(time).astimezone().isoformat(timespec="seconds")
+
+
+def _word(text: str) -> str:
+    """A text as one part of a path."""
+    return re.sub(r"[^\w.-]+", "-", text).strip(".-") or "unknown"
