@@ -30,7 +30,7 @@ REGISTRIES = ("eee", "hf")
 """The names of these formats for `--format`."""
 
 Relationship = Literal["first_party", "third_party", "collaborative", "other"]
-"""What the evaluator is to the model, in Every Eval Ever's words."""
+"""The evaluator's relation to the model, in Every Eval Ever's words."""
 
 _EEE = "0.3.0"  # the version of Every Eval Ever's schema
 _UNKNOWN = {"deployment_type": "unknown", "model_availability": "unknown"}
@@ -38,7 +38,7 @@ _UNKNOWN = {"deployment_type": "unknown", "model_availability": "unknown"}
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What a registry wants to know that a run can't say."""
+    """The facts that a registry asks for and a run doesn't hold."""
 
     organization: str | None = None  # that publishes the result
     relationship: Relationship | None = None

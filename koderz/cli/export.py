@@ -11,7 +11,10 @@ from typing import IO, Annotated
 
 import typer
 
-from koderz.analysis.registries import REGISTRIES, Publication, Relationship
+from koderz.analysis.export import export as write_rows
+from koderz.analysis.export import format_of
+from koderz.analysis.formats import Format, own_format, write_own
+from koderz.analysis.registries import REGISTRIES, Publication, Relationship, hub_entries, write_eee
 from koderz.cli.console import counted, data_output, warn, writing
 from koderz.cli.flags import Arm, Results, named_runs
 from koderz.errors import KoderzError
@@ -58,59 +61,55 @@ def export(
     it. They take a file for one model's, so --arm chooses among several arms. In CSV, text that a spreadsheet would
     take for a formula has an apostrophe before it.
     """
-    from koderz.analysis.export import export as write_rows
-    from koderz.analysis.export import format_of
-    from koderz.analysis.formats import own_format, write_own
     from koderz.analysis.runs import find
     from koderz.analysis.story import journal_folder
 
     about = Publication(organization, relationship, model_id, source_url, hf_dataset, hf_task)
-    if format_ in REGISTRIES:
-        _register(results, runs, format_, about, arm, output)
-        return
-    if unread := [name for name, value in asdict(about).items() if value is not None]:
+    unread = [name for name, value in asdict(about).items() if value is not None]
+    if unread and format_ not in REGISTRIES:
         raise KoderzError(f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it")
-    own = own_format(format_)
-    chosen = format_ if own else format_of(output, format_)
     folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
-    if output is None and chosen == "parquet" and sys.stdout.isatty():
-        raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
-    if own and (attempts or artifact):
-        raise KoderzError(f"--format {format_} says itself what it holds: leave --attempts and --artifact out")
-    if own and own.is_folder:
-        if output is None:
-            raise KoderzError(f"--format {format_} writes a folder: say which with --output DIR")
-        with writing(output):
-            output.mkdir(parents=True, exist_ok=True)
-            count = write_own(own, folders, output, arm=arm)
+    if format_ in REGISTRIES:
+        _register(folders, format_, about, arm, output)
+    elif own := own_format(format_):
+        if attempts or artifact:
+            raise KoderzError(f"--format {format_} says itself what it holds: leave --attempts and --artifact out")
+        _tell(_write_own(own, folders, format_, arm, output), folders, output)
     else:
+        table = format_of(output, format_)
+        if output is None and table == "parquet" and sys.stdout.isatty():
+            raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
         with _opened(output) as file:
-            if own:
-                count = write_own(own, folders, file, arm=arm)
-            else:
-                table = format_of(output, format_)
-                count = write_rows(
-                    folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact
-                )
-    rows = counted(count, "attempt" if attempts else "experiment")
-    warn(f"{rows} of {counted(len(folders), 'run')}{f' → {output}' if output else ''}")
+            count = write_rows(folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact)
+        _tell(count, folders, output, "attempt" if attempts else "experiment")
+
+
+def _tell(count: int, folders: Sequence[Path], output: Path | None, what: str = "experiment") -> None:
+    warn(f"{counted(count, what)} of {counted(len(folders), 'run')}{f' → {output}' if output else ''}")
+
+
+def _write_own(own: Format, folders: Sequence[Path], name: str | None, arm: str | None, output: Path | None) -> int:
+    """Writes runs in a system's own format, into a file or a folder. Returns the number of experiments."""
+    if not own.is_folder:
+        with _opened(output) as file:
+            return write_own(own, folders, file, arm=arm)
+    if output is None:
+        raise KoderzError(f"--format {name} writes a folder: say which with --output DIR")
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
+        return write_own(own, folders, output, arm=arm)
 
 
 def _register(
-    results: Path, runs: Sequence[str], format_: str | None, about: Publication, arm: str | None, output: Path | None
+    folders: Sequence[Path], format_: str | None, about: Publication, arm: str | None, output: Path | None
 ) -> None:
     """Writes runs as entries of a public registry."""
-    from koderz.analysis.registries import hub_entries, write_eee
-    from koderz.analysis.runs import find
-    from koderz.analysis.story import journal_folder
-
-    folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
     if format_ == "eee":
         if output is None:
             raise KoderzError("--format eee writes a folder: say which with --output DIR")
         with writing(output):
             count = write_eee(folders, output, about, arm=arm)
-        warn(f"{counted(count, 'sample')} of {counted(len(folders), 'run')} → {output}")
+        _tell(count, folders, output, "sample")
         return
     text = hub_entries(folders, about, arm=arm).encode()
     with _opened(output) as file:
