@@ -133,6 +133,9 @@ class Verdict:
     artifacts: dict[str, Any] = field(default_factory=dict)  # what else the attempt left, by name: text or bytes
     passes: bool = False  # whether a word of the suite's own counts as passed
     facts: dict[str, Any] = field(default_factory=dict)  # what else there is to tell: keys of the result in the summary
+    tests_passed: int | None = None  # of `tests`, where they were asked to be counted and could be
+    tests: int | None = None
+    tampering: tuple[str, ...] = ()  # what the judge saw that honest programs don't do; a sign, and no part of a record
 
     @property
     def passed(self) -> bool:

@@ -26,6 +26,17 @@ PATIENCE = 0.002  # seconds that an answer of a batch may wait for others
 GATHERED = 48 << 10  # bytes
 MESSAGE_LIMIT = 500  # characters of an exception's text
 
+_SOCKET, _UNIX = "socket.__new__", 1  # a pair of sockets is allowed
+_CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_EVENTS = """
+    os.exec os.fork os.forkpty os.kill os.killpg os.posix_spawn os.spawn os.system subprocess.Popen
+    os.chmod os.chown os.link os.mkdir os.remove os.rename os.rmdir os.symlink os.truncate os.utime os.setxattr
+    socket.bind socket.connect socket.sendto socket.getaddrinfo socket.gethostbyname
+    resource.setrlimit resource.prlimit
+"""
+_REFUSED = frozenset(_EVENTS.split())
+"""Events of the interpreter that announce what no candidate may do."""
+
 Call = Callable[..., bytes]
 
 
@@ -43,6 +54,7 @@ class Request(NamedTuple):
 def prepare() -> Printed:
     """Prepare, before the fork, what all candidates share: pages that a fork writes to have to be copied."""
     printed = Printed(Channel())
+    sys.addaudithook(_hook(printed.channel))
     sys.stdout = sys.stderr = printed.text()
     for number in (signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
@@ -71,6 +83,28 @@ def serve(printed: Printed, descriptor: int) -> NoReturn:
             _answer_ahead(channel, call, arguments)
         else:
             channel.send(call(arguments, keywords))
+
+
+def _hook(channel: Channel) -> Callable[[str, tuple[Any, ...]], None]:
+    """What tells the judge, once, that the program tries what containment refuses. It may be kept from it."""
+    told = False
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal told
+        if told or channel.descriptor < 0:
+            return
+        asks = (event == "open" and _writes(arguments)) or (event == _SOCKET and arguments[1] != _UNIX)
+        if asks or event in _REFUSED:
+            told = True
+            channel.send(frame(wire.REFUSED))
+
+    return hook
+
+
+def _writes(arguments: tuple[Any, ...]) -> bool:
+    """Whether a file is opened to be changed, by the arguments of the event `open`: path, mode, flags."""
+    flags = arguments[2] if len(arguments) > 2 else 0
+    return isinstance(arguments[0], (str, bytes)) and isinstance(flags, int) and bool(flags & _CHANGES)
 
 
 class Channel:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from koderz.types import VerdictWord
 
 JOB, RESULT = b"j", b"r"  # the kinds of frames by which a judge is given jobs, and gives results
@@ -26,6 +28,7 @@ class Job(NamedTuple):
     line_offset: int = 0  # lines of the program that stand before the candidate's own first line
     call_timeout: float = 0.0  # CPU seconds of one call; 0: no limit but `timeout`, which a program can't lift
     wall: float = 0.0  # seconds, a back-stop that the sandbox sets
+    graded: bool = False  # whether the tests that it passes are counted, where the test can be parted
 
 
 class JobResult(NamedTuple):
@@ -37,3 +40,6 @@ class JobResult(NamedTuple):
     cpu: float = 0.0  # seconds
     wall: float = 0.0  # seconds
     isolation: str = ""  # what contained the candidate
+    tests_passed: int | None = None  # of `tests`, each run for itself; None: they weren't counted
+    tests: int | None = None
+    tampering: Sequence[str] = ()  # signs of it that the judge saw: `exit`, `channel`, `refused`

@@ -20,6 +20,7 @@ TOO_LARGE = b"+"  # an answer is longer than any frame may be
 _LAST_LINE = 1 << 31  # that a line of a program can be
 
 _READ = 256 << 10
+_REFUSAL = frame(wire.REFUSED)
 
 
 class LostCandidate(BaseException):
@@ -72,6 +73,9 @@ class Proxy:
         self.foresaw = False
         self.astray = False  # waits for answers that were foreseen and aren't asked for
         self.made: list[bytes] | None = []  # the arguments of each call, unless one can't be written so
+        self.strays = False  # bytes came that answered nothing
+        self.refused = False  # it says that it tried what containment refuses
+        self.skipped = 0  # the number of a call that isn't made; 0: none
         self._connection = connection
         self._buffer = bytearray()
         self._ahead: deque[bytes] = deque()
@@ -80,6 +84,8 @@ class Proxy:
         self.calls += 1
         self.arguments = (arguments, keywords)
         self.result = None
+        if self.calls == self.skipped:
+            raise LostCandidate
         try:
             self.result = self._asked(arguments, keywords)
         except LostCandidate as lost:
@@ -113,15 +119,33 @@ class Proxy:
         """Tells the candidate what to load, and what it will most likely be asked."""
         self._start([request, *self._expecting(calls)])
 
+    def renew(self, connection: socket.socket) -> None:
+        """Goes on with another candidate of the same program, which has been asked nothing."""
+        self._connection, self.lost = connection, None
+        self._buffer.clear()
+        self._ahead.clear()
+
+    def finish(self) -> None:
+        """Looks at what came and answered nothing, once the tests have ended."""
+        if self.lost or self._ahead:
+            return
+        with contextlib.suppress(OSError):
+            self._buffer += self._connection.recv(_READ, socket.MSG_DONTWAIT)
+        self.strays = self.strays or bool(self._buffer.replace(_REFUSAL, b""))
+        self.refused = self.refused or _REFUSAL in self._buffer
+
     def _receive(self) -> tuple[bytes, bytes]:
-        """The next frame's kind and payload. Lost for an end, or a frame that is too long."""
-        try:
-            while not (found := take(self._buffer, wire.FRAME_LIMIT)):
-                self._buffer += self._more()
-        except OversizeError:
-            raise LostCandidate(TOO_LARGE) from None
-        kind, _, payload = found
-        return kind, payload
+        """The next answer's kind and payload. Lost for an end, or a frame that is too long."""
+        while True:
+            try:
+                while not (found := take(self._buffer, wire.FRAME_LIMIT)):
+                    self._buffer += self._more()
+            except OversizeError:
+                raise LostCandidate(TOO_LARGE) from None
+            kind, _, payload = found
+            if kind != wire.REFUSED:
+                return kind, payload
+            self.refused = True
 
     def _more(self) -> bytes:
         try:
@@ -137,6 +161,7 @@ class Proxy:
             raise LostCandidate(self.lost.kind, self.lost.payload)
         if not self._is_next(arguments, keywords):
             self._drop_predictions()
+            self.strays = self.strays or bool(self._buffer.replace(_REFUSAL, b""))
             self._send(_encoded(arguments, keywords))
         kind, payload = self._receive()
         value = _decoded(payload)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
+from koderz.sandbox.judge.shares import Parts, parted
+
 FILE = "<test>"
 WORTH_FORESEEING = 8192  # characters of tests: below, it costs more than it saves
 _CHECK = re.compile(r"^def check\((\w+)", re.MULTILINE)
@@ -30,6 +32,7 @@ class SuiteTests:
     context: CodeType | None
     lines: tuple[str, ...]  # of the tests' source
     in_process: bool  # they reach into what they test, so no proxy will do
+    parts: Parts | None = None  # of tests that are to be counted, and can be parted
     learnt: list[bytes] = field(default_factory=list)
 
     def namespace(self, entry_point: str, candidate: Any) -> dict[str, Any]:
@@ -47,7 +50,8 @@ class SuiteTests:
 
     def load(self, namespace: dict[str, Any]) -> None:
         """Runs a list of asserts, or defines `check`. The reference of a task may take its time here."""
-        exec(self.code, namespace)  # noqa: S102 - the suite's own tests
+        for code in (self.parts.head, self.parts.check) if self.parts else (self.code,):
+            exec(code, namespace)  # noqa: S102 - the suite's own tests
 
     def check(self, namespace: dict[str, Any], candidate: Any) -> None:
         """Returns if the tests are content; a list of asserts is content when it has run."""
@@ -55,14 +59,19 @@ class SuiteTests:
             namespace["check"](candidate)
 
 
-def prepared(test: str, context: str, entry_point: str) -> SuiteTests:
-    """BrokenTestsError for tests or a context that aren't Python. The latest are kept, fewer of the large."""
-    return (_kept if len(test) < WORTH_FORESEEING else _few_kept)(test, context, entry_point)
+def prepared(test: str, context: str, entry_point: str, *, graded: bool = False) -> SuiteTests:
+    """BrokenTestsError for tests or a context that aren't Python. The latest are kept, fewer of the large.
+
+    If `graded`, they are parted where they can be.
+    """
+    return (_kept if len(test) < WORTH_FORESEEING else _few_kept)(test, context, entry_point, graded)
 
 
-def _compiled(test: str, context: str, entry_point: str) -> SuiteTests:
+def _compiled(test: str, context: str, entry_point: str, graded: bool) -> SuiteTests:
     try:
         in_process = _reaches_in(test)
+        if graded and not in_process and (parts := parted(test, FILE)):
+            return SuiteTests(parts.head, _context(context), tuple(test.splitlines()), in_process, parts)
         large = len(test) >= WORTH_FORESEEING
         code = _foreseen(test, entry_point) if large else compile(test, FILE, "exec")
     except (SyntaxError, ValueError) as error:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from koderz.sandbox.judge import candidate, explain, wire
 from koderz.sandbox.judge.forks import Ending, Zygote
 from koderz.sandbox.judge.jobs import FAULT, Job, JobResult
-from koderz.sandbox.judge.proxy import NOT_PROXIABLE, TOO_LARGE, LostCandidate, Proxy, Raised
+from koderz.sandbox.judge.proxy import BROKEN, NOT_PROXIABLE, TOO_LARGE, LostCandidate, Proxy, Raised
+from koderz.sandbox.judge.shares import TALLY, Tally, WholeTally
 from koderz.sandbox.judge.suite_tests import BrokenTestsError, SuiteTests, prepared
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 LONG = 1.0  # seconds for tests to load
 BUSY = 0.05  # of a wall limit; a candidate that had more of the processor meanwhile isn't waiting, but slowed down
+_LEAST_CPU = 0.01  # seconds that a candidate counts for, which may be one of thousands
 EXPLAINING_SECONDS = 2.0  # that a message may take to be put together
 
 
@@ -37,7 +39,7 @@ def hold(job: Job, zygote: Zygote, loaded: Callable[[], None]) -> JobResult:
     """
     began = time.monotonic()
     try:
-        tests = prepared(job.test, job.context, job.entry_point)
+        tests = prepared(job.test, job.context, job.entry_point, graded=job.graded)
         held = _held_in_process(job, zygote) if tests.in_process else _held_by_proxy(job, tests, zygote, loaded)
     except BrokenTestsError as error:
         return JobResult("error", FAULT, str(error))
@@ -48,13 +50,12 @@ def _held_by_proxy(
     job: Job, tests: SuiteTests, zygote: Zygote, loaded: Callable[[], None], *, foresees: bool = True
 ) -> JobResult:
     """Tests here, candidate there."""
+    tally = Tally(tests.parts.number) if tests.parts else None
     with zygote.spawn(job.timeout, job.memory_mb << 20) as connection:
-        proxy = Proxy(connection, job.entry_point or "program", foresees=foresees)
-        proxy.greet((job.program, job.entry_point, job.output_limit, job.call_timeout), tests.learnt)
-        random.seed(0)  # tests that draw their inputs draw the same for everyone
-        patience, namespace = _Patience(job.wall, zygote, loaded), tests.namespace(job.entry_point, proxy)
-        # What they do before they call the candidate takes nothing from its time.
-        error = patience.within(lambda: tests.load(namespace)) or patience.within(lambda: tests.check(namespace, proxy))
+        proxy = Proxy(connection, job.entry_point or "program", foresees=foresees and not tally)
+        proxy.greet(_greeting(job), tests.learnt)
+        error = _run(job, tests, proxy, _Patience(job.wall, zygote, loaded), tally)
+        proxy.finish()
         ending = zygote.end()
     if proxy.lost and proxy.lost.kind == NOT_PROXIABLE:
         return _held_in_process(job, zygote)
@@ -62,7 +63,84 @@ def _held_by_proxy(
     if vanished and proxy.foresaw and (proxy.astray or proxy.calls > candidate.EAGER):
         # Answers gathered before the end were not sent, or others were due: only asking one by one tells where it was.
         return _held_by_proxy(job, tests, zygote, loaded, foresees=False)
-    return _proxied_finding(job, tests, proxy, error, ending)._replace(cpu=ending.cpu)
+    found = _proxied_finding(job, tests, proxy, error, ending)
+    found = found._replace(cpu=ending.cpu, tampering=_signs(proxy, found))
+    return _graded(found, job, tests, tally, proxy, zygote, loaded) if tally and found.cause != FAULT else found
+
+
+def _greeting(job: Job) -> tuple[Any, ...]:
+    return job.program, job.entry_point, job.output_limit, job.call_timeout
+
+
+def _run(job: Job, tests: SuiteTests, proxy: Proxy, patience: _Patience, tally: Tally | None) -> BaseException | None:
+    """The error that the tests ended with."""
+    random.seed(0)  # tests that draw their inputs draw the same for everyone
+    namespace = tests.namespace(job.entry_point, proxy)
+    if tally:
+        namespace[TALLY] = tally
+    # What they do before they call the candidate takes nothing from its time.
+    return patience.within(lambda: tests.load(namespace)) or patience.within(lambda: tests.check(namespace, proxy))
+
+
+def _signs(proxy: Proxy, found: JobResult) -> list[str]:
+    """Signs of tampering, none of which proves any."""
+    lost = proxy.lost.kind if proxy.lost else None
+    refusal = proxy.raised and isinstance(proxy.raised.error, PermissionError)
+    signs = {
+        "exit": lost == b"" and found.verdict != "timeout",
+        "channel": proxy.strays or lost in (BROKEN, TOO_LARGE) or (lost == wire.UNLOADED and found.cause == "killed"),
+        "refused": proxy.refused or bool(refusal),
+    }
+    return [name for name, is_there in signs.items() if is_there]
+
+
+def _graded(
+    found: JobResult,
+    job: Job,
+    tests: SuiteTests,
+    tally: Tally,
+    proxy: Proxy,
+    zygote: Zygote,
+    loaded: Callable[[], None],
+) -> JobResult:
+    """The finding with the number of tests passed. One that fails runs again, to its limits, past each failure.
+
+    A test whose candidate ends is failed, and the next has a new one. The call on which time ran out isn't made again.
+    """
+    passed = tally.passed
+    if found.verdict != "passed" and tally.number and not (proxy.lost and proxy.lost.kind == wire.UNLOADED):
+        skipped = proxy.calls if found.verdict == "timeout" else 0
+        passed = min(_passed(job, tests, tally.number, skipped, zygote, loaded), tally.number - 1)
+    return found._replace(tests_passed=passed if tally.number else None, tests=tally.number or None)
+
+
+def _passed(job: Job, tests: SuiteTests, number: int, skipped: int, zygote: Zygote, loaded: Callable[[], None]) -> int:
+    left = job.timeout
+    connection = zygote.spawn(left, job.memory_mb << 20)
+    proxy = Proxy(connection, job.entry_point or "program", foresees=False)
+    proxy.skipped = skipped
+
+    def goes_on(error: BaseException) -> bool:
+        nonlocal left, connection
+        if isinstance(error, Overdue):
+            return False
+        if proxy.lost:
+            left -= max(zygote.end().cpu, _LEAST_CPU)
+            connection.close()
+            if left <= 0:
+                connection = zygote.spawn(_LEAST_CPU, job.memory_mb << 20)  # to be ended
+                return False
+            connection = zygote.spawn(left, job.memory_mb << 20)
+            proxy.renew(connection)
+            proxy.greet(_greeting(job))
+        return True
+
+    tally = WholeTally(number, goes_on)
+    proxy.greet(_greeting(job))
+    _run(job, tests, proxy, _Patience(job.wall, zygote, loaded), tally)
+    zygote.end()
+    connection.close()
+    return tally.passed
 
 
 class _Patience:

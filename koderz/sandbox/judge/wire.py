@@ -42,6 +42,7 @@ VALUE = b"V"  # what a call returned
 RAISED = b"E"  # a report of what it raised
 UNPLAIN = b"N"  # it returned what isn't data: a description
 PRINTED = b"O"  # it printed more than it may, and has ended
+REFUSED = b"R"  # no answer: it tried what containment refuses
 
 LOSSES = (UNLOADED, UNPLAIN, PRINTED)
 """After which the candidate answers no more."""

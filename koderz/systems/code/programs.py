@@ -109,7 +109,8 @@ class CodeSuite(ProgramSuite):
         return lesson_of(task.id, verdicts)
 
     async def _run(self, task: CodeTask, found: Extraction, context: JudgeContext) -> tuple[JobResult, Verdict]:
-        outcome = await context.sandbox.judge(_job(task, found, task.payload.test, context.limits))
+        job = _job(task, found, task.payload.test, context.limits)
+        outcome = await context.sandbox.judge(job._replace(graded=context.graded))
         return outcome, Verdict(
             verdict=outcome.verdict,
             cause=outcome.cause,
@@ -117,6 +118,9 @@ class CodeSuite(ProgramSuite):
             program=found.program,
             metrics={"cpu": outcome.cpu, "wall": outcome.wall},
             sandbox=outcome.isolation,
+            tests_passed=outcome.tests_passed,
+            tests=outcome.tests,
+            tampering=tuple(outcome.tampering),
         )
 
 
