@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
+    from koderz.rewards.judging import open_judge
     from koderz.runs.judge import judge
     from koderz.settings.schema import Settings
     from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
@@ -30,6 +31,7 @@ _HOMES = {
     "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
+    "koderz.rewards.judging": ("open_judge",),
     "koderz.runs.judge": ("judge",),
     "koderz.settings.schema": ("Settings",),
     "koderz.types": ("Completion", "Message", "Reply", "Sampling", "Task", "Verdict"),
@@ -58,6 +60,7 @@ __all__ = [
     "compare",
     "judge",
     "load_summary",
+    "open_judge",
     "rescore",
     "resume",
     "retry",

@@ -30,6 +30,7 @@ _TEXTS = {
     "message": ("content",),
     "call": ("reply", "text", "reasoning", "body"),
     "attempt": ("program", "feedback", "detail"),
+    "reward": ("reply", "program"),
 }
 """The fields of each kind of record that may be moved to a blob; other fields stay in the line, however long."""
 

@@ -421,8 +421,42 @@ class Compute(OfExperiment, frozen=True, kw_only=True):
     cost: float  # US dollars
 
 
+class Reward(Line, frozen=True, kw_only=True):
+    """The score of one reply by a judge of rewards, in a journal of its own."""
+
+    kind: ClassVar[Literal["reward"]] = "reward"
+    id: str
+    suite: str  # as the judge was given it
+    task: str
+    task_digest: str
+    step: int | None = None  # of the training
+    graded: bool = False  # the share of tests was asked for
+    reply: Text
+    program: Text | None = None  # that was found in the reply
+    reward: float | None  # None: a fault
+    verdict: str
+    cause: str = ""
+    tests_passed: int | None = None
+    tests: int | None = None
+    fault: dict[str, str] | None = None  # its cause and reason
+    tampering: Sequence[str] = ()
+    seconds: float = 0.0  # of judging
+
+
 Record = (
-    Plan | LongMessage | Call | Attempt | Once | Experiment | Fault | Resumed | Finished | Submitted | Compute | Grade
+    Plan
+    | LongMessage
+    | Call
+    | Attempt
+    | Once
+    | Experiment
+    | Fault
+    | Resumed
+    | Finished
+    | Submitted
+    | Compute
+    | Grade
+    | Reward
 )
 
 Keyed = Call | Attempt | Once | Grade

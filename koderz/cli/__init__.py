@@ -25,7 +25,7 @@ _OF_RUNS = {
     "run": ("koderz.cli.benchmark:run_task", "Run one experiment and show it as it happens."),
 }
 _OF_THE_REST = {
-    "judge": ("koderz.cli.judge:judge", "Judge a program or a samples file."),
+    "judge": ("koderz.cli.judge", "Judge a program or a samples file, or serve a judge for training."),
     "verify": ("koderz.cli.verify:verify", "Redo a run offline, and compare it with its record."),
     "publish": ("koderz.cli.share:publish", "Publish whole runs to a folder or an address."),
     "pull": ("koderz.cli.share:pull", "Pull published runs, each file checked."),

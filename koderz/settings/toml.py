@@ -35,6 +35,7 @@ class Config:
     settings: Mapping[str, Any] = field(default_factory=dict)  # what tables say of what takes part included
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # US dollars a million tokens: in, out
     solvers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # options that several have, for one alone
+    held_out: tuple[str, ...] = ()  # suites and files of which no judge of rewards serves a task
 
 
 def load_config(
@@ -60,6 +61,7 @@ def load_config(
     table, owners = _parse(path, data)
     where = partial(_where, path, data)
     prices = _prices(where("prices"), table.pop("prices", {}))
+    held_out = _held_out(where("held_out"), table)
     values = _values(where, {key: table[key] for key in table if not _gives_way(schema, key, table[key])}, schema)
     solvers: dict[str, dict[str, Any]] = {}
     for owner, own in _tables(where, owners, schema).items():
@@ -74,7 +76,7 @@ def load_config(
     trusted = data + _named_by(used, folder)
     for name, risk in risks.items():
         require_trust(trusted, f"{where(name)}: this could {risk}", grant=trust, environ=environ)
-    return Config(path, {name: value for name, value in values.items() if name in names}, prices, solvers)
+    return Config(path, {name: value for name, value in values.items() if name in names}, prices, solvers, held_out)
 
 
 def peek(folder: Path, names: Collection[str]) -> dict[str, Any]:
@@ -215,6 +217,17 @@ def _where(path: Path, data: bytes, name: str) -> str:
     matched = re.search(rf'(?m)^[ \t]*\[*"?{key}"?\s*[=\].]', text)
     line = f", line {text.count(chr(10), 0, matched.start()) + 1}" if matched else ""
     return f"{path}{line}, {name.replace('_', '-')}"
+
+
+def _held_out(where: str, table: dict[str, Any]) -> tuple[str, ...]:
+    """Takes the suites and files that are held out from rewards out of a table."""
+    found = table.pop("held-out", None) or table.pop("held_out", [])
+    words = [found] if isinstance(found, str) else found
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise KoderzError(f'{where}: write a list of suites and files, such as held-out = ["humaneval"]')
+    if own := [word for word in words if re.search(r":\w+$", word)]:
+        raise KoderzError(f"{where}: {own[0]} would run code; name it on the command line: --held-out {own[0]}")
+    return tuple(words)
 
 
 def _prices(where: str, table: Any) -> dict[str, tuple[float, float]]:

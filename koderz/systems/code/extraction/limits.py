@@ -26,6 +26,7 @@ REMEMBERED = 1024  # short replies; the same one comes up again among the sample
 CPU_SECONDS = 10  # the densest of the longest replies takes two
 _MEMORY = 2 << 30  # bytes
 _TOO_MUCH = 3  # exit code
+_CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGKILL)
 
 # The packages' own __init__ would load the whole of koderz: stubs with the right paths stand in.
 _SCRIPT = """
@@ -73,20 +74,26 @@ async def _extracted_apart(request: bytes) -> Extraction:
     begun: list[subprocess.Popen[bytes]] = []
     called_off = threading.Event()
 
-    def extracted() -> Extraction:
+    def attempted() -> tuple[int, bytes, bytes]:
         with subprocess.Popen(_command(), stdin=-1, stdout=-1, stderr=-1, env={}, cwd="/") as process:
             begun.append(process)
             if called_off.is_set():  # while it began
                 process.kill()
             answer, complaint = process.communicate(request)
-        if process.returncode in (_TOO_MUCH, -signal.SIGXCPU):
+        return process.returncode, answer, complaint
+
+    def extracted() -> Extraction:
+        status, answer, complaint = attempted()
+        if status in _CRASHES:  # also for want of memory on this machine, but hardly twice
+            status, answer, complaint = attempted()
+        if status in (_TOO_MUCH, -signal.SIGXCPU):
             reason = f"The answer takes too long to read: no code was found in it within {CPU_SECONDS} s of CPU."
             return Extraction(None, "no_code", reason=reason)
-        if process.returncode:
+        if status in _CRASHES:
+            return Extraction(None, "no_code", reason="The answer can't be read: Python's parser crashes over it.")
+        if status:
             lines = complaint.decode(errors="replace").strip().splitlines()
-            raise Fault(
-                f"the answer can't be read: {lines[-1] if lines else f'status {process.returncode}'}", cause="judge"
-            )
+            raise Fault(f"the answer can't be read: {lines[-1] if lines else f'status {status}'}", cause="judge")
         return Extraction(*json.loads(answer))
 
     try:

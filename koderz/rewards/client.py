@@ -1,0 +1,289 @@
+"""Clients of a judge's service, for the processes, threads and event loops of trainers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import orjson
+
+from koderz.errors import KoderzError, writable
+from koderz.rewards.scores import UNREACHABLE, Item, Score, failed
+
+if TYPE_CHECKING:
+    import aiohttp
+    import urllib3
+
+TIMEOUT = 300.0  # seconds
+_AT_ONCE = 1000  # items of a request
+_BYTES = 16 << 20  # of the replies of a request, about
+_PAUSES = (0.1, 5.0)  # seconds between tries, at least and at most
+_RETRIED = (429, 503)
+_CONNECT_SECONDS = 10.0
+
+Asked = Item | tuple[str, str] | Mapping[str, Any]
+"""An item, its task and reply, or its fields."""
+
+
+class RefusedError(KoderzError):
+    """The service refuses a request: 400, 401, 403, 404 or 413. It would each time."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """A request that may be made again, and why."""
+
+    reason: str
+    after: float = 0.0  # seconds
+
+
+class _Target:
+    """The address and token of a service, and how requests and answers are written."""
+
+    def __init__(self, url: str | None = None, token: str | None = None, *, timeout: float = TIMEOUT) -> None:
+        """`url` and `token`: None for those in KODERZ_JUDGE_URL and KODERZ_JUDGE_TOKEN. `timeout`: of a request with
+        its retries, in seconds. Raises KoderzError without an address."""
+        found = url or os.environ.get("KODERZ_JUDGE_URL", "")
+        if not found:
+            raise KoderzError("no judge is named; set KODERZ_JUDGE_URL to the address of koderz judge serve")
+        self.url = found.rstrip("/")
+        self.timeout = timeout
+        self._token = os.environ.get("KODERZ_JUDGE_TOKEN", "") if token is None else token
+
+    def headers(self) -> dict[str, str]:
+        bearer = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        return {"Content-Type": "application/json", "Accept": "application/json", **bearer}
+
+    def read(self, status: int, body: bytes, after: str | None) -> Any:
+        """The answer, or a `_Retry`. Raises RefusedError."""
+        if status < 300:
+            return orjson.loads(body)
+        try:
+            text = str(orjson.loads(body)["error"])
+        except (ValueError, KeyError, TypeError):
+            text = body[:200].decode(errors="replace")
+        if status in _RETRIED or status >= 500:
+            return _Retry(f"{self.url} answers {status}: {text}", _seconds(after))
+        raise RefusedError(f"{self.url} answers {status}: {text}", status)
+
+
+class _Pauses:
+    """Pauses between tries, until the time is up."""
+
+    def __init__(self, timeout: float) -> None:
+        self._end, self._pause = time.monotonic() + timeout, _PAUSES[0]
+
+    @property
+    def left(self) -> float:
+        return self._end - time.monotonic()
+
+    def next(self, retry: _Retry) -> float | None:
+        """Seconds to wait before the next try; None if there is no time for one."""
+        pause = max(retry.after, self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that clients don't agree
+        self._pause = min(2 * self._pause, _PAUSES[1])
+        return pause if pause < self.left else None
+
+
+class Client(_Target):
+    """A client for any number of threads. It works after a fork, and when it was pickled."""
+
+    _local: tuple[int, urllib3.PoolManager] | None = None  # by process: connections aren't shared with a fork
+    _lock = threading.Lock()
+
+    def score(self, task: str, reply: str, **fields: Any) -> Score:
+        """The score of one reply. `fields`: others of `Item`, such as `graded` and `step`.
+
+        If the service can't be reached within `timeout`, the score is the fault `unreachable`. Raises RefusedError.
+        """
+        return self.score_many([Item(task, reply, **fields)])[0]
+
+    def score_many(self, items: Iterable[Asked], **fields: Any) -> list[Score]:
+        """The scores of replies, in their order. `fields` are those of all of them. Errors as for `score`."""
+        asked = [_item(each, fields) for each in items]
+        return [score for part in _batches(asked) for score in self._scores(part)]
+
+    def metrics(self, step: int | None = None) -> dict[str, Any]:
+        """The figures of a step of the training; None: of all scores. Raises KoderzError if there is no answer."""
+        found: dict[str, Any] = self._required("/metrics" if step is None else f"/metrics?step={step}")
+        return found if step is not None else found["all"]
+
+    def tasks(self) -> list[dict[str, str]]:
+        """The suite, id and digest of each task that is judged. Raises KoderzError if there is no answer."""
+        return [*self._required("/tasks")["tasks"]]
+
+    def health(self) -> dict[str, Any]:
+        """What the service says of itself. Raises KoderzError if there is no answer."""
+        return dict(self._required("/health"))
+
+    def _scores(self, items: Sequence[Item]) -> list[Score]:
+        found = self._asked("POST", "/score_batch", _body(items))
+        return _unreachable(items, found) if isinstance(found, _Retry) else _read_scores(found)
+
+    def _required(self, path: str) -> Any:
+        found = self._asked("GET", path, None)
+        if isinstance(found, _Retry):
+            raise KoderzError(found.reason)
+        return found
+
+    def _asked(self, method: str, path: str, body: bytes | None) -> Any:
+        pauses = _Pauses(self.timeout)
+        while True:
+            found = self._tried(method, path, body, pauses.left)
+            if not isinstance(found, _Retry) or (pause := pauses.next(found)) is None:
+                return found
+            time.sleep(pause)
+
+    def _tried(self, method: str, path: str, body: bytes | None, seconds: float) -> Any:
+        import urllib3
+
+        limits = urllib3.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=seconds)
+        try:
+            answer = self._pool().request(
+                method, self.url + path, body=body, headers=self.headers(), timeout=limits, retries=False
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            return _Retry(f"{self.url} can't be reached: {error}")
+        return self.read(answer.status, answer.data, answer.headers.get("Retry-After"))
+
+    def _pool(self) -> urllib3.PoolManager:
+        import urllib3
+
+        with self._lock:
+            if self._local is None or self._local[0] != os.getpid():
+                self._local = os.getpid(), urllib3.PoolManager(maxsize=64)
+            return self._local[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+
+
+class AsyncClient(_Target):
+    """A client for event loops. As a context manager it keeps its connections open for the loop that entered it."""
+
+    _session: aiohttp.ClientSession | None = None
+
+    async def score(self, task: str, reply: str, **fields: Any) -> Score:
+        """The score of one reply, as by `Client.score`."""
+        return (await self.score_many([Item(task, reply, **fields)]))[0]
+
+    async def score_many(self, items: Iterable[Asked], **fields: Any) -> list[Score]:
+        """The scores of replies, as by `Client.score_many`."""
+        asked = [_item(each, fields) for each in items]
+        return [score for part in _batches(asked) for score in await self._scores(part)]
+
+    async def metrics(self, step: int | None = None) -> dict[str, Any]:
+        """The figures of a step of the training; None: of all scores. Raises KoderzError if there is no answer."""
+        found = await self._asked("GET", "/metrics" if step is None else f"/metrics?step={step}", None)
+        if isinstance(found, _Retry):
+            raise KoderzError(found.reason)
+        return dict(found if step is not None else found["all"])
+
+    async def __aenter__(self) -> Self:
+        self._session = _new_session()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        session, self._session = self._session, None
+        if session:
+            await session.close()
+
+    async def _scores(self, items: Sequence[Item]) -> list[Score]:
+        found = await self._asked("POST", "/score_batch", _body(items))
+        return _unreachable(items, found) if isinstance(found, _Retry) else _read_scores(found)
+
+    async def _asked(self, method: str, path: str, body: bytes | None) -> Any:
+        if self._session:
+            return await self._tried_again(self._session, method, path, body)
+        async with _new_session() as session:
+            return await self._tried_again(session, method, path, body)
+
+    async def _tried_again(self, session: aiohttp.ClientSession, method: str, path: str, body: bytes | None) -> Any:
+        pauses = _Pauses(self.timeout)
+        while True:
+            found = await self._tried(session, method, path, body, pauses.left)
+            if not isinstance(found, _Retry) or (pause := pauses.next(found)) is None:
+                return found
+            await asyncio.sleep(pause)
+
+    async def _tried(
+        self, session: aiohttp.ClientSession, method: str, path: str, body: bytes | None, seconds: float
+    ) -> Any:
+        import aiohttp
+
+        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
+        try:
+            async with session.request(
+                method, self.url + path, data=body, headers=self.headers(), timeout=limits
+            ) as answer:
+                return self.read(answer.status, await answer.read(), answer.headers.get("Retry-After"))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return _Retry(f"{self.url} can't be reached: {error or type(error).__name__}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_session"}
+
+
+def _new_session() -> aiohttp.ClientSession:
+    import aiohttp
+
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+
+def _item(asked: Asked, fields: Mapping[str, Any]) -> Item:
+    match asked:
+        case Item():
+            given = asdict(asked)
+        case (task, reply):
+            given = {"task": task, "reply": reply}
+        case _:
+            given = dict(asked)
+    item = Item(**{**given, **fields})
+    return Item(**{**asdict(item), "reply": writable(item.reply)})
+
+
+def _batches(items: Sequence[Item]) -> Iterable[Sequence[Item]]:
+    """The items in requests that are neither too many nor too large."""
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        if batch and (len(batch) == _AT_ONCE or size + len(item.reply) > _BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += len(item.reply)
+    if batch:
+        yield batch
+
+
+def _body(items: Sequence[Item]) -> bytes:
+    wanted = [{name: value for name, value in asdict(item).items() if value not in ("", None)} for item in items]
+    return orjson.dumps({"items": [{"reply": "", **each} for each in wanted]})
+
+
+def _read_scores(found: Any) -> list[Score]:
+    return msgspec.convert(found["scores"], list[Score])
+
+
+def _unreachable(items: Sequence[Item], retry: _Retry) -> list[Score]:
+    return [failed(item, item.suite, "", UNREACHABLE, retry.reason) for item in items]
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return min(60.0, max(0.0, float(text or 0)))
+    except ValueError:
+        return 0.0

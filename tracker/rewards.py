@@ -1,0 +1,63 @@
+"""The recorded rewards of a results folder: which tasks models were rewarded on."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tracker.errors import StorageError
+from tracker.journal import NAME
+
+FOLDER = re.compile(r"rewards_[0-9a-f]{8}_\d{8}_\d{6}")
+TASKS = "tasks"
+"""The file beside a journal of rewards with the digests of tasks in it, a line each. It can be made anew from there."""
+
+_DIGEST = re.compile(rb'^\{"kind":"reward",.*?"task_digest":"([0-9a-f]+)"')
+
+
+def reward_folders(results: Path) -> list[Path]:
+    """The folder of every journal of rewards, oldest first."""
+    if not results.is_dir():
+        return []
+    names = [name for name in os.listdir(results) if FOLDER.fullmatch(name)]  # noqa: PTH208 of many runs
+    found = [results / name for name in names if (results / name / NAME).is_file()]
+    return sorted(found, key=lambda folder: folder.name.split("_", 2)[2])
+
+
+class RewardedTasks:
+    """The digests of tasks that a journal of rewards has scores of."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / TASKS
+        self._known: set[str] = set()
+
+    def add(self, digest: str) -> None:
+        """Add a task before its first score is recorded. Raises StorageError if the disk refuses."""
+        if digest in self._known:
+            return
+        try:
+            with self._path.open("a", encoding="ascii") as file:
+                file.write(f"{digest}\n")
+        except OSError as error:
+            raise StorageError(f"{self._path} can't be written ({error.strerror})") from None
+        self._known.add(digest)
+
+
+def rewarded_in(results: Path, digests: Iterable[str]) -> list[str]:
+    """The names of the journals that have a score of one of these tasks, oldest first."""
+    wanted = {*digests}
+    return [folder.name for folder in reward_folders(results) if not wanted.isdisjoint(_rewarded(folder))]
+
+
+def _rewarded(folder: Path) -> set[str]:
+    with suppress(OSError):
+        return {*(folder / TASKS).read_text("ascii", "replace").split()}
+    found = set()
+    with suppress(OSError), (folder / NAME).open("rb") as lines:
+        for line in lines:
+            if matched := _DIGEST.match(line):
+                found.add(matched[1].decode())
+    return found
