@@ -1,7 +1,6 @@
-"""The types of all records in a journal.
+"""The types of all records in a journal: one JSON object a line.
 
-A journal holds one JSON object a line. `kind` is the first key and `time` the second; fields only ever
-grow, and a reader ignores those that it doesn't know.
+`kind` is the first key and `time` the second; fields only grow, and a reader ignores those that it doesn't know.
 """
 
 from __future__ import annotations
@@ -18,6 +17,9 @@ from msgspec.structs import asdict, replace
 
 from tracker.causes import cause_of
 from tracker.errors import JournalError
+from tracker.measures import PASSES as PASSES
+from tracker.measures import Headline as Headline
+from tracker.measures import Measure as Measure
 
 SCHEMA_VERSION = 1
 
@@ -70,41 +72,6 @@ class Cell(Struct, frozen=True):
     arm: str
     samples: int
     names: Sequence[str] = ()  # what each sample goes by where it was somebody's; empty: none has a name
-
-
-TIMES = "times"
-"""The unit of ratios, whose mean is the geometric one."""
-
-
-class Measure(Struct, frozen=True):
-    """A quantity by which experiments are compared besides success: their score, or a metric by its name."""
-
-    name: str
-    direction: Literal["higher", "lower"]  # which is better
-    unit: str = ""
-    two_valued: bool = False  # only ever 0 or 1
-    average: Literal["", "arithmetic", "geometric", "median"] = ""  # empty: geometric of TIMES, else arithmetic
-
-    @property
-    def averaged(self) -> str:
-        """The kind of average for the measure's values: "arithmetic", "geometric" or "median"."""
-        return self.average or ("geometric" if self.unit == TIMES else "arithmetic")
-
-
-PASSES = "success"
-"""The measure `success`, which every run has."""
-
-
-class Headline(Struct, frozen=True):
-    """The figure that stands for an arm in lists and titles, and other settings of its system's runs."""
-
-    measure: str = PASSES  # that, or a measure that the suite declares
-    passed: str = "passed"  # what is said of experiments that pass; empty: they neither pass nor fail
-    panels: Sequence[str] | None = None  # of the report; None: all
-
-
-PASSING = Headline()
-"""The headline of runs whose suite declares none."""
 
 
 class Line(Struct, frozen=True, kw_only=True):

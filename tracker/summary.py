@@ -18,9 +18,10 @@ from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_sco
 from tracker.clusters import ChanceEstimate, clusters_in, clusters_of, count_of, interval_in, pass_hat_k_of
 from tracker.index import CODES, DAMAGED, DOUBLED, PAID, IndexEntry, load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
+from tracker.measures import PASSING
 from tracker.parts import completed, from_parts, parts_of
 from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import PASSING, SCHEMA_VERSION, Arm, Experiment, Fault, Finished, Headline, Measure, Plan
+from tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Finished, Headline, Measure, Plan
 from tracker.results import ANSWER, Result
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of

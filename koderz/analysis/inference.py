@@ -11,8 +11,8 @@ from koderz.analysis import intervals, statistics
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Kind, Matched, Values
 from tracker.clusters import members, method_in, no_interval
+from tracker.measures import TIMES
 from tracker.rates import effective_size, freedom_of
-from tracker.records import TIMES
 
 BOOTSTRAP = "BCa bootstrap of tasks"
 CUT = "cut at 0 to agree with the test"

@@ -18,7 +18,8 @@ from tracker.breakdown import Slice
 from tracker.causes import cause_of
 from tracker.files import MB, read_all
 from tracker.journal import NAME
-from tracker.records import PASSING, SCHEMA_VERSION, Headline, Measure
+from tracker.measures import PASSING
+from tracker.records import SCHEMA_VERSION, Headline, Measure
 from tracker.results import UNSAID, Result
 from tracker.summary import USUAL, ArmResults, Summary, compare_modes, figures
 

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import structs
 
 from tracker.causes import cause_of
-from tracker.records import PASSES, PASSING, Headline, Measure
+from tracker.measures import PASSING
+from tracker.records import PASSES, Headline, Measure
 
 
 class Average(msgspec.Struct, frozen=True, array_like=True, gc=False):

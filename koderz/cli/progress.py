@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, shortened, warn
 from koderz.runs.observer import SessionView
+from tracker.measures import PASSING
 from tracker.parts import completes
-from tracker.records import PASSING, Plan
+from tracker.records import Plan
 from tracker.tally import Tally
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from koderz.errors import KoderzError
 from koderz.settings.schema import OF_JUDGING
 
 if TYPE_CHECKING:
-    from koderz.rewards.service import Address
+    from koderz.rewards.service import ServiceAddress
     from koderz.settings.schema import Settings
 
 _OPTIONS = (*(name for name in OF_JUDGING if name not in ("suite", "dataset", "judges")), "results")
@@ -66,7 +66,7 @@ def serve(
 
 
 async def _serve(
-    tasks: list[str], address: Address, settings: Settings, max_reply: int, wanted: Mapping[str, Any]
+    tasks: list[str], address: ServiceAddress, settings: Settings, max_reply: int, wanted: Mapping[str, Any]
 ) -> None:
     from koderz.rewards.judging import open_judge
     from koderz.rewards.service import RewardService
@@ -79,8 +79,8 @@ async def _serve(
         await RewardService(judge, address, max_reply=max_reply).serve(say)
 
 
-def _address(http: str, token_env: str | None, environ: Mapping[str, str]) -> Address:
-    from koderz.rewards.service import Address, is_loopback
+def _address(http: str, token_env: str | None, environ: Mapping[str, str]) -> ServiceAddress:
+    from koderz.rewards.service import ServiceAddress, is_loopback
 
     host, colon, port = http.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -89,8 +89,8 @@ def _address(http: str, token_env: str | None, environ: Mapping[str, str]) -> Ad
     if token_env is None:
         if not is_loopback(host):
             raise KoderzError(f"--http {http}: without --token-env only this machine is served, at 127.0.0.1")
-        return Address(host, int(port))
+        return ServiceAddress(host, int(port))
     token = environ.get(token_env, "")
     if len(token) < _LEAST_TOKEN:
         raise KoderzError(f"--token-env {token_env}: it has to hold a token of at least {_LEAST_TOKEN} characters")
-    return Address(host, int(port), token)
+    return ServiceAddress(host, int(port), token)

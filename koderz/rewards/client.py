@@ -124,7 +124,7 @@ class Client(_Target):
         return [*self._required("/tasks")["tasks"]]
 
     def health(self) -> dict[str, Any]:
-        """What the service says of itself. Raises KoderzError if there is no answer."""
+        """The service's description of itself. Raises KoderzError if there is no answer."""
         return dict(self._required("/health"))
 
     def _scores(self, items: Sequence[Item]) -> list[Score]:

@@ -32,7 +32,7 @@ _HELD = 1 << 30  # bytes of all requests that aren't answered yet
 _RETRY_AFTER = "1"  # seconds
 
 
-class Address(NamedTuple):
+class ServiceAddress(NamedTuple):
     """The address of a service, and who may use it."""
 
     host: str
@@ -75,7 +75,7 @@ class Wanted(msgspec.Struct, forbid_unknown_fields=True):
 class RewardService:
     """The handlers of a judge's HTTP service."""
 
-    def __init__(self, judge: RewardJudge, address: Address, *, max_reply: int = MAX_REPLY) -> None:
+    def __init__(self, judge: RewardJudge, address: ServiceAddress, *, max_reply: int = MAX_REPLY) -> None:
         self._judge, self._address, self._max_reply = judge, address, max_reply
         self._gate = Gate(held=_HELD, connections=_CONNECTIONS)
         self._is_closing = False

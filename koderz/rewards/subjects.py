@@ -83,7 +83,7 @@ def require_apart(served: Iterable[ServedSuite], held_out: Iterable[str], settin
 
 
 def _marks(task: Task) -> Iterator[str]:
-    """What a task has in common with the same one elsewhere."""
+    """Marks by which the same task is found elsewhere."""
     if task.digest:
         yield task.digest
     if prompt := "".join(task.prompt.split()).casefold():

@@ -20,7 +20,7 @@ _SCRATCH = "/tmp:rw,noexec,nosuid,nodev,size=16m"  # noqa: S108 - the container'
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ContainerClient:
     """A command that starts containers. podman takes the words of docker's."""
 
     name: str = "docker"
@@ -101,7 +101,7 @@ class Client:
         return status, output if not status else ((complaints or output).splitlines() or ["it gave no reason"])[-1]
 
 
-DOCKER, PODMAN = Client(), Client("podman", "{{.Client.Version}}")
+DOCKER, PODMAN = ContainerClient(), ContainerClient("podman", "{{.Client.Version}}")
 CLIENTS = {client.name: client for client in (DOCKER, PODMAN)}
 
 

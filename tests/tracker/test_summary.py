@@ -18,8 +18,9 @@ from tests.tracker.builders import attempt, call, experiment_id, fault, judged
 from tracker.errors import JournalError
 from tracker.index import index_path
 from tracker.journal import NAME
+from tracker.measures import TIMES
 from tracker.rates import BETA, LOG_STUDENT, WILSON, effective_size, pass_at_k_of, success_interval, wilson
-from tracker.records import TIMES, Finished, Measure, Plan, Record, Resumed
+from tracker.records import Finished, Measure, Plan, Record, Resumed
 from tracker.sinks.json import encode_summary
 from tracker.summary import Summary, figures, summarize
 

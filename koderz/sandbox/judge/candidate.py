@@ -86,7 +86,7 @@ def serve(printed: Printed, descriptor: int) -> NoReturn:
 
 
 def _hook(channel: Channel) -> Callable[[str, tuple[Any, ...]], None]:
-    """What tells the judge, once, that the program tries what containment refuses. It may be kept from it."""
+    """A hook that tells the judge, once, that the program tries what containment refuses. It may be taken out."""
     told = False
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

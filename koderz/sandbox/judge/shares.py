@@ -18,14 +18,14 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Parts(NamedTuple):
-    """A test in two pieces, of which the second defines a `check` that is counted by a `Tally`."""
+    """A test in two pieces, of which the second defines a `check` that is counted by a `PartTally`."""
 
     head: CodeType
     check: CodeType
     number: int | None  # None: as many as there are inputs
 
 
-class Tally:
+class PartTally:
     """The parts of a test: how many there are, and how many were passed. A failure ends the test, as it is written."""
 
     def __init__(self, number: int | None) -> None:
@@ -47,7 +47,7 @@ class Tally:
         return True
 
 
-class WholeTally(Tally):
+class WholeTally(PartTally):
     """The count of a test that goes on after a failure. `goes_on` says whether a candidate is there for the rest."""
 
     def __init__(self, number: int | None, goes_on: Callable[[BaseException], bool]) -> None:

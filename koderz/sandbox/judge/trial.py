@@ -15,7 +15,7 @@ from koderz.sandbox.judge import candidate, explain, wire
 from koderz.sandbox.judge.forks import Ending, Zygote
 from koderz.sandbox.judge.jobs import FAULT, Job, JobResult
 from koderz.sandbox.judge.proxy import BROKEN, NOT_PROXIABLE, TOO_LARGE, LostCandidate, Proxy, Raised
-from koderz.sandbox.judge.shares import TALLY, Tally, WholeTally
+from koderz.sandbox.judge.shares import TALLY, PartTally, WholeTally
 from koderz.sandbox.judge.suite_tests import BrokenTestsError, SuiteTests, prepared
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _held_by_proxy(
     job: Job, tests: SuiteTests, zygote: Zygote, loaded: Callable[[], None], *, foresees: bool = True
 ) -> JobResult:
     """Tests here, candidate there."""
-    tally = Tally(tests.parts.number) if tests.parts else None
+    tally = PartTally(tests.parts.number) if tests.parts else None
     with zygote.spawn(job.timeout, job.memory_mb << 20) as connection:
         proxy = Proxy(connection, job.entry_point or "program", foresees=foresees and not tally)
         proxy.greet(_greeting(job), tests.learnt)
@@ -72,7 +72,9 @@ def _greeting(job: Job) -> tuple[Any, ...]:
     return job.program, job.entry_point, job.output_limit, job.call_timeout
 
 
-def _run(job: Job, tests: SuiteTests, proxy: Proxy, patience: _Patience, tally: Tally | None) -> BaseException | None:
+def _run(
+    job: Job, tests: SuiteTests, proxy: Proxy, patience: _Patience, tally: PartTally | None
+) -> BaseException | None:
     """The error that the tests ended with."""
     random.seed(0)  # tests that draw their inputs draw the same for everyone
     namespace = tests.namespace(job.entry_point, proxy)
@@ -98,7 +100,7 @@ def _graded(
     found: JobResult,
     job: Job,
     tests: SuiteTests,
-    tally: Tally,
+    tally: PartTally,
     proxy: Proxy,
     zygote: Zygote,
     loaded: Callable[[], None],

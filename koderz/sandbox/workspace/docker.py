@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, Client, bounds
+from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running, Serve
 from koderz.sandbox.workspace.cores import available_cores
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch, without
@@ -50,7 +50,7 @@ class Docker:
         **dict.fromkeys(("cpus", "memory_mb", "network"), "container"),
         "storage_mb": "watched",
     }
-    cli: ClassVar[Client] = DOCKER
+    cli: ClassVar[ContainerClient] = DOCKER
 
     def __init__(self, image: str, environ: Mapping[str, str] = os.environ) -> None:
         self._usual, self._environ = image, environ
@@ -169,7 +169,7 @@ class _Clock:
     sockets: Sockets = field(default_factory=Sockets)
 
     @classmethod
-    async def started(cls, cli: Client, name: str, command: Command, place: Path, image: str) -> _Clock:
+    async def started(cls, cli: ContainerClient, name: str, command: Command, place: Path, image: str) -> _Clock:
         """Raises Fault where the container can't be started, or has no python3."""
         path = Path(__file__).with_name("clock.py")
         shown = replace(command, mounts=[*command.mounts, Mount(path, f"{_TOOLS}/clock.py")])
@@ -186,7 +186,7 @@ class _Clock:
         return clock
 
     @classmethod
-    async def _started(cls, cli: Client, words: Sequence[str]) -> _Clock:
+    async def _started(cls, cli: ContainerClient, words: Sequence[str]) -> _Clock:
         clock = cls(await _begun(cli, *words, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE))
         try:
             clock.began = await clock.read()
@@ -225,7 +225,7 @@ def _user_of(place: Path) -> str:
 
 
 async def _ended(
-    cli: Client,
+    cli: ContainerClient,
     client: asyncio.subprocess.Process,
     name: str,
     command: Command,
@@ -302,7 +302,7 @@ def _name_of(image: Image | str) -> str:
     return image if isinstance(image, str) else image.name or f"koderz-workspace:{image.digest}"
 
 
-async def _build(cli: Client, image: Image | str, name: str, config: Sequence[str]) -> str:
+async def _build(cli: ContainerClient, image: Image | str, name: str, config: Sequence[str]) -> str:
     """Build an image, or pull it if only its name is given."""
     if await cli.succeeds("image", "inspect", "--format", "{{.Id}}", name):
         return name
@@ -381,7 +381,9 @@ def _quoted(word: str) -> str:
     return word if {*word}.isdisjoint(',"\n') else '"{}"'.format(word.replace('"', '""'))
 
 
-async def _followed(cli: Client, client: asyncio.subprocess.Process, name: str, command: Command, place: Path) -> str:
+async def _followed(
+    cli: ContainerClient, client: asyncio.subprocess.Process, name: str, command: Command, place: Path
+) -> str:
     """Waits for the container's end, and brings it about where a limit is exceeded: that limit."""
     limits = command.limits
     ended = asyncio.create_task(client.wait())
@@ -402,7 +404,7 @@ async def _followed(cli: Client, client: asyncio.subprocess.Process, name: str, 
 
 
 @asynccontextmanager
-async def _removed(name: str, cli: Client) -> AsyncIterator[None]:
+async def _removed(name: str, cli: ContainerClient) -> AsyncIterator[None]:
     """Removes a container when this is left, or koderz is killed."""
     reaper = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", _REAPER, cli.executable, name),
@@ -421,7 +423,7 @@ async def _removed(name: str, cli: Client) -> AsyncIterator[None]:
 
 
 async def _begun(
-    cli: Client,
+    cli: ContainerClient,
     *words: str,
     channel: socket.socket | None = None,
     stdin: int = asyncio.subprocess.DEVNULL,

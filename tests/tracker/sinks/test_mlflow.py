@@ -30,7 +30,8 @@ from tests.tracker.sinks.mlflow_world import (
     seen,
 )
 from tracker.errors import KoderzError
-from tracker.records import TIMES, Finished, Headline, Measure, Record, Resumed
+from tracker.measures import TIMES
+from tracker.records import Finished, Headline, Measure, Record, Resumed
 from tracker.runs import lock_run
 from tracker.sinks import SinkDown
 from tracker.sinks.mlflow.outbox import page_of
