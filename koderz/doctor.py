@@ -179,8 +179,8 @@ def _provider(name: str, environ: Mapping[str, str]) -> Finding:
 def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Checks that each chosen sink can be loaded and reached, and counts the runs that it lacks."""
     try:
-        given = {"results": results} if results else {}
-        settings = read_sources(given, environ, names=("results", *OF_SINKS)).settings
+        arguments = {"results": results} if results else {}
+        settings = read_sources(arguments, environ, names=("results", *OF_SINKS)).settings
     except KoderzError as error:
         yield Finding("sinks", "broken", str(error), "choose others by KODERZ_SINKS or --sink")
         return
@@ -202,10 +202,10 @@ def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding
 
 
 def _standing(states: Counter[str], runs: int) -> str:
-    told = [f"{state} on {states[state]}" for state in ("up to date", "behind", "down", "off") if states[state]]
+    counts = [f"{state} on {states[state]}" for state in ("up to date", "behind", "down", "off") if states[state]]
     unknown = runs - states.total()
-    told += [f"unknown on {unknown}"] * bool(unknown)
-    return f"{', '.join(told)} of {runs} runs" if told else "no run yet"
+    counts += [f"unknown on {unknown}"] * bool(unknown)
+    return f"{', '.join(counts)} of {runs} runs" if counts else "no run yet"
 
 
 def _where_sink(name: str, results: Path, environ: Mapping[str, str]) -> str:

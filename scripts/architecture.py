@@ -4,7 +4,7 @@
     scripts/architecture.py [--check]
 
 Writes docs/explanation/architecture.svg, and the table in architecture.md below its marker. A package stands one floor
-above the highest that it imports; imports for types alone don't count. With --check nothing is written: exit code 1
+above the highest that it imports, be it for types alone. With --check nothing is written: exit code 1
 where the page is stale.
 """
 
@@ -49,7 +49,7 @@ def main() -> int:
 
 def package_imports() -> Imports:
     """Imports of each package from the others: packages and modules directly in koderz, and tracker."""
-    graph = grimp.build_graph("koderz", "tracker", exclude_type_checking_imports=True, cache_dir=None)
+    graph = grimp.build_graph("koderz", "tracker", exclude_type_checking_imports=False, cache_dir=None)
     names = {*graph.find_children("koderz"), "tracker"}
     for name in names:
         graph.squash_module(name)

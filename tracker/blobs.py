@@ -45,11 +45,11 @@ def spill(record: Record, folder: Path) -> Record:
 
 def with_texts(record: Record, change: Callable[[str, Text], Text | None]) -> Record:
     """A copy of the record with `change(field name, text)` in place of each text and artifact."""
-    given = {name: getattr(record, name) for name in _TEXTS.get(record.kind, ())}
-    changed: dict[str, Any] = {name: change(name, text) for name, text in given.items() if text}
+    texts = {name: getattr(record, name) for name in _TEXTS.get(record.kind, ())}
+    changed: dict[str, Any] = {name: change(name, text) for name, text in texts.items() if text}
     if isinstance(record, Attempt) and record.artifacts:
         changed["artifacts"] = {name: change("artifacts", text) for name, text in record.artifacts.items()}
-    changed = {name: new for name, new in changed.items() if new is not given.get(name)}
+    changed = {name: new for name, new in changed.items() if new is not texts.get(name)}
     return replace(record, **changed) if changed else record
 
 

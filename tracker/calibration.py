@@ -21,8 +21,8 @@ class Calibration(Part):
         """For each arm with stated confidences: the calibration error in points and the number of answers."""
         found: dict[str, Any] = {}
         for arm, of_arm in results.items():
-            said = [((each.metrics or {}).get("confidence"), each.success) for each in of_arm]
-            claimed = [(confidence, success) for confidence, success in said if confidence is not None]
+            pairs = [((each.metrics or {}).get("confidence"), each.success) for each in of_arm]
+            claimed = [(confidence, success) for confidence, success in pairs if confidence is not None]
             if claimed:
                 found[arm] = {"error": calibration_error(claimed), "answers": len(claimed), "bins": "all"}
         return found

@@ -91,7 +91,7 @@ def _relation(folder: Path, end: int, own: Path) -> What:
     both = min(ours, end)
     if not all(one == other for one, other in zip(pieces(folder / NAME, both), pieces(own / NAME, both), strict=True)):
         raise ConflictError(
-            f"{own.name}: the journal in {folder} went another way than the one here; both stay as they are"
+            f"{own.name}: the journal in {folder} and the one here have different records; both are left unchanged"
         )
     return "extended" if end > ours else "there already" if end == ours else "behind"
 

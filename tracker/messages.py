@@ -27,9 +27,9 @@ def text_of(message: Mapping[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, str) and len(message) == len(_PLAIN):
         return content
-    said = [content if isinstance(content, str) else "\n".join(map(_part, content or ()))]
-    said += [f"{name}: {orjson.dumps(value).decode()}" for name, value in message.items() if name not in _PLAIN]
-    return "\n".join(filter(None, said))
+    parts = [content if isinstance(content, str) else "\n".join(map(_part, content or ()))]
+    parts += [f"{name}: {orjson.dumps(value).decode()}" for name, value in message.items() if name not in _PLAIN]
+    return "\n".join(filter(None, parts))
 
 
 def letters_of(message: Mapping[str, Any]) -> int:
@@ -67,8 +67,8 @@ def share_messages(call: Call, stored: set[int]) -> list[LongMessage | Call]:
     messages: list[dict[str, Any]] = []
     for group in _groups(call.messages):
         is_plain = len(group) == 1 and _is_plain(group[0])
-        said = group[0] if len(group) == 1 else group
-        text = group[0]["content"] if is_plain else orjson.dumps(said).decode()
+        content = group[0] if len(group) == 1 else group
+        text = group[0]["content"] if is_plain else orjson.dumps(content).decode()
         size = len(text.encode("utf-8", "surrogatepass"))
         if size <= MESSAGE_BYTES:
             messages += group

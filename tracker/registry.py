@@ -105,7 +105,7 @@ def _loaded(_path: tuple[str, ...]) -> _Loaded:
 
 
 def _added_by(systems: Iterable[Adding], group: str) -> dict[str, str]:
-    """Everything that systems add of the kind of a group."""
+    """The names and targets that systems add to an entry-point group."""
     return {name: target for system in systems for name, target in system.names(group.partition(".")[2]).items()}
 
 

@@ -35,24 +35,24 @@ def repair(folder: Path) -> Repaired:
     read_plan(folder)
     index = load_index(journal)
     entries = list(index)
-    kept = [entry for entry in entries if entry.code not in (DAMAGED, DOUBLED)]
-    kept.sort(key=lambda entry: entry.kind != "plan")
+    sound = [entry for entry in entries if entry.code not in (DAMAGED, DOUBLED)]
+    sound.sort(key=lambda entry: entry.kind != "plan")
     torn = [] if index.torn is None else [(index.torn, journal.stat().st_size - index.torn)]
     damaged = [_problem(journal, span) for span in [e.span for e in entries if e.code == DAMAGED] + torn]
     doubled = [entry.offset for entry in entries if entry.code == DOUBLED]
-    lost = list(_lost(folder, kept))
+    lost = list(_lost(folder, sound))
     if not damaged and not doubled:
-        return Repaired(None, len(kept), damaged, doubled, lost)
+        return Repaired(None, len(sound), damaged, doubled, lost)
     target = folder.with_name(f"{folder.name}_repaired")
     if target.exists():
         raise KoderzError(f"{target} is there already; remove it, or take it as it is")
     try:
         with whole_folder(target) as draft:
             copy_blobs(folder, draft)
-            write_whole(draft / NAME, read_spans(journal, [entry.span for entry in kept]))
+            write_whole(draft / NAME, read_spans(journal, [entry.span for entry in sound]))
     except OSError as error:
         raise StorageError(f"{target} can't be written ({error.strerror}); the run itself is as it was") from None
-    return Repaired(target, len(kept), damaged, doubled, lost)
+    return Repaired(target, len(sound), damaged, doubled, lost)
 
 
 def _problem(journal: Path, span: tuple[int, int]) -> tuple[int, int, str]:

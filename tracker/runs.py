@@ -45,8 +45,8 @@ def lock_run(folder: Path) -> BaseFileLock:
 
     Raises RunBusy where another process holds it, KoderzError where the folder can't be written.
     """
-    told = f"another koderz process is working on {folder.name}; see it with: koderz benchmark watch {folder.name}"
-    return acquired(folder / "lock", TO_LOOK, RunBusy(told))
+    message = f"another koderz process is working on {folder.name}; see it with: koderz benchmark watch {folder.name}"
+    return acquired(folder / "lock", TO_LOOK, RunBusy(message))
 
 
 def acquired(path: Path, timeout: float, busy: KoderzError) -> BaseFileLock:
@@ -141,11 +141,11 @@ def find_run(results: Path, name: str) -> Path:
 
     Raises KoderzError, saying what there is, where that is no run or several.
     """
-    given = Path(name)
-    if given.suffix == ".json" or given.is_dir():
-        folder = given.with_suffix("") if given.suffix == ".json" else given
+    path = Path(name)
+    if path.suffix == ".json" or path.is_dir():
+        folder = path.with_suffix("") if path.suffix == ".json" else path
         if not (folder / NAME).exists():
-            raise KoderzError(f"{given}: the run's journal {folder / NAME} isn't there, so it can't be picked up")
+            raise KoderzError(f"{path}: the run's journal {folder / NAME} isn't there, so it can't be picked up")
         return folder
     exact = results / name
     if re.fullmatch(r"\w+", name) and (exact / NAME).exists():

@@ -102,14 +102,14 @@ def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
 
 def _newest(folder: str, summary: os.DirEntry[str] | None) -> tuple[str, Stamp] | None:
     """The newest file of a run and its stamp; None if both files are gone."""
-    told = _stat(summary.path) if summary else None
+    status = _stat(summary.path) if summary else None
     sinks = journal = None
     if folder:
         sinks, journal = _stat(f"{folder}/{SINKS}"), _stat(f"{folder}/{NAME}")
     since = sinks.st_mtime_ns if sinks else 0
-    if journal and (told is None or journal.st_mtime_ns > told.st_mtime_ns):
+    if journal and (status is None or journal.st_mtime_ns > status.st_mtime_ns):
         return f"{folder}/{NAME}", (journal.st_mtime_ns, journal.st_size, NAME, since)
-    return (summary.path, (told.st_mtime_ns, told.st_size, "", since)) if summary and told else None
+    return (summary.path, (status.st_mtime_ns, status.st_size, "", since)) if summary and status else None
 
 
 def _stat(path: str) -> os.stat_result | None:
@@ -127,8 +127,8 @@ def _read(source: str, stamp: Stamp, folder: str) -> _Cached:
         progress = {name: standings[name].progress(folder) for name in row.behind}
         return _Cached(stamp, replace(row, progress=progress) if progress else row)
     except (JournalError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        said = str(error.strerror if isinstance(error, OSError) else error)
-        return _Cached(stamp, None, said if source in said else f"{source} is no summary of a run: {said}")
+        reason = str(error.strerror if isinstance(error, OSError) else error)
+        return _Cached(stamp, None, reason if source in reason else f"{source} is no summary of a run: {reason}")
 
 
 def _content(path: str) -> bytes:

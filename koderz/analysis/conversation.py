@@ -57,9 +57,9 @@ def told_results(call: Call) -> list[str]:
 
 def told_reply(call: Call, *, raw: bool = False) -> str:
     """A model's reply: its text, with `raw` its reasoning, and its tool calls with their arguments."""
-    said = str(call.reply if raw or call.text is None else call.text).strip()
+    text = str(call.reply if raw or call.text is None else call.text).strip()
     calls = (_called(each.get("function") or {}, "arguments") for each in call.tool_calls)
-    return "\n\n".join(filter(None, [said, *calls])) or "(an empty reply)"
+    return "\n\n".join(filter(None, [text, *calls])) or "(an empty reply)"
 
 
 def is_of_client(call: Call) -> bool:
@@ -148,11 +148,11 @@ def _tool(tool: Any) -> str:
 
 def _called(call: Mapping[str, Any], field: str) -> str:
     """A tool's name and its arguments, a line each if short."""
-    name, given = call.get("name"), call.get(field)
-    if isinstance(given, str):
+    name, arguments = call.get("name"), call.get(field)
+    if isinstance(arguments, str):
         with suppress(orjson.JSONDecodeError):  # of a free text
-            given = orjson.loads(given or "{}")
-    fields = given if isinstance(given, Mapping) else {field: given}
+            arguments = orjson.loads(arguments or "{}")
+    fields = arguments if isinstance(arguments, Mapping) else {field: arguments}
     values = {key: value if isinstance(value, str) else _json(value) for key, value in fields.items()}
     if len(values) == 1 and "\n" not in (only := next(iter(values.values()))).rstrip("\n"):
         return f"→ {name}: {only}".rstrip("\n")

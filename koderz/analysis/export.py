@@ -179,10 +179,10 @@ def _artifact(attempts: Sequence[Attempt], name: str | None, folder: Path) -> di
     having = [attempt.artifacts[name] for attempt in attempts if name in attempt.artifacts]
     if name is None or not having:
         return {}
-    kept = having[-1]
-    if isinstance(kept, str):
-        return {name: kept}
-    data = read_data(kept, folder)
+    last = having[-1]
+    if isinstance(last, str):
+        return {name: last}
+    data = read_data(last, folder)
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:

@@ -69,8 +69,8 @@ def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Tabl
         for cause in failures.causes[:most]
     ]
     heads = ["", "Cause", "Failed attempts", "In experiments", "Fixed later", "Ended with it"]
-    kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
-    return Table([heads[n] for n in kept], [[row[n] for n in kept] for row in rows])
+    shown = [n for n in range(len(heads)) if any(row[n] for row in rows)]
+    return Table([heads[n] for n in shown], [[row[n] for n in shown] for row in rows])
 
 
 def _by_attempts(folder: Path, arm: str, results: Sequence[Result]) -> Iterator[Cause]:

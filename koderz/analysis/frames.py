@@ -25,8 +25,8 @@ def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -
     are US dollars (`cost_spec` and so on by tier), `latency` and `duration_seconds` seconds; each metric has a column
     `metric_NAME`. Raises KoderzError for a file that can't be read, and where the library isn't installed.
     """
-    given = [runs] if isinstance(runs, Summary | Path | str) else list(runs)
-    rows = [row for source in given for run in _runs(source) for row in _rows(run)]
+    sources = [runs] if isinstance(runs, Summary | Path | str) else list(runs)
+    rows = [row for source in sources for run in _runs(source) for row in _rows(run)]
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)}
     return _frame(columns or {name: [] for name in (*_OF_RUN, "simulated", *_OF_RESULT)}, library)
 

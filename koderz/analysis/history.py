@@ -72,7 +72,7 @@ class _Run(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Run)
 
 
-class _Found(NamedTuple):
+class _ArmHistory(NamedTuple):
     """The experiments of one arm of a run."""
 
     likeness: int  # the index of its words in _LIKENESS
@@ -118,7 +118,7 @@ def _read(results: Path, run_id: str) -> _Run | None:
         return None  # it goes on, or the list says what is wrong with it
 
 
-def _found(run: _Run, plan: Plan, arm: Arm) -> _Found | None:
+def _found(run: _Run, plan: Plan, arm: Arm) -> _ArmHistory | None:
     """The experiments of the arm's solver; those of the simulated model only if it is asked now."""
     simulated = arm.record.simulated
     results = [
@@ -132,9 +132,9 @@ def _found(run: _Run, plan: Plan, arm: Arm) -> _Found | None:
     if not results:
         return None
     if not same:
-        return _Found(2, results)
+        return _ArmHistory(2, results)
     is_equal = not arm.parameters and not run.config.get("matrix") and _equal(run.config, plan)
-    return _Found(0 if is_equal else 1, same)
+    return _ArmHistory(0 if is_equal else 1, same)
 
 
 def _equal(config: Mapping[str, Any], plan: Plan) -> bool:
@@ -187,14 +187,14 @@ def _amount(by_task: Mapping[str, list[list[float]]], model: str, cells: Cells, 
         least, most = (limit / count for limit in cells.tokens_in[model])
         factor = min(max(mean, least), most) / mean if mean else 1.0
         by_task = {task: [[a, factor * b, c] for a, b, c in values] for task, values in by_task.items()}
-    made, asked, told = (
+    made, asked, answered = (
         _figure({task: [each[part] for each in values] for task, values in by_task.items()}, cells) for part in range(3)
     )
     costs = {
         task: [max(1.0, a) * price.cost(b / max(1.0, a), c / max(1.0, a)) for a, b, c in values]
         for task, values in by_task.items()
     }
-    return Amount(made, asked, told, _figure(costs, cells))
+    return Amount(made, asked, answered, _figure(costs, cells))
 
 
 def _figure(by_task: Mapping[str, Sequence[float]], cells: Cells) -> Figure:

@@ -154,7 +154,7 @@ def score_interval(matched: Matched, confidence: float) -> Interval:
     """The score interval of the difference between two rates, as fractions. Both sides need results."""
     z = statistics.normal_quantile((1 + confidence) / 2)
     if matched.paired:
-        return intervals.tango(*_parted(matched, z), confidence)
+        return intervals.tango(*_discordant(matched, z), confidence)
     return intervals.newcombe(*_passed(matched, matched.a, z), *_passed(matched, matched.b, z), confidence)
 
 
@@ -167,7 +167,7 @@ def _bootstrapped(matched: Matched, confidence: float) -> Interval | None:
     return intervals.bootstrap_difference(of_a, of_b, confidence)
 
 
-def _parted(matched: Matched, z: float) -> tuple[float, float, float]:
+def _discordant(matched: Matched, z: float) -> tuple[float, float, float]:
     """The numbers of tasks that only A and only B passed, and of all; effective numbers for samples or clusters.
 
     The chance that one sample of each parts is known from a task's rates, and how far the rates' differences lie
@@ -205,7 +205,7 @@ def probability_of(matched: Matched) -> float | None:
         return None
     z = statistics.normal_quantile(1 - statistics.ALPHA / 2)
     if matched.paired:
-        a_only, b_only, _ = _parted(matched, z)
+        a_only, b_only, _ = _discordant(matched, z)
         higher = statistics.probability_better(a_only, b_only)
     else:
         higher = statistics.probability_higher(*_passed(matched, matched.a, z), *_passed(matched, matched.b, z))

@@ -121,16 +121,16 @@ def read_summary(path: Path) -> Summary:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise KoderzError(f"{path} was edited or is damaged: {error}; {_remedy(path)}") from None
     arms = file.arms_of(path)
-    given = {name: getattr(file, name) for name in _TAKEN}
+    values = {name: getattr(file, name) for name in _TAKEN}
     judged = sum(len(arm.results) for arm in arms.values())
-    given["mode"] = file.mode or ("comparative" if len(arms) > 1 else next(iter(arms)))
-    given["planned"] = judged + len(file.faults) if file.planned is None else file.planned
-    given["faults"] = [
+    values["mode"] = file.mode or ("comparative" if len(arms) > 1 else next(iter(arms)))
+    values["planned"] = judged + len(file.faults) if file.planned is None else file.planned
+    values["faults"] = [
         {**fault, "cause": fault.get("cause") or cause_of(str(fault.get("reason")))} for fault in file.faults
     ]
     if file.simulated is None:
-        given["simulated"] = file.config.get("local_model") == SIMULATED
-    return Summary(**given, arms=arms, comparison=compare_modes(arms, file.comparison.arms))
+        values["simulated"] = file.config.get("local_model") == SIMULATED
+    return Summary(**values, arms=arms, comparison=compare_modes(arms, file.comparison.arms))
 
 
 def _version(path: Path, data: bytes) -> int:

@@ -49,13 +49,13 @@ def _differing(
 ) -> Iterator[tuple[str, str]]:
     for name in HELD:
         for task in of_a:
-            left, right = (sorted({_told(each.get(name)) for each in own.get(task, ())}) for own in (of_a, of_b))
+            left, right = (sorted({_message(each.get(name)) for each in own.get(task, ())}) for own in (of_a, of_b))
             if left and right and left != right:
                 yield name, f"{name} of {task} is {' and '.join(left)} in {a}, {' and '.join(right)} in {b}"
                 break
 
 
-def _told(value: Any) -> str:
+def _message(value: Any) -> str:
     if value is None:
         return "unlimited"
     return f"{value:g}" if isinstance(value, int | float) else str(value)

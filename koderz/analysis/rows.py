@@ -107,7 +107,7 @@ class _Arm(msgspec.Struct):
     simulated: bool | None = None  # None: as the run
 
 
-class _Paid(msgspec.Struct):
+class _PaidCosts(msgspec.Struct):
     total: float = 0.0
 
 
@@ -131,7 +131,7 @@ class _Head(msgspec.Struct):
     iterative: _Arm | None = None
     arms: dict[str, _Arm] = {}
     faults: list[_Fault] = []
-    paid: _Paid | None = None
+    paid: _PaidCosts | None = None
     simulated: bool = False
     generated: str = ""
     damaged_lines: int = 0

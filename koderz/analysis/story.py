@@ -167,7 +167,7 @@ def _steps(records: Sequence[Record]) -> Iterator[StoryStep]:
     by_call: dict[int | None, list[Attempt]] = {}
     for number in sorted(attempts):
         by_call.setdefault(attempts[number].call, []).append(attempts[number])
-    asked = _Asked()
+    asked = _Conversations()
     before: str | None = None
     calls = [record for record in records if isinstance(record, Call)]
     for call, attempt in _paired(calls, by_call):
@@ -188,7 +188,7 @@ def _paired(
     yield from ((None, attempt) for rest in attempts.values() for attempt in rest)
 
 
-class _Asked:
+class _Conversations:
     """The messages of calls so far, by conversation; a client's conversations differ in their first user message."""
 
     def __init__(self) -> None:

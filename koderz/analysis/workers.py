@@ -29,8 +29,8 @@ def agent_version(plan: Plan, story: Story) -> str:
     if story.solver.removeprefix(_AGENT) in _KODERZ_OWN or not story.solver.startswith(_AGENT):
         return str(plan.environment.get("koderz") or "unknown")
     worked: Any = story.made.get("agent")
-    said = worked.get("version") if isinstance(worked, Mapping) else None
-    return str(said or "unknown")
+    version = worked.get("version") if isinstance(worked, Mapping) else None
+    return str(version or "unknown")
 
 
 def _base(plan: Plan, arm: Arm) -> str:

@@ -131,12 +131,12 @@ class Front:
         from koderz.runs.prepare import prepare
 
         screen = screen or SessionScreen(self.shown, figures)
-        given = dict(self.values)
+        values = dict(self.values)
         if self.usual:
-            known = schema_here({**self.usual, **given}, scope=self.scope).fields
-            given = {name: value for name, value in self.usual.items() if name in known} | given
+            known = schema_here({**self.usual, **values}, scope=self.scope).fields
+            values = {name: value for name, value in self.usual.items() if name in known} | values
         prepared = prepare(
-            given,
+            values,
             span,
             solver_arguments=solver_arguments,
             trust_config=self.trust_config,

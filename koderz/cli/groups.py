@@ -147,10 +147,10 @@ def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
     listed = {flag for flag, param in flags.items() if getattr(param, "metavar", None) and param.metavar.endswith("…")}
     spelled: list[str] = []
     before = ""  # the option that the words since it may belong to
-    for position, given in enumerate(args):
-        if given == "--":
+    for position, argument in enumerate(args):
+        if argument == "--":
             return [*spelled, *args[position:]]
-        word = hyphenated if (hyphenated := _hyphenated(given)).partition("=")[0] in flags else given
+        word = hyphenated if (hyphenated := _hyphenated(argument)).partition("=")[0] in flags else argument
         if word in MAY_STAND_ALONE.get(before, ()):
             spelled[-1] = f"{before}={word}"
         elif before in listed and not word.startswith("-"):

@@ -71,8 +71,10 @@ def list_runs(
     if len(found.unreadable) > _MOST_NOTES:
         warn(f"note: and {len(found.unreadable) - _MOST_NOTES} more that can't be read")
     if not rows:
-        said = f"none of the {len(found.rows)} runs in {results} fits" if found.rows else f"{results} holds no run yet"
-        warn(said if found.rows else f"{said}; make one with: koderz benchmark 0 10")
+        message = (
+            f"none of the {len(found.rows)} runs in {results} fits" if found.rows else f"{results} holds no run yet"
+        )
+        warn(message if found.rows else f"{message}; make one with: koderz benchmark 0 10")
 
 
 def _moment(text: str) -> str:
@@ -121,8 +123,8 @@ def _summed_up(row: RunRow, arm: ArmRow) -> tuple[str, str, str]:
     if found is None:
         return "-", "-", "-"
     limits = [shown(limit, replace(found.measure, unit="")) for limit in found.interval or ()]
-    told = passed if row.headline.passed else "-"
-    return summed_up(found.mean, found.measure), " to ".join(limits) or "-", told
+    rate = passed if row.headline.passed else "-"
+    return summed_up(found.mean, found.measure), " to ".join(limits) or "-", rate
 
 
 def _status(row: RunRow) -> str:
@@ -146,8 +148,8 @@ def _sinks(rows: Sequence[RunRow], now: Mapping[str, Collection[str]]) -> Iterat
             state = "being fed" if name in now.get(row.run_id, ()) else row.sinks[name]
             found[f"{name} is {state}"].append(row)
     if found:
-        said = (f"{state} for {_which(state.partition(' ')[0], lacking)}" for state, lacking in found.items())
-        yield f"Sinks: {'; '.join(said)}. They catch up with: koderz sync"
+        lines = (f"{state} for {_which(state.partition(' ')[0], lacking)}" for state, lacking in found.items())
+        yield f"Sinks: {'; '.join(lines)}. They catch up with: koderz sync"
 
 
 def _which(sink: str, rows: Sequence[RunRow]) -> str:

@@ -50,9 +50,9 @@ def recall(
 ) -> None:
     """Search memories by words, best match first; without words list the most recent ones."""
     words = " ".join(query or ()) or None
-    given: dict[str, Any] = {"tags": tag or (), "category": category, "type": type, "project": project}
-    given |= {"limit": limit, "mode": mode}
-    memories = _asked(lambda cortex: cortex.recall(words, **given), results)
+    filters: dict[str, Any] = {"tags": tag or (), "category": category, "type": type, "project": project}
+    filters |= {"limit": limit, "mode": mode}
+    memories = _asked(lambda cortex: cortex.recall(words, **filters), results)
     if json:
         return print_json(memories)
     print_blocks([Table((), [row for memory in memories for row in _rows(memory)], ruled=False)])
@@ -101,8 +101,8 @@ def export(
     json: Json = False,  # noqa: ARG001 an export is JSON anyway
 ) -> None:
     """Export matching memories as a JSON array, oldest first."""
-    given: dict[str, Any] = {"category": category, "project": project, "since": since, "limit": limit}
-    memories = _asked(lambda cortex: cortex.export_memories(tag or (), **given), results)
+    filters: dict[str, Any] = {"category": category, "project": project, "since": since, "limit": limit}
+    memories = _asked(lambda cortex: cortex.export_memories(tag or (), **filters), results)
     if output is None:
         return print_json(memories)
     try:
@@ -171,18 +171,20 @@ def forget(
 
     Critical memories, runs and their experiments are never forgotten.
     """
-    given: dict[str, Any] = {"query": query, "tags": tag or (), "category": category, "project": project}
-    given |= {"older_than": older_than, "below_salience": below_salience}
-    told = _asked(lambda cortex: cortex.forget(id=memory, **given, dry_run=True), results)
+    filters: dict[str, Any] = {"query": query, "tags": tag or (), "category": category, "project": project}
+    filters |= {"older_than": older_than, "below_salience": below_salience}
+    answer = _asked(lambda cortex: cortex.forget(id=memory, **filters, dry_run=True), results)
     if not json:
-        _tell_forgetting(told)
-    if told["would_forget"] and (yes or (not json and _confirmed(told["would_forget"]))):
-        everything = all_ or (told["everything"] and not yes and _confirmed_all())
-        told = _asked(lambda cortex: cortex.forget(id=memory, **given, dry_run=False, everything=everything), results)
+        _tell_forgetting(answer)
+    if answer["would_forget"] and (yes or (not json and _confirmed(answer["would_forget"]))):
+        everything = all_ or (answer["everything"] and not yes and _confirmed_all())
+        answer = _asked(
+            lambda cortex: cortex.forget(id=memory, **filters, dry_run=False, everything=everything), results
+        )
         if not json:
-            say(f"{told['forgotten']} forgotten")
+            say(f"{answer['forgotten']} forgotten")
     if json:
-        print_json(told)
+        print_json(answer)
 
 
 @app.command(cls=PanelCommand)

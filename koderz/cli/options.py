@@ -118,15 +118,15 @@ def schema_said(words: Sequence[str], usual: Mapping[str, Any], scope: Scope) ->
     fields = schema_of().fields
     flags = {flag: name for name in CHOOSING if name not in scope.without for flag in fields[name].flags}
     found: dict[str, Any] = {}
-    for place, given in enumerate(words):
-        word, equals, value = given.partition("=")
+    for place, argument in enumerate(words):
+        word, equals, value = argument.partition("=")
         if name := flags.get(word):
             several = fields[name].about.listed or name in (*_SEVERAL, "roles")
             following = takewhile(lambda word: not word.startswith("-"), words[place + 1 :])
             values = [value] if equals else [*islice(following, None if fields[name].about.listed else 1)]
             found[name] = [*found.get(name, ()), *values] if several else "".join(values)
-    said = {name: value for name, value in usual.items() if name != "solver" or found.keys().isdisjoint(SOLVING)}
-    return schema_here(said | found, scope=scope)
+    defaults = {name: value for name, value in usual.items() if name != "solver" or found.keys().isdisjoint(SOLVING)}
+    return schema_here(defaults | found, scope=scope)
 
 
 def use_of(flag: str, scope: Scope) -> str:
@@ -241,5 +241,5 @@ def _joined(given: dict[str, Any]) -> dict[str, Any]:
     if "sinks" in given:  # which says it all, whatever else is set to be left out
         given.setdefault("no_sinks", [])
     if not given.get("problems", True):
-        raise KoderzError("no problem is named; without --problems and --problems-file, the range says which")
+        raise KoderzError("--problems and --problems-file name no problem; leave both out to run START END")
     return given

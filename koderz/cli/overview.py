@@ -124,8 +124,8 @@ def _head(run: Run) -> Iterator[str]:
     ]:
         yield f"Settings: {', '.join(set_by_user)}"
     made_with = {name.removeprefix("git_"): run.environment.get(name) for name in _MADE_WITH}
-    if told := ", ".join(f"{name} {shortened(str(value), _WIDTH)}" for name, value in made_with.items() if value):
-        yield f"Made with: {told}"
+    if tools := ", ".join(f"{name} {shortened(str(value), _WIDTH)}" for name, value in made_with.items() if value):
+        yield f"Made with: {tools}"
     if run.paid:
         yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
     if run.folder and (sinks := describe_sinks(run.folder)):
@@ -271,14 +271,14 @@ def _basis(guess: Estimate) -> Iterator[str]:
 
 def _varies(guess: Estimate) -> bool:
     """Whether there are likely figures besides those from the least to the most."""
-    said = [_likely(guess, name) for name in ("calls", "tokens_in", "tokens_out")]
-    return guess.likely is None or any(said) or bool(_likely_cost(guess))
+    figures = [_likely(guess, name) for name in ("calls", "tokens_in", "tokens_out")]
+    return guess.likely is None or any(figures) or bool(_likely_cost(guess))
 
 
 def _share(share: Share) -> str:
     """The line of one of several models: its calls and cost."""
-    told = f"  {share.model} ({', '.join(share.roles)}): {_span(*share.calls)} calls{_likely(share, 'calls')}"
-    return f"{told}; about {_dollars(share.cost)}{_likely_cost(share)}"
+    line = f"  {share.model} ({', '.join(share.roles)}): {_span(*share.calls)} calls{_likely(share, 'calls')}"
+    return f"{line}; about {_dollars(share.cost)}{_likely_cost(share)}"
 
 
 def _likely(guess: Estimate | Share, name: str) -> str:

@@ -43,8 +43,8 @@ def report(
     else:
         found = _latest(results, limit, mixed=allow_simulated)
     written = write_report(found, output)
-    told = f"{counted(len(found), 'run')}, {counted(written.experiments, 'experiment')}"
-    say(f"{written.path}: {told}, {written.bytes / 1e6:.1f} MB")
+    extent = f"{counted(len(found), 'run')}, {counted(written.experiments, 'experiment')}"
+    say(f"{written.path}: {extent}, {written.bytes / 1e6:.1f} MB")
     if written.stories < written.experiments:
         warn(f"note: {written.stories} stories fit; each of the others names the command that prints it")
 

@@ -184,8 +184,8 @@ def _print_artifact(experiments: Experiments, found: Sequence[Outcome], attempt:
     if not having:
         known = sorted({name for each in attempts for name in each.artifacts})
         raise KoderzError(f"there is no artifact {name!r}; there is {', '.join(known) or 'none'}")
-    kept = having[-1].artifacts[name]
-    data_output().write(kept.encode() if isinstance(kept, str) else read_data(kept, experiments.folder))
+    content = having[-1].artifacts[name]
+    data_output().write(content.encode() if isinstance(content, str) else read_data(content, experiments.folder))
 
 
 def _only(story: Story, number: int | None) -> Story:

@@ -24,7 +24,7 @@ _OF_A_SUITE = ("suite", "dataset", "seed")
 
 
 class OfSuite(PanelCommand):
-    """A command whose first argument names the suite whose options it has."""
+    """A command with the options of the suite that its first argument names."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, ["--suite", *args] if args and not args[0].startswith("-") else args)

@@ -56,8 +56,8 @@ def _sentence_lines(text: str, width: int | None) -> Iterator[str]:
         return
     margin = " " * (len(text) - len(text.lstrip()))
     command = _COMMAND.search(text)
-    said = text[: command.start()] if command else text
-    first, *others = _folded(said.strip(), max(width - len(margin) - 2, 1))
+    sentence = text[: command.start()] if command else text
+    first, *others = _folded(sentence.strip(), max(width - len(margin) - 2, 1))
     yield margin + first
     yield from (f"{margin}  {line}" for line in others)
     if command:
@@ -76,7 +76,10 @@ class _Column:
         self.width = max(_width(line) for cell in (self.head, *self.cells) for line in cell.split("\n"))
 
     def least(self, whole: int, *, tall: bool) -> int:
-        """The width at which words of up to `whole` characters stay whole, and a head has two lines unless `tall`."""
+        """The smallest width that breaks no word of up to `whole` characters.
+
+        The head takes two lines at most, or as many as it has words if `tall`.
+        """
         bodies = self.cells if self.right and whole > _WHOLE[-1] else _words(self.cells, whole)
         heads = _words([self.head], whole) if tall else _halves(self.head)
         return max(map(_width, chain(bodies, heads)), default=0)
@@ -112,19 +115,19 @@ def _words(texts: Iterable[str], whole: int) -> set[str]:
 def _table_lines(table: Table, width: int | None) -> Iterator[str]:
     gaps = (" | ",) if table.ruled else ("  ", " ")
     columns = _columns(table)
-    kept, gap = (columns, gaps[0]) if width is None else _fitted(columns, table, width, gaps)
+    fitting, gap = (columns, gaps[0]) if width is None else _fitted(columns, table, width, gaps)
     if table.header:
-        yield from _row_lines([column.head for column in kept], kept, gap)
+        yield from _row_lines([column.head for column in fitting], fitting, gap)
     if table.ruled:
-        yield "-+-".join("-" * column.width for column in kept)
-    for row in zip(*(column.cells for column in kept), strict=True):
-        yield from _row_lines(row, kept, gap)
-    shown = {head.strip() for column in kept for head in re.split("\n| · ", column.head)}
+        yield "-+-".join("-" * column.width for column in fitting)
+    for row in zip(*(column.cells for column in fitting), strict=True):
+        yield from _row_lines(row, fitting, gap)
+    shown = {head.strip() for column in fitting for head in re.split("\n| · ", column.head)}
     hidden = [column for column in columns if column.head not in shown]
     alike = {column.head: value for column in hidden if (value := column.same(ruled=table.ruled))}
     if alike:
-        told = ", ".join(f"{head} {value}" for head, value in alike.items())
-        yield from _sentence_lines(f"(in each row: {told})", width)
+        common = ", ".join(f"{head} {value}" for head, value in alike.items())
+        yield from _sentence_lines(f"(in each row: {common})", width)
     if others := [column.head for column in hidden if column.head not in alike]:
         yield from _sentence_lines(f"(hidden to fit {width} columns: {', '.join(others)}; a pipe shows all)", width)
 
@@ -143,17 +146,17 @@ def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence
     broken.
     """
     wide, narrow = gaps[0], gaps[-1]
-    kept = columns
+    fitting = columns
     for column in _alike(columns, table):
-        if _taken([each.width for each in kept], wide) <= width:
+        if _taken([each.width for each in fitting], wide) <= width:
             break
-        kept = [each for each in kept if each is not column]
-    if _taken([column.width for column in kept], wide) <= width:
-        return kept, wide
+        fitting = [each for each in fitting if each is not column]
+    if _taken([column.width for column in fitting], wide) <= width:
+        return fitting, wide
     for head in table.optional:
-        if _taken([column.floor for column in _narrowed(kept, _WHOLE[0], tall=False)], wide) <= width:
+        if _taken([column.floor for column in _narrowed(fitting, _WHOLE[0], tall=False)], wide) <= width:
             break
-        kept = _without(kept, head, table.under.get(head))
+        fitting = _without(fitting, head, table.under.get(head))
     gap = wide
     for whole, tall, gap in (
         (_WHOLE[0], False, wide),
@@ -162,10 +165,10 @@ def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence
         (_WHOLE[1], True, narrow),
         (_WHOLE[2], True, wide),
     ):
-        if _taken([column.floor for column in _narrowed(kept, whole, tall=tall)], gap) <= width:
+        if _taken([column.floor for column in _narrowed(fitting, whole, tall=tall)], gap) <= width:
             break
-    _share_out(kept, width - len(gap) * (len(kept) - 1))
-    return kept, gap
+    _share_out(fitting, width - len(gap) * (len(fitting) - 1))
+    return fitting, gap
 
 
 def _alike(columns: Sequence[_Column], table: Table) -> Sequence[_Column]:

@@ -223,7 +223,7 @@ def _serve(host: str, port: str) -> None:
         from mlflow.server.fastapi_app import app
         from mlflow.server.handlers import initialize_backend_stores
 
-        given = {
+        variables = {
             constants.BACKEND_STORE_URI_ENV_VAR: store,
             constants.REGISTRY_STORE_URI_ENV_VAR: store,
             constants.ARTIFACT_ROOT_ENV_VAR: artifacts,
@@ -233,7 +233,7 @@ def _serve(host: str, port: str) -> None:
     except (ImportError, AttributeError):
         command = ["-m", "mlflow", "server", "--host", host, "--port", port, "--workers", "1"]
         os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
-    os.environ.update(given)
+    os.environ.update(variables)
     initialize_backend_stores(store, store, artifacts)
     uvicorn.run(app, host=host, port=int(port), log_level="warning")
 

@@ -96,15 +96,15 @@ class Audience:
         experiment = str(line.get("experiment_id"))
         if line.get("kind") == "submitted":
             self._pages[experiment] = str(line.get("url", ""))
-        if said := self._steps.tell(line):
-            self._heard.append((experiment, said))
+        if line_text := self._steps.tell(line):
+            self._heard.append((experiment, line_text))
 
     async def tell(self, remote: RemoteView | None) -> None:
         """Prints the new steps. `remote` knows the pages of calls that the journal lacks."""
-        for experiment, said in self._heard:
+        for experiment, words in self._heard:
             if remote and not self._pages.get(experiment):
                 self._pages[experiment] = await remote.page(experiment)
-            say(said, after=link("logs", self._pages.get(experiment, "")))
+            say(words, after=link("logs", self._pages.get(experiment, "")))
         self._heard.clear()
 
 

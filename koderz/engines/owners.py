@@ -79,12 +79,12 @@ def chosen_here(
     variables = {name: text for name in read if (text := environ.get(f"KODERZ_{name.upper()}"))}
     if model := environ.get("KODERZ_MODEL"):
         variables.setdefault("local_model", model)
-    said = {**peek(Path.cwd(), read), **variables, **given}
-    matrix = read_matrix(Path(said["matrix"])) if isinstance(said.get("matrix"), str | Path) else None
-    models = [*_words(said, "local_model"), *_words(said, "models"), *_words(said, "roles")]
+    choices = {**peek(Path.cwd(), read), **variables, **given}
+    matrix = read_matrix(Path(choices["matrix"])) if isinstance(choices.get("matrix"), str | Path) else None
+    models = [*_words(choices, "local_model"), *_words(choices, "models"), *_words(choices, "roles")]
     models += [name for arm in matrix.arms for name in (arm.model or "", *arm.roles.values())] if matrix else []
     yield from (parts := scope.parts_beside(given))
-    for kind, name in _named({**said, "solvers": solver_names(said, matrix), "answering": models}):
+    for kind, name in _named({**choices, "solvers": solver_names(choices, matrix), "answering": models}):
         if kind not in dict(parts):
             yield kind, name
 

@@ -134,8 +134,8 @@ async def require_access() -> None:
     import modal
     from modal.config import config
 
-    given = {name for name, value in config.to_dict().items() if value}
-    if modal.is_local() and not given & {"token_id", "oauth_refresh_token"}:
+    names = {name for name, value in config.to_dict().items() if value}
+    if modal.is_local() and not names & {"token_id", "oauth_refresh_token"}:
         raise Unreachable(
             "there is no token of Modal's here; run: modal setup, or modal token new, "
             "or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
@@ -201,9 +201,9 @@ async def write_file(volume: str, path: str, data: bytes) -> None:
 
 @contextmanager
 def spoken(what: str, *, lost: bool = False, offline: str = "what was submitted goes on there") -> Iterator[None]:
-    """Turns errors about `what` into one line. With `lost`, the errors of a call itself pass through.
+    """Turns errors of Modal's client into one line about `what`. With `lost`, errors of the call itself pass through.
 
-    `offline` is what there is to say where Modal can't be reached.
+    `offline` ends the line if Modal can't be reached.
     """
     from modal import exception
 

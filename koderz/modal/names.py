@@ -66,8 +66,8 @@ class Names(NamedTuple):
 
 
 def names_of(environ: Mapping[str, str]) -> Names:
-    said = {name: environ.get(f"KODERZ_MODAL_{name.upper()}") for name in Names._fields}
-    return Names(**{name: value for name, value in said.items() if value})
+    values = {name: environ.get(f"KODERZ_MODAL_{name.upper()}") for name in Names._fields}
+    return Names(**{name: value for name, value in values.items() if value})
 
 
 def is_configured(environ: Mapping[str, str]) -> bool:
@@ -81,7 +81,7 @@ def require_apart(sandbox: str) -> None:
     if sandbox in ("contained", "docker", "local", "podman", "uncontained"):
         raise KoderzError(
             f"--sandbox {sandbox}: Modal's functions hold keys, so no program runs in them; "
-            "with --engine modal it is --sandbox modal, which needs no saying"
+            "leave --sandbox out, since --engine modal always judges in --sandbox modal"
         )
 
 

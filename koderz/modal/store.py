@@ -80,8 +80,8 @@ class RunStore:
         """The experiments with lines in the Dict or on the Volume."""
         with spoken(_STORE):
             files = await list_files(self._names.volume, f"runs/{self.run}")
-        kept = {path.stem for path in map(PurePosixPath, files) if path.suffix == ".jsonl"}
-        return kept | set(await self.counts())
+        names = {path.stem for path in map(PurePosixPath, files) if path.suffix == ".jsonl"}
+        return names | set(await self.counts())
 
     async def append(self, experiment_id: str, line: bytes, n: int) -> int:
         """Puts a line at the first free place from `n` on; returns that place."""

@@ -221,5 +221,5 @@ def outcome_among(lines: Sequence[Record]) -> Experiment | FaultRecord | None:
 def _packed(outcome: ExperimentOutcome) -> dict[str, Any]:
     fault = outcome.fault
     kind = next((name for name, kind in _FAULTS.items() if isinstance(fault, kind)), "")
-    told = {"fault": kind, "message": str(fault or ""), "cause": fault.cause if fault else None}
-    return {"record": encode(outcome.record) if outcome.record else b"", **told}
+    message = {"fault": kind, "message": str(fault or ""), "cause": fault.cause if fault else None}
+    return {"record": encode(outcome.record) if outcome.record else b"", **message}

@@ -164,9 +164,9 @@ class Modal:
         }
         began = asyncio.get_running_loop().time()
         async with self._working(command, lasting) as work:
-            told = await work.done(spec, shipped, output, command.bridge, contact)
+            answer = await work.done(spec, shipped, output, command.bridge, contact)
         took = asyncio.get_running_loop().time() - began
-        return Ended(told["status"], output.text(), told["cause"], took, told["cpu"])
+        return Ended(answer["status"], output.text(), answer["cause"], took, answer["cpu"])
 
     async def look_up(self, images: Sequence[Image | str | None], *, push: bool = False) -> None:  # noqa: ARG002
         """See `Images`. Modal builds and keeps what it makes of each image now; nothing is pushed."""
@@ -190,13 +190,13 @@ class Modal:
         seconds = START_SECONDS + _SHIPPING_SECONDS + limits.seconds + limits.grace
         try:
             async with _faults(), asyncio.timeout(seconds), AsyncExitStack() as stack:
-                kept, made = _PINNED.get() or (stack, {})
+                pinned, made = _PINNED.get() or (stack, {})
                 key = (command.image, *mounts)
                 if key not in made:
                     began = time.monotonic()
-                    made[key] = await self._created(command, mounts, _LONGEST if kept is not stack else seconds)
-                    kept.callback(_pay, current(), command, began)
-                    kept.push_async_callback(_terminated, made[key])
+                    made[key] = await self._created(command, mounts, _LONGEST if pinned is not stack else seconds)
+                    pinned.callback(_pay, current(), command, began)
+                    pinned.push_async_callback(_terminated, made[key])
                 yield Remote(await made[key].exec.aio(*interpreter(), text=False), "--sandbox modal")
         except TimeoutError:
             raise Fault(f"--sandbox modal: a sandbox takes longer than {seconds:.0f} s", cause="sandbox") from None

@@ -179,11 +179,11 @@ def _solver(
 ) -> tuple[SettledSolver, dict[str, Any]]:
     """An arm's solver, and the arm's own parameters. Those that are options are checked as options."""
     where = f"{matrix.path if matrix else ''}, {arm.name}"
-    given = dict(table) | _read(settings, arm.parameters, where)
-    solver = load_solver(arm.solver, _offered(settings, {}, given), {} if matrix else arguments)
+    parameters = dict(table) | _read(settings, arm.parameters, where)
+    solver = load_solver(arm.solver, _offered(settings, {}, parameters), {} if matrix else arguments)
     if unknown := arm.parameters.keys() - solver.parameters.keys():
         raise KoderzError(f"{where}: the solver {solver.name} has no parameter {min(unknown).replace('_', '-')}")
-    return solver, given
+    return solver, parameters
 
 
 def _read(settings: Settings, parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -206,11 +206,11 @@ def _roles(
     settings: Settings, arm: MatrixArm, solver: SettledSolver, model: str, others: Collection[str]
 ) -> dict[str, str]:
     """The models of an arm, by role. Raises KoderzError for a role of neither its solver nor `others`."""
-    given = {**settings.given_roles, **arm.roles}
-    for role in given:
+    roles = {**settings.given_roles, **arm.roles}
+    for role in roles:
         if not solver.has_role(role) and role not in others:
             raise KoderzError(f"--role {role}=…: the solver {solver.name} has no such role")
-    asked = {**roles_in(settings), **given}
+    asked = {**roles_in(settings), **roles}
     return {MAIN: arm.model or model} | {
         role: name for role, name in asked.items() if role in others or solver.has_role(role)
     }

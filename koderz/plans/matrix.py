@@ -137,13 +137,13 @@ def _rows(path: Path, table: Mapping[str, Any], name: str) -> list[dict[str, Any
 
 def _arm(path: Path, number: int, row: Mapping[str, Any]) -> MatrixArm:
     parameters = {key.replace("-", "_"): value for key, value in row.items() if key not in _OWN}
-    given = {
+    options = {
         "name": row.get("solver", ""),
         "solver": "",
         **{key: row[key] for key in _OWN if key in row},
         "parameters": parameters,
     }
-    arm = _converted(path, f"[[arms]] number {number}", given, MatrixArm)
+    arm = _converted(path, f"[[arms]] number {number}", options, MatrixArm)
     if arm.name and not arm.solver:
         raise KoderzError(f"{path}: [[arms]] number {number}: it has no solver{misspelt('solver', row.keys())}")
     if not arm.name.isprintable() or not 0 < len(arm.name) <= 100:

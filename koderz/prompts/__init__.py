@@ -47,8 +47,8 @@ class Prompts:
         self, values: Mapping[str, str], *, cot: bool = True, specification: str = ""
     ) -> tuple[Message, ...]:
         """The first messages of a task, with its values filled in."""
-        told = self.render("specification", specification=specification) if specification else ""
-        user = self.render("task", **values, reasoning=self.render("reasoning") if cot else "", specification=told)
+        specified = self.render("specification", specification=specification) if specification else ""
+        user = self.render("task", **values, reasoning=self.render("reasoning") if cot else "", specification=specified)
         return {"role": "system", "content": self.render("system")}, {"role": "user", "content": user}
 
     def digests(self) -> dict[str, str]:

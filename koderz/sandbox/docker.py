@@ -55,10 +55,10 @@ class ContainerClient:
         """The version of what runs containers. Raises Unreachable, which says what is missing."""
         if shutil.which(self.name) is None:
             raise Unreachable(f"{self.flag}: there is no {self.name} command here; is {self.name.title()} installed?")
-        status, said = await self._ended("version", "--format", self.version_format, seconds=_LOOK_SECONDS)
+        status, output = await self._ended("version", "--format", self.version_format, seconds=_LOOK_SECONDS)
         if status:
-            raise Unreachable(f"{self.flag}: its daemon doesn't answer: {said}")
-        return said
+            raise Unreachable(f"{self.flag}: its daemon doesn't answer: {output}")
+        return output
 
     async def version_with(self, image: str) -> str:
         """The version, if the image is there. Raises Unreachable, which says what is missing."""
@@ -67,7 +67,7 @@ class ContainerClient:
             raise Unreachable(f"{self.flag}: the image {image} isn't here; get it with: {self.name} pull {image}")
         return version
 
-    async def said(self, *words: str, seconds: float = ANSWER_SECONDS) -> str:
+    async def output(self, *words: str, seconds: float = ANSWER_SECONDS) -> str:
         """The output of the client. Raises Fault with its own words where it fails."""
         status, text = await self._ended(*words, seconds=seconds)
         if status:
@@ -106,7 +106,7 @@ CLIENTS = {client.name: client for client in (DOCKER, PODMAN)}
 
 
 def bounds(label: str, memory_mb: int, *, processes: int, network: bool = False) -> list[str]:
-    """The options of `run` that hold every container: no capabilities, no more memory or processes."""
+    """Options of `docker run` that confine a container: its memory, processes, network and capabilities."""
     return [
         *("--init", "--log-driver", "none", "--label", label),
         *(() if network else ("--network", "none")),

@@ -218,9 +218,9 @@ def replaced(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 def roles_in(settings: Settings) -> dict[str, str]:
     """The models that options name for a role, except roles that another option turns off."""
-    given = [(field.about.role, value) for field, value in options_in(settings) if field.about.role]
-    without = {role for role, value in given if value is False}
-    return {role: value for role, value in given if isinstance(value, str) and role not in without}
+    roles = [(field.about.role, value) for field, value in options_in(settings) if field.about.role]
+    without = {role for role, value in roles if value is False}
+    return {role: value for role, value in roles if isinstance(value, str) and role not in without}
 
 
 def _are_suites(*owners: str) -> bool:

@@ -33,10 +33,10 @@ def costly(models: Iterable[str], prices: Mapping[str, tuple[float, float]]) -> 
 
 def risks_of(fields: Mapping[str, Field], settings: Mapping[str, Any], spends: Spends) -> dict[str, str]:
     """The risks of settings, by name; harmless settings are left out."""
-    given = {name: (field, settings[name]) for name, field in fields.items() if name in settings}
+    chosen = {name: (field, settings[name]) for name, field in fields.items() if name in settings}
     found = {
         name: SPENDS if spends(field.models(value), {}) else _risk(field, value)
-        for name, (field, value) in given.items()
+        for name, (field, value) in chosen.items()
     }
     if spends((), settings.get("prices") or {}):
         found["prices"] = SPENDS

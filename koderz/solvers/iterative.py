@@ -186,11 +186,11 @@ def _turns(tries: Sequence[Try], history: int, prompts: Prompts, room: int) -> l
 
 def _turn(attempt: Try, prompts: Prompts, room: int = sys.maxsize) -> list[Message]:
     """An attempt and the feedback on it, shortened in the middle if larger than `room` characters."""
-    told = prompts.render("feedback", feedback=attempt.verdict.feedback, guidance=_advice(attempt, prompts))
-    told = trimmed(told, room // 2)
+    feedback = prompts.render("feedback", feedback=attempt.verdict.feedback, guidance=_advice(attempt, prompts))
+    feedback = trimmed(feedback, room // 2)
     return [
-        {"role": "assistant", "content": trimmed(attempt.reply.text, room - len(told)) or "(an empty reply)"},
-        {"role": "user", "content": told},
+        {"role": "assistant", "content": trimmed(attempt.reply.text, room - len(feedback)) or "(an empty reply)"},
+        {"role": "user", "content": feedback},
     ]
 
 

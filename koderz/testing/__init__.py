@@ -1,4 +1,4 @@
-"""A loopback model server, for koderz' own tests and for those of its users.
+"""A model server on loopback, and the tests that suites, solvers, providers, engines, sandboxes and sinks have to pass.
 
     async with ModelServer({"has_close_elements": "no idea"}, faults={"429": 0.1}) as server:
         ...  # point a client at server.url, then look at server.requests, .counts, .peak_in_flight

@@ -178,10 +178,15 @@ CHECKS: tuple[Check, ...] = (
 
 async def planned(folder: Path, engine: str, *, tasks: int, **settings: Any) -> Plan:
     """A plan over a number of one-line tasks, for the simulated model."""
-    given = {"engine": engine, "local_model": "simulated", "mode": "zero-shot", "results": folder / "results"}
-    given["judges"] = 1  # what is started for more is paid for
-    given |= {"dataset": write_tasks(folder / f"{tasks}.jsonl", tasks), **settings}
-    return await prepare(given, range(tasks), environ={"XDG_STATE_HOME": str(folder)})
+    settings_of_plan = {
+        "engine": engine,
+        "local_model": "simulated",
+        "mode": "zero-shot",
+        "results": folder / "results",
+    }
+    settings_of_plan["judges"] = 1  # what is started for more is paid for
+    settings_of_plan |= {"dataset": write_tasks(folder / f"{tasks}.jsonl", tasks), **settings}
+    return await prepare(settings_of_plan, range(tasks), environ={"XDG_STATE_HOME": str(folder)})
 
 
 def write_tasks(path: Path, n: int) -> Path:

@@ -60,8 +60,8 @@ async def a_wrong_key_is_fatal(provider: str) -> None:
     if not _is_asked_at_an_address(provider) or not provider_of(provider).needs_key:
         return
     async with ModelServer({"hello": _REPLY}, api_key=_KEY) as server:
-        told = await _refusal(FatalFault, _asked(provider, _environ(provider, server.url, "sk-another")))
-    assert "sk-another" not in told, "the fault tells the key"
+        refusal = await _refusal(FatalFault, _asked(provider, _environ(provider, server.url, "sk-another")))
+    assert "sk-another" not in refusal, "the fault tells the key"
 
 
 async def a_missing_key_is_told_before_anything_is_asked(provider: str) -> None:
@@ -69,15 +69,15 @@ async def a_missing_key_is_told_before_anything_is_asked(provider: str) -> None:
     found = provider_of(provider)
     if not (found.needs_key and found.key_variable and found.address):
         return
-    told = await _refusal(Unreachable, _asked(provider, {}))
-    assert found.key_variable in told, f"the message doesn't name {found.key_variable}"
+    refusal = await _refusal(Unreachable, _asked(provider, {}))
+    assert found.key_variable in refusal, f"the message doesn't name {found.key_variable}"
 
 
 async def an_unusable_address_is_told(provider: str) -> None:
     """A malformed address is a KoderzError of one line."""
     if variable := provider_of(provider).address_variable:
-        told = await _refusal(KoderzError, _asked(provider, {variable: "no address at all://"}))
-        assert "\n" not in told, told
+        refusal = await _refusal(KoderzError, _asked(provider, {variable: "no address at all://"}))
+        assert "\n" not in refusal, refusal
 
 
 CHECKS: tuple[Check, ...] = (

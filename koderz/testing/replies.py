@@ -78,17 +78,17 @@ def _simulated_humaneval() -> Answering:
 
 def _answer_calling(function: Callable[[Request], Answered | Awaitable[Answered]]) -> Answer:
     async def answer(request: Request) -> Completion:
-        said = function(request)
-        if inspect.isawaitable(said):
-            said = await said
-        return said if isinstance(said, Completion) else _completion(request, said)
+        answer = function(request)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return answer if isinstance(answer, Completion) else _completion(request, answer)
 
     return answer
 
 
 def _looked_up(replies: Mapping[str, str | Sequence[str]], request: Request) -> str:
-    told = "\n".join(str(one["content"]) for one in request.messages if one["role"] != "assistant")
-    found = next((reply for words, reply in replies.items() if words in told), None)
+    text = "\n".join(str(one["content"]) for one in request.messages if one["role"] != "assistant")
+    found = next((reply for words, reply in replies.items() if words in text), None)
     if found is None:
         raise NoReply(f"no reply was given for a conversation that holds none of: {', '.join(replies)}")
     if isinstance(found, str):

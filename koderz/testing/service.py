@@ -85,9 +85,9 @@ class ModelService:
             return _error(400, wire.error(400, _reason(error)))
         if not self._has(request.model):
             return _error(404, wire.unknown_model(request.model))
-        given = {**request.body, **(request.body.get("options") or {})}
-        for parameter in sorted(self._manner.refuse & given.keys()):
-            return _error(400, wire.refused(parameter, given[parameter]))
+        values = {**request.body, **(request.body.get("options") or {})}
+        for parameter in sorted(self._manner.refuse & values.keys()):
+            return _error(400, wire.refused(parameter, values[parameter]))
         return request
 
     async def complete(self, wire: Wire, request: Request) -> SentReply:

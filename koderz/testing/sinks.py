@@ -44,7 +44,7 @@ Check = Callable[[Path, SinkTarget], Coroutine[Any, Any, None]]
 
 async def records_that_come_again_change_nothing(folder: Path, target: SinkTarget) -> None:
     """Handed over twice, all of them or some from the middle on, records leave the target as it is."""
-    run = await _ran(folder, target)
+    run = await _recorded_run(folder, target)
     content = _taken(run, target, [_records(run)])
     lines = _records(run)
     assert content == _taken(run, target, [lines]), "records that came again have changed the target"
@@ -53,7 +53,7 @@ async def records_that_come_again_change_nothing(folder: Path, target: SinkTarge
 
 async def batches_of_any_size_come_to_the_same(folder: Path, target: SinkTarget) -> None:
     """One record at a time, each by an instance of its own, gives the same target as all at once."""
-    run = await _ran(folder, target)
+    run = await _recorded_run(folder, target)
     lines = _records(run)
     for line in lines:
         content = _taken(run, target, [[line]])
@@ -62,7 +62,7 @@ async def batches_of_any_size_come_to_the_same(folder: Path, target: SinkTarget)
 
 async def a_target_can_be_made_anew(folder: Path, target: SinkTarget) -> None:
     """`rebuild` leaves a target that is whole once every record has been handed over again."""
-    run = await _ran(folder, target)
+    run = await _recorded_run(folder, target)
     content = _taken(run, target, [_records(run)])
     sink_class(target.sink).rebuild(run.parent, target.environ)
     assert content == _taken(run, target, [_records(run)]), "after `rebuild` the target is another"
@@ -70,7 +70,7 @@ async def a_target_can_be_made_anew(folder: Path, target: SinkTarget) -> None:
 
 async def its_place_is_said_in_one_line(folder: Path, target: SinkTarget) -> None:
     """`check` returns at most one line, for `koderz doctor`."""
-    place = sink_class(target.sink).check((await _ran(folder, target)).parent, target.environ)
+    place = sink_class(target.sink).check((await _recorded_run(folder, target)).parent, target.environ)
     assert "\n" not in place, place
 
 
@@ -83,10 +83,10 @@ CHECKS: tuple[Check, ...] = (
 """All of them. None depends on another."""
 
 
-async def _ran(folder: Path, target: SinkTarget) -> Path:
+async def _recorded_run(folder: Path, target: SinkTarget) -> Path:
     """The folder of a run that no sink has been fed with, but for those that its suite and solver name."""
-    given = {"sinks": ("json",), "tasks": 2, **target.settings}
-    plan = await planned(folder, "local", **given)
+    options = {"sinks": ("json",), "tasks": 2, **target.settings}
+    plan = await planned(folder, "local", **options)
     return (await begin(plan, environ=target.environ)).folder
 
 

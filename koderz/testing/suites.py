@@ -108,5 +108,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 async def _planned(folder: Path, suite: str, settings: Mapping[str, Any]) -> Plan:
-    given = {"suite": suite, "local_model": "simulated", "results": folder / "results", "judges": 1, "limit": 2}
-    return await prepare({**given, **settings}, None, environ={"XDG_STATE_HOME": str(folder)})
+    options = {"suite": suite, "local_model": "simulated", "results": folder / "results", "judges": 1, "limit": 2}
+    return await prepare({**options, **settings}, None, environ={"XDG_STATE_HOME": str(folder)})

@@ -55,8 +55,8 @@ def options_are_the_same_once_loaded(system: System) -> None:
         for name, target in system.names(registry.plural).items():
             if named := system.options.get(f"{kind}.{name}"):
                 own = registry.adapted(find(kind, name, {name: target}, ""), name).options
-                told = find("options", name, {name: named}, "")
-                assert own is told, f"{kind} {name}: its options are {own}, and the system names {told}"
+                loaded = find("options", name, {name: named}, "")
+                assert own is loaded, f"{kind} {name}: its options are {own}, and the system names {loaded}"
 
 
 def commands_can_be_loaded(system: System) -> None:

@@ -70,10 +70,10 @@ class Wire(Protocol):
 
 def messages_of(body: Json) -> tuple[Message, ...]:
     """The conversation, with text parts of each message joined. Raises as `Wire.parse` does."""
-    given = body["messages"]
-    if not isinstance(given, list) or not given:
+    messages = body["messages"]
+    if not isinstance(messages, list) or not messages:
         raise ValueError("'messages' has to be a list of at least one message")
-    return tuple({"role": str(one["role"]), "content": text_of(one.get("content"))} for one in given)
+    return tuple({"role": str(one["role"]), "content": text_of(one.get("content"))} for one in messages)
 
 
 def text_of(content: object) -> str:

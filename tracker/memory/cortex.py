@@ -313,11 +313,11 @@ def context(store: Store, project: str | None, query: str | None, form: str) -> 
     }
     if query:
         sections = {f"On: {query}": search(store, query, wanted, limit=_ANSWERS), **sections}
-    told: set[int] = set()
+    shown: set[int] = set()
     distinct: dict[str, list[Memory]] = {}
     for title, found in sections.items():
-        distinct[title] = [each.memory for each in found if each.memory.id not in told]
-        told.update(each.memory.id for each in found)
+        distinct[title] = [each.memory for each in found if each.memory.id not in shown]
+        shown.update(each.memory.id for each in found)
     if form == "raw":
         return orjson.dumps({title: [m.as_dict() for m in memories] for title, memories in distinct.items()}).decode()
     return _markdown(distinct, whole=form == "detailed")

@@ -72,11 +72,11 @@ def consolidate(store: Store, *, dry_run: bool) -> dict[str, Any]:
     """Merges memories of equal content and tidies the text index; in a dry run lists them."""
     groups = [group for group in _duplicates(store) if len(group) > 1]
     if not dry_run:
-        for kept, *others in groups:
-            tags = dict.fromkeys(tag for memory in (kept, *others) for tag in memory.tags)
-            store.replace(kept, others, list(tags))
+        for first, *others in groups:
+            tags = dict.fromkeys(tag for memory in (first, *others) for tag in memory.tags)
+            store.replace(first, others, list(tags))
         store.run(sql.OPTIMIZE_TEXT)
-    merged = [{"kept": kept.id, "title": kept.title, "merged": [m.id for m in others]} for kept, *others in groups]
+    merged = [{"kept": first.id, "title": first.title, "merged": [m.id for m in others]} for first, *others in groups]
     return {"dry_run": dry_run, "groups": merged, "merged": 0 if dry_run else sum(len(g) - 1 for g in groups)}
 
 

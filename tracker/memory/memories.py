@@ -202,6 +202,6 @@ _TELLING = re.compile(
 
 def how_it_failed(verdict: str, cause: str, said: str) -> str:
     """A verdict and its cause, with the error's message from `said` if that message can't quote a test."""
-    told = f"{verdict} ({cause})" if cause else verdict
+    words = f"{verdict} ({cause})" if cause else verdict
     message = _TELLING.search(said)
-    return f"{told}: {message[0][:200]}" if message else told
+    return f"{words}: {message[0][:200]}" if message else words

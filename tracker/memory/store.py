@@ -37,7 +37,7 @@ class Filter:
     def conditions(self) -> tuple[str, list[Any]]:
         """The SQL conditions on the table `m`, beginning with AND, and their parameters. Tags are handled apart."""
         project = "(m.project = ? OR m.project IS NULL)" if self.or_no_project else "m.project = ?"
-        said = {
+        clauses = {
             "m.category = ?": self.category,
             "m.type = ?": self.type,
             project: self.project,
@@ -45,7 +45,7 @@ class Filter:
             "m.created_at < ?": self.before,
             "m.id = ?": self.id,
         }
-        meant = {condition: value for condition, value in said.items() if value is not None}
+        meant = {condition: value for condition, value in clauses.items() if value is not None}
         return "".join(f" AND {condition}" for condition in meant), list(meant.values())
 
 

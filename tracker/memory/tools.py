@@ -58,12 +58,12 @@ class Remember(Tool, frozen=True):
     )
 
     async def call(self, cortex: Cortex) -> Any:
-        given = self.arguments()
-        if given.pop("scope") == "global":
-            given.pop("project", None)
-        if "transferable" in given:
-            given["metadata"] = {**self.metadata, "transferable": given.pop("transferable")}
-        return await cortex.remember(**given)
+        arguments = self.arguments()
+        if arguments.pop("scope") == "global":
+            arguments.pop("project", None)
+        if "transferable" in arguments:
+            arguments["metadata"] = {**self.metadata, "transferable": arguments.pop("transferable")}
+        return await cortex.remember(**arguments)
 
 
 class Recall(Tool, frozen=True):
@@ -98,11 +98,11 @@ class Forget(Tool, frozen=True):
     confirm_all: bool = False
 
     async def call(self, cortex: Cortex) -> Any:
-        given = self.arguments()
-        is_confirmed = given.pop("confirm")
-        given["everything"] = given.pop("confirm_all")
-        given["dry_run"] = self.dry_run or not is_confirmed
-        return await cortex.forget(**given)
+        arguments = self.arguments()
+        is_confirmed = arguments.pop("confirm")
+        arguments["everything"] = arguments.pop("confirm_all")
+        arguments["dry_run"] = self.dry_run or not is_confirmed
+        return await cortex.forget(**arguments)
 
 
 class GetContext(Tool, frozen=True):

@@ -126,7 +126,7 @@ class Queue:
             raise StorageError(f"{self.folder} can't be written ({error.strerror})") from None
 
     def drop(self, run: str, sink: str) -> None:
-        """Removes the job of a run and sink, with whatever variables it was submitted."""
+        """Removes the jobs of a run and sink, whatever environment variables they were submitted with."""
         for path in self.results.glob(f"{FOLDER}/*/{run}.{sink}.*"):
             path.unlink(missing_ok=True)
 

@@ -115,10 +115,10 @@ class Submission:
         """Restarts the process if it has died, checked now and then; returns a notice the first time."""
         if not self._is_time_to_look() or self._process.is_alive() or not self.left():
             return ""
-        told = "" if self._is_death_told else f"the process that feeds the sinks ended{self._process.ending}"
+        reason = "" if self._is_death_told else f"the process that feeds the sinks ended{self._process.ending}"
         self._is_death_told = True
         self._process.start()
-        return told and f"{told}; another one goes on"
+        return reason and f"{reason}; another one goes on"
 
     def left(self) -> set[str]:
         """The sinks that are not up to date and whose jobs are not done."""

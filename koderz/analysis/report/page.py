@@ -175,8 +175,8 @@ def _measures(entries: Sequence[Entry]) -> tuple[list[str], list[tuple[Entry, li
     """Names of what the suites measure besides success, each entry's averages with their intervals, and by which
     methods.
     """
-    told = {entry.measure.name for entry in entries} if len({entry.measure.name for entry in entries}) == 1 else set()
-    known = {name: measure for name, measure in measured(entries).items() if name not in told}
+    names = {entry.measure.name for entry in entries} if len({entry.measure.name for entry in entries}) == 1 else set()
+    known = {name: measure for name, measure in measured(entries).items() if name not in names}
     means = [mean for entry in entries for name, mean in entry.figures.measures.items() if name in known]
     methods = sorted({mean.interval_method for mean in means if mean.interval_method})
     rows = [
@@ -199,10 +199,12 @@ def _head_of_passes(entries: Sequence[Entry]) -> str:
 
 
 def _coverage(view: View) -> str:
-    told = sum(row.chunk is not None for row in view.rows)
-    if told == len(view.rows):
+    located = sum(row.chunk is not None for row in view.rows)
+    if located == len(view.rows):
         return "Every experiment's story is in it."
-    return f"{told:,} of {len(view.rows):,} stories are in it, those of failures first; the others name their command."
+    return (
+        f"{located:,} of {len(view.rows):,} stories are in it, those of failures first; the others name their command."
+    )
 
 
 def _columns(view: View) -> list[tuple[str, str]]:

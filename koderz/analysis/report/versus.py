@@ -72,10 +72,10 @@ def comparisons(entries: Sequence[Entry]) -> Comparisons:
     from koderz.analysis.comparison import between, corrected
 
     found = zip(pairs, corrected([between(a, b) for a, b in pairs]), strict=True)
-    told = [_versus(a, b, one, several=len(pairs) > 1) for (a, b), one in found if one.p_value is not None]
-    clearest = sorted(told, key=lambda one: one.p)[:_MOST]
-    full = [one for one in told if one in clearest]
-    return Comparisons(full, [*_matrices(entries, told, full)], _note(entries, told))
+    sections = [_versus(a, b, one, several=len(pairs) > 1) for (a, b), one in found if one.p_value is not None]
+    clearest = sorted(sections, key=lambda one: one.p)[:_MOST]
+    full = [one for one in sections if one in clearest]
+    return Comparisons(full, [*_matrices(entries, sections, full)], _note(entries, sections))
 
 
 def _note(entries: Sequence[Entry], told: Sequence[Versus]) -> str:

@@ -18,7 +18,7 @@ from koderz.sandbox.images.tree import read_in_root, resolved
 from koderz.settings.paths import cache_folder
 
 if TYPE_CHECKING:
-    from koderz.sandbox.images.archives import HeldImage
+    from koderz.sandbox.images.archives import ImageInFile
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LARGEST = 1 << 20  # bytes of /etc/passwd
@@ -94,7 +94,7 @@ class ImageStore:
         """`cache` is where images are unpacked: by default `images` in koderz' cache folder."""
         self.folder = folder
         self._cache = cache or cache_folder() / "images"
-        self._held: Sequence[HeldImage] | None = None
+        self._held: Sequence[ImageInFile] | None = None
         self._broken: list[KoderzError] = []
         self._unpacked: dict[str, UnpackedImage] = {}
 
@@ -145,7 +145,7 @@ class ImageStore:
             )
         return self._unpacked[stored.digest]
 
-    def _find(self, wanted: Reference) -> HeldImage | None:
+    def _find(self, wanted: Reference) -> ImageInFile | None:
         held = self._read()
         if wanted.digest:
             found = [each for each in held if wanted.digest in each.digests]
@@ -158,29 +158,29 @@ class ImageStore:
             raise KoderzError(f"{wanted} is two different images, in {first.source} and in {second.source}")
         return found[0] if found else None
 
-    def _read(self) -> Sequence[HeldImage]:
+    def _read(self) -> Sequence[ImageInFile]:
         """The images in all files of the folder. What is wrong with files is kept for whoever misses an image."""
         if self._held is not None:
             return self._held
-        from koderz.sandbox.images.archives import held_in
+        from koderz.sandbox.images.archives import images_in
         from koderz.sandbox.images.folders import read_folders
 
         self._broken.clear()
-        found: list[HeldImage] = []
+        found: list[ImageInFile] = []
         if self.folder is not None:
             if not self.folder.is_dir():
                 raise KoderzError(f"--images: there is no folder {self.folder}")
             found += read_folders(self.folder)
             for path in [self.folder, *sorted(self.folder.iterdir())]:
                 try:
-                    found += held_in(path, self._cache)
+                    found += images_in(path, self._cache)
                 except KoderzError as error:
                     self._broken.append(error)
         self._held = found
         return found
 
 
-def _stored(held: HeldImage, reference: Reference) -> StoredImage:
+def _stored(held: ImageInFile, reference: Reference) -> StoredImage:
     config = held.configuration()
     workdir = posixpath.normpath("/" + config.workdir.lstrip("/"))
     environment = {"PATH": _PATH, **config.environment}

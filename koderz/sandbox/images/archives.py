@@ -89,7 +89,7 @@ class Configuration(msgspec.Struct, frozen=True):
     user: str = ""
 
 
-class HeldImage(msgspec.Struct, frozen=True):
+class ImageInFile(msgspec.Struct, frozen=True):
     """An image in a file of a store."""
 
     source: Path
@@ -136,7 +136,7 @@ def require_words(found: Configuration, where: str) -> None:
         raise KoderzError(f"{where}: a null character in its configuration")
 
 
-def held_in(path: Path, cache: Path) -> list[HeldImage]:
+def images_in(path: Path, cache: Path) -> list[ImageInFile]:
     """The images in a folder's layout or in an archive; none where it is neither.
 
     What is found in archives is kept in the folder `cache`. Raises KoderzError, one line with the file, where it is
@@ -150,7 +150,7 @@ def held_in(path: Path, cache: Path) -> list[HeldImage]:
     key = f"{path.absolute()}\0{about.st_size}\0{about.st_mtime_ns}\0{about.st_ino}"
     known = cache / "held" / f"{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}.json"
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode(known.read_bytes(), type=list[HeldImage], dec_hook=lambda kind, value: kind(value))
+        return msgspec.json.decode(known.read_bytes(), type=list[ImageInFile], dec_hook=lambda kind, value: kind(value))
     with damage(path):
         documents = _documents(path)
     found = _images(path, documents)
@@ -257,9 +257,9 @@ def _by_zstd(raw: IO[bytes]) -> Iterator[IO[bytes]]:
     """Decompressed output of the program zstd, since Python can't read its format before 3.14."""
     if (program := shutil.which("zstd")) is None:
         raise KoderzError("a part is compressed by zstd: install the program zstd, or save it with gzip")
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as messages:
         process = subprocess.Popen(
-            [program, "-dcq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, bufsize=1 << 16
+            [program, "-dcq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, bufsize=1 << 16
         )
         assert process.stdin
         assert process.stdout
@@ -336,7 +336,7 @@ class _Folder(Mapping[str, bytes]):
         raise NotImplementedError
 
 
-def _images(path: Path, documents: Mapping[str, bytes]) -> list[HeldImage]:
+def _images(path: Path, documents: Mapping[str, bytes]) -> list[ImageInFile]:
     """All images of a layout. Raises KoderzError for damaged documents."""
     if saved := documents.get("manifest.json"):
         entries = _decoded(saved, list[_Saved], f"{path}: manifest.json")
@@ -347,7 +347,7 @@ def _images(path: Path, documents: Mapping[str, bytes]) -> list[HeldImage]:
     return [image for each in found for image in _laid_out(path, each, documents, ())]
 
 
-def _saved(path: Path, entry: _Saved, documents: Mapping[str, bytes]) -> HeldImage:
+def _saved(path: Path, entry: _Saved, documents: Mapping[str, bytes]) -> ImageInFile:
     config = documents.get(_plain(entry.Config))
     if config is None:
         raise KoderzError(f"{path} is damaged: it has no {entry.Config[:200]}, which its manifest.json names")
@@ -355,12 +355,12 @@ def _saved(path: Path, entry: _Saved, documents: Mapping[str, bytes]) -> HeldIma
     if own[7:] not in entry.Config:
         raise KoderzError(f"{path} is damaged: {entry.Config[:200]} isn't what its name says")
     names = tuple(str(parse_reference(tag)) for tag in entry.RepoTags or ())
-    return HeldImage(path, names, (own,), tuple(map(_plain, entry.Layers)), _text(config, path))
+    return ImageInFile(path, names, (own,), tuple(map(_plain, entry.Layers)), _text(config, path))
 
 
 def _laid_out(
     path: Path, wanted: _Descriptor, documents: Mapping[str, bytes], above: Sequence[str]
-) -> Iterator[HeldImage]:
+) -> Iterator[ImageInFile]:
     """The image of a descriptor, or that for this machine of an index. Digests of what led there are `above`."""
     if len(above) > 4:
         raise KoderzError(f"{path} is damaged: indexes within indexes")
@@ -376,7 +376,7 @@ def _laid_out(
         config = _blob(path, found.config.digest, documents)
         layers = tuple(_place_of(path, each.digest) for each in found.layers)
         names = tuple(_names_of(path, wanted.annotations or {}))
-        yield HeldImage(path, names, (found.config.digest, *digests), layers, _text(config, path))
+        yield ImageInFile(path, names, (found.config.digest, *digests), layers, _text(config, path))
 
 
 def _names_of(path: Path, annotations: Mapping[str, str]) -> Iterator[str]:

@@ -71,7 +71,7 @@ def carry(root: Path, upper: Path, fresh: Path, wanted: Callable[[ImageChange], 
 
 
 def copy_folder(root: Path, folder: str, target: Path, upper: Path | None = None) -> None:
-    """Copies a folder of an image into the folder `target`, which may exist; with `upper` as it was left there.
+    """Copies a folder of an image into `target`, which may exist; with `upper`, as the command that wrote it left it.
 
     Links in the path of the folder are followed within the image, those in it are copied as links. Special files are
     left out. Nothing where the image hasn't got the folder. Raises OSError where the disk refuses.

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox.images.archives import Configuration, HeldImage, require_words
+from koderz.sandbox.images.archives import Configuration, ImageInFile, require_words
 from koderz.sandbox.images.references import parse_reference
 from koderz.settings.paths import cache_folder
 
@@ -23,7 +23,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     env: dict[str, str] = {}
 
 
-def read_folders(store: Path) -> list[HeldImage]:
+def read_folders(store: Path) -> list[ImageInFile]:
     """The images that `images.json` in a folder names. Raises KoderzError for what is wrong in it."""
     file = store / _FILE
     try:
@@ -39,7 +39,7 @@ def read_folders(store: Path) -> list[HeldImage]:
     return [_held(file, name, entry) for name, entry in entries.items()]
 
 
-def _held(file: Path, name: str, entry: _Entry) -> HeldImage:
+def _held(file: Path, name: str, entry: _Entry) -> ImageInFile:
     where = f"{file}: {name[:100]}"
     try:
         reference = str(parse_reference(name))
@@ -52,7 +52,7 @@ def _held(file: Path, name: str, entry: _Entry) -> HeldImage:
         raise KoderzError(f"{where}: env has the name {wrong[:100]!r}")
     config = Configuration((), entry.workdir, entry.env)
     require_words(config, where)
-    return HeldImage(root, (reference,), (_digest(root),), (), msgspec.json.encode(config).decode(), is_folder=True)
+    return ImageInFile(root, (reference,), (_digest(root),), (), msgspec.json.encode(config).decode(), is_folder=True)
 
 
 def _root(where: str, store: Path, path: str) -> Path:

@@ -19,7 +19,7 @@ from typing import IO
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox.images.archives import HeldImage, Member, damage, decompressed, forget, parts_of
+from koderz.sandbox.images.archives import ImageInFile, Member, damage, decompressed, forget, parts_of
 from koderz.sandbox.images.tree import read_in_root, resolved
 
 _FORM = "1"  # of what is in the cache: another one where layers are applied otherwise
@@ -31,7 +31,7 @@ _DAEMONS = range(100, 1000)  # the users of installed programs; those below come
 _HARMLESS = ("_apt", "man", "messagebus", "dbus", "polkitd", "sshd", "tss", "uuidd", "utmp", "crontab", "www-data")
 
 
-def unpack(held: HeldImage, digest: str, cache: Path, workdir: str) -> tuple[Path, Mapping[str, str]]:
+def unpack(held: ImageInFile, digest: str, cache: Path, workdir: str) -> tuple[Path, Mapping[str, str]]:
     """The root folder of an image, and for other users than root that own folders in it one such folder.
 
     The folder is made by the first process that asks for it; others wait. Raises KoderzError where it can't be made.
@@ -61,7 +61,7 @@ def _locked(file: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _make(held: HeldImage, target: Path, workdir: str) -> None:
+def _make(held: ImageInFile, target: Path, workdir: str) -> None:
     draft = target.with_name(f"{target.name}.part")
     _remove(draft)  # of a process that was killed
     root = draft / "root"

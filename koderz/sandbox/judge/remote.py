@@ -116,8 +116,8 @@ def _last_words(process: subprocess.Popen[bytes]) -> str:
     """The last line that the command printed."""
     process.kill()
     lines = process.communicate()[1].decode(errors="replace").split("\n")
-    told = [line.strip() for line in lines if line.strip() and not line.startswith("Run 'docker")]
-    return told[-1] if told else f"it ended with {process.returncode} and said nothing"
+    words = [line.strip() for line in lines if line.strip() and not line.startswith("Run 'docker")]
+    return words[-1] if words else f"it ended with {process.returncode} and said nothing"
 
 
 def _package(setup: bytes) -> bytes:

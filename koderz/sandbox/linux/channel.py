@@ -110,7 +110,7 @@ class Broker:
         except OSError:  # before Linux 6.6
             return
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """The agent's code that processes of the verifier loaded, and what judged ones were refused."""
         return {"loaded": self.loaded, "refused": self.refused}
 

@@ -116,8 +116,8 @@ def process_1(control: _socket.socket) -> Setup:
         answers = opened(setup.guarded, folder, listener, child)
     status, cause = _watch(child, control, asked, setup, answers)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    told = {"channel": answers.told()} if answers else {}
-    _say(control, {"status": status, "cause": cause, "cpu": usage.ru_utime + usage.ru_stime, **told})
+    facts = {"channel": answers.facts()} if answers else {}
+    _say(control, {"status": status, "cause": cause, "cpu": usage.ru_utime + usage.ru_stime, **facts})
     os._exit(0)
 
 

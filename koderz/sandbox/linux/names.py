@@ -183,10 +183,10 @@ class Names:
         if not self._rules.of(call[1]).judged:
             return False
         _, address, size = call[2][:3]
-        told = callers.read(call[1], address, min(size, 110))
-        if len(told) < 3 or int.from_bytes(told[:2], "little") != _AF_UNIX:
+        target = callers.read(call[1], address, min(size, 110))
+        if len(target) < 3 or int.from_bytes(target[:2], "little") != _AF_UNIX:
             return False
-        raw = told[2:]
+        raw = target[2:]
         name = b"@" + raw[1:].rstrip(b"\0") if raw[:1] == b"\0" else raw.partition(b"\0")[0]
         for inode in callers.unix_sockets(os.fsdecode(name)):
             if any(not self.is_judged(each) for each in callers.holders(inode)):

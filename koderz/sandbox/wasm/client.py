@@ -135,11 +135,11 @@ class RemoteSession:
 
     async def put(self, name: str, source: str | Path, kind: str = "text") -> int:
         """Sets a variable; returns its size. Raises SessionFullError if it doesn't fit, or Fault."""
-        put, most = Variable(name, source, kind), self._wanted["memory_mb"] << 19
+        variable, most = Variable(name, source, kind), self._wanted["memory_mb"] << 19
         if size_of(source) > most:
             raise SessionFullError(f"{name} takes more than {most:,} bytes, half of what the session may")
-        size = await self._over_again(lambda: self._put(put))
-        self._log.append(put)
+        size = await self._over_again(lambda: self._put(variable))
+        self._log.append(variable)
         return size
 
     async def get(self, name: str) -> str | None:
@@ -234,7 +234,7 @@ class RemoteSession:
         self, code: str, answer: Answering | None, limit: float, only_calls: int | None, answers: list[list[str]]
     ) -> CellResult:
         """Runs a cell. `answers` has those to its first sub-calls from an earlier try; new ones are added."""
-        given, calls, waited, began = iter([*answers]), 0, 0.0, time.monotonic()
+        recorded, calls, waited, began = iter([*answers]), 0, 0.0, time.monotonic()
         body: dict[str, Any] = {"json": {"code": code, "timeout": limit}}
         body["headers"] = {"Accept": "application/x-ndjson"}
         async with (
@@ -250,7 +250,7 @@ class RemoteSession:
                 call = _call(event)
                 if only_calls is not None and calls >= only_calls:
                     return CellResult(stopped="cut", error="it was stopped here before", calls=calls)
-                texts = next(given, None)
+                texts = next(recorded, None)
                 if texts is None:
                     asked = time.monotonic()
                     texts = await answers_to(call, answer, self._pool.executing)
@@ -294,12 +294,12 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 async def _require(response: aiohttp.ClientResponse, allowed: tuple[int, ...]) -> None:
     if response.status in allowed:
         return
-    said = await _detail(response)
+    detail = await _detail(response)
     if response.status == 404:
         raise _Gone
     if response.status in (401, 403):
-        raise Unreachable(f"Authentication failed: {said}")
-    raise {409: SessionBusyError, 413: SessionFullError}.get(response.status, Fault)(f"the WASM manager says: {said}")
+        raise Unreachable(f"Authentication failed: {detail}")
+    raise {409: SessionBusyError, 413: SessionFullError}.get(response.status, Fault)(f"the WASM manager says: {detail}")
 
 
 async def _detail(response: aiohttp.ClientResponse) -> str:

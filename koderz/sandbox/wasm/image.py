@@ -61,8 +61,8 @@ def ready_image(say: Say = lambda _: None) -> CompiledImage:
     Raises Unreachable without the extra, KoderzError where it can't be built or kept.
     """
     require_packages()
-    given = os.environ.get(VARIABLE)
-    folder = _folder(Path(given) if given else cache_folder() / "wasm")
+    place = os.environ.get(VARIABLE)
+    folder = _folder(Path(place) if place else cache_folder() / "wasm")
     name = f"repl-{_digest()}"
     portable, compiled = folder / f"{name}.wasm", folder / f"{name}-{_machine()}.cwasm"
     if portable.is_file() and not (compiled.is_file() or os.access(folder, os.W_OK)):  # built for another machine

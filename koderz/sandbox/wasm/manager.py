@@ -140,8 +140,8 @@ class Manager:
             return detail(503, str(error))
 
     def _refused(self, request: web.Request) -> web.Response | None:
-        said = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        proven = bool(self._token) and is_same(said, self._token)
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        proven = bool(self._token) and is_same(token, self._token)
         if "Origin" in request.headers:
             return detail(403, "requests of web pages are refused")
         if not proven and host_of(request.headers.get("Host", "")) not in self._hosts:

@@ -88,14 +88,14 @@ class NativeInstance:
         try:
             self._send({"op": operation}, data, until)
             while True:
-                head, told = self._received(until)
+                head, body = self._received(until)
                 if head.get("said") is True:
-                    return told
+                    return body
                 name = head.get("call")
                 if call is None or not isinstance(name, str):
                     raise StoppedError("crash", "it called out of turn")
                 began = time.monotonic()
-                reply = call(name, told)
+                reply = call(name, body)
                 if name not in ("out", "err"):
                     until += time.monotonic() - began
                 self._send({}, reply, until)

@@ -136,11 +136,11 @@ class Session:
         if size > self.memory // 2:
             raise SessionFullError(f"{name} takes {size:,} bytes, more than half of the session's {self.memory:,}")
         async with self._alone():
-            put = Variable(name, source, kind, copy)
+            variable = Variable(name, source, kind, copy)
             await self._alive()
-            if stopped := await self._put(put):
+            if stopped := await self._put(variable):
                 raise SessionFullError(f"{name} doesn't fit into the session: {stopped}")
-            self._note(put)
+            self._note(variable)
         return size
 
     def _note(self, done: Variable | CompletedCell) -> None:
@@ -150,7 +150,9 @@ class Session:
             while unseen and isinstance(self._log[unseen - 1], Variable):
                 unseen -= 1
             self._log[unseen:] = [
-                put for put in self._log[unseen:] if isinstance(put, Variable) and put.name != done.name
+                variable
+                for variable in self._log[unseen:]
+                if isinstance(variable, Variable) and variable.name != done.name
             ]
         if self._is_lasting:
             self._log.append(done)
@@ -259,7 +261,7 @@ class Session:
         self, running: Running, answer: Answering | None, only_calls: int | None, output: int = OUTPUT_LIMIT
     ) -> dict[str, Any]:
         assert self._link
-        given = iter([*running.answers])  # on an earlier try
+        recorded = iter([*running.answers])  # on an earlier try
         began, waited = time.monotonic(), running.waited
         code = running.code.encode("utf-8", "backslashreplace")
         asking = self._link.asking("run", self._instance, code, timeout=running.timeout, limit=output)
@@ -274,7 +276,7 @@ class Session:
                     if only_calls is not None and running.calls >= only_calls:
                         return {"stopped": "cut", "error": "it was stopped here before"}
                     call = SubCall(head["name"], tuple(head["prompts"]), head["model"])
-                    await self._answer(call, running, given, answer)
+                    await self._answer(call, running, recorded, answer)
                 elif head.get("stopped") == "deadline":
                     return {**head, "error": f"TimeoutError: Request timed out: more than {running.timeout:g} s"}
                 else:
@@ -427,9 +429,9 @@ class Pool:
 
 def _superseded(log: Sequence[Variable | CompletedCell]) -> int:
     """The bytes of stored copies whose variables were set again later."""
-    copies = [put for put in log if isinstance(put, Variable) and put.copy]
-    last = {put.name: put.copy for put in copies}
-    earlier = {put.copy.path for put in copies if put.copy and put.copy is not last[put.name]}
+    copies = [entry for entry in log if isinstance(entry, Variable) and entry.copy]
+    last = {entry.name: entry.copy for entry in copies}
+    earlier = {entry.copy.path for entry in copies if entry.copy and entry.copy is not last[entry.name]}
     return sum(map(size_of, earlier))
 
 

@@ -94,8 +94,8 @@ class Worker:
 
     def _perform(self, head: dict[str, Any], data: bytes) -> None:
         try:
-            value, told = getattr(self, f"_{head['op']}")(head, data.decode())
-            self.tell({"id": head["id"], **value}, told)
+            value, answer = getattr(self, f"_{head['op']}")(head, data.decode())
+            self.tell({"id": head["id"], **value}, answer)
         except StoppedError as stopped:
             self._drop(head["session"])
             self.tell({"id": head["id"], "stopped": stopped.why, "error": str(stopped)})
@@ -181,10 +181,10 @@ class Cell:
         if self._left < 0:
             return "full"
         data = text.encode("utf-8", "backslashreplace")
-        kept = data if len(data) <= self._left else data[: self._left].decode(errors="ignore").encode()
+        part = data if len(data) <= self._left else data[: self._left].decode(errors="ignore").encode()
         self._left -= len(data)
         truncated = self._left < 0
-        self._worker.tell({"id": self._request, "event": "print", "stream": stream, "truncated": truncated}, kept)
+        self._worker.tell({"id": self._request, "event": "print", "stream": stream, "truncated": truncated}, part)
         return "full" if truncated else ""
 
 

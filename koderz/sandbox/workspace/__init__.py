@@ -81,7 +81,7 @@ class RewardChannel:
     homes: Sequence[str] = ()  # the folders in which its files may lie
     lifted: Sequence[str] = ()  # of `CHANNEL_GUARDS`
 
-    def told(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """The channel as process 1 of a sandbox takes it; the folder goes to it as a handle."""
         lists = {"hidden": self.hidden, "agents": self.agents, "homes": self.homes, "lifted": self.lifted}
         return {"target": self.target, **{name: [*values] for name, values in lists.items()}}

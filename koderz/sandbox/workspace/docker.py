@@ -111,7 +111,7 @@ class Docker:
             self._config = self._open.enter_context(_configuration(self._environ))
         try:
             if self._config:
-                await self.cli.said(*self._config, "login")
+                await self.cli.output(*self._config, "login")
             named = {_name_of(image or self._usual): image or self._usual for image in images}
             missing = [image for name, image in named.items() if not await self._is_somewhere(name)]
             if lacking := next((image for image in missing if isinstance(image, str)), ""):
@@ -119,7 +119,7 @@ class Docker:
             for image in missing:
                 built = await self._built(image)
                 if push:
-                    await self.cli.said(*self._config, "push", "--quiet", built, seconds=_BUILD_SECONDS)
+                    await self.cli.output(*self._config, "push", "--quiet", built, seconds=_BUILD_SECONDS)
         except Fault as fault:
             raise Unreachable(f"{self.cli.flag}: {fault}") from None
 
@@ -138,9 +138,9 @@ class Docker:
         name = f"koderz-{secrets.token_hex(8)}"
         built = await self._built(image)
         async with _removed(name, self.cli):
-            await self.cli.said("create", "--name", name, "--label", LABEL, "--network", "none", built, "true")
+            await self.cli.output("create", "--name", name, "--label", LABEL, "--network", "none", built, "true")
             with contextlib.suppress(Fault):
-                await self.cli.said("cp", f"{name}:{folder}/.", str(target))
+                await self.cli.output("cp", f"{name}:{folder}/.", str(target))
 
     async def _built(self, image: Image | str | None) -> str:
         """The image's name. Raises Fault where it can't be built or pulled."""
@@ -245,7 +245,7 @@ async def _ended(
     if clock:
         with contextlib.suppress(OSError):
             cpu = await clock.read()
-    killed = await cli.said("inspect", "--format", "{{.State.OOMKilled}} {{.State.Error}}", name)
+    killed = await cli.output("inspect", "--format", "{{.State.OOMKilled}} {{.State.Error}}", name)
     status = client.returncode or 0
     out_of_memory, _, error = killed.partition(" ")
     if status == 125 or (error and status not in _NO_PROGRAM):
@@ -307,12 +307,12 @@ async def _build(cli: ContainerClient, image: Image | str, name: str, config: Se
     if await cli.succeeds("image", "inspect", "--format", "{{.Id}}", name):
         return name
     if isinstance(image, str):
-        await cli.said(*config, "pull", "--quiet", name, seconds=_BUILD_SECONDS)
+        await cli.output(*config, "pull", "--quiet", name, seconds=_BUILD_SECONDS)
         return name
     stated = [part for each in image.arguments.items() for part in ("--build-arg", "=".join(each))]
     with without(image.context, image.hidden) as context:
         words = ["build", "--quiet", "--label", LABEL, "--tag", name, *stated, str(context)]
-        await cli.said(*config, *words, seconds=_BUILD_SECONDS)
+        await cli.output(*config, *words, seconds=_BUILD_SECONDS)
     return name
 
 
@@ -331,14 +331,14 @@ def _configuration(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
             if path.name != "config.json":
                 (folder / path.name).symlink_to(path.absolute())
         try:
-            told = json.loads((own / "config.json").read_text(encoding="utf-8"))
+            configuration = json.loads((own / "config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            told = {}
-        known = {name: value for name, value in told.items() if name not in _STORES}
+            configuration = {}
+        known = {name: value for name, value in configuration.items() if name not in _STORES}
         secret = base64.b64encode(f"{environ[USER]}:{environ[PASSWORD]}".encode()).decode()
         written = folder / "config.json"
         written.touch(mode=0o600)
-        written.write_text(json.dumps({**known, "auths": {**told.get("auths", {}), _HUB: {"auth": secret}}}))
+        written.write_text(json.dumps({**known, "auths": {**configuration.get("auths", {}), _HUB: {"auth": secret}}}))
         yield ("--config", str(folder))
 
 
@@ -393,7 +393,7 @@ async def _followed(
         if ended.done():
             return ""
         with contextlib.suppress(Fault):
-            await cli.said("stop", "--time", str(round(limits.grace)), name, seconds=limits.grace + ANSWER_SECONDS)
+            await cli.output("stop", "--time", str(round(limits.grace)), name, seconds=limits.grace + ANSWER_SECONDS)
         await ended
         return "disk" if watching.done() else "timeout"
     finally:
@@ -417,7 +417,7 @@ async def _removed(name: str, cli: ContainerClient) -> AsyncIterator[None]:
         yield
     finally:
         with contextlib.suppress(Fault):
-            await cli.said("rm", "--force", name)
+            await cli.output("rm", "--force", name)
         reaper.kill()
         await reaper.wait()
 

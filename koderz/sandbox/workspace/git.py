@@ -218,8 +218,8 @@ async def export(source: str, commit: str, tree: Path, *, subdir: str = "", path
         where = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(tree)}
         await _git("read-tree", wanted, inside=tree, environment=where)
         await _git("checkout-index", "-a", "-f", inside=tree, environment=where)
-    if kept := [PurePosixPath(path.strip("/")) for path in paths]:
-        keep_only(tree, kept)
+    if excepted := [PurePosixPath(path.strip("/")) for path in paths]:
+        keep_only(tree, excepted)
 
 
 async def _fetched(source: str, commit: str, git_dir: Path) -> str:
@@ -441,8 +441,8 @@ async def _run(
                 process.kill()
             await process.wait()
     if process.returncode:
-        said = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
-        why = next((line for line in said if line.startswith("fatal: ")), said[-1])
+        messages = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
+        why = next((line for line in messages if line.startswith("fatal: ")), messages[-1])
         raise GitError(f"{name}: {why[:500]}")
     return output
 

@@ -247,14 +247,14 @@ class Local:
                 try:
                     setup = self._setup(command, place, root, own=own, counted=contact is not None)
                     setup.cores = setup.cores or cores
-                    told = setup.message()
+                    message = setup.message()
                     if contact:
-                        socket.send_fds(control, [told[:1]], [contact.channel.fileno()])
+                        socket.send_fds(control, [message[:1]], [contact.channel.fileno()])
                         contact.channel.close()
-                        told = told[1:]
+                        message = message[1:]
                     elif command.channel:
-                        told = _sent_with(command.channel.folder, control, told)
-                    ended, hello = await self._followed(printed, control, told, command, place, contact)
+                        message = _sent_with(command.channel.folder, control, message)
+                    ended, hello = await self._followed(printed, control, message, command, place, contact)
                 finally:
                     control.close()  # at which everything in there ends
         if root:
@@ -306,7 +306,7 @@ class Local:
             forks=wanted.forks,
             counted=counted and wanted.forks,
             port=BRIDGE_PORT if wanted.bridge else 0,
-            guarded=wanted.channel.told() if wanted.channel else {},
+            guarded=wanted.channel.facts() if wanted.channel else {},
             reachable=wanted.reachable,
         )
 
@@ -400,8 +400,8 @@ async def _farewell(
 async def _sender(channel: socket.socket) -> int:
     """The process that wrote the first byte, as it is known outside; 0 where the other end was closed."""
     await _readable(channel)
-    _, told, *_ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
-    return int(_CREDENTIALS.unpack(told[0][2])[0]) if told else 0
+    _, ancillary, *_ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
+    return int(_CREDENTIALS.unpack(ancillary[0][2])[0]) if ancillary else 0
 
 
 async def _readable(channel: socket.socket) -> None:
@@ -441,8 +441,8 @@ class Messages:
             if not part:
                 return {}
             self._buffer += part
-        said: dict[str, Any] = ast.literal_eval(found[2].decode())
-        return said
+        facts: dict[str, Any] = ast.literal_eval(found[2].decode())
+        return facts
 
 
 def _entries(wanted: Command, place: Path, more: Sequence[Entry] = ()) -> list[Entry]:

@@ -26,11 +26,11 @@ def pack(folders: Sequence[str], file: Any, room: float, hidden: Collection[str]
     """Writes an archive of folders but for what is hidden. Returns whether `room`, in bytes, was enough for all."""
     with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1, mtime=0) as packed, _archive(packed, "w|") as archive:
         for number, folder in enumerate(folders):
-            for path, told in entries(folder, hidden):
-                room -= _BLOCK + (told.st_size if stat.S_ISREG(told.st_mode) else 0)
+            for path, status in entries(folder, hidden):
+                room -= _BLOCK + (status.st_size if stat.S_ISREG(status.st_mode) else 0)
                 if room < 0:
                     return False
-                _add(archive, path, f"{number}/{os.path.relpath(path, folder)}", told)
+                _add(archive, path, f"{number}/{os.path.relpath(path, folder)}", status)
     return True
 
 

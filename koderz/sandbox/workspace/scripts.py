@@ -111,18 +111,18 @@ async def run_script(
         limits = replace(wanted.limits, seconds=script.timeout_sec)
         asked = replace(wanted, argv=argv, mounts=mounts, limits=limits, script=_GUEST / "driver.py")
         ended = await backend.run(asked, place)
-        said = [*_reports(folder / "reports.jsonl", token)]
-    if not any(report["what"] == "begun" for report in said):
+        reports = [*_reports(folder / "reports.jsonl", token)]
+    if not any(report["what"] == "begun" for report in reports):
         if script is _NONE:
-            why = next((report["error"] for report in said if report["what"] == "missing"), ended.output[-300:])
+            why = next((report["error"] for report in reports if report["what"] == "missing"), ended.output[-300:])
             raise Fault(f"tests can't be run by pytest: {why.strip() or 'it does not start'}", cause="judge")
         with scratch() as alone:  # where it can be run, it is the code under test that keeps that from being said
             (alone / "checkout").mkdir()
             await run_script(_NONE, alone, backend, wanted)
         return ScriptResult(script.path, False, ended.output, ended.cause or "tampering")
     output = ended.output.replace(canaries.passes, "canary_passes").replace(canaries.fails, "canary_fails")
-    states = _states(said)
-    cause = ended.cause or _judged(said, states, script, canaries)
+    states = _states(reports)
+    cause = ended.cause or _judged(reports, states, script, canaries)
     added = (canaries.passes, canaries.fails)
     tests = {test: _passed(each) for test, each in states.items() if test.rpartition("::")[2] not in added}
     unfinished = frozenset(test for test in tests if "teardown" not in states[test])
@@ -176,8 +176,8 @@ def _judged(said: list[Mapping[str, Any]], states: _States, script: Script, cana
     if any(canaries.shown not in each["told"] for each in failed):
         return "tampering"
     tests = [test for test in collected if test not in (good, bad)]
-    ran = {test.partition("[")[0].partition("::")[2] for test in tests}
-    complete = tests and _expected(script.content) <= ran
+    functions = {test.partition("[")[0].partition("::")[2] for test in tests}
+    complete = tests and _expected(script.content) <= functions
     return "" if complete and all(_passed(states.get(test, {})) for test in tests) else "tests"
 
 

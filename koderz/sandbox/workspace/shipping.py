@@ -55,8 +55,8 @@ class Contact:
 
     async def beside(self, source: str, given: str) -> bytes:
         """See `koderz.sandbox.workspace.Beside`."""
-        told = json.dumps({"source": source, "given": given}).encode()
-        if not (answer := await self._asked(remote.BESIDE, told)):
+        order = json.dumps({"source": source, "given": given}).encode()
+        if not (answer := await self._asked(remote.BESIDE, order)):
             raise OSError("what was to run beside the command has failed")
         return answer
 
@@ -118,13 +118,13 @@ class Remote:
             async with _bridged(serve, send) as hand_on, contact.asking(send):
                 sending = asyncio.create_task(_sent(send, spec, there))
                 try:
-                    told = await self._followed(here, output, hand_on, spec["room"], contact)
+                    answer = await self._followed(here, output, hand_on, spec["room"], contact)
                 finally:
                     sending.cancel()
                     await asyncio.gather(sending, return_exceptions=True)
             here.seek(0)
             await asyncio.to_thread(self._put_back, here, back, spec["room"])
-        return told
+        return answer
 
     async def _followed(
         self,
@@ -144,8 +144,8 @@ class Remote:
             elif kind in (remote.CLOCK, remote.BESIDE):
                 contact.tell(channel, data, is_last=kind == remote.CLOCK or not data)
             elif kind == remote.ENDED:
-                told: dict[str, Any] = json.loads(data)
-                return told
+                answer: dict[str, Any] = json.loads(data)
+                return answer
         complaint = (await self.process.stderr.read.aio()).decode(errors="replace").strip().splitlines()
         raise Fault(f"{self.name}: it is gone{': ' + complaint[-1][:300] if complaint else ''}", cause="sandbox")
 

@@ -119,7 +119,7 @@ async def sidecar(given: str | None, environ: Mapping[str, str]) -> str | None:
 
 async def plan_benchmarks(
     names: Sequence[str],
-    wish: BenchmarkParameters,
+    parameters: BenchmarkParameters,
     environ: Mapping[str, str],
     observer: Observer | None = None,
     *,
@@ -133,25 +133,25 @@ async def plan_benchmarks(
     plans = {}
     for name in names:
         shared = len(names) > 1
-        given = await asyncio.to_thread(_settings_of, BENCHMARKS[name], wish, environ, shared=shared)
+        settings = await asyncio.to_thread(_settings_of, BENCHMARKS[name], parameters, environ, shared=shared)
         plans[name] = await prepare(
-            given, None, observer=observer, environ=environ, scope=scope, trust_config=trust_config
+            settings, None, observer=observer, environ=environ, scope=scope, trust_config=trust_config
         )
-    _require_used(wish.settings, plans.values())
+    _require_used(parameters.settings, plans.values())
     runs = {name: plan.name for name, plan in plans.items()}
-    return {name: _filed(plan, about(name, runs, wish)) for name, plan in plans.items()}
+    return {name: _filed(plan, about(name, runs, parameters)) for name, plan in plans.items()}
 
 
-def about(benchmark: str, runs: Mapping[str, str], wish: BenchmarkParameters) -> dict[str, Any]:
+def about(benchmark: str, runs: Mapping[str, str], parameters: BenchmarkParameters) -> dict[str, Any]:
     """The plan's notes on the files that its run belongs to."""
     return {
         "benchmark": benchmark,
         "runs": dict(runs),
         "names": {name: BENCHMARKS[name].name for name in runs},
-        "configuration": wish.configuration,
-        "model": wish.model,
-        "max_depth": wish.max_depth,
-        "output": wish.output and str(Path(wish.output).absolute()),
+        "configuration": parameters.configuration,
+        "model": parameters.model,
+        "max_depth": parameters.max_depth,
+        "output": parameters.output and str(Path(parameters.output).absolute()),
         "files": [file_of(benchmark), SUMMARY],
     }
 
@@ -167,26 +167,26 @@ def carry_out(
 
 
 def _settings_of(
-    benchmark: Benchmark, wish: BenchmarkParameters, environ: Mapping[str, str], *, shared: bool
+    benchmark: Benchmark, parameters: BenchmarkParameters, environ: Mapping[str, str], *, shared: bool
 ) -> dict[str, Any]:
     from koderz.engines.owners import schema_here
 
     part = benchmark.share if shared else 1
-    limit = max(1, wish.max_tasks // part)
-    chosen = {"solver": "rlm"} if wish.settings.keys().isdisjoint(SOLVING) else {}
-    given = {
+    limit = max(1, parameters.max_tasks // part)
+    chosen = {"solver": "rlm"} if parameters.settings.keys().isdisjoint(SOLVING) else {}
+    settings = {
         "suite": benchmark.suite,
         **chosen,
-        "max_depth": wish.max_depth,
+        "max_depth": parameters.max_depth,
         "limit": limit,
-        "concurrency": max(1, wish.concurrency // part),
-        "pool_size": wish.pool_size,
-        **_datasets(benchmark, wish.dataset_dir),
-        **wish.settings,
+        "concurrency": max(1, parameters.concurrency // part),
+        "pool_size": parameters.pool_size,
+        **_datasets(benchmark, parameters.dataset_dir),
+        **parameters.settings,
     }
-    known = schema_here(given, environ, OWN).fields
-    given.setdefault(benchmark.count, max(limit, known[benchmark.count].default))
-    return {name: value for name, value in given.items() if name in known and value is not None}
+    known = schema_here(settings, environ, OWN).fields
+    settings.setdefault(benchmark.count, max(limit, known[benchmark.count].default))
+    return {name: value for name, value in settings.items() if name in known and value is not None}
 
 
 def _datasets(benchmark: Benchmark, folder: Path | None) -> dict[str, Path]:

@@ -114,44 +114,48 @@ def run(
     """
     from koderz.systems.long_context.benchmarks import BENCHMARKS
 
-    wish = _parameters(front, api_key, simulated=simulated, is_async=is_async)
-    wish = replace(wish, max_tasks=max_tasks, dataset_dir=dataset_dir, output=None if no_save else output_dir)
+    parameters = _parameters(front, api_key, simulated=simulated, is_async=is_async)
+    parameters = replace(
+        parameters, max_tasks=max_tasks, dataset_dir=dataset_dir, output=None if no_save else output_dir
+    )
     names = tuple(BENCHMARKS) if benchmark == "all" else (benchmark,)
     with interruptible():
-        raise typer.Exit(asyncio.run(_run(front, names, wish, enable_logging=enable_logging)))
+        raise typer.Exit(asyncio.run(_run(front, names, parameters, enable_logging=enable_logging)))
 
 
 def _parameters(front: Front, api_key: str | None, *, simulated: bool, is_async: bool) -> BenchmarkParameters:
     """The parameters of the runs: flags over variables over defaults."""
     from koderz.systems.long_context.benchmarks import BenchmarkParameters, model_name, sub_model, with_key
 
-    given, environ = dict(front.values), os.environ
-    base_url = given.get("base_url") or environ.get("LLM_BASE_URL")
-    model = given.pop("local_model", None) or environ.get("LLM_MODEL") or str(front.usual["local_model"])
+    values, environ = dict(front.values), os.environ
+    base_url = values.get("base_url") or environ.get("LLM_BASE_URL")
+    model = values.pop("local_model", None) or environ.get("LLM_MODEL") or str(front.usual["local_model"])
     settings: dict[str, Any] = {"local_model": "simulated"}
     if simulated or model == "simulated":
-        model, _ = "simulated", given.pop("base_url", None)
+        model, _ = "simulated", values.pop("base_url", None)
     else:
         settings, found = with_key(api_key, environ) if not front.dry_run else ({}, {})
         environ.update(found)  # for whatever this process starts, and for what keeps secrets out of records
         settings |= {"local_model": model_name(model, base_url), "base_url": base_url, **sub_model(environ, base_url)}
     return BenchmarkParameters(
         model=model,
-        max_depth=given.pop("max_depth", 3),
-        concurrency=given.get("concurrency", front.usual["concurrency"]) if is_async else 1,
-        pool_size=given.get("pool_size", front.usual["pool_size"]) if is_async else None,
-        settings=settings | {name: value for name, value in given.items() if name not in ("concurrency", "pool_size")},
+        max_depth=values.pop("max_depth", 3),
+        concurrency=values.get("concurrency", front.usual["concurrency"]) if is_async else 1,
+        pool_size=values.get("pool_size", front.usual["pool_size"]) if is_async else None,
+        settings=settings | {name: value for name, value in values.items() if name not in ("concurrency", "pool_size")},
     )
 
 
-async def _run(front: Front, names: Sequence[str], wish: BenchmarkParameters, *, enable_logging: bool) -> int:
+async def _run(front: Front, names: Sequence[str], parameters: BenchmarkParameters, *, enable_logging: bool) -> int:
     from koderz.runs.session import lay_down
     from koderz.systems.long_context.benchmarks import carry_out, plan_benchmarks, sidecar
 
-    place = await sidecar(wish.settings.get("wasm_url"), os.environ)
-    wish = replace(wish, settings={**wish.settings, "wasm_url": place})
-    screen = _Screen(front, wish, enable_logging=enable_logging)
-    plans = await plan_benchmarks(names, wish, os.environ, screen, scope=front.scope, trust_config=front.trust_config)
+    place = await sidecar(parameters.settings.get("wasm_url"), os.environ)
+    parameters = replace(parameters, settings={**parameters.settings, "wasm_url": place})
+    screen = _Screen(front, parameters, enable_logging=enable_logging)
+    plans = await plan_benchmarks(
+        names, parameters, os.environ, screen, scope=front.scope, trust_config=front.trust_config
+    )
     if front.dry_run:
         from koderz.cli.overview import show_plan
 
@@ -181,26 +185,29 @@ def _catch_up(front: Front, sessions: Sequence[SessionResult]) -> None:
 class _Screen(SessionScreen):
     """The screen of the runner that this command imitates; progress and warnings are on standard error."""
 
-    def __init__(self, front: Front, wish: BenchmarkParameters, *, enable_logging: bool) -> None:
+    def __init__(self, front: Front, parameters: BenchmarkParameters, *, enable_logging: bool) -> None:
         super().__init__(front.shown)
-        self._json, self._wish, self._is_logging = front.shown.json, wish, enable_logging
+        self._json, self._common, self._is_logging = front.shown.json, parameters, enable_logging
         self._steps: Any = None
         self._names: Mapping[str, str] = {}  # the benchmarks by their runs
 
     def recorded(self, record: Record) -> None:
-        if self._is_logging and (said := self._steps.tell_record(record)):
-            warn(said)
+        if self._is_logging and (line := self._steps.tell_record(record)):
+            warn(line)
 
     def begin(self, runs: Mapping[str, str]) -> None:
         """Prints the header of all runs; `runs`: by the benchmarks' names."""
-        wish, self._names = self._wish, {run: name for name, run in runs.items()}
-        at_once = [("Max Concurrency", wish.concurrency), ("RLM Pool Size", wish.pool_size)]
-        told = [("Model", wish.model), ("Max Depth", wish.max_depth), ("Max Tasks", wish.max_tasks)]
-        told += [*(at_once if wish.pool_size is not None else ()), ("Output Directory", wish.output or "none")]
+        parameters, self._names = self._common, {run: name for name, run in runs.items()}
+        at_once = [("Max Concurrency", parameters.concurrency), ("RLM Pool Size", parameters.pool_size)]
+        rows = [("Model", parameters.model), ("Max Depth", parameters.max_depth), ("Max Tasks", parameters.max_tasks)]
+        rows += [
+            *(at_once if parameters.pool_size is not None else ()),
+            ("Output Directory", parameters.output or "none"),
+        ]
         self._print(_WIDE, "RLM BENCHMARK SUITE - SIDECAR WASM PATTERN", _WIDE)
         self._print("Running comprehensive benchmark suite with sidecar WASM execution", "", "Configuration:")
-        self._print(*(f"  {name}: {value}" for name, value in told))
-        self._print(f"  WASM: {_place(wish)}")
+        self._print(*(f"  {name}: {value}" for name, value in rows))
+        self._print(f"  WASM: {_place(parameters)}")
 
     def header(self, plan: Plan) -> None:
         from koderz.runs.steps import Steps
@@ -230,8 +237,8 @@ class _Screen(SessionScreen):
             f"  Correct: {metrics['correct_tasks']}/{metrics['total_tasks']}", *_times(part, "Avg Time per Task")
         )
         self._print(*(f"  {caveat}" for caveat in session.summary.judge.get("caveats", ())))
-        if self._wish.output:
-            self._print(f"  Results saved to: {Path(self._wish.output, file_of(name))}")
+        if self._common.output:
+            self._print(f"  Results saved to: {Path(self._common.output, file_of(name))}")
         if session.summary.breakdown and not self._json:
             say()
             print_blocks(breakdown_blocks(session.summary.breakdown))
@@ -243,7 +250,7 @@ class _Screen(SessionScreen):
         from koderz.systems.long_context.results import SUMMARY, summary_document
 
         first = next(iter(ended))
-        document = summary_document(ended[first].folder.parent, about(first, runs, self._wish))
+        document = summary_document(ended[first].folder.parent, about(first, runs, self._common))
         if self._json:
             from koderz.cli.console import print_json
 
@@ -257,8 +264,8 @@ class _Screen(SessionScreen):
             say_all(_summary_lines(name, part, session))
         for name in [name for name in runs if name not in ended]:
             self._print(f"{name.replace('_', ' ').upper()}:", f"  Status: NOT RUN - resume {runs[name]}", "")
-        if self._wish.output:
-            self._print(f"✓ Summary saved to: {Path(self._wish.output, SUMMARY)}")
+        if self._common.output:
+            self._print(f"✓ Summary saved to: {Path(self._common.output, SUMMARY)}")
         is_whole = len(ended) == len(runs) and all(each.ended.status != "interrupted" for each in ended.values())
         self._print("", _THIN, f"Benchmark execution {'completed!' if is_whole else 'stopped'}", _THIN)
 
@@ -268,13 +275,13 @@ class _Screen(SessionScreen):
             sys.stdout.flush()
 
 
-def _place(wish: BenchmarkParameters) -> str:
+def _place(parameters: BenchmarkParameters) -> str:
     """The place where code runs."""
     from koderz.sandbox.wasm.image import missing_packages
 
-    if manager := wish.settings.get("wasm_url"):
+    if manager := parameters.settings.get("wasm_url"):
         return f"the manager at {manager}"
-    kind = wish.settings.get("session") or ("native" if missing_packages() else "wasm")
+    kind = parameters.settings.get("session") or ("native" if missing_packages() else "wasm")
     return "koderz' own workers" if kind == "wasm" else "none; code runs natively, contained"
 
 

@@ -23,11 +23,11 @@ def asks_for_pieces(prompt_tokens: float, _task_id: str, parameters: Mapping[str
     """A call for each piece and one for the answer; notes are condensed at most once a piece."""
     pieces = max(1, math.ceil(prompt_tokens / (parameters["window"] * _PIECE)))
     most = 2 * pieces + 1
-    told = prompt_tokens + most * FULL * parameters["window"]
+    tokens = prompt_tokens + most * FULL * parameters["window"]
     calls = (pieces + 1, most)
     least = pieces + 1
     usual = least, prompt_tokens + least * FULL * parameters["window"] / 2, least * REPLY_TOKENS
-    return [Expected("main", calls, (prompt_tokens, told), (least * REPLY_TOKENS, most * REPLY_TOKENS), usual=usual)]
+    return [Expected("main", calls, (prompt_tokens, tokens), (least * REPLY_TOKENS, most * REPLY_TOKENS), usual=usual)]
 
 
 @solver(
@@ -54,14 +54,14 @@ async def compaction(
     notes = ""
     for piece in range(pieces):
         if len(notes) / _CHARS_A_TOKEN > (FULL - _PIECE) * window:
-            told = prompts.render("compaction-condensing", notes=notes)
-            notes = (await ask([_user(_text(told), *asked)], purpose="condense")).text
-        told = prompts.render("compaction-notes", notes=notes, piece=str(piece + 1), pieces=str(pieces))
+            request = prompts.render("compaction-condensing", notes=notes)
+            notes = (await ask([_user(_text(request), *asked)], purpose="condense")).text
+        request = prompts.render("compaction-notes", notes=notes, piece=str(piece + 1), pieces=str(pieces))
         text = long_context.part("context", piece * size, (piece + 1) * size)
-        reply = await ask([_user(_text(f"{told}\n\n"), text, *asked)], purpose="notes")
+        reply = await ask([_user(_text(f"{request}\n\n"), text, *asked)], purpose="notes")
         notes = f"{notes}\n{reply.text}".strip()
-    told = prompts.render("compaction-conclusion", notes=notes)
-    return await judge(task, await ask([_user(_text(told), *asked)]))
+    request = prompts.render("compaction-conclusion", notes=notes)
+    return await judge(task, await ask([_user(_text(request), *asked)]))
 
 
 def _text(text: str) -> dict[str, Any]:

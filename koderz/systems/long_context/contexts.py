@@ -191,10 +191,10 @@ class LongContextSuite(Suite):
         reply = answer.text if isinstance(answer, Reply) else answer
         _, answers = await self.library.about(task.payload)
         score, metrics = self._score(task, answers, reply)
-        kept, measured = await self.artifact(task, reply), dict(metrics)
+        artifact, measured = await self.artifact(task, reply), dict(metrics)
         if score == 1:
-            return Verdict("passed", score=score, metrics=measured, artifacts=kept)
-        return Verdict("failed", "answer", f"score {score:.4g}", score=score, metrics=measured, artifacts=kept)
+            return Verdict("passed", score=score, metrics=measured, artifacts=artifact)
+        return Verdict("failed", "answer", f"score {score:.4g}", score=score, metrics=measured, artifacts=artifact)
 
     async def artifact(self, task: Task[Recipe], reply: str) -> dict[str, Any]:
         """The record beside a verdict: the question, the answer, and the expected answer as JSON."""

@@ -130,10 +130,10 @@ def _rows(folder: Path, summary: Summary) -> Iterator[dict[str, Any]]:
     arm = arm_of(summary)
     name = next(name for name, each in summary.arms.items() if each is arm)
     for result in arm.results:
-        kept = _artifact(stories, result.experiment_id)
+        artifact = _artifact(stories, result.experiment_id)
         yield {
             "task_index": order[result.problem_id],
-            **kept,
+            **artifact,
             "is_correct": result.success,
             "execution_time": result.duration_seconds,
             "success": True,

@@ -65,8 +65,8 @@ class Rlm:
         settings = {**self.settings, "suite": suite.name, "solver": "rlm", "max_depth": self.max_depth}
         settings["wasm_url"] = await sidecar(self.settings.get("wasm_url"), self.environ)
         subject = Subject(suite, suite.tasks, load_prompts(None))
-        given = {name: value for name, value in settings.items() if value is not None}
-        plan = await prepare(given, None, single=True, environ=self.environ, subject=subject)
+        overrides = {name: value for name, value in settings.items() if value is not None}
+        plan = await prepare(overrides, None, single=True, environ=self.environ, subject=subject)
         summary = raise_if_failed(await begin(plan, self.observer, self.environ))
         if summary.faults:
             raise KoderzError(str(summary.faults[0]["reason"]))
@@ -196,7 +196,7 @@ async def _run(
     most, seconds = own.pop("max_tasks", 10), own.pop("timeout", None)
     place = await sidecar(rlm.settings.get("wasm_url"), rlm.environ)
     settings = {**rlm.settings, "wasm_url": place, **({"wasm_timeout": seconds} if seconds else {}), **own}
-    wish = BenchmarkParameters(
+    parameters = BenchmarkParameters(
         model=rlm.model,
         max_depth=rlm.max_depth,
         max_tasks=most,
@@ -205,7 +205,7 @@ async def _run(
         concurrency=max_concurrency or 1,
         pool_size=len(pool) if max_concurrency else None,
     )
-    plans = await plan_benchmarks(names, wish, rlm.environ)
+    plans = await plan_benchmarks(names, parameters, rlm.environ)
     await lay_down([*plans.values()], rlm.environ)
     runs = {name: plan.name for name, plan in plans.items()}
     found: dict[str, dict[str, Any]] = {}
@@ -214,7 +214,7 @@ async def _run(
         await settle_sinks(session)
         if session.ended.was_called_off:
             raise KeyboardInterrupt
-        document = benchmark_document(session.folder, raise_if_failed(session), about(name, runs, wish))
+        document = benchmark_document(session.folder, raise_if_failed(session), about(name, runs, parameters))
         each = document["metrics"]["average_time_per_task"]
         found[name] = {"name": document.pop("benchmark"), **document, "avg_time_per_task": each}
     return found

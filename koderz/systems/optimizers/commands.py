@@ -112,17 +112,17 @@ def run(
 
     The initial prompt (none) is measured on the test items as well, once: its scores are every other's baseline.
     """
-    given, front = dict(front.values), replace(front, shown=replace(front.shown, check=_CHECK))
+    values, front = dict(front.values), replace(front, shown=replace(front.shown, check=_CHECK))
     if checkpoint_dir is not None:
-        given["results"] = checkpoint_dir
+        values["results"] = checkpoint_dir
     if resume_run_id or retry_failed_run_id:
         if resume_run_id and retry_failed_run_id:
             raise KoderzError("--resume-run-id and --retry-failed-run-id: give one of them")
-        _take_up(front, given, resume_run_id or retry_failed_run_id or "", "resume" if resume_run_id else "retry")
+        _take_up(front, values, resume_run_id or retry_failed_run_id or "", "resume" if resume_run_id else "retry")
         return
-    given |= _models(models or ()) | _sizes(given, seeds, max_concurrent, modal=modal)
+    values |= _models(models or ()) | _sizes(values, seeds, max_concurrent, modal=modal)
     chosen = [word for text in optimizers or OPTIMIZERS for word in text.replace(",", " ").split()]
-    front = replace(front, values=given, detach=front.detach or modal)
+    front = replace(front, values=values, detach=front.detach or modal)
     front.run(matrix=_matrix(chosen, optimizer_params), asks_first=not yes)
 
 

@@ -117,16 +117,16 @@ async def _look(view: View) -> None:
 
 async def _watch(view: View, interval: float, *, quiet: bool) -> None:
     """Shows the run until it has ended, or nobody works on it any more."""
-    said = ""
+    line = ""
     while True:
         done = f"{view.count('Success', 'Failed')} of {len(view.tasks)} tasks completed, {view.count('Failed')} failed"
-        if done != said and not quiet:
+        if done != line and not quiet:
             if is_live() and sys.stdout.isatty():
                 sys.stdout.write("\x1b[2J\x1b[H")
                 _draw(view, detailed=False, whole_errors=False)
             else:
                 say(f"{datetime.now():%H:%M:%S} {done}")
-            said = done
+            line = done
         if view.status != "IN PROGRESS" or not (view.is_busy or view.is_foreign):
             return
         await asyncio.sleep(interval)

@@ -160,7 +160,7 @@ def _whole(text: str) -> str:
 
 
 def _named(word: str | Path) -> tuple[str, Path]:
-    """The task (if named) and the file of a word of --predictions."""
+    """The task and the file of one value of --predictions, `TASK=FILE` or `FILE`. The task is empty if it has none."""
     name, equals, file = str(word).partition("=")
     return (name, Path(file)) if equals and not Path(word).is_file() else ("", Path(word))
 

@@ -60,7 +60,7 @@ async def unpack(requirements: Sequence[str], tree: Path) -> None:
     """Unpacks the modules of these wheels into a folder. Raises Unreachable as `fetch` does."""
     await asyncio.to_thread(_fetch, requirements)
     for line in requirements:
-        with zipfile.ZipFile(_kept(line)) as wheel:
+        with zipfile.ZipFile(_wheel_of(line)) as wheel:
             for info in wheel.infolist():
                 if not info.is_dir() and ".dist-info/" not in info.filename:
                     git.write(tree, info.filename, wheel.read(info))
@@ -69,7 +69,7 @@ async def unpack(requirements: Sequence[str], tree: Path) -> None:
 def _fetch(requirements: Iterable[str]) -> None:
     for line in dict.fromkeys(requirements):  # one by one, since two versions of a package don't go together
         if not _is_kept(line):
-            place = _kept(line)
+            place = _wheel_of(line)
             place.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=place.parent) as folder:
                 _download(line, Path(folder)).replace(place)
@@ -100,9 +100,9 @@ def _download(requirement: str, folder: Path) -> Path:
 
 
 def _is_kept(requirement: str) -> bool:
-    place = _kept(requirement)
+    place = _wheel_of(requirement)
     return place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == place.stem
 
 
-def _kept(requirement: str) -> Path:
+def _wheel_of(requirement: str) -> Path:
     return cache_folder() / "wheels" / f"{requirement.rpartition(':')[2]}.whl"

@@ -36,7 +36,7 @@ class Tried:
     published: bool | None = None
     ours: bool | None = None
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """The content for JSON."""
         found = {"name": self.name, "class": self.kind, "applies": self.applies}
         return {**found, "published": self.published, "ours": self.ours}
@@ -66,10 +66,10 @@ class Audited:
         """Exploits that pass under koderz' grading."""
         return tuple(each for each in self.exploits if each.ours)
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """The content for JSON."""
         about = {"id": self.id, "digest": self.digest, "sound": not self.why, "why": self.why}
-        return {**about, "exploits": [each.told() for each in self.exploits]}
+        return {**about, "exploits": [each.document() for each in self.exploits]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class Audit:
             "ours": sum(len(task.ours) for task in self.tasks),
         }
 
-    def told(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         """The content of the JSON file."""
-        return {"tried": self.tried, "forged": self.forged, "tasks": [task.told() for task in self.tasks]}
+        return {"tried": self.tried, "forged": self.forged, "tasks": [task.document() for task in self.tasks]}
 
 
 Progress = Callable[[int, int], None]

@@ -116,7 +116,7 @@ def _with_tests(task: Rollout, path: str, content: str, digest: str) -> Rollout:
     if not task.verifier:
         scripts = (replace(each, content=content) if each.path == path else each for each in task.scripts)
         return replace(task, scripts=tuple(scripts))
-    folder = _kept(digest) / "tests"
+    folder = _folder_of(digest) / "tests"
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     write_whole(folder / path, [content.encode()])
     return replace(task, verifier=replace(task.verifier, tests=(*task.verifier.tests, folder)))
@@ -141,7 +141,7 @@ def _laid(task: Rollout, tests: Mapping[str, str]) -> dict[str, str]:
 
 async def _is_failed(canary: Rollout, backend: Backend) -> bool:
     """Whether the task's own solution fails a canary; tried once, and kept."""
-    kept = _kept(canary.digest) / "fails"
+    kept = _folder_of(canary.digest) / "fails"
     if kept.is_file():
         return kept.read_bytes() == b"yes\n"
     try:
@@ -153,5 +153,5 @@ async def _is_failed(canary: Rollout, backend: Backend) -> bool:
     return fails
 
 
-def _kept(digest: str) -> Path:
+def _folder_of(digest: str) -> Path:
     return cache_folder() / "canaries" / digest

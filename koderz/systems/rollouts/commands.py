@@ -463,7 +463,7 @@ def audit(
     say(total_line(found))
     if json:
         with writing(json):
-            write_whole(json, [orjson.dumps(found.told(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
+            write_whole(json, [orjson.dumps(found.document(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
     raise typer.Exit(1 if found.forged["ours"] or (strict and found.forged["published"]) else 0)
 
 

@@ -33,7 +33,7 @@ async def unbelieved(
     for turn in (0, 1):
         turned = [replace(script, content=pair[turn].source) for script, pair in zip(scripts, pairs, strict=True)]
         opposite = {number: pairs[number][turn] for number in passed}
-        found.append(await _told(turned, opposite, results, run))
+        found.append(await _inverted_results(turned, opposite, results, run))
         lies = {number: _lies(opposite[number], results[number], found[turn][number]) for number in passed}
         if any(lies.values()):
             usual, without = await control(scripts), await control(turned)
@@ -50,7 +50,7 @@ async def unbelieved(
     }
 
 
-async def _told(
+async def _inverted_results(
     scripts: Sequence[Script], opposite: Mapping[int, Opposite], results: Sequence[ScriptResult], run: RunAll
 ) -> Sequence[ScriptResult]:
     """The results of the inverted scripts, run once more if they prove nothing and no tampering is known."""

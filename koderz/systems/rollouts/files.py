@@ -65,7 +65,7 @@ class RolloutsDocument(msgspec.Struct, frozen=True):
         return {experiment: number for number, experiment in enumerate(self.runs)}
 
 
-class Ended(NamedTuple):
+class EndedRollout(NamedTuple):
     """A rollout that has ended."""
 
     entry: Mapping[str, Any]  # of the manifest
@@ -80,7 +80,7 @@ class RolloutFiles:
         self._stories = Stories(folder, with_messages=False)
         self._run, self._about = folder.name, msgspec.convert(about, RolloutsDocument)
         self._place, self._numbers = Path(self._about.output), self._about.numbers
-        self._ended: dict[int, Ended] = {}
+        self._ended: dict[int, EndedRollout] = {}
         self._has_begun = False
         self._next = 0.0  # when the lists may be written again
 
@@ -147,7 +147,7 @@ class RolloutFiles:
             "fault": outcome.reason if isinstance(outcome, Fault) else None,
             **({"canary": True} if run.canary else {}),
         }
-        self._ended[number] = Ended(entry, row_of(entry, evaluation), outcome.time)
+        self._ended[number] = EndedRollout(entry, row_of(entry, evaluation), outcome.time)
 
     def _keep_artifacts(self, place: str, story: Sequence[Record]) -> None:
         """Writes the artifacts of the agent, each at its destination, and those of a step below its name."""

@@ -26,11 +26,11 @@ from koderz.systems.rollouts.task_toml import (
 )
 from koderz.systems.rollouts.tasks import (
     Artifact,
-    Asked,
     CollectHook,
     Healthcheck,
     Need,
     Network,
+    RequestedResources,
     Rollout,
     Rubric,
     Stage,
@@ -301,11 +301,11 @@ def _public(table: EnvironmentTable) -> Network:
     return Network("no-network") if table.allow_internet is False else Network()
 
 
-def _asked(table: EnvironmentTable) -> Asked:
+def _asked(table: EnvironmentTable) -> RequestedResources:
     kinds = table.gpu_types or ()
     gpus = f"{kinds[0]}:{table.gpus}" if kinds and table.gpus else str(table.gpus or "")
     memory, storage = megabytes(table.memory_mb, table.memory), megabytes(table.storage_mb, table.storage)
-    return Asked(table.cpus or None, memory, storage, gpus)
+    return RequestedResources(table.cpus or None, memory, storage, gpus)
 
 
 def _healthcheck(table: HealthcheckTable | None) -> Healthcheck | None:

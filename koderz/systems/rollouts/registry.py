@@ -55,7 +55,7 @@ class RegistryDataset:
     metrics: tuple[Any, ...] = ()
 
 
-class Found(NamedTuple):
+class FoundDataset(NamedTuple):
     """A dataset of a registry, with the folders of its tasks on this machine."""
 
     name: str
@@ -64,7 +64,7 @@ class Found(NamedTuple):
     folders: Sequence[Path]
 
 
-def find_dataset(name: str, registry: str) -> Found:
+def find_dataset(name: str, registry: str) -> FoundDataset:
     """The dataset NAME or NAME@VERSION of a registry in a file or at a URL; without a version the newest.
 
     Raises KoderzError for a name that it lacks or an entry that can't be used, Unreachable for a URL without answer.
@@ -80,7 +80,7 @@ def find_dataset(name: str, registry: str) -> Found:
     if not dataset.tasks:
         raise KoderzError(f"{registry}: {bare}@{dataset.version} has no tasks")
     digest = hashlib.sha256(orjson.dumps(dataset, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
-    return Found(bare, dataset.version, digest, _folders(dataset, registry))
+    return FoundDataset(bare, dataset.version, digest, _folders(dataset, registry))
 
 
 def _age(version: str) -> tuple[bool, bool, Version, str]:

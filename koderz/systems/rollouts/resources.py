@@ -10,7 +10,7 @@ from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Backend
 from koderz.sandbox.workspace.cores import available_cores
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.tasks import Asked, Network, Rollout
+from koderz.systems.rollouts.tasks import Network, RequestedResources, Rollout
 
 OFFLINE = Network("no-network")
 _NETWORKS: Mapping[str, Sequence[str]] = {
@@ -42,7 +42,7 @@ def settled(task: Rollout, options: RolloutsOptions) -> Rollout:
     )
 
 
-def _overridden(asked: Asked, options: RolloutsOptions) -> Asked:
+def _overridden(asked: RequestedResources, options: RolloutsOptions) -> RequestedResources:
     return replace(asked, cpus=options.cpus or asked.cpus, memory_mb=options.memory_mb or asked.memory_mb)
 
 

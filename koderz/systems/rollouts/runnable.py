@@ -17,7 +17,7 @@ _ROOTED = ("local", "contained")
 NO_IMAGES = ImageStore()
 
 
-class LeftOut(NamedTuple):
+class Omission(NamedTuple):
     """A task that was left out, and why."""
 
     id: str
@@ -80,12 +80,12 @@ def runnable(
     tasks: Iterable[Rollout],
     sandbox_of: Callable[[Rollout], str],
     images: ImageStore = NO_IMAGES,
-) -> tuple[Sequence[Rollout], Sequence[LeftOut]]:
+) -> tuple[Sequence[Rollout], Sequence[Omission]]:
     """The tasks that can run, and those that can't."""
-    able, left_out = list[Rollout](), list[LeftOut]()
+    able, left_out = list[Rollout](), list[Omission]()
     for task in tasks:
         if why := unmet(task, sandbox_of(task), images):
-            left_out.append(LeftOut(task.id, why))
+            left_out.append(Omission(task.id, why))
         else:
             able.append(task)
     return able, left_out

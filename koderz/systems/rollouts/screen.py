@@ -71,7 +71,7 @@ class RolloutsScreen(SessionScreen):
             return
         run_id = f"{self._about.stamp}-{self._numbers[record.experiment_id]}"
         if self._verbose > 1 and self._says:
-            self._say_all(_told(run_id, record))
+            self._say_all(_record_lines(run_id, record))
         if not isinstance(record, Experiment | Fault):
             return
         status = launched(record)["status"]
@@ -152,7 +152,7 @@ def summary_lines(about: RolloutsDocument, ended: Mapping[str, str], numbers: Ma
             yield f"| {Path(about.runs[experiment].task_dir).name} | {run_id} | {ended[run_id]} |"
 
 
-def _told(run_id: str, record: OfExperiment) -> Iterator[str]:
+def _record_lines(run_id: str, record: OfExperiment) -> Iterator[str]:
     """The lines of a record about the agent's work or the tests."""
     texts: list[tuple[str, str]] = []
     match record:

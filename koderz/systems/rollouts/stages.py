@@ -16,7 +16,7 @@ Rewards = Mapping[str, float]
 EVALUATION = "evaluation_results.json"
 
 
-class Done(NamedTuple):
+class StepWork(NamedTuple):
     """A step that an agent has worked on."""
 
     name: str
@@ -45,14 +45,14 @@ async def in_stages(
 
     A step that gives no reward, or less than its least one, is the last.
     """
-    done = list[Done]()
+    done = list[StepWork]()
     for stage in task.payload.stages:
         told = stage.task.instructions
         message = {"role": "user", "content": told}
         part = replace(task, id=stage.task.id, payload=stage.task, messages=(message,), prompt=told)
         if (await workspace.begin(stage))["wrong"]:
             break
-        done.append(Done(stage.name, await work(part)))
+        done.append(StepWork(stage.name, await work(part)))
         if not goes_on(stage, done[-1].rewards):
             break
     return summed_up(task.payload, done)
@@ -72,7 +72,7 @@ def rewards_of(task: Rollout, done: Sequence[Rewards]) -> Rewards:
     return {name: sum(rewards.get(name, 0.0) for rewards in given) / len(given) for name in names}
 
 
-def summed_up(task: Rollout, done: Sequence[Done]) -> Verdict:
+def summed_up(task: Rollout, done: Sequence[StepWork]) -> Verdict:
     """The verdict on a task by those on its steps: passed if each step was done, and all rewards are 1."""
     rewards = rewards_of(task, [each.rewards for each in done])
     is_whole = len(done) == len(task.stages)
@@ -99,7 +99,7 @@ def summed_up(task: Rollout, done: Sequence[Done]) -> Verdict:
 _COUNTED = ("tests", "tests_passed")
 
 
-def _evaluation(task: Rollout, done: Sequence[Done], rewards: Rewards) -> dict[str, Any]:
+def _evaluation(task: Rollout, done: Sequence[StepWork], rewards: Rewards) -> dict[str, Any]:
     """The results of all steps as those of one task."""
     score = sum(rewards.values()) / len(rewards) if rewards else 0.0
     parts = [(each.name, each.evaluation) for each in done]

@@ -27,7 +27,7 @@ from koderz.systems.rollouts.machines import is_separate
 from koderz.systems.rollouts.opinions import is_for_judge, opinions, simulated_opinion
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.resources import require_network, resources_of, settled
-from koderz.systems.rollouts.runnable import LeftOut, placed, require_runnable, runnable
+from koderz.systems.rollouts.runnable import Omission, placed, require_runnable, runnable
 from koderz.systems.rollouts.simulated import simulate
 from koderz.systems.rollouts.tasks import Rollout, in_parts
 from koderz.systems.rollouts.tools import stands_in
@@ -110,7 +110,7 @@ class RolloutsSuite(Suite):
         dataset: Dataset,
         options: RolloutsOptions,
         config: Config | None = None,
-        left_out: Sequence[LeftOut] = (),
+        left_out: Sequence[Omission] = (),
     ) -> None:
         self.source, self._dataset, self._left_out = source, dataset, left_out
         self._images = ImageStore(options.images)
@@ -136,7 +136,7 @@ class RolloutsSuite(Suite):
         """Raises KoderzError for a task that asks for nothing, or that nothing would judge."""
         options: RolloutsOptions = source.options
         dataset, config = _read(source.dataset or SAMPLE, options)
-        left_out: Sequence[LeftOut] = ()
+        left_out: Sequence[Omission] = ()
         if options.skip_unrunnable and source.sandbox:
             images = ImageStore(options.images)
             sandbox_of = partial(_sandbox_of, options, source.sandbox)
@@ -231,7 +231,7 @@ class RolloutsSuite(Suite):
         return simulate(messages)
 
 
-def _notices(left_out: Sequence[LeftOut], tasks: int) -> Sequence[str]:
+def _notices(left_out: Sequence[Omission], tasks: int) -> Sequence[str]:
     """Sentences about the tasks that were left out."""
     if not left_out:
         return ()

@@ -71,7 +71,7 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedResources:
     """The resources that a task asks for. None: it asks for no amount of it."""
 
     cpus: float | None = None
@@ -130,7 +130,7 @@ class Verifier:
     programs: tuple[str, ...] = ()  # and its Debian packages
     workdir: str = ""  # of a separate one; empty: the agent's
     workdir_of_image: bool = False  # whether `workdir` stands in for that of its image
-    asked: Asked = field(default_factory=Asked)  # of a separate one
+    asked: RequestedResources = field(default_factory=RequestedResources)  # of a separate one
     healthcheck: Healthcheck | None = None  # of a separate one
 
     @property
@@ -193,7 +193,7 @@ class Rollout:
     image_name: str = field(default="", repr=False)  # of a published image; empty: that of the Dockerfile
     workdir_of_image: bool = field(default=False, repr=False)  # whether `workdir` stands in for the image's own
     network: Network = field(default_factory=Network, repr=False)  # of the agent
-    asked: Asked = field(default_factory=Asked, repr=False)
+    asked: RequestedResources = field(default_factory=RequestedResources, repr=False)
     healthcheck: Healthcheck | None = field(default=None, repr=False)  # before anybody works
     artifacts: tuple[Artifact, ...] = field(default=(), repr=False)  # besides PUBLISHED
     verifier: Verifier | None = field(default=None, repr=False)  # None: its tests are scripts of pytest

@@ -15,7 +15,7 @@ from koderz.analysis.report.stories import _blocks
 from koderz.analysis.story import Experiments, Story
 from koderz.cli.stories import tell
 from koderz.models.clients import packed
-from koderz.systems.rollouts.screen import _told
+from koderz.systems.rollouts.screen import _record_lines
 from tests.tracker.builders import RUN, call, judged, recorded
 from tracker.records import Call, Once
 
@@ -134,16 +134,16 @@ def test_long_output_is_cut_and_the_rest_counted(tmp_path: Path, wire: str) -> N
 @each_wire
 def test_verbose_screen_shows_commands_and_outputs(wire: str) -> None:
     replied, asked = calls(wire)
-    assert [*_told("1", replied)][:3] == ["[1] reply:", "    → exec_command", "      cmd:"]
-    assert [*_told("1", asked)] == ["[1] result:", f"    {OUTPUT}", "[1] reply:", "    reply 2"]
+    assert [*_record_lines("1", replied)][:3] == ["[1] reply:", "    → exec_command", "      cmd:"]
+    assert [*_record_lines("1", asked)] == ["[1] result:", f"    {OUTPUT}", "[1] reply:", "    reply 2"]
 
 
 def test_verbose_screen_shows_an_own_command_with_its_output() -> None:
     done = Once(experiment_id="e", name="shell", value={"command": "ls", "output": "a\n" * 4000, "status": 0})
-    lines = [*_told("1", done)]
+    lines = [*_record_lines("1", done)]
     assert lines[:3] == ["[1] shell:", "    $ ls", "    a"]
     assert "    … 4,005 characters left out; agent.jsonl or koderz benchmark show --json has them …" in lines
-    assert [*_told("1", Once(experiment_id="e", name="agent-metrics", value={"tools": 1}))] == []
+    assert [*_record_lines("1", Once(experiment_id="e", name="agent-metrics", value={"tools": 1}))] == []
 
 
 def test_conversations_of_one_client_are_told_once_each(tmp_path: Path) -> None:

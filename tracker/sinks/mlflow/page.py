@@ -145,7 +145,7 @@ def as_param(value: Any) -> str:
 
 
 def _child_params(plan: Plan, outcome: Experiment | Fault) -> dict[str, str]:
-    given = {
+    params = {
         "model": plan.config.get("local_model"),
         "mode": plan.mode,
         "solver": outcome.solver,
@@ -153,7 +153,7 @@ def _child_params(plan: Plan, outcome: Experiment | Fault) -> dict[str, str]:
         "sample": outcome.sample if plan.samples > 1 else None,
         **{name: plan.config.get(name) for name in _CHILD_PARAMS},
     }
-    return {name: as_param(value) for name, value in given.items() if value is not None}
+    return {name: as_param(value) for name, value in params.items() if value is not None}
 
 
 def _child_note(outcome: Experiment | Fault) -> str:

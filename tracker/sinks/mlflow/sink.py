@@ -227,7 +227,7 @@ class MlflowSink(Sink):
     def _trace(self, run: str, experiment_ids: Sequence[str]) -> None:
         """Brings the traces of these experiments up to date with their stories."""
         place = self._store.experiment
-        told: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         traces, curves = [], dict[str, list[Point]]()
         outdated: list[tuple[str, Sequence[Record], Experiment | Fault]] = []
         for name in experiment_ids:
@@ -238,7 +238,7 @@ class MlflowSink(Sink):
             below = self._arms.get(outcome.arm, run)
             traces.append(trace_of(self._plan, story, outcome, place=place, run=below))
             curves.setdefault(below, []).extend(curve_points(self._plan, story))
-            told[name] = lines
+            numbers[name] = lines
             if self._is_remade or (before and isinstance(outcome, Fault)):  # it has what holds no longer
                 outdated.append((name, story, outcome))
         if traces:
@@ -247,7 +247,7 @@ class MlflowSink(Sink):
                 self._store.plot(below, points)
             for name, story, outcome in outdated:
                 self._take_back(name, story, outcome)
-            self._outbox.traced(told)
+            self._outbox.traced(numbers)
 
     def _take_back(self, name: str, story: Sequence[Record], outcome: Experiment | Fault) -> None:
         """Deletes the assessments of a trace that the last outcome doesn't have."""

@@ -208,16 +208,16 @@ class _Spans:
 
     def _step(self, number: int, step: Step) -> dict[str, Any]:
         times = milliseconds(step.begun), milliseconds(step.ended)
-        told = {name: _cut_text(value) for name, value in step.outputs.items()}
-        return self._span(f"step/{number}", step.name, "CHAIN", times, inputs=step.inputs, outputs=told)
+        outputs = {name: _cut_text(value) for name, value in step.outputs.items()}
+        return self._span(f"step/{number}", step.name, "CHAIN", times, inputs=step.inputs, outputs=outputs)
 
     def _attempt(self, number: int, records: Sequence[Record]) -> Iterator[dict[str, Any]]:
         parent = f"attempt/{number}"
         judged = records[-1] if isinstance(records[-1], Attempt) else None
         name = f"attempt {judged.number if judged else number}"
         before, end = begun(records[0]), milliseconds(records[-1].time)
-        told = {"verdict": judged.verdict, "cause": judged.cause} if judged else None
-        yield self._span(parent, name, "CHAIN", (before, end), inputs={"attempt": number}, outputs=told)
+        outputs = {"verdict": judged.verdict, "cause": judged.cause} if judged else None
+        yield self._span(parent, name, "CHAIN", (before, end), inputs={"attempt": number}, outputs=outputs)
         keys: dict[int | None, str] = {}  # of this attempt's calls
         for place, record in enumerate(records):
             key = f"{parent}/{place}"
@@ -256,12 +256,12 @@ class _Spans:
         )
 
     def _judging(self, key: str, attempt: Attempt, parent: str, before: int) -> dict[str, Any]:
-        given = {"program": _cut(attempt.program or "")} | ({"task_id": attempt.task_id} if attempt.task_id else {})
+        inputs = {"program": _cut(attempt.program or "")} | ({"task_id": attempt.task_id} if attempt.task_id else {})
         verdict = {"verdict": attempt.verdict, "cause": attempt.cause, "feedback": _cut(attempt.feedback)}
-        told = {name: value for name, value in verdict.items() if value} | dict(attempt.metrics)
+        outputs = {name: value for name, value in verdict.items() if value} | dict(attempt.metrics)
         times, sandbox = (before, milliseconds(attempt.time)), {"koderz.sandbox": attempt.sandbox}
         return self._span(
-            key, "judge", "EVALUATOR", times, parent=parent, inputs=given, outputs=told, attributes=sandbox
+            key, "judge", "EVALUATOR", times, parent=parent, inputs=inputs, outputs=outputs, attributes=sandbox
         )
 
     def _span(

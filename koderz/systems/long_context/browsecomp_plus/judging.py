@@ -129,8 +129,8 @@ def metrics_of(sought: Sought, reply: str) -> dict[str, float]:
 
 def is_exact(answer: str, reply: str) -> bool:
     """Whether the text after `Exact Answer:`, else the whole reply, equals the answer apart from spelling."""
-    said = _EXACT.findall(reply)
-    return _normal(said[-1] if said else reply) == _normal(answer)
+    answers = _EXACT.findall(reply)
+    return _normal(answers[-1] if answers else reply) == _normal(answer)
 
 
 def _normal(text: str) -> str:

@@ -47,18 +47,20 @@ def answers(asked: str) -> list[str]:
     queries = _QUERY.findall(asked)
     if not queries:
         return []
-    name, phrases = _parted(queries[-1])
+    name, phrases = _read_question(queries[-1])
     cited = ""
     for phrase in phrases:
         document = re.search(rf"^\[(\d+)\] .*\n({re.escape(name)} is .*)$", asked, re.MULTILINE | re.IGNORECASE)
-        said = document and next(filter(None, (sentence.search(document[2]) for sentence in _SAYS[phrase])), None)
-        if not (document and said):
+        sentence_match = document and next(
+            filter(None, (sentence.search(document[2]) for sentence in _SAYS[phrase])), None
+        )
+        if not (document and sentence_match):
             return []
-        name, cited = said[1], f"{cited} [{document[1]}]"
+        name, cited = sentence_match[1], f"{cited} [{document[1]}]"
     return [f"{name}{cited}"]
 
 
-def _parted(query: str) -> tuple[str, list[str]]:
+def _read_question(query: str) -> tuple[str, list[str]]:
     """The name in a question, and the phrases around it from the innermost outwards."""
     phrases: list[str] = []
     while begun := next((phrase for phrase in _SAYS if query.startswith(phrase)), None):

@@ -58,8 +58,8 @@ class Window:
             noun, other = choice(nouns), choice(nouns)
             words = {"noun": noun, "other": other, "verb": choice(verbs), "upper": noun[:4].upper()}
             entry = TextLine(choice(days), next(by_users), label)
-            said = choice(TEMPLATES[label]).format(**words)
-            line = f"Date: {spelled[entry.day]} || User: {entry.user} || Instance: {said}\n"
+            text = choice(TEMPLATES[label]).format(**words)
+            line = f"Date: {spelled[entry.day]} || User: {entry.user} || Instance: {text}\n"
             room -= len(line)
             if room < 0:
                 break

@@ -40,11 +40,11 @@ def parsed(reply: str) -> str:
 
 def score(answer: str, answer_type: str, reply: str) -> tuple[float, Mapping[str, float]]:
     """The score of a reply to a synthetic question, and by the RLM repository's laxer rule as `score_rlm`."""
-    gold, said = gold_of(answer), parsed(reply)
-    strict = _score(gold, said, answer_type)
+    gold, reading = gold_of(answer), parsed(reply)
+    strict = _score(gold, reading, answer_type)
     if ":" not in reply and not reply.strip():
         return strict, {"score_rlm": strict}
-    return strict, {"score_rlm": max(strict, _lax(str(gold), said, reply))}
+    return strict, {"score_rlm": max(strict, _lax(str(gold), reading, reply))}
 
 
 def _score(gold: Any, said: str, answer_type: str) -> float:
@@ -90,13 +90,13 @@ def _compares(gold: str) -> bool:
 def score_real(answer: str, reply: str) -> float:
     """The score of a reply to a question about a real transcript."""
     boxed = next((found for found in (pattern.search(reply) for pattern in _BOXED) if found), None)
-    gold, said = _as_answer(answer), _as_answer(boxed[1]) if boxed else reply
-    if isinstance(gold, int) and isinstance(said, int):
-        return _near(gold, said)
-    if isinstance(gold, str) and isinstance(said, str):
-        return float(gold.strip().lower() == said.strip().lower())
-    if isinstance(gold, list) and isinstance(said, list):
-        return len({*gold} & {*said}) / len(gold) if gold else 0.0
+    gold, reading = _as_answer(answer), _as_answer(boxed[1]) if boxed else reply
+    if isinstance(gold, int) and isinstance(reading, int):
+        return _near(gold, reading)
+    if isinstance(gold, str) and isinstance(reading, str):
+        return float(gold.strip().lower() == reading.strip().lower())
+    if isinstance(gold, list) and isinstance(reading, list):
+        return len({*gold} & {*reading}) / len(gold) if gold else 0.0
     return 0.0
 
 
@@ -110,10 +110,10 @@ def _as_answer(text: str) -> int | str | list[str]:
 def score_pairs(answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
     """F1 over unordered pairs of numbers, with precision and recall."""
     gold = {frozenset(map(int, pair)) for pair in answer}
-    said = {frozenset({int(a), int(b)}) for a, b in _PAIR.findall(reply)}
-    right = len(gold & said)
-    precision, recall = right / len(said) if said else 0.0, right / len(gold) if gold else 0.0
+    pairs = {frozenset({int(a), int(b)}) for a, b in _PAIR.findall(reply)}
+    right = len(gold & pairs)
+    precision, recall = right / len(pairs) if pairs else 0.0, right / len(gold) if gold else 0.0
     both = precision + recall
-    f1 = 2 * precision * recall / both if both else float(not gold and not said)
+    f1 = 2 * precision * recall / both if both else float(not gold and not pairs)
     assert math.isfinite(f1)
     return f1, {"precision": precision, "recall": recall}

@@ -267,10 +267,10 @@ class Recursion:
             return
         history = "\n\n".join(f"{one['role']}: {text_of(one)}" for one in work.messages)
         asked = self._prompts.render("rlm-condense")
-        kept = work.messages
-        while kept and not self._fits([*work.first, *kept, {"role": "user", "content": asked}]):
-            kept = kept[2:]  # the oldest turn
-        messages = [*work.first, *kept[:-1], {"role": "user", "content": asked}]
+        recent = work.messages
+        while recent and not self._fits([*work.first, *recent, {"role": "user", "content": asked}]):
+            recent = recent[2:]  # the oldest turn
+        messages = [*work.first, *recent[:-1], {"role": "user", "content": asked}]
         reply = await self._called(messages, work.level, self._role(work.level), "condense")
         await self._once(
             f"history {work.level.path}{work.cells}", lambda: work.session.put("history", history), rerun=True
@@ -312,8 +312,8 @@ class Recursion:
 
 def _plain(text: str) -> str:
     """The last reply, without the markup of a final answer."""
-    said = read(text)
-    return text.strip() if said.final is None else said.final
+    turn = read(text)
+    return text.strip() if turn.final is None else turn.final
 
 
 def _size(messages: Sequence[Message]) -> int:

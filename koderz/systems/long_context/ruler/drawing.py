@@ -134,7 +134,7 @@ def drawn(draw: Callable[[int], Text], size: int, frame: Frame) -> tuple[Text, i
     raise KoderzError(f"no text of this task is as short as {frame.max_length:,} tokens; raise --context-lengths")
 
 
-def parted(prompt: str, answer_prefix: str) -> tuple[str, str]:
+def question_and_prefix(prompt: str, answer_prefix: str) -> tuple[str, str]:
     """The question, and the beginning of the answer: from the last place of its first ten characters."""
     place = prompt.rfind(answer_prefix[:10])
     return prompt[:place], prompt[place:]
@@ -144,7 +144,7 @@ def row_of(
     index: int, text: Text, tokens: int, answer_prefix: str, more: Callable[[str], Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """A row as RULER writes it. `tokens`: of the whole prompt and the answer's room; `more`: fields by the input."""
-    asked, prefix = parted(text.prompt, answer_prefix)
+    asked, prefix = question_and_prefix(text.prompt, answer_prefix)
     row = {
         "index": index,
         "input": asked,

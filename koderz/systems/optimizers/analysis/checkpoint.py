@@ -35,14 +35,14 @@ class CheckpointSink(Sink):
 
     def take(self, records: Sequence[Record]) -> None:
         """Takes in records; writes logs that have news, and the checkpoint after every outcome."""
-        told: set[str] = set()
+        ended: set[str] = set()
         if not self._has_begun:
             self._has_begun = True
             records = [*chain.from_iterable(map(self.source.stories.of, self._state.cells)), *records]
         for line in records:
             if self._state.fold(line):
-                told.add(getattr(line, "experiment_id", ""))
-        for experiment_id in told - {""}:
+                ended.add(getattr(line, "experiment_id", ""))
+        for experiment_id in ended - {""}:
             self._write_log(experiment_id)
         if any(isinstance(line, _NEWS) for line in records) or not (self.source.folder / NAME).exists():
             write_whole(self.source.folder / NAME, [encoded(self._state.document())], durable=False)
@@ -279,8 +279,8 @@ def _older(evaluation: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if evaluation is None:
         return None
     result = evaluation["result"]
-    kept = ("metric_name", "score", "timestamp")
-    metrics = [{name: metric[name] for name in kept} for metric in result["metrics"]]
+    names = ("metric_name", "score", "timestamp")
+    metrics = [{name: metric[name] for name in names} for metric in result["metrics"]]
     return {"metrics": metrics, "duration_seconds": result["duration_seconds"]}
 
 

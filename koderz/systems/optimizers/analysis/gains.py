@@ -241,13 +241,13 @@ def _vs_random(gain: Gain | None, p_adjusted: float | None, count: int, *, compa
     if gain is None:
         return None
     adjusted = gain.together(count, p_adjusted)
-    said = claim(gain, p_adjusted, adjusted, "beats", "") if comparable else ""
+    words = claim(gain, p_adjusted, adjusted, "beats", "") if comparable else ""
     return {
         "gain": gain.gain,
         "interval": gain.interval,
         "p_adjusted": p_adjusted,
-        "beats": said == "beats",
-        "prompts_better": said == BETTER_PROMPTS,
+        "beats": words == "beats",
+        "prompts_better": words == BETTER_PROMPTS,
         "about": gain.about,
         "method": gain.method,
         "interval_method": gain.interval_method,

@@ -78,8 +78,8 @@ class OptimizerPart(Part):
             scored = {split: {"mean": mean[0], "items": mean[1]} for split, mean in means.items() if mean}
             name = f"candidate {candidate.get('number')}" if candidate.get("number") else "the initial prompt"
             inputs = {key: candidate.get(key) for key in ("messages", "demos", "metric_calls")}
-            kept = digest == trial.result.get("winner")
-            yield Step(name, begun[digest], ended.get(digest, begun[digest]), inputs, {**scored, "kept": kept})
+            is_winner = digest == trial.result.get("winner")
+            yield Step(name, begun[digest], ended.get(digest, begun[digest]), inputs, {**scored, "kept": is_winner})
 
     def curve(self, plan: records.Plan, story: Sequence[records.Record]) -> Iterator[CurvePoint]:
         """The best validation score so far, by metric calls."""

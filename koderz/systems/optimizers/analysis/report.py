@@ -83,8 +83,8 @@ def methods_of(rows: Sequence[TestedRow]) -> Iterator[str]:
     tests = dict.fromkeys(row.method for row in rows if row.method)
     intervals = dict.fromkeys(row.interval_method for row in rows if row.interval_method)
     if tests:
-        told = f"; intervals: {' or '.join(intervals)}" if intervals else ""
-        yield f"Tests: {' or '.join(tests)}{told}; both corrected for the optimizers beside each other."
+        suffix = f"; intervals: {' or '.join(intervals)}" if intervals else ""
+        yield f"Tests: {' or '.join(tests)}{suffix}; both corrected for the optimizers beside each other."
 
 
 def prompts_in(count: int) -> str:
@@ -94,8 +94,8 @@ def prompts_in(count: int) -> str:
 
 def verdict_in(verdict: str, prompts: int) -> str:
     """A verdict in words; one on found prompts states their number."""
-    said, _, word = verdict.partition(" ")
-    return f"{prompts_in(prompts)} {word}" if said == "prompts" else verdict
+    subject, _, word = verdict.partition(" ")
+    return f"{prompts_in(prompts)} {word}" if subject == "prompts" else verdict
 
 
 def _prices(rows: Sequence[GainRow]) -> Iterator[str]:
@@ -161,9 +161,9 @@ def _contents(state: State, rows: Sequence[GainRow]) -> Iterator[Content]:
     yield _promises(searched, state.trials, documents)
     yield Heading("Spend by purpose")
     yield _spend([*state.cells.values()], state.trials)
-    if told := differences(state.plan):
+    if texts := differences(state.plan):
         yield Heading("Optimizers and their originals")
-        yield from (Text(f"{name}: {text}") for name, text in told.items())
+        yield from (Text(f"{name}: {text}") for name, text in texts.items())
     yield Heading("Prompts")
     yield Text("The winner by validation of each dataset, model and optimizer beside the initial prompt.")
     yield from _prompts(searched, state.trials, documents)
@@ -195,8 +195,8 @@ def _promises(
         promised = _promised(trial)
         left = None if promised is None or gain is None else gain - promised
         figures = ["-" if value is None else f"{value:+.3f}" for value in (promised, gain, left)]
-        kept = "the initial prompt" if trial.result["kept_initial"] else "a candidate"
-        rows.append([cell.dataset, cell.model, cell.optimizer, str(cell.seed), kept, *figures])
+        winner = "the initial prompt" if trial.result["kept_initial"] else "a candidate"
+        rows.append([cell.dataset, cell.model, cell.optimizer, str(cell.seed), winner, *figures])
     heads = ["Dataset", "Model", "Optimizer", "Seed", "Kept", "Promised by validation", "Gained on test", "Difference"]
     return Table(heads, rows)
 
@@ -228,8 +228,8 @@ def _prompts(
     for place in places:
         best = max((cell for cell in cells if (*_place(cell), cell.optimizer) == place), key=validation)
         document = documents[best.experiment_id]
-        kept = f"{best.optimizer}, seed {best.seed}: {validation(best):.3f} on validation"
-        texts = {"Initial prompt": _text(document["initial_prompt"]), kept: _text(document["optimized_prompt"])}
+        label = f"{best.optimizer}, seed {best.seed}: {validation(best):.3f} on validation"
+        texts = {"Initial prompt": _text(document["initial_prompt"]), label: _text(document["optimized_prompt"])}
         yield SideBySide(", ".join(place), texts)
 
 

@@ -163,8 +163,8 @@ class Trial:
 
     def _let_go(self) -> None:
         """Keeps only the means of candidates that were neither first nor best, as thousands of grades are large."""
-        kept = (self.result.get("winner"), self.result.get("initial"))
-        for place in [place for place in self.scores if place[1] not in kept]:
+        needed = (self.result.get("winner"), self.result.get("initial"))
+        for place in [place for place in self.scores if place[1] not in needed]:
             if found := self.mean(*place):
                 self._means[place] = found
             del self.scores[place]
@@ -210,8 +210,8 @@ class Trial:
         promised = "" if validation is None else f", {validation:.3f} on all of validation"
         tested = self.mean("test", winner)
         found = f", {tested[0]:.3f} on {tested[1]} test items" if tested else ""
-        kept = "the initial prompt" if self.result.get("kept_initial") else f"candidate {winner[:8]}"
-        return f"kept {kept}{promised}{found}"
+        name = "the initial prompt" if self.result.get("kept_initial") else f"candidate {winner[:8]}"
+        return f"kept {name}{promised}{found}"
 
 
 def plain(text: str) -> str:

@@ -49,7 +49,7 @@ def cut(name: str, sources: Mapping[str, Source], preset: Preset, *, seed: int, 
     dropped, but not of a source that serves test alone; then what validation shares with test, and train with either.
     Raises KoderzError for an empty split, and with `refuse` for any leak.
     """
-    drawn = {source: _Drawn(items, seed, _is_of_test(preset, source)) for source, items in sources.items()}
+    drawn = {source: _Split(items, seed, _is_of_test(preset, source)) for source, items in sources.items()}
     preset = _fitting(preset, {source: each.count for source, each in drawn.items()})
     for source, each in drawn.items():
         each.read_on(_MARGIN + max(piece.end for piece in preset.values() if piece.source == source))
@@ -100,7 +100,7 @@ def _fitting(preset: Preset, counts: Mapping[str, int]) -> Preset:
     return fitting
 
 
-class _Drawn:
+class _Split:
     """A source split in shuffled order; only items that were asked for are in memory."""
 
     def __init__(self, items: Source, seed: int, is_of_test: bool) -> None:
@@ -137,7 +137,7 @@ class _Drawn:
 class _Cutting:
     """The splits cut so far."""
 
-    def __init__(self, drawn: Mapping[str, _Drawn], policy: OnLeak) -> None:
+    def __init__(self, drawn: Mapping[str, _Split], policy: OnLeak) -> None:
         self._drawn, self._policy = drawn, policy
         self._texts = Texts(item.text for source in drawn.values() for item in source.held.values())
         self._taken: set[tuple[str, int]] = set()
@@ -159,7 +159,7 @@ class _Cutting:
                 items.append(item)
         return tuple(items)
 
-    def _leaks(self, split: SplitName, source: _Drawn, place: int, item: Item) -> bool:
+    def _leaks(self, split: SplitName, source: _Split, place: int, item: Item) -> bool:
         """Whether the text occurs elsewhere, which is counted. Test loses only repeated rows."""
         if self._policy == "drop" and source.order[place] in source.repeats:
             like = "exact"

@@ -40,7 +40,7 @@ class SearchOptions:
         names_models=True,
     )
     reasoning: bool = option(
-        True, "Have no model write prompts; only some optimizers can do without.", role="reasoning"
+        True, "Search without a model that writes prompts, where the optimizer can.", role="reasoning"
     )
     judge_model: str | None = option(
         None, "The model that judges replies, for metrics that ask one.", "MODEL", role="judge", names_models=True
@@ -74,8 +74,8 @@ def require_budget(dataset: str, validation: int, budget: int) -> None:
 
 def expected_calls(dataset: Dataset, options: SearchOptions, *, is_baseline: bool) -> list[Expected]:
     """The calls of one experiment; those of a search range from the last pass alone to the whole budget."""
-    told = sum(len(str(each["content"])) for each in dataset.messages)
-    an_item = (told + sum(len(item.text) for item in dataset.test) / len(dataset.test)) / _CHARS_A_TOKEN
+    characters = sum(len(str(each["content"])) for each in dataset.messages)
+    an_item = (characters + sum(len(item.text) for item in dataset.test) / len(dataset.test)) / _CHARS_A_TOKEN
     test, validation = len(dataset.test), len(dataset.validation)
     items = (test, test) if is_baseline else (validation, options.budget_calls + test)
     found = [_calls(MAIN, items, (an_item, an_item if is_baseline else 4 * an_item), _REPLY_TOKENS)]

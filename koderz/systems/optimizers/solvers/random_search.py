@@ -29,7 +29,7 @@ async def random_search(
             count = evaluator.random.randint(min(min_examples, most), most)
             await evaluator.score(evaluator.initial.with_demos(evaluator.random.sample(ids, count)))
             continue
-        told = evaluator.initial.instruction
-        for candidate in await writer.written("random_search-paraphrase", 1, instruction=told):
+        instruction = evaluator.initial.instruction
+        for candidate in await writer.written("random_search-paraphrase", 1, instruction=instruction):
             await evaluator.score(candidate)
     return "limit"

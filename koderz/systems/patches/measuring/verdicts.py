@@ -103,7 +103,7 @@ class Finding:
 
     @property
     def strays(self) -> bool:
-        """Whether base differs from itself by more than is allowed."""
+        """Whether two measurements of the base differ by more than `STRAY` allows."""
         return abs(math.log(self.speedups["aa"].value)) > STRAY
 
 

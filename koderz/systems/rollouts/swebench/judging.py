@@ -210,10 +210,10 @@ async def _doubts(
     """Why scripts whose tests passed aren't believed."""
 
     def results_of(run: Callable[[Sequence[Script]], Awaitable[_Tested]]) -> RunAll:
-        async def ran(scripts: Sequence[Script]) -> Sequence[ScriptResult]:
+        async def results(scripts: Sequence[Script]) -> Sequence[ScriptResult]:
             return (await run(scripts)).results
 
-        return ran
+        return results
 
     believed = [replace(result, success=any(result.tests.values())) for result in results]
     found = await unbelieved(scripts, believed, results_of(run), results_of(control))

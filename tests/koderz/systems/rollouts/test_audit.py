@@ -40,7 +40,7 @@ def test_audit_counts_what_passes_as_published_and_by_koderz(audited: Audited_) 
         "programs-in-home": (True, True, False),
         "state-in-tmp": (True, False, False),
     }
-    told = found.told()
+    told = found.document()
     assert (told["tried"], told["forged"]) == (2, {"published": 1, "ours": 0})
     assert told["tasks"][0]["id"] == "weak/report"
     assert told["tasks"][0]["digest"] == task.digest
@@ -51,7 +51,7 @@ def test_audit_tries_nothing_on_unsound_tasks_and_tells_tasks_in_order(audited: 
     told: list[str] = []
     found = audited("odd-task", "hard-answer", exploits=["state-in-tmp"], tell=lambda each: told.append(each.id))
     odd, hard = found.tasks
-    assert (odd.why, odd.exploits, odd.told()["sound"]) == ("doing nothing passes", (), False)
+    assert (odd.why, odd.exploits, odd.document()["sound"]) == ("doing nothing passes", (), False)
     assert [each.ours for each in hard.tried] == [False]
     assert told == ["odd/task", "hard/answer"]
 

@@ -21,7 +21,7 @@ from koderz.systems.rollouts.artifacts import Collected, keep, put_back, unpack
 from koderz.systems.rollouts.checking import at_once, check
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.stages import Done, goes_on, rewards_of, summed_up
+from koderz.systems.rollouts.stages import StepWork, goes_on, rewards_of, summed_up
 from koderz.systems.rollouts.tasks import Rollout, Stage
 from koderz.systems.rollouts.trees import files_shown
 from koderz.systems.rollouts.workspaces import Stores, Workspace
@@ -263,8 +263,8 @@ def test_check_works_through_all_steps(tmp_path: Path, local: Local, runner: asy
     assert "its own solution doesn't pass" in runner.run(check(broken, Stores({"": local}))).wrong
 
 
-def _done(**rewards: float) -> Done:
-    return Done("s", Verdict("failed", artifacts={"evaluation_results.json": json.dumps({"rewards": rewards})}))
+def _done(**rewards: float) -> StepWork:
+    return StepWork("s", Verdict("failed", artifacts={"evaluation_results.json": json.dumps({"rewards": rewards})}))
 
 
 def test_rewards_of_steps_are_a_mean_by_name_or_the_last(tmp_path: Path) -> None:

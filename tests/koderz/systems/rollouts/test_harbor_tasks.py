@@ -14,7 +14,7 @@ from koderz.sandbox.workspace import Image
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.runnable import unmet
 from koderz.systems.rollouts.task_toml import TaskTable, read_task_toml
-from koderz.systems.rollouts.tasks import Artifact, Asked, CollectHook, Healthcheck, Network, Rollout
+from koderz.systems.rollouts.tasks import Artifact, CollectHook, Healthcheck, Network, RequestedResources, Rollout
 from tests.koderz.sandbox.images.made import docker_save, folder, layer
 
 EVERY_FIELD = """
@@ -137,7 +137,7 @@ def test_every_field_of_the_schema_is_read(tmp_path: Path) -> None:
     task = loaded(tmp_path / "t", EVERY_FIELD, variables={"KEY": "secret"})
     assert (task.id, task.agent_seconds, task.test_seconds, task.workdir) == ("org/name", 60, 30, "/srv")
     assert task.environment == {"MODE": "on", "KEY": "secret", "LEVEL": "1"}
-    assert task.asked == Asked(2, 2048, 10240)
+    assert task.asked == RequestedResources(2, 2048, 10240)
     hosts = ("example.org", "*.example.com", "192.0.2.1", "192.0.2.0/24", "2001:db8::1")
     assert task.network == Network("allowlist", hosts)
     assert task.healthcheck == Healthcheck("true", 1, 2, 3, 4, 5)
@@ -146,7 +146,7 @@ def test_every_field_of_the_schema_is_read(tmp_path: Path) -> None:
     verifier = task.verifier
     assert verifier
     assert verifier.is_separate
-    assert (verifier.image, verifier.workdir, verifier.asked) == (None, "/judge", Asked(0.5, 512, 100))
+    assert (verifier.image, verifier.workdir, verifier.asked) == (None, "/judge", RequestedResources(0.5, 512, 100))
     assert verifier.environment == {"LEVEL": "2", "JUDGE": "x"}
     assert verifier.collect == (CollectHook("dump > /logs/artifacts/db", 5),)
     assert (verifier.network, verifier.healthcheck) == (Network("no-network"), Healthcheck("test -d /judge"))
@@ -156,7 +156,7 @@ def test_every_field_of_the_schema_is_read(tmp_path: Path) -> None:
 def test_defaults_are_those_of_harbor(tmp_path: Path) -> None:
     task = loaded(tmp_path / "t")
     assert (task.id, task.agent_seconds, task.test_seconds, task.network) == ("t", 1800, 600, Network("public"))
-    assert (task.asked, task.artifacts, task.stages, task.rewards_of) == (Asked(), (), (), "mean")
+    assert (task.asked, task.artifacts, task.stages, task.rewards_of) == (RequestedResources(), (), (), "mean")
     verifier = task.verifier
     assert verifier
     assert not verifier.is_separate
@@ -274,12 +274,12 @@ def test_damaged_file_is_one_line_with_the_field(tmp_path: Path, toml: str, said
 @pytest.mark.parametrize(
     ("toml", "found"),
     [
-        ('version = "1.0"\n[environment]\nmemory = "2G"\nstorage = "512M"', Asked(None, 2048, 512)),
-        ('[environment]\nmemory = "2G"\nmemory_mb = 2048', Asked(None, 2048)),
-        ("[environment]\ncpus = 0\nmemory_mb = 0\nstorage_mb = 0\ngpus = 0", Asked()),
+        ('version = "1.0"\n[environment]\nmemory = "2G"\nstorage = "512M"', RequestedResources(None, 2048, 512)),
+        ('[environment]\nmemory = "2G"\nmemory_mb = 2048', RequestedResources(None, 2048)),
+        ("[environment]\ncpus = 0\nmemory_mb = 0\nstorage_mb = 0\ngpus = 0", RequestedResources()),
     ],
 )
-def test_older_sizes_and_zeroes(tmp_path: Path, toml: str, found: Asked) -> None:
+def test_older_sizes_and_zeroes(tmp_path: Path, toml: str, found: RequestedResources) -> None:
     assert loaded(tmp_path / "t", toml).asked == found
 
 

@@ -15,9 +15,9 @@ from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.resources import require_network, resources_of, settled
 from koderz.systems.rollouts.suite import SAMPLE
-from koderz.systems.rollouts.tasks import Asked, Network, Rollout
+from koderz.systems.rollouts.tasks import Network, RequestedResources, Rollout
 
-GREETING = replace(load_task(SAMPLE / "greeting"), asked=Asked(1.5, 2048, 10240))
+GREETING = replace(load_task(SAMPLE / "greeting"), asked=RequestedResources(1.5, 2048, 10240))
 
 
 def _of(task: Rollout, **options: object) -> Rollout:
@@ -30,7 +30,7 @@ def test_resources_of_a_task_hold_unless_the_run_has_its_own() -> None:
     assert (limits.seconds, limits.cpus, limits.memory_mb, limits.disk_mb) == (5, 1.5, 2048, 10240)
     limits = _of(GREETING, cpus=0.5, memory_mb=512).limits(5)
     assert (limits.cpus, limits.memory_mb, limits.disk_mb) == (0.5, 512, 10240)
-    limits = _of(replace(GREETING, asked=Asked())).limits(5, 100)
+    limits = _of(replace(GREETING, asked=RequestedResources())).limits(5, 100)
     assert (limits.cpus, limits.memory_mb, limits.disk_mb) == (0, 100, 4096)
 
 
