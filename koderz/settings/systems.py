@@ -96,7 +96,7 @@ class System:
     """Command lines of coding agents: values of `koderz.systems.rollouts.agents.adapters.Adapter`."""
 
     loads: Named = field(default_factory=dict)
-    """Loads for servers that suites start themselves: classes of `koderz.suites.loads.Load`."""
+    """Loads for servers that suites start themselves: subclasses of `koderz.suites.loads.SandboxedLoad`."""
 
     workspaces: Named = field(default_factory=dict)
     """Where agents' workspaces are, by the name of the sandbox: functions of the settings that return a Backend."""
