@@ -1,9 +1,9 @@
 """The options of a run as flags: a command's signature is made from their dataclasses.
 
 An option's type, default, bounds and help are those of its field; nothing is said twice. No library makes the flags:
-the help of a command of 80 options takes 1.2 times typer's CPU by cyclopts 5.5 and 0.85 times by pydantic-settings 2.16
-(scripts/bench_startup, with the extra `bench`), which is 3.7 and 2.6 times that of `koderz benchmark --help`; and options
-that depend on the suite or solver that the same line chooses would be declared anew while it is parsed with each.
+by scripts/bench_startup, help of a command of 80 options takes 1.2 times typer's CPU with cyclopts 5.5 and 0.85 times
+with pydantic-settings 2.16, which is 3.7 and 2.6 times that of `koderz benchmark --help`; and options that depend on
+the suite or solver of the same line would have to be declared while it is parsed with each of them.
 """
 
 from __future__ import annotations
