@@ -62,6 +62,12 @@ NOBODY = "none"
 FeedbackKind = Literal["tests", "examples", "none"]
 """The feedback that a solver gets on a failure: the failing test, the task's own examples, or just the failure."""
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model is to think before it answers; models take some of these words."""
+
+LENGTH_REASONING = "length_reasoning"
+"""The cause of a verdict on a reply that ended by its length before the model had begun to answer."""
+
 VerdictWord = Literal["passed", "failed", "timeout", "error"]
 
 
@@ -75,6 +81,14 @@ class Sampling:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     response_format: Mapping[str, Any] | None = None  # a JSON schema, which the reply is to be an object of
+    reasoning_effort: str | None = None  # how much the model should think: a word of `EFFORTS`
+    reasoning_tokens: int | None = None  # the most that it may think, instead of an effort
+    extra_body: Mapping[str, Any] | None = None  # merged into the request, whose own fields give way
+
+    @property
+    def reasons(self) -> bool:
+        """Whether it says how much the model should think."""
+        return self.reasoning_effort is not None or self.reasoning_tokens is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +99,10 @@ class Completion:
     reasoning: str = ""  # kept apart: a field of the wire or a leading <think> block
     tokens_in: int = 0
     tokens_out: int = 0  # reasoning included
+    tokens_reasoning: int | None = None  # of `tokens_out`, as the server counts them; None: it doesn't tell
     cost: float = 0.0  # US dollars
     cost_known: bool = True
+    cost_source: str = ""  # how it is known: "server", "list", "own", "free" or "unknown"
     latency: float = 0.0  # seconds of the request that succeeded, without its retries
     finish_reason: str = "stop"  # "stop", "length", "refusal", or the provider's own word
     model: str = ""  # the model that the server says answered
@@ -95,6 +111,7 @@ class Completion:
     raw: str | None = None  # the reply as sent, where `text` had a <think> block cut out of it
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # as chat completions have them: id, type, function{name, arguments}
     body: str = ""  # the server's whole answer, where it is on the wire of the client that asked
+    items: tuple[Mapping[str, Any], ...] = ()  # the turn's items as sent, where later turns have to bring them along
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +132,13 @@ class Reply:
     @property
     def tokens(self) -> int:
         return self.tokens_in + self.tokens_out
+
+    @property
+    def truncated(self) -> Literal["", "text", "reasoning"]:
+        """The part that the limit of its length cut off: its text, or the thought before any text; empty if none."""
+        if self.finish_reason != "length":
+            return ""
+        return "text" if self.text.strip() or self.tool_calls else "reasoning"
 
 
 @dataclass(frozen=True, slots=True)

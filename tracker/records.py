@@ -15,6 +15,9 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from tracker.basis import Basis as Basis
+from tracker.basis import MemoryMoment as MemoryMoment
+from tracker.basis import SolverAbout as SolverAbout
 from tracker.causes import cause_of
 from tracker.errors import JournalError
 from tracker.measures import PASSES as PASSES
@@ -93,38 +96,6 @@ class OfTask(OfExperiment, frozen=True, kw_only=True):
     problem_id: str
     solver: str
     arm: str
-
-
-class SolverAbout(Struct, frozen=True):
-    """A plan's record of a solver besides its digest."""
-
-    version: int = 1
-    differs: str = ""  # from the original of its name; empty: unknown
-
-
-class MemoryMoment(Struct, frozen=True):
-    """The state of the memory store from which a run recalls lessons."""
-
-    last_id: int
-    time: str
-
-
-class Basis(Struct, frozen=True):
-    """The entries of a plan's `details` that belong to no suite."""
-
-    digest: str = ""  # of everything that decides on the results
-    matches: Mapping[str, Mapping[str, str]] = {}  # digests that a resumed run has to find again, by kind and name
-    prompts: Mapping[str, str] = {}  # templates by name
-    expectations: Mapping[str, Mapping[str, Any]] = {}  # by task, under MLflow's names
-    judge: Mapping[str, Any] = {}  # about the model that judges
-    solvers: Mapping[str, SolverAbout] = {}
-    solver_arguments: Mapping[str, Any] = {}
-    at_hand: Mapping[str, Any] = {}
-    prices: Mapping[str, Sequence[Any]] = {}  # by model: US dollars a million tokens, in and out, and tiers
-    base_url_trusted: bool = True
-    memory: MemoryMoment | None = None  # None: no store is looked at
-    documents: Mapping[str, Mapping[str, Any]] = {}  # by the name under which a system has the document's class
-    key_variables: Sequence[str] = ()  # that hold keys of the models' providers
 
 
 class Plan(Line, frozen=True, kw_only=True, dict=True):
@@ -228,8 +199,10 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     reasoning: Text = ""
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_reasoning: int | None = None  # of `tokens_out`, as the server counts them; None: it doesn't tell
     cost: float = 0.0  # US dollars
     cost_known: bool = True
+    cost_source: str = ""  # "server", "list", "own", "free" or "unknown"; empty in older lines
     latency: float = 0.0  # seconds
     finish_reason: str = "stop"
     answered_by: str = ""  # the model that the server named
@@ -240,6 +213,7 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     parent: int | None = None  # the call that this one was made for
     tool_calls: Sequence[dict[str, Any]] = ()  # of the reply, as chat completions have them
     body: Text = ""  # the server's whole answer, where it was handed on to a client as it is
+    items: list[dict[str, Any]] | Blob = []  # of the reply, as the server sent them, to be sent back in later turns
     key: str = ""  # what the solver asked, as a digest: how a replay finds this line
 
 
@@ -319,6 +293,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     baseline_cost: float | None = None  # what the local tokens would have cost on the baseline model
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_reasoning: int | None = None  # of `tokens_out`, as far as servers tell; None: none does
     roles: dict[str, Use] | None = None  # its calls and tokens by role; None: all of them are of main
     latency: float = 0.0  # seconds spent waiting for models
     duration_seconds: float = 0.0  # of the session that ended it
@@ -328,6 +303,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     lesson_cause: str = ""  # of the failure that it is about
     facts: dict[str, Any] = {}  # what else its suite tells of it: keys of their own in the summary's result
     answered_by: dict[str, dict[str, int]] = {}  # calls by the model asked and the other name that the server gave
+    truncated: str = ""  # what of the last judged reply its limit cut off: "text", or "reasoning" before any text
 
 
 class Frame(Struct, frozen=True):
@@ -453,16 +429,26 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Measure: ("average",),
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
-    Call: ("depth", "parent", "tool_calls", "body"),
+    Call: ("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
-    Experiment: ("grades", "depth", "roles", "lesson", "lesson_cause", "facts", "answered_by"),
+    Experiment: (
+        "grades",
+        "depth",
+        "roles",
+        "lesson",
+        "lesson_cause",
+        "facts",
+        "answered_by",
+        "tokens_reasoning",
+        "truncated",
+    ),
     Fault: ("cause", "frames"),
     Grade: ("metrics", "labels"),
 }
 """Fields that are written only if they differ from their default."""
 
-_SAYING_NONE = frozenset({"settings"})  # of which an empty value says something, too
+_SAYING_NONE = frozenset({"settings", "tokens_reasoning"})  # of which an empty value says something, too
 
 
 def as_dict(struct: Struct) -> dict[str, Any]:
@@ -475,6 +461,8 @@ def _fields(record: Struct) -> dict[str, Any]:
     for name in _SELDOM.get(type(record), ()):
         if fields[name] is None or not (fields[name] or name in _SAYING_NONE):
             del fields[name]
+    if isinstance(record, Call) and record.cost_source:  # a line from before there was either has neither
+        fields["tokens_reasoning"] = record.tokens_reasoning
     return fields
 
 

@@ -159,7 +159,8 @@ def scrubber_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Scrubber
 def secret_variables(plan: Plan) -> list[str]:
     """Variables that hold a run's secrets however they are named: by its settings, or by its models' providers."""
     named = [str(value) for name, value in plan.config.items() if name.endswith("_env") and value]
-    return [*named, *plan.basis.key_variables]
+    headers = [str(each).partition("=$")[2] for each in plan.config.get("extra_headers") or ()]
+    return [*named, *filter(None, headers), *plan.basis.key_variables]
 
 
 _IDENTITIES = frozenset({

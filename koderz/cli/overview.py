@@ -15,7 +15,7 @@ from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.engines.resources import listed_tariff
 from koderz.errors import KoderzError
 from koderz.models.tariffs import Tariff
-from koderz.plans.arms import asked_models
+from koderz.plans.arms import opened_models
 from koderz.plans.estimate import Estimate, Share, estimate
 from koderz.plans.plan import Plan
 from tracker.causes import cause_counts
@@ -221,7 +221,10 @@ def _unjudged(paid: Mapping[str, float]) -> str:
 
 def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ) -> None:
     """Prints the plan. No model is asked, and no key is needed."""
-    tariffs = {name: listed_tariff(plan, name, environ) for name in asked_models(plan.arms)}
+    opened = opened_models(plan.arms, plan.settings.roles_elsewhere)
+    tariffs = {key: listed_tariff(plan, key, environ) for key in opened}
+    for key, (name, _) in opened.items():  # by which an estimate looks a role's model up
+        tariffs.setdefault(name, tariffs[key])
     prices = {name: tariff.price if tariff else None for name, tariff in tariffs.items()}
     guess = estimate(plan, prices, history_of(plan))
     if json:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.models import Endpoint, Price, endpoint_for, parse_model_name
+from koderz.models import LEAST_HIDDEN, Endpoint, Price, endpoint_for, parse_model_name
 from koderz.models.prices import price_of, tariff_of
 from koderz.models.providers import Simulated
-from koderz.plans.arms import asked_models
+from koderz.plans.arms import asked_models, opened_models
 from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.options import flag_of
+from koderz.settings.requests import headers_in, is_sendable
 from koderz.solvers.handles import SHARING
 from koderz.suites.references import references_of
 from koderz.suites.suite import Noticing, RunContext
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from koderz.models.pool import ModelPool
     from koderz.models.tariffs import Tariff
     from koderz.sandbox.exclusive import Exclusive
+    from koderz.settings.schema import Settings
 
 
 @asynccontextmanager
@@ -60,7 +64,11 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
         providers={"simulated": _SimulatedHere(plan)},
         settings=plan.settings,
     ) as pool:
-        models = {name: pool.open(name) for name in asked_models(plan.arms)}
+        endpoint_of = _endpoints(plan, environ)
+        models = {
+            key: pool.open(name, endpoint_of(parse_model_name(name), role) if role else None)
+            for key, (name, role) in _opened(plan).items()
+        }
         pool.load()
         yield pool, models
 
@@ -68,7 +76,7 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
 async def model_facts(plan: Plan, models: Mapping[str, Model]) -> dict[str, Any]:
     """Facts that servers report about the models, such as a digest. Raises Unreachable, or KoderzError for a cap."""
     _require_prices(plan, lambda name: models[name].price())
-    checked = {name: await models[name].check() for name in asked_models(plan.arms)}
+    checked = {name: await models[name].check() for name in _opened(plan)}
     return {"models": {name: facts for name, facts in checked.items() if facts}}
 
 
@@ -135,8 +143,8 @@ async def _exclusive_of(
 def _require_prices(plan: Plan, known: Callable[[str], object]) -> None:
     """Raises KoderzError if there is a cost cap and the price of a model is unknown."""
     caps = [name for name in ("max_cost", "max_experiment_cost") if getattr(plan.settings, name) is not None]
-    for name in asked_models(plan.arms) if caps else ():
-        if known(name) is None:
+    for key, (name, _) in _opened(plan).items() if caps else ():
+        if known(key) is None:
             raise KoderzError(
                 f"{flag_of(caps[0])} can't hold without the price of {name}; put it into koderz.toml: "
                 f'[prices."{name}"] with input and output, US dollars a million tokens'
@@ -155,17 +163,30 @@ def baseline_price(plan: Plan) -> Price | None:
 
 
 def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff | None:
-    """The tariff of a model at the address where it would be asked; None if unknown."""
+    """The tariff of a model at the address where it would be asked; None if unknown.
+
+    `name`: as it is or, where a role has an address of its own, with that before it; see `model_key`.
+    """
+    name, role = _opened(plan).get(name, (name, ""))
     model = parse_model_name(name)
     try:
-        address = _endpoints(plan, environ)(model).base_url
+        address = _endpoints(plan, environ)(model, role).base_url
     except Unreachable:  # a key is missing, which is no matter yet
         address = None
     return tariff_of(model, address, own_prices(plan))
 
 
-def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], Endpoint]:
-    """The endpoint of each model. `base_url` is for the local model and its sub-model; others have their own."""
+def _opened(plan: Plan) -> Mapping[str, tuple[str, str]]:
+    """See `opened_models`."""
+    return opened_models(plan.arms, plan.settings.roles_elsewhere)
+
+
+def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[..., Endpoint]:
+    """The endpoint of each model, or of a model in a role that has an address of its own.
+
+    `base_url` is for the local model and its sub-model; others have their own. The user's headers go to the addresses
+    of the models that answer, and to no other server.
+    """
     settings = plan.settings
     common = Endpoint(
         timeout=settings.request_timeout,
@@ -173,17 +194,49 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[[ModelName], 
         concurrency=settings.max_connections or settings.concurrency,
         num_ctx=settings.context,
         keep_alive=settings.keep_alive,
+        wire=settings.wire,
+        api_version=settings.api_version or "",
     )
     trusted = plan.record.basis.base_url_trusted
     answering = {parse_model_name(arm.models[role]) for arm in plan.arms for role in (MAIN, SUB) if role in arm.models}
 
-    def endpoint_of(name: ModelName) -> Endpoint:
+    def plain(name: ModelName, role: str = "") -> Endpoint:
         asked = partial(endpoint_for, name, environ=environ, settings=common)
+        if role:
+            own_trusted = role not in plan.record.basis.untrusted_roles
+            return asked(base_url=settings.roles_elsewhere[role], base_url_trusted=own_trusted)
         if name not in answering:
             return asked()
         return asked(base_url=settings.base_url, base_url_trusted=trusted, api_key_env=settings.api_key_env)
 
+    def endpoint_of(name: ModelName, role: str = "") -> Endpoint:
+        endpoint = plain(name, role)
+        if not settings.extra_headers or not endpoint.base_url:
+            return endpoint
+        servers = {_server_of(plain(each)) for each in answering}
+        return with_headers(endpoint, settings, environ) if _server_of(endpoint) in servers else endpoint
+
     return endpoint_of
+
+
+def _server_of(endpoint: Endpoint) -> tuple[str, str]:
+    parts = urlsplit(endpoint.base_url or "")
+    return parts.scheme, parts.netloc
+
+
+def with_headers(endpoint: Endpoint, settings: Settings, environ: Mapping[str, str]) -> Endpoint:
+    """The endpoint with the user's headers. Raises Unreachable where the value of one isn't to be had."""
+    values: dict[str, str] = {}
+    for header in headers_in(settings.extra_headers):
+        value = environ.get(header.variable, "").strip() if header.variable else header.value
+        if not value or not is_sendable(value):
+            where = f"{header.variable} to a line of printable ASCII" if header.variable else ""
+            again = f"its value is on no record; give it again: --extra-header {header.name}=…"
+            raise Unreachable(f"--extra-header {header.name}: {f'set {where}' if where else again}")
+        values[header.name] = value
+    short = [name for name, value in values.items() if len(value) < LEAST_HIDDEN]
+    said = (f"the value of the header {', '.join(short)} is so short that replies may show it",) if short else ()
+    return replace(endpoint, headers=values, notices=(*endpoint.notices, *said))
 
 
 class _SimulatedHere(Simulated):

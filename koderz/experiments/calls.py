@@ -16,13 +16,17 @@ from koderz.experiments.costs import Estimate, Gauge, request_of
 from koderz.experiments.lines import Answer, Ask
 from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
 from koderz.models.providers import ClientModel
-from koderz.plans.arms import Arm
+from koderz.plans.arms import Arm, model_key
 from koderz.plans.plan import Identity
+from koderz.settings.requests import read_body
 from koderz.settings.schema import Settings
-from koderz.types import MAIN, REJECTED, Completion, Message, Sampling
+from koderz.types import MAIN, REJECTED, SUB, Completion, Message, Sampling
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price
+
+
+_INSTEAD = (("reasoning_effort", "reasoning_tokens"), ("reasoning_tokens", "reasoning_effort"))
 
 
 class Caller:
@@ -39,7 +43,18 @@ class Caller:
         self._experiment_cap = settings.max_experiment_cost
         self._budgets: dict[str, Budget] = {}  # of experiments under way, by id
         self._dropped: dict[str, set[str]] = defaultdict(set)  # by experiment: of what its client asked
-        self._sampling = Sampling(settings.sampling_temperature, settings.max_tokens, settings.top_p, settings.seed)
+        self._sampling = Sampling(
+            settings.sampling_temperature,
+            settings.max_tokens,
+            settings.top_p,
+            settings.seed,
+            reasoning_effort=settings.reasoning_effort,
+            reasoning_tokens=settings.reasoning_tokens,
+            extra_body=read_body(settings.extra_body) if settings.extra_body else None,
+        )
+        self._stop = settings.stop
+        self._of_roles = {role: options.sampling() for role, options in settings.options_of_roles.items()}
+        self._elsewhere = frozenset(settings.roles_elsewhere)
         self._gauges: dict[str, Gauge | None] = {}  # by model; None where nobody knows its price
         self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
 
@@ -50,10 +65,11 @@ class Caller:
         ExperimentCapReached where it might pass the experiment's own.
         """
         role, name = _role(ask, identity.arm)
-        model = self._models[name]
-        sampling = self._sampling_of(ask, identity.sample)
+        asked = model_key(role, name, self._elsewhere)
+        model = self._models[asked]
+        sampling = self._sampling_of(ask, role, identity.sample)
         own = self._budgets.get(identity.experiment_id) or Budget(None)
-        async with self._proving(name), self._within_caps(name, ask, sampling, own) as learn:
+        async with self._proving(asked), self._within_caps(asked, ask, sampling, own) as learn:
             if self.closed:
                 raise self.closed
             try:
@@ -88,8 +104,11 @@ class Caller:
         """The cost of these tokens on the baseline model in US dollars; None if unknown."""
         return self._baseline.cost(tokens_in, tokens_out) if self._baseline else None
 
-    def _sampling_of(self, ask: Ask, sample: int) -> Sampling:
-        """The run's sampling, overridden by the solver's; the seed differs from sample to sample."""
+    def _sampling_of(self, ask: Ask, role: str, sample: int) -> Sampling:
+        """The run's sampling, overridden by the solver's, and that by the role's own.
+
+        The seed differs from sample to sample. Texts that end a reply are for the model that answers.
+        """
         unknown = set(ask.sampling) - set(Sampling.__slots__)
         if unknown:
             known = ", ".join(Sampling.__slots__)
@@ -97,7 +116,12 @@ class Caller:
                 f"ask has no sampling parameter {', '.join(sorted(unknown))}; it has {known}", cause="user_code"
             )
         own: dict[str, Any] = {"seed": (self._sampling.seed or 0) + sample, **ask.sampling}
-        return replace(self._sampling, **own)
+        if role in (MAIN, SUB):
+            own.setdefault("stop", self._stop)
+        for one, other in _INSTEAD:
+            if ask.sampling.get(one) is not None:
+                own.setdefault(other, None)
+        return replace(self._sampling, **{**own, **self._of_roles.get(role, {})})
 
     @asynccontextmanager
     async def _within_caps(
@@ -109,7 +133,8 @@ class Caller:
             async with own.call(Estimate.of(0.0)), self._budget.call(Estimate.of(0.0)):
                 yield lambda _: None
             return
-        request = request_of(ask.messages, sampling.max_tokens or self._sampling.max_tokens or 0)
+        longest = (sampling.max_tokens or self._sampling.max_tokens or 0) + (sampling.reasoning_tokens or 0)
+        request = request_of(ask.messages, longest)
         estimate = gauge.estimate(request)
         try:
             async with own.call(estimate), self._budget.call(estimate):

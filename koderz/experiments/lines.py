@@ -20,7 +20,8 @@ from tracker import records
 from tracker.records import Blob, Text
 
 _OF_COMPLETION = (
-    "reasoning", "tokens_in", "tokens_out", "cost", "cost_known", "latency", "finish_reason", "retries", "adapted",
+    "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_known", "cost_source", "latency",
+    "finish_reason", "retries", "adapted",
 )  # fmt: skip
 _OF_REPLY = ("call", "tokens_in", "tokens_out", "cost", "finish_reason", "tool_calls")
 _AS_IT_IS = ("verdict", "cause", "score", "metrics", "sandbox", "passes", "facts")

@@ -6,12 +6,13 @@ entry point. Nothing heavy is imported here. `koderz.models.pool.ModelPool` open
 
 from __future__ import annotations
 
-from koderz.models.endpoints import Endpoint
+from koderz.models.endpoints import LEAST_HIDDEN, Endpoint
 from koderz.models.names import PROVIDERS, ModelName, parse_model_name
 from koderz.models.providers import Model, Opener, Provider, Service, endpoint_for, provider_of
 from koderz.models.tariffs import Price
 
 __all__ = [
+    "LEAST_HIDDEN",
     "PROVIDERS",
     "Endpoint",
     "Model",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -20,6 +22,7 @@ from koderz.models.wire import (
     fetched,
     finish,
     text_and_reasoning,
+    told_cost,
     words,
 )
 
@@ -49,12 +52,27 @@ class AnthropicWire(Wire):
 
     client = "messages"
     path = "/v1/messages"
-    parameters = ("temperature", "top_p", "stop_sequences", "max_tokens")
+    parameters = ("temperature", "top_p", "stop_sequences", "max_tokens", "thinking")
     lacking = ("seed",)
+    reasoning = MappingProxyType({
+        **dict.fromkeys(("thinking", "budget_tokens"), "thinking"),
+        **dict.fromkeys(("effort", "output_config"), "output_config"),
+    })  # fmt: skip
 
     def __init__(self, api_key: str) -> None:
         key = {"x-api-key": api_key} if api_key else {}
         self.headers = {"anthropic-version": _VERSION, **key}
+
+    def settled(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
+        """Without the effort `minimal`, which is no level there, and what is refused beside thinking."""
+        left: list[str] = []
+        if sampling.reasoning_effort == "minimal":
+            sampling = replace(sampling, reasoning_effort=None)
+            left.append("reasoning_effort")
+        if sampling.reasons and sampling.reasoning_effort != "none":
+            left += [name for name in ("temperature", "top_p") if name in _set_in(sampling)]
+            sampling = replace(sampling, temperature=None, top_p=None)
+        return sampling, tuple(left)
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         offer, conversation = parted(messages)
@@ -62,7 +80,8 @@ class AnthropicWire(Wire):
         tools, choice = [_offered(tool) for tool in offer.tools], _chosen(offer.choice)
         if sampling.response_format and not tools:
             tools = [{"name": _REPLY, "description": "Gives the reply.", "input_schema": sampling.response_format}]
-            choice = {"type": "tool", "name": _REPLY}
+            # A model that thinks can't be made to use a tool, only be offered one.
+            choice = None if _thinking(sampling) else {"type": "tool", "name": _REPLY}
         asked = {
             "system": system or None,
             "tools": tools or None,
@@ -71,10 +90,12 @@ class AnthropicWire(Wire):
             "top_p": sampling.top_p,
             "stop_sequences": list(sampling.stop) or None,
             "seed": sampling.seed,
+            "thinking": _thinking(sampling) or ({"type": "disabled"} if sampling.reasoning_effort == "none" else None),
+            "output_config": _output_config(sampling.reasoning_effort),
         }
         given = {name: value for name, value in asked.items() if value is not None}
         limit = _MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
-        return {"model": model, "messages": turns, "max_tokens": limit, **given}
+        return {"model": model, "messages": turns, "max_tokens": limit + (sampling.reasoning_tokens or 0), **given}
 
     def read(self, body: bytes) -> WireReply:
         reply = decode_reply(body, _Reply)
@@ -96,6 +117,8 @@ class AnthropicWire(Wire):
             tokens_out=count(reply.usage, "output_tokens"),
             cache_read=read,
             cache_write=written,
+            tokens_reasoning=count(reply.usage, "output_tokens_details", "thinking_tokens"),
+            cost=told_cost(reply.usage),
             tool_calls=calls,
         )
 
@@ -103,6 +126,22 @@ class AnthropicWire(Wire):
         at_home = http.base_url == Anthropic.address
         await fetched(http, f"/v1/models/{quote(model)}", self.headers, dict, must_exist=at_home)
         return {}
+
+
+def _set_in(sampling: Sampling) -> set[str]:
+    given = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    return {name for name, value in given.items() if value is not None}
+
+
+def _thinking(sampling: Sampling) -> dict[str, Any] | None:
+    """How a model is told to think: up to a budget, or as it sees fit; None if it isn't."""
+    if sampling.reasoning_tokens is not None:
+        return {"type": "enabled", "budget_tokens": sampling.reasoning_tokens}
+    return {"type": "adaptive"} if sampling.reasoning_effort not in (None, "none") else None
+
+
+def _output_config(effort: str | None) -> dict[str, Any] | None:
+    return None if effort in (None, "none") else {"effort": effort}
 
 
 def _offered(tool: Mapping[str, Any]) -> dict[str, Any]:

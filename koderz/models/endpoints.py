@@ -7,11 +7,16 @@ to an address that came with a cloned folder.
 from __future__ import annotations
 
 import ipaddress
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from urllib.parse import SplitResult, urlsplit
 
 from koderz.errors import KoderzError
+
+LEAST_HIDDEN = 6
+"""Characters of a header's value that is kept out of replies: a shorter one is a word that any of them may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +31,23 @@ class Endpoint:
     concurrency: int = 8  # requests in flight at most
     num_ctx: int | None = None  # Ollama: tokens of context
     keep_alive: str | int | None = None  # Ollama: how long the model stays loaded, "10m" or seconds
+    wire: str = "auto"  # OpenAI's formats: "chat", "responses", or "auto": by what is asked, and where
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with each request; values are secrets
+    api_version: str = ""  # Azure: of a deployment's API
     notices: tuple[str, ...] = ()  # what the user should hear once
+
+    @property
+    def is_deployment(self) -> bool:
+        """Whether it is a deployment on Azure, asked by a version of its API and with the key in `api-key`."""
+        return bool(self.api_version and self.base_url and is_deployment(self.base_url))
 
 
 _EVERYWHERE = MappingProxyType({"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"})  # noqa: S104
+
+
+def is_deployment(base_url: str) -> bool:
+    """Whether the address is that of a deployment on Azure, which wants a version of its API."""
+    return re.search(r"/openai/deployments/[^/]+$", base_url) is not None
 
 
 def is_loopback(base_url: str) -> bool:

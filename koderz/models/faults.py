@@ -9,6 +9,8 @@ FatalFault   no request will (koderz.errors)
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from koderz.errors import FatalFault, Fault
@@ -64,6 +66,7 @@ class Response(NamedTuple):
     body: bytes
     retry_after: float | None = None  # seconds
     location: str = ""  # cleaned
+    headers: Mapping[str, str] = MappingProxyType({})  # names in lower case; as the server sent them
 
 
 def problem_of(response: Response) -> Exception:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from koderz.errors import Fault
+from tracker.messages import text_of
 
 if TYPE_CHECKING:
     from koderz.types import Message
@@ -80,6 +81,52 @@ def _ollama_message(message: Message, tools: Mapping[Any, str]) -> dict[str, Any
 def _ollama_call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = _function(call)
     return {**call, "function": {**function, "arguments": _arguments(function)}}
+
+
+def responses_input(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """The messages as items of `/responses`; a turn that came as items of its own goes back as these."""
+    return [item for message in messages for item in _responses_items(message)]
+
+
+def _responses_items(message: Message) -> Iterator[dict[str, Any]]:
+    role, content = message["role"], message["content"]
+    known = {"role", "content", "items", "reasoning_content", "tool_calls", "name"}
+    if unknown := [name for name in message if name not in (known | {"tool_call_id"} if role == "tool" else known)]:
+        raise _no_place("OpenAI's responses", message, f"the field {unknown[0]!r}")
+    if "items" in message:
+        yield from message["items"]
+    elif role == "tool":
+        told = content if isinstance(content, str) else text_of({"content": content})
+        yield {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": told}
+    else:
+        if content:
+            yield {"role": role, "content": _responses_content(message, content)}
+        for call in message.get("tool_calls") or ():
+            function = _function(call)
+            arguments = function.get("arguments") or "{}"
+            yield {
+                "type": "function_call",
+                "call_id": call.get("id"),
+                "name": function["name"],
+                "arguments": arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode(),
+            }
+
+
+def _responses_content(message: Message, content: str | list[Any]) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return content
+    told: list[dict[str, Any]] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text":
+            told.append(
+                {"type": "output_text" if message["role"] == "assistant" else "input_text", "text": part["text"]}
+            )
+        elif kind == "image_url":
+            told.append({"type": "input_image", "detail": "auto", "image_url": _image_url(part)})
+        else:
+            raise _no_place("OpenAI's responses", message, f"this part of its content: {part!r:.80}")
+    return told
 
 
 def anthropic_messages(messages: Sequence[Message]) -> tuple[str | list[dict[str, Any]], list[dict[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -10,7 +11,7 @@ import msgspec
 
 from koderz.errors import Fault, Unreachable
 from koderz.models.endpoints import Endpoint
-from koderz.models.faults import Retryable
+from koderz.models.faults import Retryable, problem_of
 from koderz.models.messages import ollama_messages, parted
 from koderz.models.names import ModelName
 from koderz.models.providers import endpoint_for
@@ -71,8 +72,13 @@ class _Tags(msgspec.Struct):
     models: list[_Tagged] | None = None
 
 
+class _Thinking(msgspec.Struct):
+    values: list[Any] | None = None
+
+
 class _Shown(msgspec.Struct):
     capabilities: list[str] | None = None
+    thinking: Any = None
 
 
 class OllamaWire(Wire):
@@ -85,6 +91,24 @@ class OllamaWire(Wire):
         super().__init__(endpoint.api_key)
         self._num_ctx = endpoint.num_ctx
         self._keep_alive = endpoint.keep_alive
+        self._efforts: list[Any] | None = None  # that the model can be told: words, true and false
+
+    async def look_at_efforts(self, http: Http, model: str, /) -> None:
+        """Asks the Ollama how much the model can be told to think: another word would silently be its default."""
+        if self._efforts is None:
+            response = await http.post("/api/show", encode({"model": model}), self.headers)
+            if not 200 <= response.status < 300:
+                raise problem_of(response)
+            self._efforts = _efforts_of(decode(response.body, _Shown))
+
+    def settled(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
+        """Without a budget, which has no place, and an effort that the model doesn't know."""
+        left = ["reasoning_tokens"] if sampling.reasoning_tokens is not None else []
+        effort = sampling.reasoning_effort
+        if effort is not None and (False if effort == "none" else effort) not in (self._efforts or ()):
+            left.append("reasoning_effort")
+            effort = None
+        return replace(sampling, reasoning_effort=effort, reasoning_tokens=None), tuple(left)
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         asked = {
@@ -102,6 +126,8 @@ class OllamaWire(Wire):
             kept["tools"] = offer.tools
         if sampling.response_format:
             kept["format"] = sampling.response_format
+        if sampling.reasoning_effort is not None:
+            kept["think"] = False if sampling.reasoning_effort == "none" else sampling.reasoning_effort
         return {"model": model, "messages": ollama_messages(conversation), "stream": False, "options": options, **kept}
 
     def read(self, body: bytes) -> WireReply:
@@ -190,6 +216,15 @@ async def _listens(base_url: str) -> bool:
         return False
     writer.close()
     return True
+
+
+def _efforts_of(shown: _Shown) -> list[Any]:
+    """The values of `think` that a model knows: what its Ollama lists; else off, for a model that can think."""
+    try:
+        listed = msgspec.convert(shown.thinking, _Thinking).values
+    except msgspec.ValidationError:
+        listed = None
+    return listed if listed is not None else [False] if "thinking" in (shown.capabilities or ()) else []
 
 
 def _embeds(tagged: _Tagged) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -9,8 +10,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from koderz.models.messages import parted
-from koderz.models.providers import OpenAI
+from koderz.models.messages import parted, responses_input
+from koderz.models.providers import Gemini, OpenAI
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
     Body,
@@ -19,6 +20,7 @@ from koderz.models.wire import (
     WireReply,
     called,
     count,
+    decode,
     decode_reply,
     fetched,
     finish,
@@ -26,12 +28,14 @@ from koderz.models.wire import (
     instead_of,
     no_answer,
     text_and_reasoning,
+    told_cost,
     words,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from koderz.models.endpoints import Endpoint
     from koderz.models.names import ModelName
     from koderz.models.providers import Service
     from koderz.models.transport import Http
@@ -79,8 +83,33 @@ class OpenAIWire(Wire):
 
     client = "chat"
     path = "/chat/completions"
-    parameters = ("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens", "response_format")
-    other_names = MappingProxyType({"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"})
+    parameters: tuple[str, ...] = (
+        "temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens", "response_format",
+    )  # fmt: skip
+    other_names: Mapping[str, str] = MappingProxyType(
+        {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
+    )
+    reasoning: Mapping[str, str] = MappingProxyType({"reasoning_effort": "reasoning_effort", "reasoning": "reasoning"})
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint.api_key)
+        if endpoint.is_deployment and endpoint.api_key:
+            self.headers = {"api-key": endpoint.api_key}
+        self._is_openai = endpoint.base_url == OpenAI.address
+
+    def settled(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
+        """Without a budget of reasoning at OpenAI's own address; elsewhere it is sent as OpenRouter takes it."""
+        if sampling.reasoning_tokens is None or not self._is_openai:
+            return sampling, ()
+        return replace(sampling, reasoning_tokens=None), ("reasoning_tokens",)
+
+    def thinking(self, sampling: Sampling) -> dict[str, Any]:
+        """The fields of a request that say how much to think; None for those that say nothing."""
+        budget = sampling.reasoning_tokens
+        return {
+            "reasoning_effort": sampling.reasoning_effort,
+            "reasoning": None if budget is None else {"max_tokens": budget},
+        }
 
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         asked: dict[str, Any] = {
@@ -90,6 +119,7 @@ class OpenAIWire(Wire):
             "max_tokens": sampling.max_tokens,
             "stop": list(sampling.stop) or None,
             "response_format": _formatted(sampling.response_format),
+            **self.thinking(sampling),
         }
         offer, conversation = parted(messages)
         asked |= {"tools": offer.tools or None, "tool_choice": offer.choice}
@@ -119,6 +149,8 @@ class OpenAIWire(Wire):
             tokens_in=count(completion.usage, "prompt_tokens"),
             tokens_out=count(completion.usage, "completion_tokens"),
             cache_read=count(completion.usage, "prompt_tokens_details", "cached_tokens") or 0,
+            tokens_reasoning=count(completion.usage, "completion_tokens_details", "reasoning_tokens"),
+            cost=told_cost(completion.usage),
             tool_calls=calls,
         )
 
@@ -132,6 +164,26 @@ class OpenAIWire(Wire):
         if offered and model not in offered:
             say(f"{http.address} doesn't list {model}; {instead_of(model, offered)}")
         return {}
+
+
+class GeminiWire(OpenAIWire):
+    """Chat completions as Google's address speaks them."""
+
+    reasoning = MappingProxyType({
+        "reasoning_effort": "reasoning_effort",
+        **dict.fromkeys(("extra_body", "thinking_config", "thinking_budget"), "extra_body"),
+        **dict.fromkeys(("thinking", "thinking_level"), "reasoning_effort"),
+    })  # fmt: skip
+
+    def settled(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
+        """As it is: both an effort and a budget have their fields."""
+        return sampling, ()
+
+    def thinking(self, sampling: Sampling) -> dict[str, Any]:
+        """See `OpenAIWire.thinking`."""
+        budget = sampling.reasoning_tokens
+        config = {"google": {"thinking_config": {"thinking_budget": budget}}}
+        return {"reasoning_effort": sampling.reasoning_effort, "extra_body": None if budget is None else config}
 
 
 class _Text(msgspec.Struct):
@@ -162,18 +214,57 @@ class _Response(Body, kw_only=True):
     model: Any = None
 
 
+class _AllItems(msgspec.Struct):
+    output: list[dict[str, Any]]
+
+
 class ResponsesWire(OpenAIWire):
-    """The responses API, only for requests of clients that speak it; koderz itself uses chat completions."""
+    """The responses API: of clients that speak it, and of koderz where a run asks for it.
+
+    Nothing is stored at the server, so that a later turn brings the items of earlier ones along.
+    """
 
     client = "responses"
     path = "/responses"
+    parameters = ("temperature", "top_p", "max_output_tokens", "text", "include")
+    other_names: Mapping[str, str] = MappingProxyType({})
+    lacking = ("seed", "stop")
+    reasoning = MappingProxyType({"reasoning": "reasoning", "effort": "reasoning"})
+    takes_items = True
+
+    def settled(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
+        """Without a budget of reasoning, which has no field."""
+        if sampling.reasoning_tokens is None:
+            return sampling, ()
+        return replace(sampling, reasoning_tokens=None), ("reasoning_tokens",)
+
+    def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        offer, conversation = parted(messages)
+        schema, effort = sampling.response_format, sampling.reasoning_effort
+        asked = {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": sampling.seed,
+            "stop": list(sampling.stop) or None,
+            "max_output_tokens": sampling.max_tokens,
+            "text": {"format": {"type": "json_schema", "name": "reply", "schema": schema}} if schema else None,
+            "reasoning": {"effort": effort} if effort is not None else None,
+            "tools": [_as_tool(tool) for tool in offer.tools] or None,
+            "tool_choice": _as_choice(offer.choice),
+        }
+        given = {name: value for name, value in asked.items() if value is not None}
+        kept = {"store": False, "include": ["reasoning.encrypted_content"]}
+        return {"model": model, "input": responses_input(conversation), **kept, **given}
 
     def read(self, body: bytes) -> WireReply:
         response = decode_reply(body, _Response)
         parts = [part for item in response.output if item.type == "message" for part in item.content or ()]
         text = "".join(part.text or part.refusal or "" for part in parts)
         thoughts = [
-            part.text or "" for item in response.output if item.type == "reasoning" for part in item.summary or ()
+            part.text or ""
+            for item in response.output
+            if item.type == "reasoning"
+            for part in (*(item.summary or ()), *(item.content or ()))
         ]
         items = [item for item in response.output if item.type in ("function_call", "custom_tool_call")]
         made = [
@@ -190,11 +281,43 @@ class ResponsesWire(OpenAIWire):
             tokens_in=count(response.usage, "input_tokens"),
             tokens_out=count(response.usage, "output_tokens"),
             cache_read=count(response.usage, "input_tokens_details", "cached_tokens") or 0,
+            tokens_reasoning=count(response.usage, "output_tokens_details", "reasoning_tokens"),
+            cost=told_cost(response.usage),
             tool_calls=calls,
+            items=tuple(decode(body, _AllItems).output),
         )
 
 
+def _as_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool of chat completions as responses offer it: without a level of its own for the function."""
+    function = tool["function"]
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    return {"type": "function", "strict": False, **function, "parameters": schema}
+
+
+def _as_choice(choice: Any) -> Any:
+    if isinstance(choice, dict):
+        return {"type": "function", "name": choice["function"]["name"]}
+    return choice
+
+
+class OpenAIModel(RemoteModel):
+    """A model that is asked by chat completions or by responses, as its run says."""
+
+    def __init__(self, name: ModelName, service: Service) -> None:
+        endpoint = service.endpoint
+        self._responses = ResponsesWire(endpoint)
+        chat = GeminiWire if isinstance(service.provider, Gemini) else OpenAIWire
+        super().__init__(name, chat(endpoint), service, self._responses)
+
+    def wire_for(self, sampling: Sampling) -> Wire:
+        """The format that the run names; by default responses where OpenAI's own address is told how much to think."""
+        endpoint = self.service.endpoint
+        is_reasoning = endpoint.base_url == OpenAI.address and sampling.reasons
+        by_responses = is_reasoning if endpoint.wire == "auto" else endpoint.wire == "responses"
+        return self._responses if by_responses else self.wire
+
+
 def open_model(name: ModelName, service: Service) -> RemoteModel:
-    """Opens a model that is reached by chat completions."""
-    key = service.endpoint.api_key
-    return RemoteModel(name, OpenAIWire(key), service, ResponsesWire(key))
+    """Opens a model that speaks OpenAI's formats."""
+    return OpenAIModel(name, service)

@@ -47,7 +47,7 @@ class ModelPool:
         self._providers = providers or {}
         self._limiter = limiter
         self._settings = settings
-        self._models: dict[ModelName, Model] = {}
+        self._models: dict[tuple[ModelName, str | None], Model] = {}
         self._services: dict[tuple[str, str | None, str], Service] = {}
         self._open = AsyncExitStack()
 
@@ -57,16 +57,20 @@ class ModelPool:
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
-    def open(self, name: ModelName | str) -> Model:
-        """The model with this name, the same object each time. Raises KoderzError or Unreachable."""
+    def open(self, name: ModelName | str, endpoint: Endpoint | None = None) -> Model:
+        """The model with this name, the same object each time. Raises KoderzError or Unreachable.
+
+        `endpoint`: where this one alone is asked, in place of where its name says.
+        """
         if isinstance(name, str):
             name = parse_model_name(name)
-        if name not in self._models:
+        key = (name, endpoint.base_url if endpoint else None)
+        if key not in self._models:
             provider = self._providers.get(name.provider) or provider_of(name.provider)
-            model = provider.open(name, self._service(name, provider))
+            model = provider.open(name, self._service(name, provider, endpoint or self._endpoint_of(name)))
             self._open.push_async_callback(model.aclose)
-            self._models[name] = model
-        return self._models[name]
+            self._models[key] = model
+        return self._models[key]
 
     def load(self) -> None:
         """Starts loading the HTTP libraries, which takes 0.2 s in which other things can start."""
@@ -78,8 +82,7 @@ class ModelPool:
         """The state of each provider's limiter."""
         return tuple(service.limiter.throttle(key[0]) for key, service in self._services.items())
 
-    def _service(self, name: ModelName, provider: Provider) -> Service:
-        endpoint = self._endpoint_of(name)
+    def _service(self, name: ModelName, provider: Provider, endpoint: Endpoint) -> Service:
         for notice in endpoint.notices:
             self._say(notice)
         key = (name.provider, endpoint.base_url, endpoint.api_key)

@@ -48,7 +48,7 @@ def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -
     """
     mine = own.get(str(name)) or own.get(name.name)
     if mine is not None:
-        return Tariff(mine, "as koderz.toml says")
+        return Tariff(mine, "as koderz.toml says", own=True)
     provider = provider_of(name.provider)
     if (price := provider.price(name.name)) is not None:
         return Tariff(price, provider.price_origin)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from urllib.parse import urlencode
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.endpoints import Endpoint, base_url_of, is_loopback, ollama_url, shown
@@ -95,11 +96,13 @@ class Service:
     @cached_property
     def http(self) -> Http:
         """Connections to the address. Raises KoderzError if the provider has none."""
-        if not self.endpoint.base_url:
+        if not (address := self.endpoint.base_url):
             raise KoderzError(self.provider.no_address)
         from koderz.models.transport import Http
 
-        return Http(self.endpoint.base_url, timeout=self.endpoint.timeout, secret=self.endpoint.api_key)
+        endpoint = self.endpoint
+        query = urlencode({"api-version": endpoint.api_version}) if endpoint.is_deployment else ""
+        return Http(address, timeout=endpoint.timeout, secret=endpoint.api_key, headers=endpoint.headers, query=query)
 
     async def aclose(self) -> None:
         """Close the connections, if there ever were any."""
@@ -129,7 +132,7 @@ class Provider(Extensible):
     """Whether nobody is answered at `address` without a key: a run that lacks it ends with exit code 4."""
 
     wire: str = "chat"
-    """The wire format: `chat` (OpenAI's chat completions, and responses to agents that speak them), `messages`
+    """The wire format: `chat` (OpenAI's chat completions, and responses where these are asked for), `messages`
     (Anthropic's) or `ollama`. Not used by a provider that overrides `open`."""
 
     options: type | None = None

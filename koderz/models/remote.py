@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +17,7 @@ from koderz.models.names import is_another
 from koderz.models.prices import tariff_of
 from koderz.models.reasoning import part
 from koderz.models.tariffs import Price, Tariff, Usage
-from koderz.models.wire import encode, no_answer
+from koderz.models.wire import encode, is_amount, no_answer
 from koderz.types import REJECTED, Completion
 from tracker.messages import text_of
 
@@ -39,6 +41,7 @@ class _Answer(NamedTuple):
     reply: WireReply
     body: bytes
     latency: float  # seconds, without the wait for its turn
+    header_cost: float | None = None  # US dollars that a gateway says in a header; no number if that is none
 
 
 class _Way(NamedTuple):
@@ -47,6 +50,7 @@ class _Way(NamedTuple):
     wire: Wire
     headers: Mapping[str, str]
     tools: bool  # whether it may offer some
+    is_client: bool = False  # whether it is sent as a client wrote it
 
 
 class RemoteModel:
@@ -55,24 +59,21 @@ class RemoteModel:
     def __init__(self, name: ModelName, wire: Wire, service: Service, *others: Wire) -> None:
         """`others` are wire formats used only to pass on requests of clients that speak them, if the server does."""
         self.name = name
-        self._wire = wire
-        self._service = service
-        self._adaptation = Adaptation(wire)
+        self.wire = wire
+        self.service = service
+        self._adaptations = {each: Adaptation(each) for each in (*others, wire)}
         # by the wires of `koderz.models.clients` on which it is sent what a client asks as it is
         self.clients = {each.client: each for each in (*others, wire) if each.client}
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         """One completion, see Model. A refused request of a client, or one with tools, is answered as `rejected`."""
         client = wire_of(messages)
-        wire = self.clients[client] if client else self._wire
-        request = (
-            {**unpacked(messages), "model": self.name.name, "stream": False}
-            if client
-            else wire.request(self.name.name, messages, sampling)
-        )
-        way = _Way(wire, {**wire.headers, **headers_of(messages)}, tools=bool(client or request.get("tools")))
+        wire = self.clients[client] if client else self.wire_for(sampling)
+        has_tools = bool(client) or any(message["role"] == "tools" for message in messages)
+        way = _Way(wire, {**wire.headers, **headers_of(messages)}, has_tools, bool(client))
+        said = messages if client or wire.takes_items else [*map(_without_items, messages)]
         try:
-            answer, retries, adapted = await self._exchange(way, request)
+            answer, retries, adapted = await self._exchange(way, said, sampling)
         except Refused as refused:
             if way.tools:
                 return Completion(str(refused), finish_reason=REJECTED, model=self.name.name)
@@ -80,20 +81,20 @@ class RemoteModel:
         except NotSpokenError:
             self.clients.pop(client, None)
             raise
-        for lacking in self._wire.lacking:
-            if lacking in request:
-                self._service.say(f"{lacking} dropped for {self.name}: its provider takes none")
         reply = answer.reply
         usage, estimated = self._usage(reply, messages)
         answered_by = clean(reply.model) or self.name.name
+        cost, source = self._cost(answer, usage)
         parted = part(reply.text, complete=reply.finish_reason != "length")
         return Completion(
             text=parted.text,
             reasoning="\n\n".join(filter(None, (reply.reasoning, parted.reasoning))),
             tokens_in=usage.tokens_in,
             tokens_out=usage.tokens_out,
-            cost=self._tariff.cost(usage) if self._tariff else 0.0,
-            cost_known=self._tariff is not None,
+            tokens_reasoning=reply.tokens_reasoning,
+            cost=cost,
+            cost_known=source != "unknown",
+            cost_source=source,
             latency=answer.latency,
             finish_reason=reply.finish_reason,
             model=answered_by,
@@ -102,12 +103,17 @@ class RemoteModel:
             raw=reply.text if parted.cut else None,
             tool_calls=reply.tool_calls,
             body=answer.body.decode("utf-8", "replace") if client else "",
+            items=() if client else reply.items,
         )
+
+    def wire_for(self, sampling: Sampling) -> Wire:  # noqa: ARG002 of use to those that speak several
+        """The wire format in which koderz' own request is sent."""
+        return self.wire
 
     async def check(self) -> dict[str, str]:
         """The check before a run, see Model; returns what the wire format finds out."""
-        service = self._service
-        look = partial(self._wire.look, service.http, self.name.name, service.say)
+        service = self.service
+        look = partial(self.wire.look, service.http, self.name.name, service.say)
         try:
             found, _ = await retrying(look, service.limiter, service.endpoint.backoff, 1)
         except Fault as error:
@@ -125,7 +131,7 @@ class RemoteModel:
 
     @cached_property
     def _tariff(self) -> Tariff | None:
-        service = self._service
+        service = self.service
         tariff = tariff_of(self.name, service.endpoint.base_url, service.prices)
         if tariff is None:
             service.say(f"no price is known for {self.name}: its calls count as $0; give one in koderz.toml")
@@ -133,37 +139,75 @@ class RemoteModel:
             service.say(f"{self.name} is reckoned {tariff}; another price can stand in koderz.toml")
         return tariff
 
-    async def _exchange(self, way: _Way, wanted: dict[str, Any]) -> tuple[_Answer, int, tuple[str, ...]]:
+    def _cost(self, answer: _Answer, usage: Usage) -> tuple[float, str]:
+        """The US dollars that a call costs, and how that is known: what the server says comes before any list."""
+        for told in (answer.header_cost, answer.reply.cost):
+            if told is not None and is_amount(told):
+                return float(told), "server"
+            if told is not None:
+                self.service.say(
+                    f"{self.name}: its server says what a call costs in a way that can't be: it is ignored"
+                )
+        tariff = self._tariff
+        return (tariff.cost(usage), tariff.source) if tariff else (0.0, "unknown")
+
+    async def _exchange(
+        self, way: _Way, messages: Sequence[Message], sampling: Sampling
+    ) -> tuple[_Answer, int, tuple[str, ...]]:
         """The answer to a request adapted to the model, the number of retries, and the adaptations.
 
         Raises Refused where the model takes it in no form.
         """
+        limiter, endpoint = self.service.limiter, self.service.endpoint
+        adaptation, extra = self._adaptations[way.wire], sampling.extra_body or {}
+        retry = partial(retrying, limiter=limiter, backoff=endpoint.backoff, max_retries=endpoint.max_retries)
         while True:
-            request, adapted = self._adaptation.fit(wanted)
-            attempt = partial(self._attempt, way, encode(request))
-            limiter, endpoint = self._service.limiter, self._service.endpoint
             try:
-                return *await retrying(attempt, limiter, endpoint.backoff, endpoint.max_retries), adapted
+                if sampling.reasons and not wire_of(messages):
+                    await retry(partial(way.wire.look_at_efforts, self.service.http, self.name.name))
+                wanted, left_out = self._wanted(way.wire, messages, sampling)
+                request, adapted = adaptation.fit(wanted)
+                answer, retries = await retry(partial(self._attempt, way, encode({**request, **extra})))
             except Refused as refused:
-                if learnt := self._adaptation.learn(refused, request):
-                    self._service.say(f"{learnt} for {self.name}: the server said {refused}")
+                own = {name: value for name, value in request.items() if name not in extra}
+                if learnt := adaptation.learn(refused, own, sampling):
+                    self.service.say(f"{learnt} for {self.name}: the server said {refused}")
             except Retryable as error:
                 raise Fault(self._message(error), cause="unreachable") from None
             except Fault as error:
                 raise type(error)(self._message(error), cause=error.cause) from None
+            else:
+                return answer, retries, tuple(dict.fromkeys((*left_out, *adapted)))
+
+    def _wanted(
+        self, wire: Wire, messages: Sequence[Message], sampling: Sampling
+    ) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The request before adaptation, and a description of what its format can't say, which is left out."""
+        if wire_of(messages):
+            return {**unpacked(messages), "model": self.name.name, "stream": False}, ()
+        agreed, refused = self._adaptations[wire].agreed(sampling)
+        settled, left_out = wire.settled(agreed)
+        for name in left_out:
+            beside = " beside its reasoning" if name in ("temperature", "top_p") else ""
+            self.service.say(f"{name} dropped for {self.name}: its provider takes no such thing{beside}")
+        request = wire.request(self.name.name, messages, settled)
+        for name in wire.lacking:
+            if name in request:
+                self.service.say(f"{name} dropped for {self.name}: its provider takes none")
+        return request, tuple(f"{name} dropped" for name in (*refused, *left_out))
 
     async def _attempt(self, way: _Way, body: bytes) -> _Answer:
-        async with self._service.limiter.turn():
+        async with self.service.limiter.turn():
             sent = time.perf_counter()
-            response = await self._service.http.post(way.wire.path, body, way.headers)
-            if response.status in _NOT_SPOKEN and way.wire is not self._wire:
+            response = await self.service.http.post(way.wire.path, body, way.headers)
+            if response.status in _NOT_SPOKEN and way.wire is not self.wire and way.is_client:
                 raise NotSpokenError(way.wire.client)
             if not 200 <= response.status < 300:
                 raise problem_of(response)
             reply = way.wire.read(response.body)
             if reply.tool_calls and not (reply.text or way.tools):
                 raise no_answer("it calls a tool, and none was offered")
-            return _Answer(reply, response.body, time.perf_counter() - sent)
+            return _Answer(reply, response.body, time.perf_counter() - sent, _amount_in(response.headers))
 
     def _usage(self, reply: WireReply, messages: Sequence[Message]) -> tuple[Usage, tuple[str, ...]]:
         """The tokens of a call, and a note if the server didn't report them and they were estimated."""
@@ -174,7 +218,7 @@ class RemoteModel:
         if tokens_out is None:
             tokens_out = _estimate(reply.text) + _estimate(reply.reasoning)
         if estimated:
-            self._service.say(f"the server of {self.name} doesn't count tokens: they are estimated")
+            self.service.say(f"the server of {self.name} doesn't count tokens: they are estimated")
         usage = Usage(tokens_in, tokens_out, reply.cache_read, reply.cache_write)
         return usage, ("tokens estimated",) if estimated else ()
 
@@ -182,12 +226,26 @@ class RemoteModel:
         """The note on a call for which the server reports that another model answered."""
         if not is_another(self.name.name, answered_by):
             return ()
-        self._service.say(f"{self.name} was asked, and the server says that {answered_by} answered")
+        self.service.say(f"{self.name} was asked, and the server says that {answered_by} answered")
         return (f"answered by {answered_by}",)
 
     def _message(self, error: Exception) -> str:
-        http = self._service.http
+        http = self.service.http
         return f"{self.name} at {http.address}: {without(str(error), *http.hidden)}"
+
+
+def _without_items(message: Message) -> Message:
+    """The message without the items that only another wire format has a place for."""
+    return {name: value for name, value in message.items() if name != "items"} if "items" in message else message
+
+
+def _amount_in(headers: Mapping[str, str]) -> float | None:
+    """The US dollars that LiteLLM's proxy states for a call; not a number if they can't be read, None without."""
+    told = headers.get("x-litellm-response-cost")
+    try:
+        return None if told is None else float(told)
+    except ValueError:
+        return math.nan
 
 
 def _estimate(text: str) -> int:
@@ -208,12 +266,16 @@ _UNSUPPORTED = re.compile(
 _MOST_TOKENS = re.compile(r"> (\d+), which is the maximum|at most (\d+) completion tokens", re.IGNORECASE)
 
 
+_ADAPTIVE = {"type": "adaptive"}
+
+
 class Change(NamedTuple):
     """One change to a request: a parameter left out, renamed, or lowered."""
 
     parameter: str
     other_name: str = ""
     most: int | None = None
+    value: Any = None  # the only one that it is about; None: any
 
     def __str__(self) -> str:
         if self.other_name:
@@ -232,6 +294,8 @@ class Change(NamedTuple):
     def concerns(self, request: Mapping[str, Any]) -> bool:
         """Whether the change would affect the request."""
         value = request.get(self.parameter)
+        if self.value is not None:
+            return bool(value == self.value)
         return value is not None and (self.most is None or value > self.most)
 
 
@@ -240,6 +304,7 @@ class Adaptation:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self._refused: set[tuple[str, Any]] = set()  # how much it can't be told to think, by the name in `Sampling`
         self._changes = [Change(name) for name in wire.lacking]
 
     def fit(self, request: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -251,11 +316,26 @@ class Adaptation:
                 made.append(str(change))
         return request, tuple(made)
 
-    def learn(self, refused: Refused, sent: Mapping[str, Any]) -> str:
+    def agreed(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
+        """The sampling without a level or budget of reasoning that the model refused, and the names of these."""
+        names = []
+        if ("reasoning_effort", sampling.reasoning_effort) in self._refused:
+            sampling = replace(sampling, reasoning_effort=None)
+            names.append("reasoning_effort")
+        if ("reasoning_tokens", sampling.reasoning_tokens) in self._refused:
+            sampling = replace(sampling, reasoning_tokens=None)
+            names.append("reasoning_tokens")
+        return sampling, tuple(names)
+
+    def learn(self, refused: Refused, sent: Mapping[str, Any], sampling: Sampling) -> str:
         """Learns the change that a refusal asks for and describes it; raises the refusal if no change would help.
 
         Several calls may be refused for the same reason at once: for all but the first the answer is empty.
         """
+        if level := self._level(refused, sent, sampling):
+            is_new = level not in self._refused
+            self._refused.add(level)
+            return f"{level[0]} {level[1]} dropped" if is_new else ""
         change = self._change(refused, sent)
         if change is None:
             raise refused
@@ -263,6 +343,27 @@ class Adaptation:
             return ""
         self._changes.append(change)
         return str(change)
+
+    def _level(self, refused: Refused, sent: Mapping[str, Any], sampling: Sampling) -> tuple[str, Any] | None:
+        """The level or budget of reasoning that is refused; None where something else is, or it is out of range.
+
+        A level that a model hasn't got is no value out of its range: it goes, whatever words say so. Where a model
+        takes the level, but isn't to choose how long it thinks, there is a change of that alone.
+        """
+        known = self._wire.reasoning
+        words = [word for word, key in known.items() if key in sent]
+        named = refused.parameter.partition(".")[0]
+        if named not in words:
+            said = str(refused)
+            places = {word: found.start() for word in words if (found := _named(word).search(said))}
+            named = min(places, key=places.__getitem__, default="")
+        if not named or (known[named], sent[known[named]]) == ("thinking", _ADAPTIVE):
+            return None
+        if sampling.reasoning_tokens is None:
+            return "reasoning_effort", sampling.reasoning_effort
+        if _RANGE.search(str(refused)) and not _UNSUPPORTED.search(str(refused)):
+            return None
+        return "reasoning_tokens", sampling.reasoning_tokens
 
     def _change(self, refused: Refused, sent: Mapping[str, Any]) -> Change | None:
         words = str(refused)
@@ -273,6 +374,8 @@ class Adaptation:
             return change if change.concerns(sent) else None
         if not parameter or (_RANGE.search(words) and not _UNSUPPORTED.search(words)):
             return None
+        if parameter == "thinking":  # which isn't a budget of another role's
+            return Change(parameter, value=sent[parameter])
         renamed = any(change.other_name == parameter for change in self._changes)
         return Change(parameter, other_name="" if renamed else self._wire.other_names.get(parameter, ""))
 

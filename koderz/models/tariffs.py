@@ -50,6 +50,13 @@ class Tariff(NamedTuple):
     origin: str  # how it is known, in words that follow the price
     assumed: bool = False  # whether it is worth a word that it may be otherwise
     listed: tuple[Provider, ModelInfo] | None = None  # by `genai-prices`
+    own: bool = False  # whether it is the user's, from koderz.toml
+
+    @property
+    def source(self) -> str:
+        """How a call's cost is known: "own", "free" or "list"."""
+        is_free = self.price.input == self.price.output == 0 and self.listed is None
+        return "own" if self.own else "free" if is_free else "list"
 
     def __str__(self) -> str:
         price = self.price

@@ -17,20 +17,21 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import msgspec
 
 from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
-from koderz.models.endpoints import is_loopback
+from koderz.models.endpoints import LEAST_HIDDEN, is_loopback
 from koderz.models.faults import Response, Retryable, clean, without
 from tracker.scrubber import secrets_of, shown_address
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 MAX_BYTES = 32 * 1024 * 1024  # of one response
 LONGEST_RETRY_AFTER = 300.0  # seconds; what a server asks for beyond is not waited for at once
@@ -40,6 +41,7 @@ _KEPT_ALIVE = 60.0  # seconds
 _TOO_LONG = f"the server's answer is longer than {MAX_BYTES >> 20} MB"
 _SECRET_LENGTH = 12  # shorter "keys" stand in where none is needed, and are words that replies may hold
 _MOST_TIMEOUTS = 2  # a model that didn't end its answer twice more won't
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _HEADERS = MappingProxyType(
     {"accept": "application/json", "accept-encoding": "identity", "user-agent": f"koderz/{__version__}"}
 )
@@ -48,11 +50,24 @@ _HEADERS = MappingProxyType(
 class Http:
     """Requests to one base URL over connections that are kept alive; any number at once."""
 
-    def __init__(self, base_url: str, *, timeout: float, secret: str = "") -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout: float,
+        secret: str = "",
+        headers: Mapping[str, str] = _NO_HEADERS,
+        query: str = "",
+    ) -> None:
+        """`headers` are sent with every request in place of its own, and their values are secrets; so is `secret`."""
         self.base_url = base_url
         self._timeout = timeout
         self._secret = secret
-        self.hidden = secrets_of(base_url)  # what errors must not show of it
+        self._headers = {name.lower(): value for name, value in headers.items()}
+        self._query = f"?{query}" if query else ""
+        self._values = {form for value in headers.values() for form in _forms(value) if len(form) >= LEAST_HIDDEN}
+        # What errors must not show; what is shorter can be no secret, and stands in any of them.
+        self.hidden = [*secrets_of(base_url), *(value for value in self._headers.values() if len(value) > 2)]
         self._proxy = proxy_for(base_url)
 
     @cached_property
@@ -77,7 +92,12 @@ class Http:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, seconds: float
     ) -> Response:
         request = self._session.request(
-            method, self.base_url + path, headers=headers, data=body, proxy=self._proxy, allow_redirects=False
+            method,
+            self.base_url + path + self._query,
+            headers={**headers, **self._headers},
+            data=body,
+            proxy=self._proxy,
+            allow_redirects=False,
         )
         try:
             async with asyncio.timeout(seconds), request as answer:
@@ -96,12 +116,15 @@ class Http:
             body = body.replace(self._secret.encode(), b"***")  # servers echo keys, in errors and elsewhere
         if answer.status >= 300 or not body.startswith(b"{"):  # a reply stays as it is; what is none tells of the path
             body = without(body.decode("utf-8", "surrogateescape"), *self.hidden).encode("utf-8", "surrogateescape")
+        if self._values:
+            body = _without_values(body, self._values)
         headers = answer.headers
         return Response(
             status=answer.status,
             body=body,
             retry_after=retry_after(headers.get("retry-after", ""), datetime.now(UTC)),
             location=clean(headers.get("location", ""), self._secret, *self.hidden),
+            headers={name.lower(): value for name, value in headers.items()},
         )
 
     @cached_property
@@ -132,6 +155,38 @@ class Http:
         doing = "cannot connect" if isinstance(error, aiohttp.ClientConnectorError) else "connection lost"
         to_proxy = " to the proxy" if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
         return Retryable(f"{doing}{to_proxy}: {said}")
+
+
+def _forms(value: str) -> set[str]:
+    """A header's value as servers may echo it: whole, and what follows a word such as `Bearer`."""
+    return {value, value.rpartition(" ")[2]}
+
+
+def _without_values(body: bytes, values: Iterable[str]) -> bytes:
+    """An answer without these values, however its JSON writes their characters."""
+    ordered = sorted(values, key=len, reverse=True)
+    for value in ordered:
+        body = body.replace(value.encode(), b"***")
+    if b"\\" not in body:
+        return body
+    try:
+        said = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return body
+    found = _cleaned(said, ordered)
+    return body if found == said else msgspec.json.encode(found)
+
+
+def _cleaned(said: Any, values: Sequence[str]) -> Any:
+    if isinstance(said, str):
+        return without(said, *values)
+    if isinstance(said, list):
+        return [_cleaned(each, values) for each in said]
+    return (
+        {without(name, *values): _cleaned(each, values) for name, each in said.items()}
+        if isinstance(said, dict)
+        else said
+    )
 
 
 def retry_after(header: str, now: datetime) -> float | None:

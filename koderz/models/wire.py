@@ -51,7 +51,10 @@ class WireReply(NamedTuple):
     tokens_out: int | None = None
     cache_read: int = 0
     cache_write: int = 0
+    tokens_reasoning: int | None = None  # of `tokens_out`
+    cost: Any = None  # US dollars, if the server tells; not checked yet
     tool_calls: tuple[dict[str, Any], ...] = ()  # as chat completions have them
+    items: tuple[dict[str, Any], ...] = ()  # that later turns have to bring along
 
 
 class Body(msgspec.Struct, kw_only=True):
@@ -88,6 +91,8 @@ class Wire(ABC):
     parameters: tuple[str, ...] = ()  # the keys of a request that a model may refuse
     other_names: Mapping[str, str] = MappingProxyType({})  # what such a key is called for other models
     lacking: tuple[str, ...] = ()  # the keys of a request that the format has no place for
+    reasoning: Mapping[str, str] = MappingProxyType({})  # by what refusals call it: the key that says how much to think
+    takes_items: bool = False  # whether a turn of the model may be sent as the `items` that it came as
 
     def __init__(self, api_key: str) -> None:
         self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}  # never shown, never recorded
@@ -95,6 +100,17 @@ class Wire(ABC):
     @abstractmethod
     def request(self, model: str, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         """The JSON of a call."""
+
+    def settled(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
+        """The sampling without what the format has no place for, and the names of what was left out."""
+        return sampling, ()
+
+    async def look_at_efforts(self, _http: Http, _model: str, /) -> None:
+        """Finds out how much the model can be told to think, where the server would not refuse another word.
+
+        Raises as `look` does.
+        """
+        return
 
     @abstractmethod
     def read(self, body: bytes) -> WireReply:
@@ -206,6 +222,25 @@ def count(usage: Any, *path: str) -> int | None:
     if not (whole or (isinstance(usage, float) and usage.is_integer())) or not 0 <= usage <= _MOST_TOKENS:
         return None
     return int(usage)
+
+
+def told_cost(usage: Any) -> Any:
+    """The cost of a call as an answer's usage states it in OpenRouter's way; None if it states none.
+
+    With a key of the user's own at the provider (`is_byok`), the provider's bill comes on top of what is charged.
+    """
+    if not isinstance(usage, dict) or usage.get("cost") is None:
+        return None
+    cost, details = usage["cost"], usage.get("cost_details")
+    upstream = details.get("upstream_inference_cost") if isinstance(details, dict) else None
+    if not usage.get("is_byok") or upstream is None:
+        return cost
+    return cost + upstream if is_amount(cost) and is_amount(upstream) else math.nan
+
+
+def is_amount(value: Any) -> bool:
+    """Whether a value can be an amount of money: a finite number that isn't negative."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def words(value: Any) -> str:

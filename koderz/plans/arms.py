@@ -169,6 +169,18 @@ def asked_models(arms: Sequence[Arm]) -> list[str]:
     return list(dict.fromkeys([*answering, *helping]))
 
 
+def model_key(role: str, name: str, elsewhere: Container[str]) -> str:
+    """The key of an open model: its name, with the role before it where that has an address of its own."""
+    return f"{role}={name}" if role in elsewhere else name
+
+
+def opened_models(arms: Sequence[Arm], elsewhere: Container[str]) -> dict[str, tuple[str, str]]:
+    """The models that a run opens, by `model_key`: the name and, for one at its role's own address, the role."""
+    every = [(MAIN, arm.model) for arm in arms if arm.solver.asks]
+    every += [(role, name) for arm in arms for role, name in arm.models.items() if role != MAIN]
+    return {model_key(role, name, elsewhere): (name, role if role in elsewhere else "") for role, name in every}
+
+
 def _offered(settings: Settings, at_hand: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a solver's parameters may take, by name; an arm's own win."""
     return values_in(settings) | {"temperature": settings.sampling_temperature} | dict(at_hand) | dict(own)

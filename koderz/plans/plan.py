@@ -21,8 +21,9 @@ from koderz.plans.arms import Arm, restore_arms
 from koderz.plans.ids import NumberOfSamples, digest_of
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
+from koderz.settings.options import fields_of, plain
 from koderz.settings.registry import digest_of_file
-from koderz.settings.schema import OF_SINKS, Settings
+from koderz.settings.schema import OF_REQUESTS, OF_SINKS, Settings
 from koderz.solvers import load_solver
 from koderz.solvers.handles import NEEDED, OPENED
 from koderz.suites import SUITES, checked_measures, load_suite, modes_of, suite_digest, task_digest
@@ -338,8 +339,10 @@ def _digest(
 
 
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that an experiment may depend on, which excludes those of sinks."""
-    return {name: value for name, value in config.items() if name not in OF_SINKS}
+    """The settings that an experiment may depend on, which excludes those of sinks, and later ones that say nothing."""
+    usual = fields_of(Settings)
+    silent = {name for name in OF_REQUESTS if config.get(name) in (None, plain(usual[name].default))}
+    return {name: value for name, value in config.items() if name not in {*OF_SINKS, *silent}}
 
 
 def _decisive_of(arms: Sequence[records.Arm]) -> list[dict[str, Any]]:

@@ -1,14 +1,15 @@
-"""The addresses of a run, which its plan records without possible secrets."""
+"""The addresses and headers of a run, which its plan records without secrets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from koderz.engines.owners import schema_of_plan
 from koderz.errors import KoderzError
 from koderz.settings.layers import options_in, replaced
 from koderz.settings.options import Field, flag_of
+from koderz.settings.requests import headers_in, named
 from koderz.settings.schema import Settings
 from koderz.settings.toml import read_sources
 from tracker.plain_text import REDACTED
@@ -66,6 +67,30 @@ def with_addresses(
             + ("; what is set there is another" * (name in said))
         )
     return replaced(settings, found), "base_url" in {*found} - {*sources.is_ours}
+
+
+def with_values(
+    settings: Settings, given: Mapping[str, Any], environ: Mapping[str, str], *, trust_config: bool
+) -> dict[str, Any]:
+    """The headers of a recorded plan with the values that are given, or else said by a variable or koderz.toml.
+
+    Empty where the plan has none. Raises KoderzError for a header that the plan doesn't have.
+    """
+    recorded = [*headers_in(settings.extra_headers)]
+    told: Sequence[str] = given.get("extra_headers", ())
+    if not told and any(not header.variable for header in recorded):
+        sources = read_sources({}, environ, names={"extra_headers"}, trust_config=trust_config)
+        told = sources.settings.extra_headers
+    said = {header.name.lower(): text for text in told for header in headers_in([text])}
+    if "extra_headers" in given and (unknown := said.keys() - {header.name.lower() for header in recorded}):
+        raise KoderzError(f"--extra-header {min(unknown)}: the plan has no such header, and can't get another")
+    values = tuple(said.get(header.name.lower(), header.recorded) for header in recorded)
+    return {"extra_headers": values} if recorded else {}
+
+
+def recordable(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changed settings in the form in which a session records them: headers without their values."""
+    return {name: named(value) if name == "extra_headers" else value for name, value in changes.items()}
 
 
 def _addresses(settings: Settings) -> Iterator[tuple[Field, str]]:

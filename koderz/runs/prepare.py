@@ -12,6 +12,7 @@ from koderz.engines import ENGINES, require_able
 from koderz.engines.owners import chosen_here, schema_of
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
+from koderz.models.endpoints import base_url_of, is_deployment
 from koderz.models.names import parse_model_name
 from koderz.models.prices import could_spend
 from koderz.models.providers import provider_of
@@ -23,11 +24,12 @@ from koderz.runs.addresses import require_whole
 from koderz.runs.observer import NullObserver, Observer
 from koderz.settings.layers import EVERYTHING, Scope, values_in
 from koderz.settings.options import flag_of
+from koderz.settings.requests import base_urls, headers_in, plain_body, plain_roles
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
 from koderz.solvers import SettledSolver
 from tracker.records import Cell
-from tracker.scrubber import KEY_VARIABLES, is_secret_variable
+from tracker.scrubber import KEY_VARIABLES, is_secret_variable, shown_address
 
 
 async def prepare(
@@ -53,8 +55,7 @@ async def prepare(
     schema = schema_of(*chosen)
     sources = read_sources(given, environ, scope=scope, schema=schema, trust_config=trust_config, spends=could_spend)
     _tell_unused(sources, chosen, observer)
-    settings = _fitting(sources, single=single)
-    require_whole(settings)
+    settings = _with_requests(_fitting(sources, single=single))
     arguments = dict(solver_arguments or {})
     subject = subject or load_subject(settings, partial(select_tasks, settings, span))
     for notice in subject.suite.notices:
@@ -77,6 +78,7 @@ async def prepare(
         at_hand=found_at_hand,
         judged_by_model=subject.suite.asks_judge,
     )
+    _require_askable(settings, arms)
     cells = _cells(matrix, subject, settings, arms) if matrix else None
     memory = await memory_details(settings, any("recall" in arm.solver.wants for arm in arms), environ)
     plan = make_plan(
@@ -95,9 +97,57 @@ async def prepare(
 def _details(sources: Sources, settings: Settings, arms: Sequence[Arm]) -> dict[str, Any]:
     trusted = "base_url" in sources.is_ours or settings.base_url is None
     details: dict[str, Any] = {"prices": dict(sources.config.prices), "base_url_trusted": trusted}
+    own = base_urls(sources.is_ours.get("role_options", ()))
+    if foreign := sorted(role for role, url in settings.roles_elsewhere.items() if own.get(role) != url):
+        details["untrusted_roles"] = foreign
     providers = {provider_of(parse_model_name(name).provider) for name in asked_models(arms)}
     variables = sorted({each.key_variable for each in providers if not is_secret_variable(each.key_variable)} - {""})
     return details | ({KEY_VARIABLES: variables} if variables else {})
+
+
+def _with_requests(settings: Settings) -> Settings:
+    """The settings with what files say of requests, after checking that these can be made and recorded."""
+    require_whole(settings)
+    if settings.reasoning_effort is not None and settings.reasoning_tokens is not None:
+        raise KoderzError("--reasoning-effort and --reasoning-tokens: give one of them")
+    if settings.api_version and settings.base_url and not is_deployment(settings.base_url):
+        raise KoderzError(
+            "--api-version is for a deployment on Azure: --base-url https://NAME.openai.azure.com/openai/deployments/NAME"
+        )
+    try:
+        body = plain_body(settings.extra_body) if settings.extra_body else None
+    except ValueError as error:
+        raise KoderzError(f"--extra-body: {error}") from None
+    try:
+        settings = replace(settings, extra_body=body, role_options=plain_roles(settings.role_options))
+        urls = {role: base_url_of(url) for role, url in settings.roles_elsewhere.items()}
+    except ValueError as error:
+        raise KoderzError(f"--role-option: {error}") from None
+    for role, url in urls.items():
+        if shown_address(url) != url:
+            raise KoderzError(
+                f"--role-option {role}.base-url: a part of the address could be a secret, which no record may hold; "
+                "give that by a header or a key"
+            )
+    for header in headers_in(settings.extra_headers):
+        if header.value is None and not header.variable:
+            raise KoderzError(f"--extra-header {header.name}: write {header.name}=VALUE or {header.name}=$VARIABLE")
+        if header.value is not None and settings.engine != "local":
+            raise KoderzError(
+                f"--extra-header {header.name}: its value can't be sent to the engine {settings.engine}; "
+                f"put it into the engine's environment, and write {header.name}=$VARIABLE"
+            )
+    return settings
+
+
+def _require_askable(settings: Settings, arms: Sequence[Arm]) -> None:
+    """Raises KoderzError for an option of a role that no arm has, and for responses that no model could speak."""
+    known = {role for arm in arms for role in arm.models}
+    if strange := next((role for role in settings.options_of_roles if role not in known), ""):
+        raise KoderzError(f"--role-option {strange}.…: no model has this role here; name one by --role {strange}=MODEL")
+    asked = [parse_model_name(name) for name in asked_models(arms)]
+    if settings.wire == "responses" and not any(provider_of(name.provider).wire == "chat" for name in asked):
+        raise KoderzError(f"--wire responses: {asked[0]} isn't asked in one of OpenAI's wire formats")
 
 
 def _cells(matrix: Matrix, subject: Subject, settings: Settings, arms: Sequence[Arm]) -> Sequence[Cell] | None:

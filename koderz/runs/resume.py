@@ -15,7 +15,7 @@ from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import restore_plan
-from koderz.runs.addresses import address_names, with_addresses
+from koderz.runs.addresses import address_names, recordable, with_addresses, with_values
 from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import SessionEnd
 from koderz.runs.session import SessionResult, carry_on, close
@@ -109,6 +109,7 @@ async def resume_run(
             tracker.plan, settings, addresses, environ, needed=needed, trust_config=way.trust_config
         )
         overrides = _overrides(given, fields_in(settings)) | {"results": folder.parent}
+        overrides |= with_values(settings, overrides, environ, trust_config=way.trust_config)
         settings, solvers = laid_out(replaced(settings, overrides), folder / FILES)
         plan = restore_plan(tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solvers)
         if from_file:
@@ -122,7 +123,7 @@ async def resume_run(
         require_able(plan)
         observer = observer or NullObserver()
         return await carry_on(
-            plan, tracker, way.replaying(), observer, environ, how=way.how, changes=given, detach=way.detach
+            plan, tracker, way.replaying(), observer, environ, how=way.how, changes=recordable(given), detach=way.detach
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.settings.options import Field, fields_of, flag_of, plain
 from koderz.settings.registry import Registry
+from koderz.settings.requests import named
 from koderz.settings.schema import Settings
 
 _OTHER_VARIABLES = ("MODEL", "DEBUG", "MEMORY", "PROJECT", "SETUP", "MODAL_APP", "MODAL_SECRET", "MODAL_VOLUME")
@@ -24,6 +25,7 @@ _OTHER_VARIABLES = ("MODEL", "DEBUG", "MEMORY", "PROJECT", "SETUP", "MODAL_APP",
 KINDS = ("suite", "solver", "sandbox", "engine", "model")
 """The kinds of things that may have options of their own."""
 
+_LEVELS = ("reasoning_effort", "reasoning_tokens")
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -109,6 +111,10 @@ class Schema:
         for layer in reversed(layers):
             if "local_model" in layer:  # which is the only one, unless the same layer says otherwise
                 values["models"] = ()
+            if layer.keys() & {*_LEVELS}:  # of which one stands instead of the other
+                values |= dict.fromkeys(_LEVELS)
+            if "role_options" in layer:  # each of which stands for itself: the later one wins
+                layer = {**layer, "role_options": (*values.get("role_options", ()), *layer["role_options"])}
             values |= layer
         own = tuple(struct(**_those_of(struct, values)) for struct in dict.fromkeys(self.structs.values()))
         return Settings(**_those_of_settings(values, own), own=own)
@@ -196,12 +202,17 @@ def fields_in(settings: Settings) -> dict[str, Field]:
 
 
 def as_config(settings: Settings) -> dict[str, Any]:
-    """The settings in the recorded form: as `values_in`, without possible secrets in addresses."""
-    recorded = values_in(settings)
-    if addresses := [field.name for field, value in options_in(settings) if field.about.is_address and value]:
-        from tracker.scrubber import shown_address
+    """The settings in the recorded form: as `values_in`, with addresses and headers without possible secrets."""
+    recorded: dict[str, Any] = {}
+    for field, value in options_in(settings):
+        if field.about.is_address and value:
+            from tracker.scrubber import shown_address
 
-        recorded |= {name: shown_address(recorded[name]) for name in addresses}
+            recorded[field.name] = shown_address(value)
+        elif field.name == "extra_headers":
+            recorded[field.name] = named(value)
+        elif not field.about.is_secret:
+            recorded[field.name] = plain(value)
     return recorded
 
 

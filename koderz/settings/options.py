@@ -42,6 +42,7 @@ class Option:
     role: str = ""  # what the model that it names does for a solver; of a yes or no: what no does without
     changeable: bool = False  # whether it may differ when a run is taken up again
     is_secret: bool = False  # a key, which is on no record
+    is_verbatim: bool = False  # of a list: whether a variable holds one value, with its blanks and commas
     is_address: bool = False  # whether it is recorded without what could be a secret in it, see `Scrubber.address`
     listed: bool = False  # whether its flag takes several words: --flag a b c
     instead: bool = False  # whether it takes the place of the setting of its name
@@ -92,7 +93,7 @@ class Field:
     @property
     def plain_type(self) -> Any:
         """The option's type without None."""
-        if typing.get_origin(self.type) is types.UnionType:
+        if typing.get_origin(self.type) in (types.UnionType, typing.Union):
             return next(each for each in typing.get_args(self.type) if each is not type(None))
         return self.type
 
@@ -117,17 +118,17 @@ class Field:
 
         `lax` reads numbers and booleans from text, and lists from words.
         """
-        shown = value
+        shown = "***" if self.about.is_secret else repr(value)
         if lax and isinstance(value, str) and self.item_type:
-            value = tuple(value.replace(",", " ").split())
+            value = (value,) if self.about.is_verbatim else tuple(value.replace(",", " ").split())
         if lax and isinstance(value, str) and self.plain_type is bool:
             value = _TRUTH.get(value.lower(), value)
         try:
             converted = msgspec.convert(value, self.type, strict=not lax, dec_hook=_path)
         except msgspec.ValidationError as error:
-            raise KoderzError(f"{where}: invalid value {shown!r}; {self._expected(error)}") from None
+            raise KoderzError(f"{where}: invalid value {shown}; {self._expected(error)}") from None
         if self.about.check and converted is not None and (wrong := self.about.check(converted)):
-            raise KoderzError(f"{where}: invalid value {shown!r}; {wrong}")
+            raise KoderzError(f"{where}: invalid value {shown}; {wrong}")
         low, high = self.about.bounds or (float("-inf"), float("inf"))
         for number in converted if isinstance(converted, tuple) else (converted,):
             if isinstance(number, int | float) and not low <= number <= high:

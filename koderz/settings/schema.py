@@ -15,7 +15,21 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from koderz.settings.options import no_option, option
+from koderz.settings.requests import (
+    MOST_TOKENS,
+    TEMPERATURES,
+    RoleOptions,
+    base_urls,
+    read_roles,
+    risk_of_roles,
+    wrong_body,
+    wrong_headers,
+    wrong_role_options,
+    wrong_stops,
+    wrong_version,
+)
 from koderz.settings.trust import RUNS_CODE, SENDS, SPENDS, WRITES
+from koderz.types import Effort
 from tracker.sinks import KNOWN
 
 T = TypeVar("T")
@@ -103,12 +117,53 @@ class Settings:
         None, "The environment variable that holds the key for --base-url.", "NAME", risk=SENDS
     )
     temperature: float | None = _model(
-        None, "Sampling temperature, 0 to 2. Default: 0 for one sample, 0.8 for several.", "T", bounds=(0, 2)
+        None, "Sampling temperature, 0 to 2. Default: 0 for one sample, 0.8 for several.", "T", bounds=TEMPERATURES
     )
     top_p: float | None = _model(None, "Nucleus sampling, 0 to 1. Default: the server's.", "P", bounds=(0, 1))
-    max_tokens: int = _model(4096, "Maximum length of a reply, in tokens.", "N", bounds=(1, 10_000_000))
+    max_tokens: int = _model(4096, "Maximum length of a reply, in tokens.", "N", bounds=MOST_TOKENS)
+    stop: tuple[str, ...] = _model(
+        (), "A text at which a reply ends; repeatable.", "TEXT", risk=SENDS, check=wrong_stops, is_verbatim=True
+    )
+    reasoning_effort: Effort | None = _model(
+        None,
+        "How much a reasoning model thinks: none, minimal, low, medium, high, xhigh or max. Default: the server's.",
+        "LEVEL",
+    )
+    reasoning_tokens: int | None = _model(
+        None, "The most tokens that a reasoning model thinks, instead of an effort.", "N", bounds=MOST_TOKENS
+    )
     context: int = _model(
         16384, "Maximum length of a conversation, in tokens; Ollama's num_ctx.", "N", bounds=(256, 100_000_000)
+    )
+    wire: Literal["auto", "chat", "responses"] = _model(
+        "auto",
+        "OpenAI's wire format. auto: responses where OpenAI's own address is told how much to think, else chat.",
+        "[chat|responses|auto]",
+    )
+    api_version: str | None = _model(
+        None,
+        "Azure: the version of the API of a deployment, whose --base-url ends in /openai/deployments/NAME.",
+        "V",
+        check=wrong_version,
+    )
+    extra_body: str | None = _model(
+        None,
+        "A JSON object, or a file of one, that is merged into each request and wins over what koderz sends.",
+        "JSON|@FILE",
+        risk=SENDS,
+        check=wrong_body,
+    )
+    extra_headers: tuple[str, ...] = _model(
+        (),
+        "A header of each request to the model that answers; its value is a secret, and $VARIABLE is looked up. "
+        "Repeatable.",
+        "NAME=VALUE",
+        flags=("--extra-header",),
+        risk=SENDS,
+        check=wrong_headers,
+        is_secret=True,
+        is_verbatim=True,
+        changeable=True,
     )
     keep_alive: str | None = _model(
         None, "How long Ollama keeps the model loaded, e.g. 30m. Default: Ollama's.", "TIME"
@@ -140,6 +195,16 @@ class Settings:
         flags=("--role",),
         names_models=True,
         check=_wrong_roles,
+    )
+    role_options: tuple[str, ...] = _solver(
+        (),
+        "An option for a role alone: reasoning-effort, reasoning-tokens, max-tokens, temperature, extra-body or "
+        "base-url, such as judge.reasoning-effort=low; repeatable.",
+        "ROLE.NAME=VALUE",
+        flags=("--role-option",),
+        risk=risk_of_roles,
+        check=wrong_role_options,
+        is_verbatim=True,
     )
     baseline_model: str | None = _solver(None, "Report what the local tokens would have cost on this model.", "MODEL")
     prompt_dir: Path | None = _solver(
@@ -245,6 +310,16 @@ class Settings:
         return dict(role.split("=", 1) for role in self.roles)
 
     @property
+    def options_of_roles(self) -> dict[str, RoleOptions]:
+        """The options of single roles, as given by `--role-option`."""
+        return read_roles(self.role_options)
+
+    @property
+    def roles_elsewhere(self) -> dict[str, str]:
+        """The roles that have an address of their own, with that."""
+        return base_urls(self.role_options)
+
+    @property
     def judge_count(self) -> int:
         """The number of judges: one a core and a few more, since an endless program occupies one until its limit."""
         return self.judges or (os.cpu_count() or 1) + _SPARE_JUDGES
@@ -261,6 +336,18 @@ class Settings:
 
 OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail")
 """The settings that say where a run is recorded. No experiment depends on them."""
+
+OF_REQUESTS = (
+    "stop",
+    "reasoning_effort",
+    "reasoning_tokens",
+    "wire",
+    "api_version",
+    "extra_body",
+    "extra_headers",
+    "role_options",
+)
+"""The settings of requests that came later. Where they are the default, digests are as before there were any."""
 
 OF_PROGRAMS = ("judges", "sandbox", "docker_image", "use_memory", "memory_live", "simulated_skill")
 """The settings that matter only if programs are judged, or if attempts hear of earlier ones."""

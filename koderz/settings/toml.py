@@ -18,6 +18,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.settings.layers import CORE, EVERYTHING, KINDS, Schema, Scope
+from koderz.settings.requests import of_tables
 from koderz.settings.schema import Settings
 from koderz.settings.trust import Spends, costly, require_trust, risks_of
 from tracker.files import MB, read_all
@@ -159,6 +160,13 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         both = 'beside [suite.NAME] the choice is [suite] name = "NAME"' if "overwrite" in str(error) else ""
         raise KoderzError("; ".join(filter(None, (f"{path}: {error}", both)))) from None
+    if isinstance(table.get("roles"), dict):
+        try:
+            models, options = of_tables(table.pop("roles"))
+        except ValueError as error:
+            raise KoderzError(f"{path}: {error}") from None
+        table |= {"roles": models} if models else {}
+        table |= {"role-options": [*options, *table.get("role-options", ())]} if options else {}
     owners: dict[str, Any] = {}
     for kind in [kind for kind in KINDS if isinstance(table.get(kind), dict)]:
         named = table.pop(kind)

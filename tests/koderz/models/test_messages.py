@@ -27,7 +27,7 @@ PLAIN: list[Message] = [{"role": "system", "content": "s"}, {"role": "user", "co
 
 
 def openai(messages: list[Message]) -> dict[str, Any]:
-    return OpenAIWire("").request("m", messages, Sampling())
+    return OpenAIWire(Endpoint()).request("m", messages, Sampling())
 
 
 def ollama(messages: list[Message]) -> dict[str, Any]:

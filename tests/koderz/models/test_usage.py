@@ -47,8 +47,8 @@ def of_ollama(usage: Any) -> dict[str, Any]:
 
 
 WIRES = {
-    "chat": (OpenAIWire("").read, of_chat, "prompt_tokens", "completion_tokens"),
-    "responses": (ResponsesWire("").read, of_responses, "input_tokens", "output_tokens"),
+    "chat": (OpenAIWire(Endpoint()).read, of_chat, "prompt_tokens", "completion_tokens"),
+    "responses": (ResponsesWire(Endpoint()).read, of_responses, "input_tokens", "output_tokens"),
     "messages": (AnthropicWire("").read, of_messages, "input_tokens", "output_tokens"),
     "ollama": (OllamaWire(Endpoint("http://127.0.0.1:9")).read, of_ollama, "prompt_eval_count", "eval_count"),
 }

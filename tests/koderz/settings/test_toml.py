@@ -144,6 +144,10 @@ RISKY = {
     "gpu": ("H100:8",),
     "max_containers": (100,),
     "results": ("/tmp", "..", "~/../.."),
+    "stop": (["END"],),
+    "extra_body": ('{"user": "me"}', "@body.json"),
+    "extra_headers": (["X-Team=seven"], ["X-Team=$HOME"]),
+    "role_options": (["judge.base-url=http://127.0.0.1:1"], ['judge.extra-body={"a": 1}']),
 }
 HARMLESS = {
     "docker_image": (DockerOptions().docker_image,),
@@ -157,9 +161,11 @@ HARMLESS = {
     "frontier_checkpoint_model": ("simulated",),
     "engine": ("local",),
     "results": (".", "runs", "runs/../a"),
+    "role_options": (["judge.max-tokens=7", "judge.reasoning-effort=low"],),
 }
 CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says and how long it takes, nothing else
     *("suite", "problems", "limit", "shuffle", "seed", "samples", "mode", "max_iterations", "history", "feedback"),
+    *("reasoning_effort", "reasoning_tokens", "wire", "api_version"),
     *("temperature", "top_p", "max_tokens", "context", "keep_alive", "request_timeout", "max_retries"),
     *("simulated_skill", "simulated_latency", "simulated_fault_rate", "checkpoint_interval", "baseline_model"),
     *("reuse_spec", "spec", "checkpoints", "cot", "memory_live", "test_timeout", "test_memory", "judges"),

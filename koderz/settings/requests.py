@@ -1,0 +1,253 @@
+"""Contents of a run's requests besides messages: extra fields and headers, and the options of single roles.
+
+A header's value is a secret: it is in no error, and `named` is all that a record has of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import orjson
+
+from koderz.settings.trust import SENDS
+from koderz.types import MAIN, Effort
+
+MOST_TOKENS = (1, 10_000_000)
+TEMPERATURES = (0, 2)
+_EFFORTS: tuple[str, ...] = get_args(Effort)
+_NEVER = ("model", "messages", "input", "stream", "n")  # what koderz says itself, and reads the answer by
+_OF_HTTP = frozenset({
+    "host", "content-length", "content-type", "content-encoding", "transfer-encoding", "connection", "accept-encoding",
+    "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-authorization",
+})  # fmt: skip
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)(?:=(.*))?", re.DOTALL)
+_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_ROLE_OPTION = re.compile(r"(\w+)\.([a-z_-]+)=(.*)", re.DOTALL)
+
+
+class Header(NamedTuple):
+    """A header of each request: its name, and its value or the variable that holds it."""
+
+    name: str
+    value: str | None = None  # None: it isn't on record, or in a variable
+    variable: str = ""
+
+    @property
+    def recorded(self) -> str:
+        """The header without its value."""
+        return f"{self.name}=${self.variable}" if self.variable else self.name
+
+
+def read_header(text: str) -> Header | None:
+    """The header that `NAME=VALUE`, `NAME=$VARIABLE` or, from a record, `NAME` says; None where it is none."""
+    if not (found := _HEADER.fullmatch(text)):
+        return None
+    name, value = found[1], found[2]
+    if value is not None and (variable := _VARIABLE.fullmatch(value)):
+        return Header(name, variable=variable[1])
+    return Header(name, value)
+
+
+def headers_in(texts: Iterable[str]) -> Iterator[Header]:
+    """The headers that the texts say."""
+    yield from filter(None, map(read_header, texts))
+
+
+def named(headers: Iterable[str]) -> list[str]:
+    """The headers as a record has them, without their values."""
+    return [header.recorded for header in headers_in(headers)]
+
+
+def is_sendable(value: str) -> bool:
+    """Whether a header can have the value: one line of printable ASCII, and something."""
+    return bool(value) and value.isascii() and value.isprintable() and value == value.strip()
+
+
+def wrong_headers(texts: Iterable[str]) -> str:
+    """The mistake in headers, without their values; empty if there is none."""
+    headers = [read_header(text) for text in texts]
+    found = [header for header in headers if header]
+    if len(found) < len(headers):
+        return "write NAME=VALUE, or NAME=$VARIABLE for a value from the environment"
+    for header in found:
+        if header.name.lower() in _OF_HTTP:
+            return f"the header {header.name} is HTTP's own"
+        if header.value is not None and not is_sendable(header.value):
+            return f"the value of {header.name} has to be a line of printable ASCII"
+    names = [header.name.lower() for header in found]
+    twice = next((name for name in names if names.count(name) > 1), "")
+    return f"the header {twice} is there twice" if twice else ""
+
+
+def read_body(text: str) -> dict[str, Any]:
+    """The fields that `JSON` or `@FILE` adds to requests. Raises ValueError with what is wrong."""
+    if text.startswith("@"):
+        try:
+            text = Path(text[1:]).read_text("utf-8")
+        except OSError as error:
+            raise ValueError(f"the file {text[1:]} can't be read ({error.strerror})") from None
+    try:
+        found = orjson.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"it has to be a JSON object, not {orjson.dumps(found).decode():.40}")  # noqa: TRY004 of a user
+    if own := [name for name in _NEVER if name in found]:
+        raise ValueError(f"{own[0]} can't be set by it: koderz says that itself")
+    return found
+
+
+def plain_body(text: str) -> str:
+    """The fields as JSON text, which a plan records: a file's as well. Raises ValueError as `read_body`."""
+    return orjson.dumps(read_body(text)).decode()
+
+
+def wrong_body(text: str) -> str:
+    """The mistake in `JSON`; a file isn't read before its run is trusted."""
+    if text.startswith("@"):
+        return ""
+    try:
+        read_body(text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def wrong_stops(texts: Iterable[str]) -> str:
+    """The mistake in texts at which replies end."""
+    return "" if all(texts) else "a reply can't end at an empty text"
+
+
+def wrong_version(text: str) -> str:
+    """The mistake in a version of Azure's API."""
+    return "" if re.fullmatch(r"[\w.-]{1,40}", text) else "it looks like 2024-10-21"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOptions:
+    """The options of one role; None leaves what the run has for all."""
+
+    reasoning_effort: str | None = None
+    reasoning_tokens: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    extra_body: Mapping[str, Any] | None = None
+    base_url: str | None = None
+    unset: frozenset[str] = frozenset()  # those that are the server's own for this role, whatever the run has
+
+    def sampling(self) -> dict[str, Any]:
+        """The sampling that it settles for its calls; None stands for the server's own."""
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("base_url", "unset")}
+        given = {name: value for name, value in own.items() if value is not None}
+        levels = dict.fromkeys(_LEVELS) if {*given} & {*_LEVELS} else {}
+        return {**dict.fromkeys(self.unset), **levels, **given}
+
+
+_LEVELS = ("reasoning_effort", "reasoning_tokens")
+_NAMES = tuple(each.name for each in fields(RoleOptions) if each.name != "unset")
+
+
+def read_roles(options: Iterable[str], *, files: bool = True) -> dict[str, RoleOptions]:
+    """The options of each role, from `ROLE.NAME=VALUE`; a later one wins. Raises ValueError with what is wrong.
+
+    An empty VALUE leaves the option to the server, whatever the run says for all roles. Unless `files` are to be read,
+    fields from these are left out.
+    """
+    found: dict[str, RoleOptions] = {}
+    for text in options:
+        role, name, value = _split(text)
+        own = found.get(role, RoleOptions())
+        unset = (own.unset - {name}) | ({name} if not value else set())
+        other = {"reasoning_effort": "reasoning_tokens", "reasoning_tokens": "reasoning_effort"}.get(name)
+        if other and value and getattr(own, other) is not None:
+            raise ValueError(f"{role} has both a reasoning-effort and reasoning-tokens; give one of them")
+        if value.startswith("@") and name == "extra_body" and not files:
+            continue
+        found[role] = replace(own, **{name: _read_option(name, value) if value else None}, unset=unset)
+    return found
+
+
+def base_urls(options: Iterable[str]) -> dict[str, str]:
+    """The addresses of roles that have their own."""
+    return {role: each.base_url for role, each in read_roles(options, files=False).items() if each.base_url}
+
+
+def plain_roles(options: Iterable[str]) -> tuple[str, ...]:
+    """The options as a plan records them: files of fields as their JSON. Raises ValueError as `read_roles`."""
+    split = [_split(text) for text in options]
+    return tuple(
+        f"{role}.{name.replace('_', '-')}={plain_body(value) if name == 'extra_body' and value else value}"
+        for role, name, value in split
+    )
+
+
+def wrong_role_options(options: Iterable[str]) -> str:
+    """The mistake in options of roles; a file isn't read before its run is trusted."""
+    try:
+        read_roles(options, files=False)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def risk_of_roles(options: Iterable[str]) -> str:
+    """The harm that options of roles could do: an address or a field says where to and what is sent."""
+    risky = any(_split(text)[1] in ("base_url", "extra_body") for text in options)
+    return SENDS if risky else ""
+
+
+def of_tables(tables: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The models and the options in tables such as `[roles.judge]`, as the flags have them.
+
+    Raises ValueError with what is wrong.
+    """
+    models, options = [], []
+    for role, table in tables.items():
+        if not isinstance(table, dict):
+            raise ValueError(f"write [roles.{role}]")  # noqa: TRY004 a mistake in a file
+        for name, value in table.items():
+            if name == "model":
+                models.append(f"{role}={value}")
+            else:
+                told = orjson.dumps(value).decode() if isinstance(value, dict) else str(value)
+                options.append(f"{role}.{name}={told}")
+    return models, options
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    found = _ROLE_OPTION.fullmatch(text)
+    if not found:
+        raise ValueError("write ROLE.NAME=VALUE, such as judge.reasoning-effort=low")
+    role, name, value = found[1], found[2].replace("-", "_"), found[3]
+    if role == MAIN:
+        raise ValueError(f"the options of the model that answers are those of the run: --{name.replace('_', '-')}")
+    if name not in _NAMES:
+        known = ", ".join(each.replace("_", "-") for each in _NAMES)
+        raise ValueError(f"a role has no option {name.replace('_', '-')}; it has {known}")
+    return role, name, value
+
+
+def _read_option(name: str, value: str) -> Any:
+    if name == "extra_body":
+        return read_body(value)
+    if name == "reasoning_effort" and value not in _EFFORTS:
+        raise ValueError(f"reasoning-effort is one of {', '.join(_EFFORTS)}, not {value:.40}")
+    if name in ("reasoning_tokens", "max_tokens"):
+        return int(_number(name, value, MOST_TOKENS, whole=True))
+    return _number(name, value, TEMPERATURES) if name == "temperature" else value
+
+
+def _number(name: str, value: str, bounds: tuple[float, float], *, whole: bool = False) -> float:
+    low, high = bounds
+    try:
+        number = int(value) if whole else float(value)
+    except ValueError:
+        number = None
+    if number is None or not low <= number <= high:
+        kind = "a whole number" if whole else "a number"
+        raise ValueError(f"{name.replace('_', '-')} has to be {kind} from {low:,} to {high:,}, not {value:.40}")
+    return number
