@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from tracker.members import require_known
 from tracker.registry import find, names_of_others, systems_of_others
 
-OWN = ("code", "long_context", "optimizers", "rollouts", "patches", "serving")
+OWN = ("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving")
 """Folders of `koderz.systems`, in the order in which lists and help show what they add."""
 
 Named = Mapping[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -136,6 +137,16 @@ class Noticing(Protocol):
     def notices(self) -> Sequence[str]:
         """One sentence a line on the screen, such as the sandbox in which commands run."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Where a published set of tasks is, and how its file is known."""
+
+    licence: str
+    place: str  # in words
+    command: str  # of a shell, that fetches it
+    digests: frozenset[str] = frozenset()  # `rows_digest` of the files as published; empty: none is known here
 
 
 class Suite(Extensible):
@@ -290,6 +301,13 @@ class Suite(Extensible):
     listed: ClassVar[bool] = True
     """Whether `koderz suites list` shows the suite."""
 
+    publication: ClassVar[Publication | None] = None
+    """Where its tasks are published; None if koderz brings them, or they are the user's own."""
+
+    def rows_digest(self) -> str:
+        """16 hex digits of the tasks in no order, by which a published file is known. By default of their prompts."""
+        return digest_of_rows(task.prompt for task in self.tasks)
+
     required: frozenset[str] = frozenset()
     """Handles that a solver of its tasks has to name."""
 
@@ -370,6 +388,12 @@ class Suite(Extensible):
         return SimulatedReplies(
             self.simulate, latency=options.simulated_latency, fault_rate=options.simulated_fault_rate
         )
+
+
+def digest_of_rows(texts: Iterable[str]) -> str:
+    """16 hex digits of texts in no order."""
+    rows = sorted(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts)
+    return hashlib.sha256(b"".join(rows)).hexdigest()[:16]
 
 
 class ProgramSuite(Suite):

@@ -1,0 +1,243 @@
+"""Rules: how the answer is read off a reply, and when it is right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from koderz.errors import KoderzError
+from koderz.suites.metrics import Graded, LabelMetric, Metric, NumberMetric, TextMetric
+from koderz.suites.scorers import decimal_in
+from koderz.suites.suite import AskJudge
+from koderz.systems.questions.latex import boxed, equivalent
+from koderz.systems.questions.question import Question
+
+
+class Rule(Protocol):
+    """A way to score replies to questions."""
+
+    @property
+    def name(self) -> str:
+        """The scorer's name, or that of the set whose rule it is."""
+        ...
+
+    @property
+    def about(self) -> str:
+        """The rule in words, for the record."""
+        ...
+
+    @property
+    def format_line(self) -> str:
+        """The line that tells models the form that the rule reads; empty: the prompt says it."""
+        ...
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether a model in the role `judge` grades."""
+        ...
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether there are scores between 0 and 1."""
+        ...
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether reading any reply may take for ever, so that it needs a limit of time."""
+        ...
+
+    async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:
+        """The score of a reply, and the answer that was read. Raises Fault for a judge that can't be read twice."""
+        ...
+
+    def prepare(self) -> None:
+        """Load what reading needs, before its time is counted."""
+        ...
+
+    def demonstrated(self, question: Question) -> str:
+        """A right reply in the form that the rule reads; empty if none is known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The defaults of rules that read an answer without a model."""
+
+    name: str
+    about: str
+    format_line: str = ""
+    asks_judge: bool = field(default=False, init=False)
+    is_graded: bool = False
+    is_bounded: bool = False
+
+    def prepare(self) -> None:
+        """Load nothing."""
+
+    def demonstrated(self, question: Question) -> str:
+        """The first right answer."""
+        return question.gold
+
+
+@dataclass(frozen=True)
+class ByMetric(Reading):
+    """A rule that is one of the metrics which optimizers have too; of several right answers the best counts."""
+
+    metric: Metric = field(kw_only=True)
+
+    async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
+        if not reply.strip():
+            return nothing_read("the reply is empty")
+        best = Graded(-1.0, {})
+        for target in question.targets or ("",):
+            found = await self.metric(replace(question, targets=(target,)), reply)
+            if found.score > best.score:
+                best = found
+            if best.score == 1:
+                break
+        return best
+
+    def demonstrated(self, question: Question) -> str:
+        return self.metric.demonstrated(question)
+
+
+@dataclass(frozen=True)
+class Includes(Reading):
+    """Whether a right answer stands in the reply, whatever the case; digits aren't part of longer numbers."""
+
+    async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
+        if not reply.strip():
+            return nothing_read("the reply is empty")
+        said = _flat(reply)
+        for target in question.targets:
+            wanted = re.escape(_flat(target))
+            before = r"(?<![\d])(?<!\d[.,])" if target[:1].isdigit() else ""
+            after = r"(?![\d]|[.,]\d)" if target[-1:].isdigit() else ""
+            if wanted and re.search(f"{before}{wanted}{after}", said):
+                return Graded(1.0, {}, answer=target)
+        return Graded(0.0, {}, f"the reply includes none of {_listed(question.targets)}", reply, "wrong")
+
+
+@dataclass(frozen=True)
+class Pattern(Reading):
+    """The first group of the first match of a pattern, compared without regard to case, numbers as numbers."""
+
+    pattern: str = field(kw_only=True)
+
+    async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
+        found = re.search(self.pattern, reply)
+        answer = (found[1] if found.re.groups else found[0]) if found else None
+        if answer is None or not answer.strip():
+            return nothing_read("the pattern finds no answer in the reply")
+        return compared(answer.strip(), any(_same(answer, target) for target in question.targets), question)
+
+
+@dataclass(frozen=True)
+class Boxed(Reading):
+    """MATH's rule: the last box, compared after its authors' normalising."""
+
+    async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
+        answer = boxed(reply)
+        if answer is None:
+            return nothing_read("the reply has no closed box")
+        golds = [target if (inner := boxed(target)) is None else inner for target in question.targets]
+        return compared(answer, any(equivalent(answer, gold) for gold in golds), question)
+
+    def demonstrated(self, question: Question) -> str:
+        return question.worked or (
+            question.gold if boxed(question.gold) is not None else f"The answer is $\\boxed{{{question.gold}}}$."
+        )
+
+
+def rule_named(name: str, questions: Sequence[Question], pattern: str | None) -> Rule:
+    """The rule that `--scorer` names. Raises KoderzError if it can't score these questions."""
+    if name == "regex":
+        if not pattern:
+            raise KoderzError("--scorer regex needs a --pattern, whose first group is the answer")
+        return Pattern(
+            "regex",
+            f"the first group of the first match of {pattern!r}; case is ignored, numbers are compared as numbers",
+            is_bounded=True,
+            pattern=pattern,
+        )
+    if name in ("choice", "label"):
+        return _of_labels(name, questions)
+    if name in _PLAIN:
+        about, metric, is_graded = _PLAIN[name]
+        return ByMetric(name, about, metric.format_line, is_graded=is_graded, metric=metric)
+    if name == "includes":
+        return Includes(
+            name, "a right answer stands in the reply, whatever the case; digits aren't part of longer numbers"
+        )
+    return Boxed(name, MATH, "Put the final answer in \\boxed{}.")
+
+
+MATH = (
+    r"the last \boxed{…}, else the last \fbox{…}, with balanced braces; no such box: unread; compared after the "
+    "normalising of MATH's authors"
+)
+_MOST_LABELS = 50
+_PLAIN: Mapping[str, tuple[str, Metric, bool]] = {
+    "number": (
+        "the number after the last ####, else in the last box, else the reply's last number; compared as decimals",
+        NumberMetric(),
+        False,
+    ),
+    "exact_match": (
+        "the whole reply, equal after SQuAD's normalising",
+        TextMetric("exact_match", ("f1",), "Reply with the answer alone."),
+        False,
+    ),
+    "f1": (
+        "the whole reply's words against those of the right answer, after SQuAD's normalising",
+        TextMetric("f1", ("exact_match",), "Reply with the answer alone."),
+        True,
+    ),
+    "rougeL": ("F1 of the longest common subsequence of words", TextMetric("rougeL"), True),
+    "levenshtein_ratio": ("how near the whole reply is to the right answer", TextMetric("levenshtein_ratio"), True),
+}
+CHOICE = (
+    "the label that the reply states: alone, in the last box, after `answer is` and its like, in brackets, else the "
+    "only one; several: unread"
+)
+
+
+def _of_labels(name: str, questions: Sequence[Question]) -> Rule:
+    if all(question.options for question in questions):
+        metric = LabelMetric()
+        return ByMetric(name, CHOICE, metric.format_line, metric=metric)
+    from koderz.suites.labels import Labels
+
+    labels = sorted({target for question in questions for target in question.targets})
+    if len(labels) > _MOST_LABELS or not labels:
+        raise KoderzError(f"--scorer {name}: there may be {_MOST_LABELS} labels, not the {len(labels)} here")
+    metric = LabelMetric(Labels({label: (label,) for label in labels}, is_cased=name == "choice"))
+    return ByMetric(name, CHOICE, metric.format_line, metric=metric)
+
+
+def nothing_read(reason: str) -> Graded:
+    return Graded(0.0, {}, reason, cause="no_answer")
+
+
+def compared(answer: str, is_right: bool, question: Question) -> Graded:
+    if is_right:
+        return Graded(1.0, {}, answer=answer)
+    return Graded(0.0, {}, f"expected {_listed(question.targets)}, found {answer!r:.200}", answer, "wrong")
+
+
+def _listed(targets: Sequence[Any]) -> str:
+    return " or ".join(f"{target!r:.200}" for target in targets[:5])
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _same(one: str, other: str) -> bool:
+    if _flat(one) == _flat(other):
+        return True
+    try:
+        return decimal_in(one.strip().replace(",", "")) == decimal_in(other.strip().replace(",", ""))
+    except ValueError:
+        return False

@@ -1,0 +1,243 @@
+"""Suites of questions: their prompts, the verdicts on their replies, and the suite `qa` of one's own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from koderz.errors import KoderzError
+from koderz.settings.registry import digest_of_file, find_in_file
+from koderz.settings.schema import Settings
+from koderz.suites import task_digest
+from koderz.suites.choices import listed
+from koderz.suites.metrics import UNREAD, Graded, OwnMetric
+from koderz.suites.suite import JudgeContext, Suite, SuiteSource
+from koderz.suites.templates import fill, placeholders
+from koderz.systems.questions.apart import SHORT, Reader
+from koderz.systems.questions.examples import Examples
+from koderz.systems.questions.judging import Factual, Judged
+from koderz.systems.questions.options import QaOptions, QuestionOptions
+from koderz.systems.questions.own import own_questions
+from koderz.systems.questions.question import Question, checked
+from koderz.systems.questions.rules import ByMetric, Rule, rule_named
+from koderz.systems.questions.simulated import SimulatedAnswers
+from koderz.types import JUDGE, Headline, Measure, Message, Reply, Task, Verdict
+from tracker.files import MB, read_all
+from tracker.results import ANSWER
+
+_SHOTS = 5  # where --few-shot-from names a file, and nobody says how many
+_LONGEST_ANSWER = 1000  # characters of an answer on record
+_MODES: Mapping[str, Sequence[str]] = {
+    "": ("zero-shot",),
+    "zero-shot": ("zero-shot",),
+    "iterative": ("iterative",),
+    "comparative": ("zero-shot", "iterative"),
+}
+
+
+class QuestionSuite(Suite):
+    """Questions with right answers, scored by a rule that says what was read off each reply."""
+
+    modes = _MODES
+    parts: Sequence[str] = ("questions",)
+    tasks: tuple[Task[Question], ...]
+    template: ClassVar[str] = "{input}\n\n{choices}"
+    """The user's message, with `{input}`, `{choices}` and any column in braces."""
+
+    option_mark: ClassVar[str] = ")"
+    """What stands behind the label of an option."""
+
+    takes_first: ClassVar[bool] = False
+    """Whether the set's rule takes the first examples of a group, where others are drawn."""
+
+    def __init__(
+        self, source: str, questions: Sequence[Question], rule: Rule, options: QuestionOptions, seed: int
+    ) -> None:
+        self.source, self.rule, self._options = source, rule, options
+        self.asks_judge = rule.asks_judge
+        self._template = _read_template(options.template, questions[0]) if options.template else self.template
+        self.examples = self._examples(questions, seed)
+        self.tasks = tuple(map(self._task, questions))
+        self.measures = _measures(rule)
+        self.headline = Headline("score") if rule.is_graded else None
+        if isinstance(rule, Judged | Factual):
+            self.judge_record, self.judge_calls = rule.record, rule.draws
+        self.notices = (f"Answers are read by this rule ({rule.name}): {rule.about}.",)
+        asked = {str(task.messages[-1]["content"]): task.payload for task in self.tasks}
+        self._simulated = SimulatedAnswers(asked, rule.demonstrated)
+        self._reader = Reader()
+
+    def messages(self, task: Task[Question], prompts: Any) -> tuple[Message, ...]:  # noqa: ARG002
+        """The row's system message, the worked examples, and the question."""
+        return task.messages
+
+    async def judge(self, task: Task[Question], answer: Reply | str, context: JudgeContext) -> Verdict:
+        """The verdict by the rule. Raises Fault if a judge model can't be read twice."""
+        reply, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
+        rule = self.rule
+        if rule.is_bounded or (len(reply) > SHORT and not rule.asks_judge and not isinstance(rule, OfFile)):
+            graded = await self._reader.grade(rule, task.payload, reply)
+        else:
+            graded = await rule.grade(task.payload, reply, context.ask)
+        return self._verdict(graded, finish)
+
+    def _verdict(self, graded: Graded, finish: str) -> Verdict:
+        is_unread = graded.cause in UNREAD
+        facts = {ANSWER: None if is_unread else self.shown_answer(graded.answer)}
+        metrics = dict(graded.metrics)
+        if graded.score == 1:
+            return Verdict("passed", score=1.0, metrics=metrics, facts=facts)
+        feedback = "The answer is wrong."
+        if is_unread:
+            what = "Several answers were read" if graded.cause == "ambiguous" else "No answer was read"
+            feedback = f"{what}. {self.rule.format_line}".strip()
+        word, cause = ("error", "length") if is_unread and finish == "length" else ("failed", graded.cause)
+        return Verdict(word, cause, feedback, graded.reason, score=graded.score, metrics=metrics, facts=facts)
+
+    def shown_answer(self, answer: str) -> str:
+        """The answer as results have it, without what is too long."""
+        flat = answer.strip().encode("utf-8", "replace").decode()
+        return flat if len(flat) <= _LONGEST_ANSWER else f"{flat[:_LONGEST_ANSWER]}…"
+
+    def details(self, tasks: Sequence[Task[Question]], settings: Settings) -> Mapping[str, Any]:  # noqa: ARG002
+        """The rule and the worked examples. Raises KoderzError if a model is to judge and none is named."""
+        if self.asks_judge and not settings.given_roles.get(JUDGE):
+            raise KoderzError(f"the scorer {self.rule.name} asks a model; name one with --role judge=MODEL")
+        return {"scorer": self.rule.name, "rule": self.rule.about, "few_shot": self.examples.record}
+
+    def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
+        """The simulated model's reply, or its grade."""
+        return self._simulated.reply(messages, sampling)
+
+    # What is sent
+
+    def user_message(self, question: Question) -> str:
+        """The user's message about a question."""
+        values = {**question.columns, "input": question.text, "choices": listed(question.options, self.option_mark)}
+        asked = fill(self._template, values).strip()
+        line = self.rule.format_line if not self._options.template else ""
+        return f"{asked}\n\n{line}".strip()
+
+    def worked(self, question: Question) -> str:
+        """A right reply, for an example. Raises KoderzError if none is known."""
+        if text := self.rule.demonstrated(question).strip():
+            return text
+        raise KoderzError(f"--few-shot: {question.id} has no right reply that could be shown as an example")
+
+    def pool(self, path: Path) -> tuple[Question, ...]:
+        """The questions of the file that examples come from."""
+        raise NotImplementedError
+
+    def _examples(self, questions: Sequence[Question], seed: int) -> Examples:
+        place = self._options.few_shot_from
+        count = self._options.few_shot if self._options.few_shot is not None else _SHOTS if place else 0
+        pool = self.pool(place) if place and count else questions
+        source = str(place) if place else "the dataset"
+        drawn = None if self.takes_first else seed
+        return Examples(count, pool, source, user=self.user_message, reply=self.worked, seed=drawn)
+
+    def _task(self, question: Question) -> Task[Question]:
+        system: tuple[Message, ...] = ({"role": "system", "content": question.system},) if question.system else ()
+        asked: Message = {"role": "user", "content": self.user_message(question)}
+        messages = (*system, *self.examples.messages(question), asked)
+        known = [repr(question.targets), repr(dict(question.options)), repr(question.instructions), self.rule.name]
+        return Task(
+            question.id,
+            prompt=str(asked["content"]),
+            payload=question,
+            needs=self.needs,
+            digest=task_digest(*map(str, messages), *known, self.rule.about),
+            groups={"group": question.group} if question.group else {},
+            messages=messages,
+        )
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """The needs of the tasks."""
+
+
+class Qa(QuestionSuite):
+    """Questions of one's own: JSON lines, CSV or Parquet with a question and what is right (--dataset)."""
+
+    name = "qa"
+    options = QaOptions
+
+    def __init__(self, source: str, questions: Sequence[Question], rule: Rule, options: QaOptions, seed: int) -> None:
+        self._columns = options
+        super().__init__(source, questions, rule, options, seed)
+
+    @classmethod
+    def load(cls, source: SuiteSource) -> Qa:
+        """Raises KoderzError where there is no file, or naming the line of a row that lacks a field."""
+        options: QaOptions = source.options or QaOptions()
+        if source.dataset is None:
+            raise KoderzError("the suite qa needs your questions: name their file with --dataset FILE")
+        questions = checked(own_questions(source.dataset, options, needs_target=_needs_target(options)), source.dataset)
+        usual = "choice" if all(question.options for question in questions) else "exact_match"
+        rule = chosen_rule(options, questions, options.scorer or usual)
+        return cls(str(source.dataset), questions, rule, options, source.seed)
+
+    def pool(self, path: Path) -> tuple[Question, ...]:
+        """The rows of a file in the same columns."""
+        return checked(own_questions(path, self._columns, needs_target=True), path)
+
+
+def _needs_target(options: QuestionOptions) -> bool:
+    """Whether each row has to say what is right."""
+    return not (options.scorer and (":" in options.scorer or (options.scorer == "judge" and options.rubric)))
+
+
+def chosen_rule(options: QuestionOptions, questions: Sequence[Question], name: str) -> Rule:
+    """The rule that `--scorer` names. Raises KoderzError if it can't score these questions, or an option has no use."""
+    for value, scorer, flag in ((options.pattern, "regex", "--pattern"), (options.rubric, "judge", "--rubric")):
+        if value and name != scorer:
+            raise KoderzError(f"{flag} is that of --scorer {scorer}")
+    if ":" in name:
+        function = find_in_file("--scorer", name)
+        if not callable(function):
+            raise KoderzError(f"--scorer {name}: that is no function")
+        file, _, attribute = name.rpartition(":")
+        about = f"the function {attribute} of {Path(file).name}, {digest_of_file(name)}"
+        return OfFile(attribute, about, is_graded=True, metric=OwnMetric(attribute, function, digest_of_file(name)))
+    if name == "judge":
+        rule = Judged(draws=options.judge_draws)
+        return replace(rule, rubric=_read_text("--rubric", options.rubric)) if options.rubric else rule
+    return rule_named(name, questions, options.pattern)
+
+
+class OfFile(ByMetric):
+    """The rule of a user's own function, which is handed the question with all its right answers."""
+
+    async def grade(self, question: Question, reply: str, ask: Any = None) -> Graded:  # noqa: ARG002
+        return await self.metric(question, reply)
+
+
+def _measures(rule: Rule) -> tuple[Measure, ...]:
+    found = [Measure("score", "higher", "share", two_valued=not rule.is_graded)]
+    if isinstance(rule, Judged) and rule.draws > 1:
+        found.append(Measure("judge_spread", "lower", "share"))
+    if isinstance(rule, Factual):
+        found.append(Measure("attempted", "higher", "share", two_valued=True))
+    if rule.name == "drop":
+        found += [Measure("em", "higher", "share", two_valued=True), Measure("f1", "higher", "share")]
+    return tuple(found)
+
+
+def _read_text(flag: str, path: Path) -> str:
+    try:
+        text = read_all(path, MB).decode("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise KoderzError(f"{flag} {path} can't be read: {error}") from None
+    if not text:
+        raise KoderzError(f"{flag} {path} is empty")
+    return text
+
+
+def _read_template(path: Path, question: Question) -> str:
+    text = _read_text("--template", path)
+    known = {**question.columns, "input": "", "choices": ""}
+    if not placeholders(text, known):
+        names = ", ".join(f"{{{name}}}" for name in [*known][:20])
+        raise KoderzError(f"--template {path} shows nothing of a question; there are {names}")
+    return text
