@@ -1,4 +1,4 @@
-"""Reading of replies in a process of its own, which is ended when it takes too long.
+"""ReadingRule of replies in a process of its own, which is ended when it takes too long.
 
 A regular expression can't be stopped within a process, and one call of it keeps the lock that the event loop needs.
 So patterns that aren't koderz' own, and replies that are very long, are read by one more interpreter.
@@ -7,6 +7,7 @@ So patterns that aren't koderz' own, and replies that are very long, are read by
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import select
 import signal
@@ -21,7 +22,7 @@ from typing import IO
 from koderz.errors import Fault
 from koderz.suites.metrics import Graded
 from koderz.systems.questions.question import Question
-from koderz.systems.questions.rules import Rule, nothing_read
+from koderz.systems.questions.rules import ScoringRule, nothing_read
 
 SHORT = 32 << 10  # characters of a reply that koderz' own patterns read at once
 LONGEST = 16 << 20  # characters
@@ -41,8 +42,8 @@ class Reader:
         self._process: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[..., Reader] | None = None
 
-    async def grade(self, rule: Rule, question: Question, reply: str) -> Graded:
-        """What the rule makes of a reply; unread if it takes more than SECONDS of CPU.
+    async def grade(self, rule: ScoringRule, question: Question, reply: str) -> Graded:
+        """The score and answer of a reply by the rule; unread if it takes more than SECONDS of CPU.
 
         Raises Fault if the process ends for no fault of the reply's.
         """
@@ -110,7 +111,7 @@ def _received(pipe: IO[bytes], seconds: float) -> bytes | None:
     while len(data) < _SIZE.size or len(data) < _SIZE.size + _SIZE.unpack_from(data)[0]:
         if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:
             return None
-        more = pipe.read1(1 << 16)  # type: ignore[attr-defined]
+        more = os.read(pipe.fileno(), 1 << 16)
         if not more:
             raise EOFError("no more output")
         data += more

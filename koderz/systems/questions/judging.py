@@ -157,7 +157,7 @@ def messages_for(question: Question, reply: str, rubric: str, wanted: str) -> tu
 async def drawn(
     ask: AskJudge, messages: Sequence[Message], draws: int, read: Callable[[str], _T | None], lacks: str
 ) -> list[_T]:
-    """What is read off so many judgements. One that can't be read is asked for once more; then it is a Fault."""
+    """Readings of so many judgements. One that can't be read is asked for once more; then it is a Fault."""
     found: list[_T] = []
     for _ in range(_TRIES):
         replies = await asyncio.gather(*(ask(messages) for _ in range(draws - len(found))))

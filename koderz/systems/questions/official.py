@@ -10,7 +10,7 @@ from koderz.suites.metrics import Graded
 from koderz.suites.suite import AskJudge
 from koderz.systems.questions.latex import boxed
 from koderz.systems.questions.question import Question
-from koderz.systems.questions.rules import Reading, compared, nothing_read
+from koderz.systems.questions.rules import ReadingRule, compared, nothing_read
 
 _CLEARED = (
     "**",
@@ -47,7 +47,7 @@ _AS_LATIN = str.maketrans("أبجدঅবডঢＡＢＣＤ", "ABCDABCDABCD")
 
 
 @dataclass(frozen=True)
-class MmluLetter(Reading):
+class MmluLetter(ReadingRule):
     """MMLU as simple-evals reads it: the letter after `Answer:`, once the reply's markup is out."""
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
@@ -62,7 +62,7 @@ class MmluLetter(Reading):
 
 
 @dataclass(frozen=True)
-class GpqaLetter(Reading):
+class GpqaLetter(ReadingRule):
     """GPQA as simple-evals reads it: the letter after `Answer:` in the raw reply."""
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
@@ -74,7 +74,7 @@ class GpqaLetter(Reading):
 
 
 @dataclass(frozen=True)
-class MmluProLetter(Reading):
+class MmluProLetter(ReadingRule):
     """MMLU-Pro's three steps, without the letter that its code draws after them."""
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
@@ -102,7 +102,7 @@ def _chosen(letter: str | None, question: Question) -> Graded:
 
 
 @dataclass(frozen=True)
-class AimeNumber(Reading):
+class AimeNumber(ReadingRule):
     """AIME: the whole number in the last box, else the reply's last."""
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
@@ -127,7 +127,7 @@ def _whole_numbers(text: str) -> list[int]:
 
 
 @dataclass(frozen=True)
-class DropSpan(Reading):
+class DropSpan(ReadingRule):
     """DROP as simple-evals has it: what follows `Answer:`, within a right answer or around it; EM and F1 beside."""
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002

@@ -21,7 +21,7 @@ from koderz.systems.questions.latex import boxed
 from koderz.systems.questions.official import AimeNumber, DropSpan, GpqaLetter, MmluLetter, MmluProLetter
 from koderz.systems.questions.options import QuestionOptions
 from koderz.systems.questions.question import Question, checked, id_of, rows_in, shown_columns, text_in
-from koderz.systems.questions.rules import CHOICE, MATH, Boxed, ByMetric, Rule
+from koderz.systems.questions.rules import CHOICE, MATH, Boxed, ByMetric, ScoringRule
 from koderz.systems.questions.suite import QuestionSuite, chosen_rule
 from koderz.types import PRIVACY
 
@@ -35,7 +35,7 @@ class PublishedSuite(QuestionSuite):
     publication: ClassVar[Publication]
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:
+    def official(cls, options: QuestionOptions) -> ScoringRule:
         """The set's own rule."""
         raise NotImplementedError
 
@@ -98,7 +98,7 @@ class Gsm8k(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """The number that the reply gives as its answer."""
         metric = NumberMetric()
         about = "the number after the last ####, else in the last box, else the reply's last number; as decimals"
@@ -125,7 +125,7 @@ class Math(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """The last box, compared as the authors compare."""
         return Boxed("math", MATH)
 
@@ -153,7 +153,7 @@ class Aime(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """The whole number in the last box, else the last one."""
         return AimeNumber(
             "aime", "the whole number in the last box, else the reply's last whole number; compared as numbers"
@@ -189,7 +189,7 @@ class Mmlu(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """The letter after `Answer:`, as simple-evals reads it."""
         return MmluLetter(
             "mmlu",
@@ -232,7 +232,7 @@ class MmluPro(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """The three steps of its code."""
         return MmluProLetter(
             "mmlu-pro",
@@ -269,7 +269,7 @@ class Gpqa(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """The letter after `Answer:` in the raw reply."""
         return GpqaLetter(
             "gpqa",
@@ -308,7 +308,7 @@ class Arc(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """The label that the reply states."""
         metric = LabelMetric()
         return ByMetric("choice", CHOICE, metric.format_line, metric=metric)
@@ -332,7 +332,7 @@ class TruthfulQa(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """The label of MC1 that the reply states."""
         metric = LabelMetric()
         return ByMetric("choice", f"MC1: {CHOICE}", metric.format_line, metric=metric)
@@ -363,7 +363,7 @@ class IfEval(PublishedSuite):
         return super().load(source)
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
         """Whether all instructions are followed, strictly."""
         about = (
             "every instruction of the prompt is followed, verified as lm-eval does it (strict); loose, by instruction "
@@ -390,7 +390,7 @@ class SimpleQa(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:
+    def official(cls, options: QuestionOptions) -> ScoringRule:
         """A judge model's letter."""
         return Factual(draws=options.judge_draws)
 
@@ -415,8 +415,8 @@ class Drop(PublishedSuite):
     )
 
     @classmethod
-    def official(cls, options: QuestionOptions) -> Rule:  # noqa: ARG003
-        """What follows `Answer:`, within a right answer or around it."""
+    def official(cls, options: QuestionOptions) -> ScoringRule:  # noqa: ARG003
+        """The text after `Answer:`, within a right answer or around it."""
         return DropSpan(
             "drop",
             "what follows the first `Answer:` to the line's end, else the whole reply; right where it is part of a "

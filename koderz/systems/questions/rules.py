@@ -15,7 +15,7 @@ from koderz.systems.questions.latex import boxed, equivalent
 from koderz.systems.questions.question import Question
 
 
-class Rule(Protocol):
+class ScoringRule(Protocol):
     """A way to score replies to questions."""
 
     @property
@@ -62,7 +62,7 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadingRule:
     """The defaults of rules that read an answer without a model."""
 
     name: str
@@ -81,7 +81,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class ByMetric(Reading):
+class ByMetric(ReadingRule):
     """A rule that is one of the metrics which optimizers have too; of several right answers the best counts."""
 
     metric: Metric = field(kw_only=True)
@@ -103,7 +103,7 @@ class ByMetric(Reading):
 
 
 @dataclass(frozen=True)
-class Includes(Reading):
+class Includes(ReadingRule):
     """Whether a right answer stands in the reply, whatever the case; digits aren't part of longer numbers."""
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
@@ -120,7 +120,7 @@ class Includes(Reading):
 
 
 @dataclass(frozen=True)
-class Pattern(Reading):
+class Pattern(ReadingRule):
     """The first group of the first match of a pattern, compared without regard to case, numbers as numbers."""
 
     pattern: str = field(kw_only=True)
@@ -134,7 +134,7 @@ class Pattern(Reading):
 
 
 @dataclass(frozen=True)
-class Boxed(Reading):
+class Boxed(ReadingRule):
     """MATH's rule: the last box, compared after its authors' normalising."""
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:  # noqa: ARG002
@@ -150,7 +150,7 @@ class Boxed(Reading):
         )
 
 
-def rule_named(name: str, questions: Sequence[Question], pattern: str | None) -> Rule:
+def rule_named(name: str, questions: Sequence[Question], pattern: str | None) -> ScoringRule:
     """The rule that `--scorer` names. Raises KoderzError if it can't score these questions."""
     if name == "regex":
         if not pattern:
@@ -203,7 +203,7 @@ CHOICE = (
 )
 
 
-def _of_labels(name: str, questions: Sequence[Question]) -> Rule:
+def _of_labels(name: str, questions: Sequence[Question]) -> ScoringRule:
     if all(question.options for question in questions):
         metric = LabelMetric()
         return ByMetric(name, CHOICE, metric.format_line, metric=metric)

@@ -21,7 +21,7 @@ from koderz.systems.questions.judging import Factual, Judged
 from koderz.systems.questions.options import QaOptions, QuestionOptions
 from koderz.systems.questions.own import own_questions
 from koderz.systems.questions.question import Question, checked
-from koderz.systems.questions.rules import ByMetric, Rule, rule_named
+from koderz.systems.questions.rules import ByMetric, ScoringRule, rule_named
 from koderz.systems.questions.simulated import SimulatedAnswers
 from koderz.types import JUDGE, Headline, Measure, Message, Reply, Task, Verdict
 from tracker.files import MB, read_all
@@ -53,7 +53,7 @@ class QuestionSuite(Suite):
     """Whether the set's rule takes the first examples of a group, where others are drawn."""
 
     def __init__(
-        self, source: str, questions: Sequence[Question], rule: Rule, options: QuestionOptions, seed: int
+        self, source: str, questions: Sequence[Question], rule: ScoringRule, options: QuestionOptions, seed: int
     ) -> None:
         self.source, self.rule, self._options = source, rule, options
         self.asks_judge = rule.asks_judge
@@ -163,7 +163,9 @@ class Qa(QuestionSuite):
     name = "qa"
     options = QaOptions
 
-    def __init__(self, source: str, questions: Sequence[Question], rule: Rule, options: QaOptions, seed: int) -> None:
+    def __init__(
+        self, source: str, questions: Sequence[Question], rule: ScoringRule, options: QaOptions, seed: int
+    ) -> None:
         self._columns = options
         super().__init__(source, questions, rule, options, seed)
 
@@ -188,7 +190,7 @@ def _needs_target(options: QuestionOptions) -> bool:
     return not (options.scorer and (":" in options.scorer or (options.scorer == "judge" and options.rubric)))
 
 
-def chosen_rule(options: QuestionOptions, questions: Sequence[Question], name: str) -> Rule:
+def chosen_rule(options: QuestionOptions, questions: Sequence[Question], name: str) -> ScoringRule:
     """The rule that `--scorer` names. Raises KoderzError if it can't score these questions, or an option has no use."""
     for value, scorer, flag in ((options.pattern, "regex", "--pattern"), (options.rubric, "judge", "--rubric")):
         if value and name != scorer:
@@ -213,7 +215,7 @@ class OfFile(ByMetric):
         return await self.metric(question, reply)
 
 
-def _measures(rule: Rule) -> tuple[Measure, ...]:
+def _measures(rule: ScoringRule) -> tuple[Measure, ...]:
     found = [Measure("score", "higher", "share", two_valued=not rule.is_graded)]
     if isinstance(rule, Judged) and rule.draws > 1:
         found.append(Measure("judge_spread", "lower", "share"))

@@ -13,11 +13,11 @@ from koderz.suites.suite import AskJudge
 from koderz.systems.questions.ifeval.checks import CHECKS, LISTS, NUMBERS, PATTERNS, RELATIONS, forms_of, is_followed
 from koderz.systems.questions.ifeval.words import load_libraries
 from koderz.systems.questions.question import Instruction, Question
-from koderz.systems.questions.rules import Reading, nothing_read
+from koderz.systems.questions.rules import ReadingRule, nothing_read
 
 
 @dataclass(frozen=True)
-class Followed(Reading):
+class Followed(ReadingRule):
     """Whether a reply follows all instructions of its prompt; strictly decides, loosely stands beside."""
 
     def prepare(self) -> None:
