@@ -79,10 +79,10 @@ def _with_roots(text: str) -> str:
 def _with_fractions(text: str) -> str:
     r"""The text with `\frac{1}{2}` for `\frac12` and `\frac1{2}`."""
     first, *others = text.split("\\frac")
-    if not all(others):
-        raise ValueError("a fraction of nothing")
     made = first
     for each in others:
+        if not each:
+            raise ValueError("a fraction of nothing")
         if each[0] == "{":
             made += f"\\frac{each}"
         elif len(each) < 2:

@@ -87,7 +87,7 @@ class MmluProLetter(ReadingRule):
 def _mmlu_pro_letter(reply: str) -> str | None:
     if found := re.search(r"answer is \(?([A-J])\)?", reply):
         return found[1]
-    stated = [*re.finditer(r"[aA]nswer:\s*([A-J])", reply)]
+    stated = [*re.finditer(r"(?=[aA]nswer:\s*([A-J]))", reply)]
     if stated:  # the last one on the first line that has any
         end = reply.find("\n", stated[0].start())
         return [each for each in stated if end < 0 or each.start() < end][-1][1]

@@ -124,6 +124,7 @@ def test_mmlu_reads_as_simple_evals(tmp_path: Path, reply: str, letter: str | No
     [
         ("The answer is (C). The answer is (A).", "C"),
         ("Answer: A. answer: C\nanswer: B", "C"),
+        ("Answer: Answer: C", "C"),
         ("I choose C", "C"),
         ("A or B, no: C.", "C"),
         ("Answer is c", None),
@@ -157,6 +158,7 @@ def test_math_reads_the_last_closed_box() -> None:
     assert boxed("\\boxed{3} or \\boxed{4") is None
     assert boxed("\\boxed 3") is None
     assert not equivalent("\\frac", "\\sqrt")
+    assert equivalent("\\frac1 \\frac", "\\frac1\\frac")
     assert equivalent("\\frac", "\\frac")
 
 
