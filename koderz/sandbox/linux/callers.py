@@ -39,6 +39,8 @@ class Process:
         self.judged: bool = not is_verifier and (parent is None or parent.judged)
         self.tainted: bool = bool(parent and parent.tainted)
         self.reads = False  # whether it has read a file of the agent's
+        self.is_of_tests = False  # whether it has read one of the tests
+        self.includes = False  # whether it compiles a file of the agent's, before any of the tests
         self.made: set[str] = set()  # the files that it has made before
         self._handle = os.pidfd_open(number)
         self._poll = select.poll()

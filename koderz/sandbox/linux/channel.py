@@ -20,7 +20,7 @@ import select
 import stat
 import struct
 
-from koderz.sandbox.linux import callers
+from koderz.sandbox.linux import callers, programs
 from koderz.sandbox.linux.callers import AT_CWD, Call, Refusal
 
 TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
@@ -41,46 +41,6 @@ _CODE = (
     *(".jl", ".class", ".jar", ".tcl", ".ts", ".mk", ".pkl", ".pickle", ".joblib", ".pt", ".pth", ".exs", ".el"),
 )
 _CODE_NAMES = ("Makefile", "makefile", "GNUmakefile", "CMakeLists.txt", "package.json", "build.rs", "Rakefile")
-_COPIERS = {
-    *(
-        "cat",
-        "cp",
-        "mv",
-        "install",
-        "head",
-        "tail",
-        "wc",
-        "cut",
-        "sort",
-        "uniq",
-        "tr",
-        "tee",
-        "dd",
-        "od",
-        "xxd",
-        "base64",
-    ),
-    *(
-        "grep",
-        "diff",
-        "cmp",
-        "comm",
-        "file",
-        "tar",
-        "gzip",
-        "zip",
-        "rsync",
-        "md5sum",
-        "sha1sum",
-        "sha256sum",
-        "sha512sum",
-    ),
-    *("cksum", "cc1", "cc1plus", "rustc", "javac"),
-}
-_INTERPRETER = re.compile(
-    r"(?:python|pypy|bash|sh|dash|zsh|ksh|node|nodejs|deno|bun|ruby|perl|php|lua|Rscript|julia|java|tclsh|env|busybox)"
-    r"[\d.]*"
-)
 _PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin")
 _OWN = re.compile(r"/proc/(?:self|thread-self|\d+)/fd/(\d+)")
 
@@ -207,6 +167,9 @@ class Broker:
     def is_agents(self, path: str) -> bool:
         return path in self.agents
 
+    def _is_or_leads_to_agents(self, path: str) -> bool:
+        return self.is_agents(path) or self.is_agents(self._real(path))
+
     def _real(self, path: str) -> str:
         return os.path.realpath(path) if path.startswith(self._homes) else path
 
@@ -226,22 +189,24 @@ class Broker:
 
     def execute(self, call: Call) -> bool:
         _, thread, (path, words, *_) = call
-        return self._executed(call, self.path(call, AT_CWD, path), words, thread)
+        return self._executed(self.path(call, AT_CWD, path), words, thread)
 
     def execute_at(self, call: Call) -> bool:
         _, thread, (folder, path, words, *_) = call
-        return self._executed(call, self.path(call, folder, path), words, thread)
+        return self._executed(self.path(call, folder, path), words, thread)
 
-    def _executed(self, call: Call, program: str, words: int, thread: int) -> bool:
+    def _executed(self, program: str, words: int, thread: int) -> bool:
         process = self.of(thread)
         if process.judged:
             if self.is_hidden(program) or self.is_hidden(os.path.realpath(program)):
                 raise Refusal(errno.EACCES, f"run {program}")
             return False
         self._require_unreplaced(program)
-        process.judged = self.is_agents(program) or self.is_agents(self._real(program)) or _is_of_git(thread, program)
-        if not process.judged and _INTERPRETER.fullmatch(os.path.basename(program)):
-            process.judged = self._runs_agents(call, callers.read_words(thread, words))
+        process.judged = self._is_or_leads_to_agents(program) or programs.is_of_git(thread, program)
+        if not process.judged:
+            argv, folder = callers.read_words(thread, words), self._base(thread, AT_CWD)
+            starting = programs.Starting(thread, program, argv, folder, self.agents)
+            process.judged = starting.runs_agents(self._is_or_leads_to_agents)
         return False
 
     def _require_unreplaced(self, program: str) -> None:
@@ -250,22 +215,6 @@ class Broker:
         is_new = self.is_agents(program) and program not in self._given and not program.startswith(self._homes)
         if is_new and any(os.path.exists(f"{folder}/{name}") for folder in _PROGRAMS):
             raise Refusal(errno.ENOENT, f"run {program} in place of the system's")
-
-    def _runs_agents(self, call: Call, words: list[str]) -> bool:
-        """Whether an interpreter is to run a script or module of the agent's."""
-        folder = self._base(call[1], AT_CWD)
-        for place, word in enumerate(words[1:], 1):
-            if word == "-m" and place + 1 < len(words):
-                module = f"{folder}/{words[place + 1].replace('.', '/')}"
-                return any(self.is_agents(f"{module}{end}") for end in (".py", "/__main__.py", "/__init__.py"))
-            if word.startswith("-") or "=" in word:
-                continue
-            path = os.path.normpath(os.path.join(folder, word))
-            if os.path.isdir(path) and self.is_agents(f"{path}/__main__.py"):
-                return True
-            if os.path.isfile(path):
-                return self.is_agents(path) or self.is_agents(self._real(path))
-        return False
 
     def map(self, call: Call) -> bool:
         """A file that is mapped as code."""
@@ -315,6 +264,10 @@ class Broker:
             return self._hand(call, self.own(inside, flags, mode, call[1]), flags)
         if path.startswith(self._homes):
             self._noticed(process, path, flags)
+        elif process.includes and self.is_hidden(os.path.realpath(path)):
+            raise Refusal(errno.EACCES, f"include {path}")
+        elif self.is_hidden(path):
+            process.is_of_tests = True
         return False
 
     def _noticed(self, process: callers.Process, path: str, flags: int) -> None:
@@ -322,9 +275,12 @@ class Broker:
         real = os.path.realpath(path)
         if self.is_agents(path) or self.is_agents(real):
             if flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_DIRECTORY:
+                process.includes = process.includes or (not process.is_of_tests and programs.compiles(process))
                 process.reads = True
                 self.agents |= process.made
-                if (path.endswith(_CODE) or os.path.basename(path) in _CODE_NAMES) and not _only_copies(process.number):
+                if (path.endswith(_CODE) or os.path.basename(path) in _CODE_NAMES) and not programs.only_copies(
+                    process.number
+                ):
                     process.tainted = True
                     self._list(self.loaded, path)
         elif flags & os.O_CREAT:
@@ -465,17 +421,6 @@ class Broker:
         finally:
             os.umask(before)
             os.close(folder)
-
-
-def _is_of_git(thread: int, program: str) -> bool:
-    """Whether git starts a program that isn't its own, as settings in a checkout may say."""
-    starter, name = os.path.basename(os.readlink(f"/proc/{thread}/exe")), os.path.basename(program)
-    return starter.startswith("git") and not name.startswith("git")
-
-
-def _only_copies(process: int) -> bool:
-    """Whether a process runs a program that does nothing with code but to hand it on."""
-    return os.path.basename(os.readlink(f"/proc/{process}/exe")) in _COPIERS
 
 
 def _opened_again(handle: int, flags: int) -> int:

@@ -70,11 +70,11 @@ class Names:
 
     def symlink(self, call: Call, text: int, folder: int, address: int) -> bool:
         process = self._rules.of(call[1])
-        if not (process.judged or process.tainted):
+        if not (process.judged or process.tainted or process.reads):
             return False
         path = self._rules.path(call, folder, address)
         self._rules.agents.add(path)
-        if not process.judged or self._rules.inside(path) is not None:
+        if (process.tainted and not process.judged) or self._rules.inside(path) is not None:
             return False
         target = callers.read_text(call[1], text)
         parent = self._rules.folder_of(path)

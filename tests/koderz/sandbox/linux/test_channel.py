@@ -308,3 +308,56 @@ def test_channel_keeps_rewards_from_loaded_code(verified: Verified) -> None:
 def test_channel_ends_with_the_verifier(verified: Verified) -> None:
     ended, logs = verified({"solve.py": ""}, "sleep 1000 & echo 1 > /logs/verifier/reward.txt\n")
     assert (ended.status, logs) == (0, {"reward.txt": "1"})
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ({"x.sed": "1w /logs/verifier/reward.json\n"}, "echo 1 | sed -f /workspace/x.sed"),
+        ({"x.sed": "1r /tests/answer\n"}, "echo 1 | sed -n --file=/workspace/x.sed | grep -q 4 && exit 0"),
+        ({"x.awk": 'BEGIN { print 1 > "/logs/verifier/reward.json" }\n'}, "awk -f /workspace/x.awk"),
+        ({"x.awk": 'BEGIN { getline a < "/tests/answer"; exit a != "4" }\n'}, "awk -f /workspace/x.awk"),
+        ({"x.awk": 'BEGIN { exit system("cat /tests/answer") }\n'}, "awk -f /workspace/x.awk"),
+        ({"q.txt": "open('/tests/answer').read()\n"}, "python3 < /workspace/q.txt"),
+        ({"q.txt": "cat /tests/answer > /tmp/x\n"}, "bash -s a b < /workspace/q.txt"),
+        (
+            {"q.sql": ".shell cat /tests/answer > /tmp/x && echo 1 > /tmp/good\n"},
+            "sqlite3 < /workspace/q.sql; cat /tmp/good",
+        ),
+        ({"q.txt": "echo 1 > /logs/verifier/reward.json\n"}, 'bash -c "$(cat /workspace/q.txt)"'),
+        ({"q.txt": "open('/tests/answer').read()\n"}, 'python3 -c "$(cat /workspace/q.txt)"'),
+        ({"a.c": '#include "/tests/answer"\n'}, "gcc -E /workspace/a.c -o /tmp/out 2> /dev/null"),
+        ({"a.s": '.incbin "/tests/answer"\n'}, "gcc -c /workspace/a.s -o /tmp/out 2> /dev/null"),
+    ],
+)
+def test_channel_knows_scripts_that_are_given_to_tools(verified: Verified, files: dict[str, str], line: str) -> None:
+    """By an option, as standard input, as text; and what compilers include for them."""
+    ended, logs = verified(files, f"{line}\n{REWARD}")
+    assert logs == {"reward.txt": "0"} or (logs == {"reward.txt": "1"} and "x.sed" in files), ended.output
+    assert ended.refused, ended.output
+
+
+@pytest.mark.parametrize("pack", ["tar xf /workspace/a.tar", "tar x < /workspace/a.tar"])
+def test_channel_follows_no_link_out_of_an_archive_of_the_agents(verified: Verified, pack: str) -> None:
+    made = (
+        "mkdir /tmp/m /tmp/o; ln -s /tests/answer /tmp/m/answer; tar -cf /workspace/a.tar -C /tmp/m answer; cd /tmp/o"
+    )
+    ended, logs = verified({"a.tar": ""}, f"{made}; {pack}; ls -l; diff answer /tests/answer\n{REWARD}")
+    assert logs == {"reward.txt": "0"}, ended.output
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ({"out.txt": "4\n"}, "sed 's/ //' /workspace/out.txt | diff - <(cat /tests/answer; echo)"),
+        ({"out.txt": "4\n"}, "awk 'NR == FNR { a = $0 } END { exit a != $0 }' /workspace/out.txt /tests/answer"),
+        ({"a.c": "int main(void) { return 0; }\n"}, "gcc /workspace/a.c -o /tmp/out && /tmp/out"),
+        ({"out.txt": "4\n"}, 'bash -c "[ $(cat /workspace/out.txt) = 4 ]"'),
+        ({"a.h": "#define A 4\n"}, "echo '#include \"/workspace/a.h\"' > /tmp/t.c && gcc -E /tmp/t.c | grep -q ."),
+        ({"in.txt": "4\n"}, "python3 -c 'assert input() == open(\"/tests/answer\").read()' < /workspace/in.txt"),
+    ],
+)
+def test_channel_lets_tools_compare_what_the_agent_made(verified: Verified, files: dict[str, str], line: str) -> None:
+    ended, logs = verified(files, f"{line}\n{REWARD}")
+    assert logs == {"reward.txt": "1"}, ended.output
+    assert ended.refused == []
