@@ -14,6 +14,7 @@ from koderz.sandbox.images.tree import copy_file
 from koderz.sandbox.workspace import git
 from koderz.sandbox.workspace.guarding import guard
 from koderz.systems.rollouts.artifacts import Collected
+from koderz.systems.rollouts.carrying import carry_outside
 from koderz.systems.rollouts.tasks import Rollout
 
 Graded = Literal["both", "fresh", "published"]
@@ -43,13 +44,14 @@ class Work:
 class Laid(NamedTuple):
     """A fresh tree."""
 
-    changed: Sequence[str]  # the agent's files, by their paths in the checkout
+    changed: Sequence[str]  # the agent's files, by their paths in the checkout, or absolute ones outside of it
     aside: Sequence[str]  # what was put aside, as `path: why`
 
 
-async def lay(task: Rollout, work: Work, store: git.Store, place: Path, terms: Terms) -> Laid:
+async def lay(task: Rollout, work: Work, store: git.Store, place: Path, terms: Terms, root: Path | None = None) -> Laid:
     """Makes a fresh tree in the empty folder `place`, and puts aside what would have a say in grading.
 
+    `root` is the folder of the image in which the agent worked, whose changes are carried where the terms say so.
     Raises GitError if the diff doesn't apply.
     """
     checkout, diff = place / "checkout", work.diff.encode("utf-8", "backslashreplace")
@@ -60,6 +62,8 @@ async def lay(task: Rollout, work: Work, store: git.Store, place: Path, terms: T
         ignored = await store.ignored(work.place / "checkout")
         await asyncio.to_thread(_lay_unseen, work.place / "checkout", checkout, ignored)
         changed += ignored
+        if terms.carried == "root":
+            changed += await asyncio.to_thread(carry_outside, work.place, place, root, task.workdir)
     aside = guard(checkout, await store.baseline(), task.scripts, lifted=terms.lifted, seen=task.workdir)
     return Laid(changed, aside)
 

@@ -16,12 +16,13 @@ from typing import Any
 from koderz.errors import Fault
 from koderz.sandbox.workspace import git
 from koderz.sandbox.workspace.folders import scratch
-from koderz.systems.rollouts.checking import at_once, check
+from koderz.systems.rollouts.checking import check
 from koderz.systems.rollouts.exploits import Deed, Exploit, ExploitSubject, corpus, deed_of, target_of
 from koderz.systems.rollouts.grading import grade, grade_published
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout
-from koderz.systems.rollouts.workspaces import Stores, Workspace
+from koderz.systems.rollouts.terms import terms_of
+from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 
 _EXPLOIT_SECONDS = 60.0
 
@@ -178,7 +179,9 @@ class _Auditor:
         """Whether a diff passes as published, None if the task isn't graded so, and by koderz."""
         backend = self._stores.backend_of(task)
         try:
-            graded = await grade(task, diff, await self._stores.of(task), backend, place)
+            terms = await terms_of(task, self._stores)
+            collected = self._stores.artifacts_of(place)
+            graded = await grade(task, diff, await self._stores.of(task), backend, place, collected, terms)
         except (Fault, git.GitError):
             if task.format in ("tb", "swebench"):
                 return None, False

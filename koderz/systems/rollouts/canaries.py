@@ -10,8 +10,7 @@ import asyncio
 import hashlib
 import math
 import random
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +25,11 @@ from koderz.systems.rollouts.config import Config, TaskEntry
 from koderz.systems.rollouts.impossible import impossible
 from koderz.systems.rollouts.options import AMOUNT
 from koderz.systems.rollouts.tasks import Rollout
-from koderz.systems.rollouts.trees import files_below
+from koderz.systems.rollouts.turned import test_files, with_tests
 from koderz.systems.rollouts.workspaces import open_backend
 from tracker.files import write_whole
 
 SUFFIX = "#canary"
-_TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$")
 
 
 def canaries_of(
@@ -94,7 +92,7 @@ def _canary(task: Rollout, base: str, *, contradicted: bool, shown: bool) -> Rol
     if task.stages:
         return None
     draw = random.Random(f"{base} {contradicted}")  # noqa: S311 it only has to be the same again
-    tests = {script.path: script.content for script in task.scripts} or _test_files(task)
+    tests = {script.path: script.content for script in task.scripts} or test_files(task)
     for path in draw.sample(sorted(tests), len(tests)):
         if changed := impossible(tests[path], draw, contradicted=contradicted):
             digest = hashlib.sha256(f"{task.digest}\0{path}\0{changed}\0{shown}".encode()).hexdigest()[:16]
@@ -119,19 +117,7 @@ def _with_tests(task: Rollout, path: str, content: str, digest: str) -> Rollout:
     folder = _folder_of(digest) / "tests"
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     write_whole(folder / path, [content.encode()])
-    return replace(task, verifier=replace(task.verifier, tests=(*task.verifier.tests, folder)))
-
-
-def _test_files(task: Rollout) -> dict[str, str]:
-    """The files of pytest among a task's tests, by their path below /tests."""
-    return dict(_found_tests(task.verifier.tests if task.verifier else ()))
-
-
-def _found_tests(folders: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    for folder in folders:
-        for path, file in files_below(folder).items():
-            if _TEST_FILE.search(path):
-                yield path, file.read_text("utf-8", "replace")
+    return with_tests(task, folder)
 
 
 def _laid(task: Rollout, tests: Mapping[str, str]) -> dict[str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend
@@ -13,7 +12,8 @@ from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout
-from koderz.systems.rollouts.workspaces import Stores, Workspace
+from koderz.systems.rollouts.terms import terms_of
+from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +62,18 @@ async def _graded(task: Rollout, stores: Stores, *, solve: bool) -> Graded:
         for stage in task.stages:
             if (begun := await workspace.begin(stage))["wrong"]:
                 raise Fault(begun["wrong"], cause=begun["cause"])
-            graded = await _part_graded(stage.task, workspace, stores, place, solve=solve)
+            graded = await _part_graded(stage.task, workspace, stores, place, task, solve=solve)
             if not graded.scored.success:
                 break
-        return graded or await _part_graded(task, workspace, stores, place, solve=solve)
+        return graded or await _part_graded(task, workspace, stores, place, task, solve=solve)
 
 
-async def _part_graded(task: Rollout, workspace: Workspace, stores: Stores, place: Path, *, solve: bool) -> Graded:
+async def _part_graded(
+    task: Rollout, workspace: Workspace, stores: Stores, place: Path, whole: Rollout, *, solve: bool
+) -> Graded:
     if solve:
         await workspace.solve()
     diff = str((await workspace.diff())["diff"])
     collected = stores.artifacts_of(place)
-    return await grade(task, diff, await stores.of(task), stores.backend_of(task), place, collected)
-
-
-async def at_once(_name: str, make: Any, **_: object) -> Any:
-    """`once` where nothing is recorded."""
-    return await make()
+    terms = await terms_of(task, stores, whole)
+    return await grade(task, diff, await stores.of(task), stores.backend_of(task), place, collected, terms)

@@ -146,17 +146,25 @@ def _chosen_tasks(config: Path | None, dataset: Path | None, said: Mapping[str, 
 
 
 def _runnable(config: Config, said: Mapping[str, Any], sandbox: str, settled: Collection[str]) -> Config:
-    """The entries of tasks that can run here, if others are to be left out. Raises KoderzError if there are none."""
-    from koderz.sandbox.images import ImageStore
-    from koderz.systems.rollouts.runnable import runnable
+    """The entries of tasks that can run here and be graded afresh, if others are to be left out.
 
-    if not said["skip_unrunnable"]:
-        return config
+    Raises KoderzError if there are none.
+    """
+    from koderz.sandbox.images import ImageStore
+    from koderz.systems.rollouts.runnable import LeftOut, placed, runnable
+    from koderz.systems.rollouts.terms import fresh_only
+
     named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
-    able, left_out = runnable(config.tasks, lambda task: (task.sandbox if named else "") or sandbox, images)
+    able: Sequence[Rollout] = config.tasks
+    left_out: Sequence[LeftOut] = ()
+    if said["skip_unrunnable"]:
+        able, left_out = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images)
+    if said["require_fresh"] and able:
+        able, stale = fresh_only([placed(task, images) for task in able], sandbox, images)
+        left_out = [*left_out, *stale]
     if not able:
         raise KoderzError(f"{config.path}: no task can run here; the first: {left_out[0].why}")
-    return config.having({task.id for task in able})
+    return config.having({task.id for task in able}) if left_out else config
 
 
 def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Config:

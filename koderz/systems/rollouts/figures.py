@@ -26,8 +26,11 @@ class RolloutFigures(Part):
     """The summary's key `rollouts`."""
 
     def summary(self, plan: Plan, results: Mapping[str, Sequence[Result]]) -> Mapping[str, Any]:  # noqa: ARG002
-        """For each arm: `pass_at_k` and `pass_hat_k` with 95 % intervals, the `score`, and `tasks`."""
-        return {arm: _of_arm(own) for arm, own in results.items() if own}
+        """For each arm: `pass_at_k` and `pass_hat_k` with 95 % intervals, the `score`, and `tasks`.
+
+        `published_only` are rollouts of tasks that can only be graded as published; they are in no other figure.
+        """
+        return {arm: _apart(own) for arm, own in results.items() if own}
 
     def with_faults(
         self,
@@ -120,8 +123,9 @@ def _told_faults(own: Mapping[str, Any]) -> str:
 def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
     """A line for each arm, with the usual k only."""
     for arm, own in part.items():
+        alone = _told_alone(own)
         if "score" not in own:
-            yield f"{arm}: {_told_faults(own)}"
+            yield f"{arm}: {'; '.join(filter(None, [alone, _told_faults(own)]))}"
             continue
         score = own["score"]
         mean = f"score {score['mean']:.2f} on average{_told_interval(score['interval'], '.2f')}"
@@ -131,7 +135,12 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
             for name, each in (own["pass_at_k"] | own.get("pass_hat_k", {})).items()
             if int(name[len("pass@") :]) in PASS_AT and name != "pass^1"
         )
-        yield f"{arm}: {'; '.join(filter(None, [mean, *rates, _told_faults(own)]))}"
+        yield f"{arm}: {'; '.join(filter(None, [mean, *rates, alone, _told_faults(own)]))}"
+
+
+def _told_alone(own: Mapping[str, Any]) -> str:
+    found = own.get("published_only")
+    return f"graded only as published, apart: {found['successes']} of {found['rollouts']} passed" if found else ""
 
 
 def _told_interval(interval: Sequence[float] | None, form: str) -> str:
@@ -139,6 +148,22 @@ def _told_interval(interval: Sequence[float] | None, form: str) -> str:
         return ""
     low, high = interval
     return f" (95% interval {low:{form}} to {high:{form}})"
+
+
+def _apart(results: Sequence[Result]) -> dict[str, Any]:
+    """The figures of an arm; tasks that can only be graded as published stand apart from them."""
+    alone = [result for result in results if result.facts.get("published_only")]
+    others = [result for result in results if not result.facts.get("published_only")]
+    found = _of_arm(others) if others else {"rollouts": 0}
+    if not alone:
+        return found
+    passes = by_task(alone, lambda result: result.success)
+    told = {
+        "rollouts": len(alone),
+        "successes": sum(result.success for result in alone),
+        "tasks": {task: {"rollouts": len(own), "successes": sum(own)} for task, own in passes.items()},
+    }
+    return {**found, "published_only": told}
 
 
 def _of_arm(results: Sequence[Result]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ published, where the agent worked, and afresh, in a new root that carries only i
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,9 @@ from koderz.sandbox.workspace import Backend, Command, Mount, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.guarding import guard
 from koderz.sandbox.workspace.scripts import TAMPERED, Script, ScriptResult, run_script
-from koderz.systems.rollouts import afresh, verifiers
+from koderz.systems.rollouts import afresh, turned, verifiers
 from koderz.systems.rollouts.artifacts import Collected, files_of, published, put_back
+from koderz.systems.rollouts.carrying import root_of
 from koderz.systems.rollouts.doubt import unbelieved
 from koderz.systems.rollouts.machines import is_separate, lay_separate
 from koderz.systems.rollouts.metrics import UNMEASURED, MetricValues, measure
@@ -77,8 +79,9 @@ async def grade(
     backend: Backend,
     place: Path | None = None,
     collected: Collected | None = None,
+    terms: afresh.Terms | None = None,
 ) -> Graded:
-    """Grades a diff. Raises GitError if it doesn't apply, Fault if it can't be graded.
+    """Grades a diff, by default on the strictest terms. Raises GitError if it can't be applied, Fault if not graded.
 
     `place` is where the agent worked, whose processes have ended; `collected` are the artifacts that it left there.
     Without a place, or with a separate verifier, nothing can be graded as published.
@@ -87,22 +90,33 @@ async def grade(
         return await _by_scripts(task, diff, store, backend, _wanted(task))
     if task.instance:
         return await _by_instance(task, task.instance, diff, store, backend)
-    terms, work = afresh.Terms(), afresh.Work(diff, place, collected or Collected())
+    terms, work = terms or afresh.Terms(), afresh.Work(diff, place, collected or Collected())
+    if terms.graded == "published" and place is not None and not is_separate(task):
+        return _published_alone(task, terms, await _run_published(task, place, backend))
     fresh = await grade_afresh(task, work, store, backend, terms)
     if place is None or is_separate(task):
         return fresh
-    return _both(fresh, await grade_published(task, place, backend))
+    return _both(task, fresh, await grade_published(task, place, backend))
 
 
 _INSTANCE_JUDGES: WeakKeyDictionary[Backend, InstanceJudge] = WeakKeyDictionary()
 """The judges of instances of SWE-bench, which remember how each is judged on a backend."""
 
 
-async def _by_instance(task: Rollout, instance: Instance, diff: str, store: git.Store, backend: Backend) -> Graded:
-    """Grades by the rules of SWE-bench, as published and afresh."""
+async def is_published_alone(instance: Instance, store: git.Store, backend: Backend) -> bool:
+    """Whether an instance's own solution passes only as published. Raises Fault if it doesn't pass at all."""
+    return (await _judge_of(instance, store, backend).terms(instance)).by == "published"
+
+
+def _judge_of(instance: Instance, store: git.Store, backend: Backend) -> InstanceJudge:
     judge = _INSTANCE_JUDGES.setdefault(backend, InstanceJudge(InstancePlaces(backend)))
     judge.places.stores[instance.key] = store
-    judged = await judge.judge(instance, diff)
+    return judge
+
+
+async def _by_instance(task: Rollout, instance: Instance, diff: str, store: git.Store, backend: Backend) -> Graded:
+    """Grades by the rules of SWE-bench, as published and afresh."""
+    judged = await _judge_of(instance, store, backend).judge(instance, diff)
     report, resolved = judged.report, bool(judged.report["resolved"])
     rewards, as_published = {"resolved": float(resolved)}, bool(report["published"]["resolved"])
     cause = "" if resolved else "tampering" if as_published else "tests"
@@ -120,9 +134,22 @@ async def _by_instance(task: Rollout, instance: Instance, diff: str, store: git.
 
 async def grade_published(task: Rollout, place: Path, backend: Backend) -> Published:
     """Grades by the task's own verifier where the agent worked, without any guard. It may change what is there."""
-    mounts = published(place, backend) if task.format == "harbor" else []
-    found = await verifiers.run(task, place, backend, replace(_wanted(task), mounts=mounts))
+    found = await _run_published(task, place, backend)
     return Published(found.success, found.rewards)
+
+
+async def _run_published(task: Rollout, place: Path, backend: Backend) -> verifiers.Run:
+    mounts = published(place, backend) if task.format == "harbor" else []
+    return await verifiers.run(task, place, backend, replace(_wanted(task), mounts=mounts))
+
+
+def _published_alone(task: Rollout, terms: afresh.Terms, found: verifiers.Run) -> Graded:
+    """The verdict on a task whose own solution passes only where it worked."""
+    rewards = found.rewards or dict.fromkeys(terms.rewards or ("reward",), 0.0)
+    cause: str = found.ended.cause or ("" if found.rewards else "no_reward")
+    result = ScriptResult(OWN_TESTS[task.format], found.success, found.ended.output, cause)
+    given = Published(found.success, found.rewards)
+    return Graded(rewarded(task, rewards), (result,), graded="published", rewards=rewards, published=given)
 
 
 async def grade_afresh(
@@ -132,13 +159,16 @@ async def grade_afresh(
 
     Raises GitError if the diff doesn't apply, Fault if the verifier isn't able to judge anything.
     """
-    found, aside = await _run_afresh(task, work, store, backend, terms)
+    found, aside = await run_believed(task, work, store, backend, terms)
     cause: str = found.ended.cause
     if not found.rewards:
-        found, aside = await _run_afresh(task, work, store, backend, terms)
+        found, aside = await run_believed(task, work, store, backend, terms)
     if not found.rewards:
         names = terms.rewards or await _usual_rewards(task, found, store, backend, terms)
         found, cause = replace(found, rewards=dict.fromkeys(names, 0.0)), "no_reward"
+    elif found.doubt:
+        cause, aside = "tampering", [*aside, f"{OWN_TESTS[task.format]}: {found.doubt}"]
+        found = replace(found, rewards=dict.fromkeys(found.rewards, 0.0))
     elif not (found.success or terms.rewards or verifiers.has_tested(task, found.ended)):
         await _require_able(task, found, store, backend, terms)
     result = ScriptResult(OWN_TESTS[task.format], found.success, found.ended.output, cause)
@@ -153,18 +183,40 @@ async def grade_afresh(
     )
 
 
-def _both(fresh: Graded, published: Published) -> Graded:
+async def run_believed(
+    task: Rollout, work: afresh.Work, store: git.Store, backend: Backend, terms: afresh.Terms
+) -> tuple[verifiers.Run, Sequence[str]]:
+    """A run of the verifier in a new root, in doubt where its reward isn't what its tests say; and what was put aside.
+
+    What passed runs again with tests turned round, unless no process of the verifier's has loaded the agent's code.
+    """
+
+    async def again(task: Rollout, work: afresh.Work = work) -> verifiers.Run:
+        return (await _run_afresh(task, work, store, backend, terms))[0]
+
+    found, aside = await _run_afresh(task, work, store, backend, terms)
+    if not found.success:
+        return found, aside
+    failed = [test for test in terms.tests if not found.tests.get(test)] if "reports" not in terms.lifted else []
+    why = f"it gives the reward, but {failed[0]} hasn't passed" if failed else ""
+    if not why and "assertions" not in terms.lifted and found.isolation == "in-process":
+        why = await turned.doubt(task, found, again, partial(again, work=afresh.Work("")))
+    return replace(found, doubt=why), aside
+
+
+def _both(task: Rollout, fresh: Graded, published: Published) -> Graded:
     """The verdict of both gradings: passed if both say so."""
     (result,) = fresh.results
     if result.success and not published.success:
         result = replace(result, success=False, cause="tests" if published.rewards else "no_reward")
+        rewards = published.rewards or dict.fromkeys(fresh.rewards, 0.0)
+        fresh = replace(fresh, rewards=rewards, scored=rewarded(task, rewards))
     elif published.success and not result.success:
         result = replace(result, cause="tampering")
         if not fresh.tampering:
             why = f"{result.path}: it passes where the agent worked, and fails in a new root with the same work"
             fresh = replace(fresh, tampering=(why,))
-    scored = replace(fresh.scored, success=result.success)
-    return replace(fresh, graded="both", published=published, results=(result,), scored=scored)
+    return replace(fresh, graded="both", published=published, results=(result,))
 
 
 async def _run_afresh(
@@ -176,11 +228,11 @@ async def _run_afresh(
             mounts, aside = await lay_separate(task, work.collected, store, backend, place)
             changed: Sequence[str] = ()
         else:
-            changed, laid = await afresh.lay(task, work, store, place, terms)
+            changed, laid = await afresh.lay(task, work, store, place, terms, root_of(task, backend))
             mounts, left_out = put_back(work.collected, place, task.workdir, outside=True)
             aside = [*laid, *left_out]
-        files = [*(f"{task.workdir}/{path}" for path in changed), *files_of(work.collected, task.workdir)]
-        guards = verifiers.Guards(files, terms.lifted)
+        files = [*(posixpath.join(task.workdir, path) for path in changed), *files_of(work.collected, task.workdir)]
+        guards = verifiers.Guards(files, terms.lifted, reports="reports" not in terms.lifted)
         return await verifiers.run(task, place, backend, replace(_wanted(task), mounts=mounts), guards), aside
 
 

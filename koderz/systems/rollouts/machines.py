@@ -64,6 +64,7 @@ async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Com
         image = verifier.image if runs(backend, verifier.image) else None
         wanted = replace(wanted, image=image, checkout=verifier.workdir or wanted.checkout)
         tests = None if image else _copied(verifier, place / "tests")
+        mounts += _laid_over(task, verifier, tests)
     else:
         tests = await shown(verifier.tests, place / "tests")
     if tests:
@@ -107,6 +108,20 @@ def _copied(verifier: Verifier, target: Path) -> Path:
                 elif path.startswith(prefix):
                     _lay(file, target / inner / path.removeprefix(prefix))
     return target
+
+
+def _laid_over(task: Rollout, verifier: Verifier, copied: Path | None) -> list[Mount]:
+    """Lays tests that aren't the task's own over those of a verifier's Dockerfile, or shows them in its image."""
+    mounts = []
+    for folder in verifier.tests:
+        if folder.is_relative_to(task.folder):
+            continue
+        for path, file in files_below(folder).items():
+            if copied is None:
+                mounts.append(Mount(file, f"{_TESTS}/{path}"))
+            elif (copied / path).is_file():
+                _lay(file, copied / path)
+    return mounts
 
 
 def _lay(file: Path, target: Path) -> None:

@@ -104,6 +104,9 @@ class RolloutsOptions:
         risk=SENDS,
     )
     skip_unrunnable: bool = option(False, "Leave out the tasks that can't run here, named and counted.")
+    require_fresh: bool = option(
+        False, "Leave out the tasks whose own solution passes only as published, named and counted."
+    )
 
     @property
     def variables(self) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from koderz.sandbox.workspace import Backend
 from koderz.sandbox.workspace.git import GitError
 from koderz.settings.schema import Settings
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
+from koderz.systems.rollouts.afresh import Terms
 from koderz.systems.rollouts.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.config import Config, read_config
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
@@ -30,6 +31,7 @@ from koderz.systems.rollouts.resources import require_network, resources_of, set
 from koderz.systems.rollouts.runnable import Omission, placed, require_runnable, runnable
 from koderz.systems.rollouts.simulated import simulate
 from koderz.systems.rollouts.tasks import Rollout, in_parts
+from koderz.systems.rollouts.terms import fresh_only, terms_of
 from koderz.systems.rollouts.tools import stands_in
 from koderz.systems.rollouts.variants import Variants
 from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace, open_backend
@@ -121,6 +123,7 @@ class RolloutsSuite(Suite):
             tasks = [in_parts(task, lambda part: replace(part, sandbox="")) for task in tasks]
         tasks = [settled(task, options) for task in tasks]
         self._payloads = {task.id: task for task in tasks}
+        self._wholes = {task.digest: task for task in tasks}
         self.tasks: tuple[Task[Rollout], ...] = tuple(
             Task(task.id, task.instructions, payload=task, needs=NEEDS, digest=task.digest, apart=bool(task.canary_of))
             for task in tasks
@@ -142,6 +145,11 @@ class RolloutsSuite(Suite):
             sandbox_of = partial(_sandbox_of, options, source.sandbox)
             tasks, left_out = runnable(dataset.tasks, sandbox_of, images)
             dataset = replace(dataset, tasks=tasks)
+        if options.require_fresh:
+            images = ImageStore(options.images)
+            placed_here = [placed(task, images) for task in dataset.tasks]
+            fresh, stale = fresh_only(placed_here, source.sandbox or "local", images)
+            dataset, left_out = replace(dataset, tasks=fresh), [*left_out, *stale]
         if options.canaries:
             images, sandbox = ImageStore(options.images), source.sandbox or "local"
             added = canaries_of(
@@ -196,13 +204,22 @@ class RolloutsSuite(Suite):
         store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
         try:
             left, collected = self._stores.left(task.payload, diff), self._stores.artifacts_of(PLACE.get())
-            graded = await grade(task.payload, diff, store, backend, left, collected)
+            terms = await self._terms_of(task.payload)
+            graded = await grade(task.payload, diff, store, backend, left, collected, terms)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
         graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
         said = await opinions(task.payload, diff, context.ask) if context.ask else None
         resources = self._resources(task.payload, backend)
         return _verdict(task.payload, diff, graded, backend.isolation, said, resources)
+
+    async def _terms_of(self, task: Rollout) -> Terms:
+        """The terms of a task or step; those of a canary are its task's, whose solution passes none of its tests."""
+        whole = self._wholes.get(task.whole or task.digest, task)
+        base = self._payloads.get(whole.canary_of)
+        if base and not whole.stages:
+            return replace(await terms_of(base, self._stores), tests=())
+        return await terms_of(task, self._stores, whole)
 
     def _resources(self, task: Rollout, backend: Backend) -> Mapping[str, Any]:
         return resources_of(task, backend, self._options.agent_memory, self._options.timeout_multiplier)
@@ -235,7 +252,7 @@ def _notices(left_out: Sequence[Omission], tasks: int) -> Sequence[str]:
     """Sentences about the tasks that were left out."""
     if not left_out:
         return ()
-    counted = f"{len(left_out)} of {tasks} tasks can't run here and are left out:"
+    counted = f"{len(left_out)} of {tasks} tasks are left out:"
     return [counted, *(f"{each.id}: {each.why}" for each in left_out)]
 
 
@@ -302,5 +319,5 @@ def _verdict(
         metrics,
         sandbox=f"{isolation}, {graded.isolation}",
         artifacts={"diff.patch": diff, "eval.log": graded.log, "evaluation_results.json": json.dumps(told, indent=2)},
-        facts={"resources": resources},
+        facts={"resources": resources, **({"published_only": True} if graded.graded == "published" else {})},
     )

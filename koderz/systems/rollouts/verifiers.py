@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import posixpath
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from koderz.errors import Fault
 from koderz.sandbox.workspace import CHANNEL_GUARDS, Backend, Command, Ended, Mount, RewardChannel
 from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.machines import test_command
+from koderz.systems.rollouts.reporting import reporting, tests_in
 from koderz.systems.rollouts.tasks import Rollout
 
 LOGS = "/logs/verifier"
@@ -65,6 +67,8 @@ class Run:
     ended: Ended
     rewards: Mapping[str, float] = field(default_factory=dict)  # by name; empty: it gave none
     wrong: str = ""  # why it gave none
+    tests: Mapping[str, bool] = field(default_factory=dict)  # whether each passed, where pytest reports it
+    doubt: str = ""  # why its reward isn't believed
 
     @property
     def isolation(self) -> Isolation:
@@ -83,28 +87,33 @@ class Guards:
 
     agents: Collection[str] = ()  # the agent's files, as they are seen
     lifted: Collection[str] = ()
+    reports: bool = True  # whether pytest reports what each test did
 
 
 async def run(task: Rollout, place: Path, backend: Backend, wanted: Command, guards: Guards | None = None) -> Run:
     """Runs the task's own tests in `place` until all of their processes have ended. No guards: as published."""
     command = await test_command(task, place, backend, wanted)
-    with scratch() as logs:
+    with scratch() as logs, scratch() as told:
+        if guards and guards.reports:
+            command = reporting(command, told)
         if guards and backend.guards_channels:
             command = _guarded(command, logs, guards)
         elif task.format != "terminal-bench":
             command = replace(command, mounts=[*command.mounts, Mount(logs, LOGS, writable=True)])
         ended = await backend.run(command, place)
+        tests = tests_in(told)
         if task.format == "terminal-bench":
-            return Run(ended, {"tests": float(not ended.status and not ended.cause)})
+            return Run(ended, {"tests": float(not ended.status and not ended.cause)}, tests=tests)
         try:
-            return Run(ended, _rewards(logs, ended, task))
+            return Run(ended, _rewards(logs, ended, task), tests=tests)
         except Fault as fault:
-            return Run(ended, wrong=str(fault))
+            return Run(ended, wrong=str(fault), tests=tests)
 
 
 def _guarded(command: Command, logs: Path, guards: Guards) -> Command:
     """The command with the channel of its rewards."""
     homes = {command.checkout, *_TEMPORARY, *(mount.target for mount in command.mounts if mount.writable)}
+    homes |= {posixpath.dirname(path) for path in guards.agents} - {"/"}
     lifted = [name for name in CHANNEL_GUARDS if name in guards.lifted]
     channel = RewardChannel(logs, LOGS, hidden=HIDDEN, agents=guards.agents, homes=sorted(homes), lifted=lifted)
     return replace(command, channel=channel)

@@ -16,10 +16,12 @@ from typing import Any
 from koderz.errors import Fault, KoderzError
 from koderz.sandbox import open_workspaces
 from koderz.sandbox.images import ImageStore
+from koderz.sandbox.once import Once
 from koderz.sandbox.workspace import Backend, Command, Launch, Mount, git
 from koderz.sandbox.workspace.folders import new_path
 from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
+from koderz.systems.rollouts.afresh import Terms
 from koderz.systems.rollouts.artifacts import Collected, collect, destinations_of, lay, published, travels
 from koderz.systems.rollouts.machines import require_healthy
 from koderz.systems.rollouts.options import RolloutsOptions
@@ -47,6 +49,7 @@ class Stores:
     _removed: dict[Path, tuple[str, ...]] = field(default_factory=dict)
     _collected: dict[Path, Collected] = field(default_factory=dict)
     versions: dict[tuple[str, ...], str] = field(default_factory=dict)  # of agents, by sandbox and command
+    terms: Once[Terms] = field(default_factory=Once)  # on which tasks are graded, by digest and sandbox
 
     def backend_of(self, task: Rollout) -> Backend:
         """The backend that runs the task's commands."""
@@ -90,6 +93,11 @@ class Stores:
             folder = new_path(f"store-{digest}")
             making = self._made[digest] = asyncio.create_task(prepared(task, folder, self.backend_of(task)))
         return await asyncio.shield(making)
+
+
+async def at_once(_name: str, make: Any, **_: object) -> Any:
+    """`once` where nothing is recorded."""
+    return await make()
 
 
 def open_backend(sandbox: str, settings: Settings, images: ImageStore) -> Backend:

@@ -13,6 +13,7 @@ from importlib import import_module, metadata
 
 HERE = "/opt/koderz/tools"
 SITE, PYTEST = f"{HERE}/site", f"{HERE}/pytest"
+REPORTING = "/opt/koderz/reporting"
 RUNNERS = ("pytest", "py.test")
 WITH_VALUE = {
     *("-p", "--python", "--index-url", "--default-index", "--index", "-i", "--extra-index-url", "-f", "--find-links"),
@@ -161,6 +162,7 @@ def pytest(arguments: list[str], wanted: list[str]) -> int:
     sys.path.remove(PYTEST)
     sys.path.append(PYTEST)
     options = [word for name in dict.fromkeys(plugins) for word in ("-p", name)]
+    sys.path.append(REPORTING)
     if not any(word.split("=")[0] in OF_CACHE for word in arguments):
         options += ["-p", "no:cacheprovider"]  # /tests can't be written
     if "pytest_json_ctrf" not in plugins and not any("ctrf" in name for name in plugins):

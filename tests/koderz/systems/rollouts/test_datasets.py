@@ -241,6 +241,6 @@ def test_unrunnable_tasks_are_left_out_and_counted(tmp_path: Path) -> None:
     options = RolloutsOptions(skip_unrunnable=True)
     suite = RolloutsSuite.load(SuiteSource(tmp_path / "all", options, sandbox="local"))
     assert [task.id for task in suite.tasks] == ["able"]
-    assert suite.notices[0] == "1 of 2 tasks can't run here and are left out:"
+    assert suite.notices[0] == "1 of 2 tasks are left out:"
     assert "gpu: " in suite.notices[1]
     assert len(RolloutsSuite.load(SuiteSource(tmp_path / "all", options, sandbox="modal")).tasks) == 2

@@ -125,3 +125,18 @@ def test_canaries_are_counted_by_task_and_arm() -> None:
     assert canaries_line(found).startswith("canaries: 1 of 5 passed, 20.0% (95% interval ")
     assert CANARIES.of_apart(plan(1), {"codex": []}) == {}
     assert CANARIES.summary(plan(1), results) == {}
+
+
+def test_figures_have_what_is_graded_only_as_published_apart() -> None:
+    alone = [
+        Result(problem_id="odd", success=success, score=float(success), sample=sample, facts={"published_only": True})
+        for sample, success in enumerate([True, False])
+    ]
+    found = FIGURES.summary(plan(1), {"codex": [*_results({"a": [1, 1]}), *alone], "nop": alone})
+    assert (found["codex"]["score"]["mean"], [*found["codex"]["tasks"]]) == (1, ["a"])
+    apart = {"rollouts": 2, "successes": 1, "tasks": {"odd": {"rollouts": 2, "successes": 1}}}
+    assert found["codex"]["published_only"] == apart
+    assert found["nop"] == {"rollouts": 0, "published_only": apart}
+    first, second = lines_of(found)
+    assert first.endswith("; graded only as published, apart: 1 of 2 passed")
+    assert second == "nop: graded only as published, apart: 1 of 2 passed"
