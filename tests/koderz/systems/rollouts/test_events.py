@@ -18,13 +18,13 @@ from koderz.sandbox.workspace.local import Local
 from koderz.solvers.handles import WorkspaceHandle
 from koderz.systems.rollouts.agents import judged
 from koderz.systems.rollouts.artifacts import Collected, keep, put_back, unpack
-from koderz.systems.rollouts.workspaces import at_once, check
+from koderz.systems.rollouts.checking import check
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.stages import StepWork, goes_on, rewards_of, summed_up
 from koderz.systems.rollouts.tasks import Rollout, Stage
 from koderz.systems.rollouts.trees import files_shown
-from koderz.systems.rollouts.workspaces import Stores, Workspace
+from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 from koderz.types import Reply, Task, Verdict
 from tests.koderz.systems.rollouts.test_harbor_tasks import loaded
 
