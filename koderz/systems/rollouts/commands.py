@@ -151,12 +151,12 @@ def _runnable(config: Config, said: Mapping[str, Any], sandbox: str, settled: Co
     Raises KoderzError if there are none.
     """
     from koderz.sandbox.images import ImageStore
-    from koderz.systems.rollouts.runnable import LeftOut, placed, runnable
+    from koderz.systems.rollouts.runnable import Omission, placed, runnable
     from koderz.systems.rollouts.terms import fresh_only
 
     named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
     able: Sequence[Rollout] = config.tasks
-    left_out: Sequence[LeftOut] = ()
+    left_out: Sequence[Omission] = ()
     if said["skip_unrunnable"]:
         able, left_out = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images)
     if said["require_fresh"] and able:

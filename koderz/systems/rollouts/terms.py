@@ -25,7 +25,7 @@ from koderz.systems.rollouts.afresh import Terms, Work
 from koderz.systems.rollouts.grading import grade_published, is_published_alone, run_believed
 from koderz.systems.rollouts.machines import is_separate
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.runnable import LeftOut
+from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.tasks import OWN_TESTS, Rollout
 from koderz.systems.rollouts.verifiers import Run
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once, open_backend
@@ -125,11 +125,11 @@ async def _passes(trial: _Trial, terms: Terms) -> Run | None:
 
 def fresh_only(
     tasks: Sequence[Rollout], sandbox: str, images: ImageStore
-) -> tuple[Sequence[Rollout], Sequence[LeftOut]]:
+) -> tuple[Sequence[Rollout], Sequence[Omission]]:
     """The tasks that can be graded afresh, and those that can't. Raises Fault where that can't be tried."""
     with ThreadPoolExecutor(1) as pool:  # since a loop may be running here
         alone = pool.submit(asyncio.run, _published_alone(tasks, sandbox, images)).result()
-    left_out = [LeftOut(task.id, PUBLISHED_ONLY) for task in tasks if task.id in alone]
+    left_out = [Omission(task.id, PUBLISHED_ONLY) for task in tasks if task.id in alone]
     return [task for task in tasks if task.id not in alone], left_out
 
 
