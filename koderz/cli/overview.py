@@ -143,6 +143,8 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
     else:
         passed = f", {f.successes} of {f.total_problems} {headline.passed}" if headline.passed else ""
         yield f"{name}: {_average(measure, mean)}{passed}"
+    if f.unread:
+        yield f"  {f.unread.text}"
     if f.samples_text and headline.passed:
         yield f"  {f.samples_text}"
     cost = "" if f.cost_known else ", too low: the price of a model is unknown"

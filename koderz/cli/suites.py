@@ -1,4 +1,4 @@
-"""`koderz suites`: lists suites, registers their datasets, and exports their rows."""
+"""`koderz suites`: lists and shows suites, tells where their files are, registers those, and exports rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import print_json, say
+from koderz.cli.console import print_json, say, warn
 from koderz.cli.flags import SummaryJson, Trust
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import with_settings
@@ -17,6 +17,8 @@ from koderz.settings.layers import Scope
 
 if TYPE_CHECKING:
     from typer._click.core import Context
+
+    from koderz.settings.schema import Settings
 
 app = new_group("List suites, add their datasets, and write their rows.")
 
@@ -66,24 +68,83 @@ def add(
     say(f"{name}: {len(suite.tasks):,} tasks of {path.resolve()}")
 
 
+_SCOPE = Scope(without={name: "" for name in schema_of().fields if name not in _OF_A_SUITE})
+
+
 @app.command(cls=OfSuite)
-@with_settings(scope=Scope(without={name: "" for name in schema_of().fields if name not in _OF_A_SUITE}))
+@with_settings(scope=_SCOPE)
+def show(given: dict[str, Any], trust_config: Trust = False, json: SummaryJson = False) -> None:
+    """Show a suite's tasks, licence and needs, and whether the file here is the published one."""
+    from koderz.suites.about import about_suite
+
+    found = about_suite(_settings_of(given, trust_config=trust_config))
+    if json:
+        print_json(found)
+        return
+    say(f"{found['name']}: {found['about']}")
+    shown = {
+        "Tasks": "not loaded" if found["tasks"] is None else f"{found['tasks']:,}",
+        "Dataset": found["dataset"],
+        "File here": _FILES[found["file"]],
+        "Licence": found["licence"],
+        "Published": found["place"],
+        "Fetch with": found["get"],
+        "Needs": "" if found["tasks"] is None else ", ".join(found["needs"]) or "nothing but a model",
+        "Rule": found["rule"],
+    }
+    for name, value in shown.items():
+        if value:
+            say(f"{name + ':':11} {value}")
+    if found["problem"]:
+        warn(f"note: {found['problem']}")
+
+
+_FILES = {
+    "published": "published, by the digest of its rows",
+    "other": "other than the published one, by the digest of its rows",
+    "unknown": "unknown: no digest of the published file is known",
+    "none": "",
+}
+
+
+@app.command()
+def get(name: Annotated[str, typer.Argument(metavar="NAME", help="Which suite.")]) -> None:
+    """Print the command that fetches a suite's published file; nothing is downloaded."""
+    from koderz.suites import SUITES
+
+    published = SUITES.load(name).publication
+    if published is None or not published.command:
+        where = f"; see {published.place}" if published else ""
+        raise KoderzError(f"there is no file to fetch for the suite {name}{where}")
+    say(published.command)
+    warn(f"then: koderz suites add {name} FILE, or --dataset FILE (licence: {published.licence})")
+
+
+@app.command(cls=OfSuite)
+@with_settings(scope=_SCOPE)
 def export(
     given: dict[str, Any],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where the files are written.")],
     trust_config: Trust = False,
 ) -> None:
     """Write the rows of a suite that makes them up: koderz suites export ruler --output DIR."""
-    from koderz.engines.owners import schema_here
-    from koderz.settings.options import fields_of
-    from koderz.settings.toml import read_sources
-    from koderz.suites import SUITES, load_suite
+    from koderz.suites import load_suite
 
-    if "suite" not in given:
-        raise KoderzError("say which suite: koderz suites export ruler --output DIR")
-    struct = SUITES.options_of(given["suite"])
-    names = (*_OF_A_SUITE, *(fields_of(struct) if struct else ()))
-    settings = read_sources(given, names=names, schema=schema_here(given), trust_config=trust_config).settings
+    settings = _settings_of(given, trust_config=trust_config)
     suite = load_suite(settings.suite, settings.dataset, settings)
     for path, rows in suite.export(output):
         say(f"{path}: {rows} rows")
+
+
+def _settings_of(given: dict[str, Any], *, trust_config: bool) -> Settings:
+    """The settings of the suite that is named first. Raises KoderzError if none is."""
+    from koderz.engines.owners import schema_here
+    from koderz.settings.options import fields_of
+    from koderz.settings.toml import read_sources
+    from koderz.suites import SUITES
+
+    if "suite" not in given:
+        raise KoderzError("say which suite, such as: koderz suites show ruler; all: koderz suites list")
+    struct = SUITES.options_of(given["suite"])
+    names = (*_OF_A_SUITE, *(fields_of(struct) if struct else ()))
+    return read_sources(given, names=names, schema=schema_here(given), trust_config=trust_config).settings

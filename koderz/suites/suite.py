@@ -304,6 +304,9 @@ class Suite(Extensible):
     publication: ClassVar[Publication | None] = None
     """Where its tasks are published; None if koderz brings them, or they are the user's own."""
 
+    rule_text: str = ""
+    """How answers are read and judged, in words, where there is more than one way to."""
+
     def rows_digest(self) -> str:
         """16 hex digits of the tasks in no order, by which a published file is known. By default of their prompts."""
         return digest_of_rows(task.prompt for task in self.tasks)

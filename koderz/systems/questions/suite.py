@@ -11,9 +11,10 @@ from koderz.errors import KoderzError
 from koderz.settings.registry import digest_of_file, find_in_file
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
+from koderz.suites.about import file_state
 from koderz.suites.choices import listed
 from koderz.suites.metrics import UNREAD, Graded, OwnMetric
-from koderz.suites.suite import JudgeContext, Suite, SuiteSource
+from koderz.suites.suite import JudgeContext, Suite, SuiteSource, digest_of_rows
 from koderz.suites.templates import fill, placeholders
 from koderz.systems.questions.apart import SHORT, Reader
 from koderz.systems.questions.examples import Examples
@@ -56,7 +57,7 @@ class QuestionSuite(Suite):
         self, source: str, questions: Sequence[Question], rule: ScoringRule, options: QuestionOptions, seed: int
     ) -> None:
         self.source, self.rule, self._options = source, rule, options
-        self.asks_judge = rule.asks_judge
+        self.asks_judge, self.rule_text = rule.asks_judge, rule.about
         self._template = _read_template(options.template, questions[0]) if options.template else self.template
         self.examples = self._examples(questions, seed)
         self.tasks = tuple(map(self._task, questions))
@@ -105,7 +106,21 @@ class QuestionSuite(Suite):
         """The rule and the worked examples. Raises KoderzError if a model is to judge and none is named."""
         if self.asks_judge and not settings.given_roles.get(JUDGE):
             raise KoderzError(f"the scorer {self.rule.name} asks a model; name one with --role judge=MODEL")
-        return {"scorer": self.rule.name, "rule": self.rule.about, "few_shot": self.examples.record}
+        return {
+            "scorer": self.rule.name,
+            "rule": self.rule.about,
+            "few_shot": self.examples.record,
+            "file": file_state(self),
+        }
+
+    def rows_digest(self) -> str:
+        """16 hex digits of the questions with their options and right answers, in no order."""
+
+        def row(question: Question) -> str:
+            right = sorted(question.options.get(target, target) for target in question.targets)
+            return "\n".join((question.content, *right))
+
+        return digest_of_rows(row(task.payload) for task in self.tasks)
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
         """The simulated model's reply, or its grade."""
