@@ -166,6 +166,12 @@ class Verdict:
         return self.passes or self.verdict == "passed"
 
 
+_CUT = "The thinking used up the tokens of the reply, and no answer was begun. Think more briefly."
+
+THOUGHT_CUT = Verdict("error", LENGTH_REASONING, feedback=_CUT, detail=_CUT)
+"""The verdict on a reply that ended by its length before any text: its answer would have been anyone's guess."""
+
+
 class Lesson(NamedTuple):
     """The lesson of an experiment, in words that hold neither a program nor a hidden test."""
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from tracker.errors import JournalError, StorageError
 from tracker.files import pieces, whole_file, write_whole
-from tracker.records import Attempt, Blob, Once, Record, Text
+from tracker.records import Attempt, Blob, Call, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
 MOST_BYTES = 256 << 20  # of one text
@@ -49,6 +49,11 @@ def with_texts(record: Record, change: Callable[[str, Text], Text | None]) -> Re
     changed: dict[str, Any] = {name: change(name, text) for name, text in texts.items() if text}
     if isinstance(record, Attempt) and record.artifacts:
         changed["artifacts"] = {name: change("artifacts", text) for name, text in record.artifacts.items()}
+    if isinstance(record, Call) and record.items:
+        items = record.items if isinstance(record.items, Blob) else orjson.dumps(record.items).decode()
+        new = change("items", items)
+        if new is not items:
+            changed["items"] = orjson.loads(new) if isinstance(new, str) else new
     changed = {name: new for name, new in changed.items() if new is not texts.get(name)}
     return replace(record, **changed) if changed else record
 
@@ -108,7 +113,7 @@ def _inline(name: str, text: Text, folder: Path) -> Text:
         return text
     if text.binary or text.private:
         return replace(text, data=base64.b64encode(read_data(text, folder)).decode())
-    return read_text(text, folder) if name == "artifacts" else text
+    return read_text(text, folder) if name in ("artifacts", "items") else text
 
 
 def whole(record: Record, folder: Path) -> Record:

@@ -36,6 +36,7 @@ class Result(Struct, frozen=True, kw_only=True):
     tokens: Count = UNSAID
     tokens_in: Count = 0
     tokens_out: Count = 0
+    tokens_reasoning: Count | None = None  # of `tokens_out`, as far as servers tell
     roles: Mapping[str, Use] | None = None  # calls and tokens by role, where main isn't the only one
     calls: Count = UNSAID
     depth: Count = 0
@@ -50,4 +51,5 @@ class Result(Struct, frozen=True, kw_only=True):
     facts: Mapping[str, Any] = {}  # what else its suite tells of it; in JSON they are keys beside the others
     resources: Mapping[str, Any] | None = None  # that held for it, with what was `asked` and how it was `enforced`
     answer: str | UnsetType | None = UNSET  # as read off the reply; None: it can't be read; unset: nothing is read
+    truncated: str = ""  # what of its last judged reply was cut off: "text", or "reasoning"; in JSON only if anything
     cluster: str = ""  # what its task shares with others, see `tracker.clusters`; in JSON only where there is one

@@ -40,6 +40,26 @@ class UnreadAnswers:
         return f"unread {self.rate:.1f}% ({self.count})"
 
 
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The judged replies that ended by their length: within a text, and before there was any."""
+
+    text: int = 0
+    reasoning: int = 0
+
+    def note(self, results: int) -> str:
+        """What to say of them where they are more than 2 % of the results; empty otherwise."""
+        count = self.text + self.reasoning
+        if not results or 100 * count / results <= _MOST_TRUNCATED:
+            return ""
+        thought = f", {self.reasoning} of them while the model still thought" if self.reasoning else ""
+        share = f"{100 * count / results:.1f}% of the replies ({count} of {results})"
+        return f"{share} were cut off by their length{thought}: raise --max-tokens"
+
+
+_MOST_TRUNCATED = 2.0  # per cent
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
     """The figures of one arm. Rates are per cent, costs US dollars.
@@ -69,6 +89,8 @@ class Figures:
     clusters: int | None = None  # in which the tasks are; None: each stands alone
     pass_hat_k: dict[str, ChanceEstimate] = field(default_factory=dict)
     unread: UnreadAnswers | None = None  # None: the suite reads no answers off its replies
+    tokens_reasoning: int | None = None  # of `tokens_out`, as far as servers tell; None: none does
+    truncated: Truncated = field(default_factory=Truncated)
 
     @property
     def rate(self) -> float:
@@ -170,6 +192,9 @@ class Summary:
             found.append(f"SIMULATED ARMS, {', '.join(arms)}: their figures say nothing about any real model")
         if self.generated:
             found.append(f"GENERATED DATA, {self.generated}: these figures don't belong beside published ones")
+        for name, arm in self.arms.items():
+            if note := arm.summary.truncated.note(arm.summary.total_problems):
+                found.append(f"{name}: {note}" if len(self.arms) > 1 else note)
         return [*found, *self.judge.get("caveats", ())]
 
     def is_simulated(self, arm: str) -> bool:
@@ -292,7 +317,22 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None, measu
         clusters=count_of(passes, clusters),
         pass_hat_k=pass_hat_k_of(passes, clusters),
         unread=_unread(results),
+        tokens_reasoning=_known_sum([result.tokens_reasoning for result in results]),
+        truncated=_truncated(results),
     )
+
+
+def _known_sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _truncated(results: Sequence[Result]) -> Truncated:
+    counts = Counter(result.truncated or _CUT_CAUSES.get(result.cause, "") for result in results)
+    return Truncated(counts["text"], counts["reasoning"])
+
+
+_CUT_CAUSES = {"length": "text", "length_reasoning": "reasoning"}  # of results whose solver judged no reply itself
 
 
 def _unread(results: Sequence[Result]) -> UnreadAnswers | None:

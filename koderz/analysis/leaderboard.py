@@ -105,6 +105,11 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
     notes = [f"{side.label} has no results." for side in sides if not side.results]
     notes += [f"{side.label} {side.run.progress}." for side in sides if side.run.is_going or side.run.is_cut_short]
     notes += [f"{side.label} has {side.faults} faults; they count neither way." for side in sides if side.faults]
+    notes += [
+        f"In {side.label} {note}."
+        for side in sides
+        if (note := side.figures.truncated.note(side.figures.total_problems))
+    ]
     if note := unread_note([(side.label, side.figures.unread) for side in sides]):
         notes.append(note)
     if any(not pair.pairs for pair in pairwise):
@@ -123,7 +128,8 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
 
 _FIGURES = (
     "total_problems successes success_rate success_rate_interval success_rate_interval_method "
-    "total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency pass_at_k pass_hat_k unread"
+    "total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency pass_at_k pass_hat_k unread "
+    "tokens_reasoning truncated"
 )
 
 

@@ -107,6 +107,8 @@ def _on_side(name: str, side: Side) -> Iterator[str]:
         yield f"{name} {run.progress}."
     if not side.results:
         yield f"{name} has no results."
+    if note := side.figures.truncated.note(side.figures.total_problems):
+        yield f"In {name} {note}."
     if side.faults:
         yield f"{name} has {side.faults} experiments that ended in a fault; they count neither way."
     if count := sum(result.note.startswith(NEEDS_REVIEW) for result in side.results):

@@ -207,3 +207,8 @@ class _Conversations:
             if left[key] < 0 and not (before and is_own(message)):
                 found.append(message)
         return found
+
+
+def thought_of(tokens: int | None) -> str:
+    """The tokens of thought among those of a reply, in words that follow its number; empty where nobody counts them."""
+    return "" if tokens is None else f" ({tokens:,} reasoning)"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.history import history_of
 from koderz.analysis.measures import SUCCESS, headline_measure
+from koderz.analysis.story import thought_of
 from koderz.cli.console import counted, elapsed, print_json, say, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.engines.resources import listed_tariff
@@ -155,7 +156,7 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
         yield "  by tier: " + ", ".join(f"{tier} ${value:.4f}" for tier, value in f.cost_by_tier.items())
     yield (
         f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average; "
-        f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out"
+        f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out{thought_of(f.tokens_reasoning)}"
     )
     for other, found in () if has_sections else f.measures.items():  # which tell what matters
         if other != measure.name:

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from koderz.analysis.conversation import told_asked, told_reply
-from koderz.analysis.story import told_frames, told_grade, told_grades
+from koderz.analysis.story import thought_of, told_frames, told_grade, told_grades
 from koderz.cli.console import counted, say, warn
 from koderz.runs.observer import SessionView
 from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
@@ -156,7 +156,8 @@ def _outcome(story: Story) -> str:
 
 
 def _figures(call: Call) -> str:
-    return f"{call.tokens_in} tokens in, {call.tokens_out} out · {call.latency:.1f} s · ${call.cost:.4f}"
+    out = f"{call.tokens_out} out{thought_of(call.tokens_reasoning)}"
+    return f"{call.tokens_in} tokens in, {out} · {call.latency:.1f} s · ${call.cost:.4f}"
 
 
 def _rule(text: str) -> str:

@@ -23,7 +23,7 @@ from koderz.settings.options import plain
 from koderz.settings.schema import Settings
 from koderz.suites import SUITES
 from tracker import records
-from tracker.records import Attempt, Call, Record, Text, decode, encode
+from tracker.records import Attempt, Blob, Call, Record, Text, decode, encode
 
 Files = Mapping[str, Mapping[str, str]]
 """The contents of files in base64, by the setting that names them, and by file name."""
@@ -175,4 +175,6 @@ def _inlined(record: Record, text: Callable[[Text], str]) -> Record:
     inlined: dict[str, Any] = {name: text(value) for name, value in found.items() if value is not None}
     if isinstance(record, Call):  # a replay needs no message of it: its key says what was asked
         inlined["messages"] = ()
+        if isinstance(record.items, Blob):
+            inlined["items"] = orjson.loads(text(record.items))
     return replace(record, **inlined)

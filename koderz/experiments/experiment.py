@@ -58,6 +58,7 @@ class Totals:
     depth: int = 0  # the greatest of a call in it
     tokens_in: int = 0
     tokens_out: int = 0
+    tokens_reasoning: int | None = None  # as far as servers tell; None: none does
     latency: float = 0.0
     cost_known: bool = True
     costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
@@ -72,6 +73,8 @@ class Totals:
         self.depth = max(self.depth, call.depth)
         self.tokens_in += call.tokens_in
         self.tokens_out += call.tokens_out
+        if call.tokens_reasoning is not None:
+            self.tokens_reasoning = (self.tokens_reasoning or 0) + call.tokens_reasoning
         use = self.roles.get(call.role, _NOTHING)
         self.roles[call.role] = records.Use(
             use.calls + 1, use.tokens_in + call.tokens_in, use.tokens_out + call.tokens_out

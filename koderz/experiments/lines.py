@@ -119,6 +119,7 @@ def call_of(identity: Identity, number: int, ask: Ask, key: str, answer: Answer)
         parent=ask.parent,
         tool_calls=[dict(each) for each in completion.tool_calls],
         body=completion.body,
+        items=[dict(each) for each in completion.items],
         key=key,
     )
 

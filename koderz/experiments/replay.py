@@ -24,6 +24,7 @@ from koderz.experiments import lines
 from koderz.experiments.experiment import Totals
 from koderz.experiments.lines import Ask, Backend
 from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
+from koderz.experiments.turns import Turns
 from koderz.plans.plan import Identity
 from koderz.solvers.handles import Rerun
 from koderz.types import JUDGE, Lesson, Message, Reply, Task, Verdict
@@ -91,6 +92,7 @@ class Handles:
         self.fault: Fault | None = None  # the first one, also where the solver went on after it
         self.reused = 0  # replies that were on record
         self.verdicts: list[Verdict] = []  # on the task itself, in order
+        self.truncated = ""  # what of the last judged reply was cut off
         self.lesson: Lesson | None = None  # what they teach, once the experiment has ended
         self.is_concluded = False  # whether its verdict is that of a handle that its suite opened
         self._how = how or Replaying()
@@ -99,6 +101,7 @@ class Handles:
         self._nth: Counter[str] = Counter()
         self._in_flight: set[asyncio.Task[records.Call]] = set()
         self._is_over = False
+        self._turns = Turns()
         self._judge_calls: dict[str, records.Call] = {}
         for record in recorded:
             if isinstance(record, records.Compute):
@@ -175,6 +178,7 @@ class Handles:
         verdict = await self._noted(self._recorded_or_judged(task, answer, key))
         if task.id == self.identity.task.id:
             self.verdicts.append(verdict)
+            self.truncated = answer.truncated if isinstance(answer, Reply) else ""
         return verdict
 
     async def grade(self, item: str, score: float, **metrics: float | str) -> float:
@@ -232,6 +236,7 @@ class Handles:
         found = await self._recording.take(key)
         if isinstance(found, records.Call):
             self.reused += 1
+            self._turns.learn(ask, found)
             if self._how.audit:
                 self._how.audit.asked(ask, found)
             return found
@@ -277,8 +282,9 @@ class Handles:
         return lines.reply_of(call, self._backend)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
-        answer = await self._backend.complete(ask, self.identity)
+        answer = await self._backend.complete(self._turns.brought_along(ask), self.identity)
         call = lines.call_of(self.identity, self.totals.calls + 1, ask, key, answer)
+        self._turns.learn(ask, call)
         self.totals.add(call)
         await self._backend.record(call)
         return call

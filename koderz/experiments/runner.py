@@ -31,7 +31,7 @@ from koderz.solvers.handles import NEEDED, OPENED, AskHandle
 from koderz.suites import program_suite
 from koderz.suites.references import ReferenceFault, References
 from koderz.suites.suite import Concluding, ExperimentContext, JudgeContext, WorkspaceContext
-from koderz.types import EXCLUSIVE, JUDGE, MAIN, Reply, Task, Verdict, VerdictWord
+from koderz.types import EXCLUSIVE, JUDGE, MAIN, THOUGHT_CUT, Reply, Task, Verdict, VerdictWord
 from tracker import records
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ class ExperimentRunner:
         return await self._caller.complete(ask, identity)
 
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
+        if isinstance(answer, Reply) and answer.truncated == "reasoning":
+            return THOUGHT_CUT
         suite, context, has_turn = self._plan.suite, self._judging, EXCLUSIVE in identity.arm.solver.wants
         async with self._exclusive() if self._exclusive and EXCLUSIVE in task.needs and not has_turn else nullcontext():
             if self._resources.references:
@@ -198,6 +200,7 @@ def experiment_of(
         baseline_cost=baseline_cost,
         tokens_in=totals.tokens_in,
         tokens_out=totals.tokens_out,
+        tokens_reasoning=totals.tokens_reasoning,
         roles=None if totals.roles.keys() <= {MAIN} else totals.roles,
         latency=totals.latency,
         duration_seconds=round(seconds, 6),
@@ -207,6 +210,7 @@ def experiment_of(
         lesson_cause=handles.lesson.cause if handles.lesson else "",
         facts=verdict.facts,
         answered_by=totals.answered_by,
+        truncated=handles.truncated,
     )
 
 

@@ -10,7 +10,7 @@ import orjson
 
 from koderz.analysis.conversation import shortened, told_asked, told_reply
 from koderz.analysis.report.view import Row, View
-from koderz.analysis.story import Experiments, Story, StoryStep, told_frames, told_grades
+from koderz.analysis.story import Experiments, Story, StoryStep, thought_of, told_frames, told_grades
 from koderz.errors import JournalError
 from tracker.records import Fault
 
@@ -114,7 +114,8 @@ def _step(step: StoryStep) -> Iterator[Block]:
             yield "said", _ASKERS.get(who, who.capitalize()), text
         if call.reasoning:
             yield "said", "Reasoning", str(call.reasoning)
-        figures = f"{call.tokens_in} + {call.tokens_out} tokens, {call.latency:.1f} s, ${call.cost:.4f}"
+        tokens = f"{call.tokens_in} + {call.tokens_out} tokens{thought_of(call.tokens_reasoning)}"
+        figures = f"{tokens}, {call.latency:.1f} s, ${call.cost:.4f}"
         heading = f"Reply {call.call} of {call.answered_by or call.model} ({call.purpose}; {figures})"
         yield "reply", heading, told_reply(call)
     if attempt := step.attempt:

@@ -261,6 +261,8 @@ def _arm_figures(arm: ArmResults) -> dict[str, float | None]:
     names = "successes avg_cost cost_per_success baseline_cost avg_iterations tokens_in tokens_out avg_latency"
     return {
         "problems": figures.total_problems,
+        "tokens_reasoning": figures.tokens_reasoning,
+        **{f"truncated_{name}": count for name, count in asdict(figures.truncated).items() if count},
         "cost": figures.total_cost,
         **{name: getattr(figures, name) for name in names.split()},
         "passed_low": low,

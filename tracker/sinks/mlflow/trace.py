@@ -251,6 +251,8 @@ class _Spans:
                 "mlflow.llm.cost": _cost(call.cost),
                 "mlflow.message.format": "openai",
                 "koderz.retries": call.retries,
+                "koderz.tokens_reasoning": call.tokens_reasoning,
+                "koderz.cost_source": call.cost_source or None,
                 **({"koderz.depth": call.depth} if call.depth else {}),
             },
         )

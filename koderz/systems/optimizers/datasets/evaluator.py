@@ -18,7 +18,7 @@ from koderz.suites.templates import fill
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.candidate import Candidate, Template, read_object
 from koderz.systems.optimizers.datasets.search import STALE, SearchOptions, kept_back, minibatch_size
-from koderz.types import JUDGE, Message, Reply, Verdict
+from koderz.types import JUDGE, LENGTH_REASONING, Message, Reply, Verdict
 
 if TYPE_CHECKING:
     from koderz.settings.schema import Settings
@@ -312,6 +312,10 @@ class Evaluator:
         self._counts.cut += reply.finish_reason == "length"
         grade = partial(self._handles.grade, item.id, split=split, candidate=candidate.digest, call=float(reply.call))
         ask_judge = partial(self._ask, model=JUDGE, purpose=JUDGE) if self._dataset.metric.asks_judge else None
+        if reply.truncated == "reasoning":  # which is no answer, so not a wrong one either
+            self._counts.faults += 1
+            await grade(0.0, fault=LENGTH_REASONING)
+            return Result(None, reply.text)
         try:
             graded = await self._dataset.metric(item, reply.text, ask_judge)
         except Unread:

@@ -13,7 +13,7 @@ from koderz.solvers.definition import solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
 from koderz.systems.rollouts.agents import judged
 from koderz.systems.rollouts.agents.options import AgentOptions
-from koderz.types import REJECTED, Expected, Message, Task, Verdict
+from koderz.types import LENGTH_REASONING, REJECTED, Expected, Message, Task, Verdict
 
 _FENCE = re.compile(r"^(`{3,})(shell|edit)(?:[ \t]+([^\n`]+))?[ \t]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _OPENED = re.compile(r"^`{3,}(shell|edit)\b", re.MULTILINE)
@@ -98,7 +98,7 @@ async def koderz_agent(
         for turn in range(1, max_turns + 1):
             asked = read_calls(reply.tool_calls) or read_actions(reply.text)
             if not asked and asked is not None:
-                return _CAUSES.get(reply.finish_reason, "")
+                return LENGTH_REASONING if reply.truncated == "reasoning" else _CAUSES.get(reply.finish_reason, "")
             messages.append({"role": "assistant", "content": reply.text or None})
             if reply.tool_calls:
                 messages[-1]["tool_calls"] = [*reply.tool_calls]
