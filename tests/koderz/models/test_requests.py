@@ -343,7 +343,9 @@ async def test_azure_deployment_has_a_version_and_its_own_key_header(models: Mod
     assert asked.headers["api-key"] == "k" * 20
     assert "authorization" not in asked.headers
 
-    _, _, asked = await asked_at(models, server, "openai/m", ASKED, base_url=f"{server.url}/openai/v1", api_key="k" * 20)
+    _, _, asked = await asked_at(
+        models, server, "openai/m", ASKED, base_url=f"{server.url}/openai/v1", api_key="k" * 20
+    )
     assert (asked.path, asked.headers["authorization"]) == ("/openai/v1/chat/completions", f"Bearer {'k' * 20}")
 
 
