@@ -123,7 +123,7 @@ def read_sources(
     unread = scope.unread(schema)
     flags, environment = schema.from_flags(given), schema.from_environment(environ, unread)
     nearer = {*flags, *environment}
-    unused = nearer | unread | ({"models"} if "local_model" in nearer else set())
+    unused = (nearer - {"role_options"}) | unread | ({"models"} if "local_model" in nearer else set())
     used = {*(names or (*schema.fields, "prices"))} - unused
     config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=used, schema=schema, spends=spends)
     sources = Sources(flags, environment, config, schema)

@@ -223,7 +223,7 @@ async def test_anthropic_without_thought_keeps_the_temperature(
 
 
 async def test_anthropic_budget_that_is_refused_leaves_the_request_as_without(models: Models, server: Server) -> None:
-    told = '"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive" and "output_config.effort"'
+    told = '"thinking.type.enabled" is not supported for this model. Use "thinking.type.adaptive".'
     server.decide = lambda asked: refusal(told) if "thinking" in asked.json else messages()
     completion, body, _ = await asked_at(models, server, "anthropic/m", BUDGET)
 
