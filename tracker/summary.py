@@ -48,7 +48,7 @@ class Truncated:
     reasoning: int = 0
 
     def note(self, results: int) -> str:
-        """What to say of them where they are more than 2 % of the results; empty otherwise."""
+        """A warning where they are more than 2 % of the results; empty otherwise."""
         count = self.text + self.reasoning
         if not results or 100 * count / results <= _MOST_TRUNCATED:
             return ""

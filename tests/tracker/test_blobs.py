@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.tracker import builders
-from tracker.blobs import BLOB_BYTES, read_text, spill
+from tracker.blobs import BLOB_BYTES, fetched, read_text, spill
 from tracker.errors import JournalError, StorageError
 from tracker.journal import NAME
 from tracker.messages import MESSAGE_BYTES, digest_of
-from tracker.records import Attempt, Blob, Call, Finished, LongMessage, Once, Record, decode
+from tracker.privacy import Privacy
+from tracker.records import Attempt, Blob, Call, Finished, LongMessage, Once, Record, decode, encode
 from tracker.stories import LOST, Stories
 from tracker.summary import summarize
 from tracker.tracker import Tracker
@@ -344,3 +345,20 @@ def test_journal_grows_linearly_with_a_conversation(tmp_path: Path) -> None:
     content = sum(len(turn["content"]) for turn in turns)
     everything = sum(len(message["content"]) for call in calls for message in call.messages)
     assert (folder / NAME).stat().st_size < content + 40 * 40 * 130 < everything / 8
+
+
+def test_items_of_a_turn_lie_in_a_blob_where_they_are_large(tmp_path: Path) -> None:
+    small, large = [{"type": "reasoning", "text": "a"}], [{"type": "reasoning", "text": "a" * (2 << 20)}]
+    calls = [
+        Call(experiment_id="exp_1", call=1, purpose="attempt", model="m", messages=(), reply="", items=items)
+        for items in (small, large)
+    ]
+    stored = [spill(call, tmp_path) for call in calls]
+
+    assert stored[0] == calls[0]
+    assert isinstance(stored[1], Call)
+    assert isinstance(stored[1].items, Blob)
+    assert [fetched(call, tmp_path) for call in stored] == calls
+    sealed = [Privacy(b"key").sealed(call, builders.plan()) for call in calls]
+    assert all(b"reasoning" not in encode(call) for call in sealed)
+    assert [Privacy(b"key").opened(fetched(spill(call, tmp_path), tmp_path)) for call in sealed] == calls
