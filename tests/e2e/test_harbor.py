@@ -14,7 +14,7 @@ import pytest
 from koderz.settings.paths import cache_folder
 from tests.conftest import Shell
 
-HARBOR = "0.24.0"
+HARBOR = "0.26.0"
 READ = """
 import sys
 from harbor.models.trial.result import TrialResult

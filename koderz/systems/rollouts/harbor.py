@@ -1,4 +1,4 @@
-"""Experiments as Harbor's trials: a folder each with its result.json, a TrialResult of Harbor 0.25."""
+"""Experiments as Harbor's trials: a folder each with its result.json, a TrialResult of Harbor 0.26."""
 
 from __future__ import annotations
 
