@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import marshal
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -95,7 +96,7 @@ class ContainedSandbox(Sandbox):
 
     async def judge(self, job: Job) -> JobResult:
         """Judges a job, an equal one only once. Raises Fault, see `Sandbox`."""
-        digest = hashlib.blake2b(repr(job).encode(errors="backslashreplace"), digest_size=16).digest()
+        digest = hashlib.blake2b(marshal.dumps(tuple(job), 2), digest_size=16).digest()
         return await self._once(digest, lambda: self.judge_anew(job))
 
     async def judge_anew(self, job: Job) -> JobResult:
@@ -111,8 +112,9 @@ class ContainedSandbox(Sandbox):
         return found._replace(message=message, isolation=level)
 
     def _limited(self, job: Job, cpu: float) -> Job:
-        wall = cpu * WALL_FACTOR + self._wall_extra
-        return job._replace(timeout=cpu, wall=wall, call_timeout=job.call_timeout * self.speed)
+        case = job.case_timeout * self.speed
+        wall = (case or cpu * WALL_FACTOR) + self._wall_extra
+        return job._replace(timeout=cpu, wall=wall, call_timeout=job.call_timeout * self.speed, case_timeout=case)
 
 
 class RemoteSandbox(ContainedSandbox):

@@ -6,6 +6,9 @@ program may rewrite it, answer in its place, or end it. The judge takes what arr
 
 from __future__ import annotations
 
+import _sitebuiltins
+import atexit
+import builtins
 import io
 import os
 import signal
@@ -25,6 +28,7 @@ EAGER = 32  # answers of a batch that are sent at once each, before they are gat
 PATIENCE = 0.002  # seconds that an answer of a batch may wait for others
 GATHERED = 48 << 10  # bytes
 MESSAGE_LIMIT = 500  # characters of an exception's text
+_UNFLUSHED = 120  # the status of an interpreter that can't write what is left
 
 _SOCKET, _UNIX = "socket.__new__", 1  # a pair of sockets is allowed
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -49,6 +53,10 @@ class Request(NamedTuple):
     call_seconds: float  # of CPU that a call may take; 0 for no limit. A program can lift it, but not that of the judge
     test: str = ""  # only where tests have to run in this process
     token: str = ""  # what these tests return
+    harness: str = ""  # source that defines `load(program, entry_point, file)`, which returns what is called
+    as_process: bool = (
+        False  # the program is run once, from the candidate's stdin to the judge, who reads what it writes
+    )
 
 
 def prepare() -> Printed:
@@ -66,6 +74,8 @@ def serve(printed: Printed, descriptor: int) -> NoReturn:
     channel = printed.channel
     channel.descriptor = descriptor
     request = Request(*channel.receive())
+    if request.as_process:
+        run_as_process(channel, request.program)
     printed.limit = request.output_limit
     function = _loaded(channel, request, printed)
     if request.call_seconds:
@@ -221,6 +231,8 @@ def _loaded(channel: Channel, request: Request, printed: Printed) -> Callable[..
     sys.modules[module.__name__] = module
     cause = "syntax"
     try:
+        if request.harness:
+            return _loaded_by(request)
         code = compile(request.program, FILE, "exec", dont_inherit=True)
         if not request.entry_point:
             return lambda text="": _script(code, text, printed)
@@ -230,11 +242,67 @@ def _loaded(channel: Channel, request: Request, printed: Printed) -> Callable[..
         function: Callable[..., Any] = module.__dict__[request.entry_point]
     except BaseException as error:  # noqa: BLE001 - whatever the program raises is why it doesn't load
         kind, base, message, places = _report(error)
+        if request.harness and not (isinstance(error, SyntaxError) and error.filename == FILE):
+            cause = "no_entry_point" if isinstance(error, LookupError) and not places else "exception"
         if isinstance(error, SyntaxError):
             message, places = str(error.msg)[:MESSAGE_LIMIT], [[error.lineno or 0, "<module>"]]
         channel.send(frame(wire.UNLOADED, wire.dumps([cause, kind, base, message, places])))
         os._exit(0)
     return function
+
+
+def _loaded_by(request: Request) -> Callable[..., Any]:
+    """The function by the harness of a suite."""
+    harness: dict[str, Any] = {"__name__": "harness"}
+    exec(compile(request.harness, "<harness>", "exec", dont_inherit=True), harness)  # noqa: S102 - koderz' own
+    function: Callable[..., Any] = harness["load"](request.program, request.entry_point, FILE)
+    return function
+
+
+def run_as_process(channel: Channel, program: str) -> NoReturn:
+    """Runs the program as an interpreter does that is started for it, and ends with its exit code.
+
+    Its stdout is the socket to the judge. After an exception this also gets a report of it, for people: the exit code
+    has said already that the program failed.
+    """
+    import threading  # which is there already, see `zygote.preload`
+
+    descriptor, channel.descriptor = channel.descriptor, -1  # no frame gets between what it prints
+    os.dup2(descriptor, 1)
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    for name, ends in (("exit", "Ctrl-D (i.e. EOF)"), ("quit", "Ctrl-D (i.e. EOF)")):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, ends))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = FILE
+    printed, report = sys.stdout, list[Any]()
+    try:
+        exec(compile(program, FILE, "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - as above
+        status = 0
+    except SystemExit as error:
+        status = _exit_code(error.code)
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises is how it ended
+        status, report = 1, _report(error)
+        if isinstance(error, SyntaxError) and error.filename == FILE:
+            report[2:] = str(error.msg)[:MESSAGE_LIMIT], [[error.lineno or 0, "<module>"]]
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        main.__dict__.clear()  # files that nobody closed are written
+        for stream in (sys.stdout, printed):
+            stream.flush()
+    except BaseException:  # noqa: BLE001 - as an interpreter does
+        status = status or _UNFLUSHED
+    if report:
+        channel.descriptor = descriptor
+        channel.send(wire.REPORTED + wire.dumps(report))
+    os._exit(status)
+
+
+def _exit_code(code: object) -> int:
+    """The status of `sys.exit(code)`."""
+    return code & 0xFF if isinstance(code, int) else int(code is not None)
 
 
 def _script(code: CodeType, text: str, printed: Printed) -> str:

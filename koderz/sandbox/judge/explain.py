@@ -8,17 +8,27 @@ import reprlib
 import textwrap
 from collections.abc import Sequence
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from koderz.sandbox.judge import suite_tests
-from koderz.sandbox.judge.proxy import Proxy, Raised
+from koderz.sandbox.judge.proxy import Raised
 
 MESSAGE_LIMIT = 2000  # characters
+
+
+class Asked(Protocol):
+    """What the tests call in the candidate's place, with its latest call and what that returned."""
+
+    __name__: str
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    result: Any
+
+
 _VALUE_LIMIT = 400
 _EXPECTED_NAMES = ("expected", "exp", "want", "result")
 
 
-def assertion(error: BaseException, proxy: Proxy, tests: suite_tests.SuiteTests) -> str:
+def assertion(error: BaseException, proxy: Asked, tests: suite_tests.SuiteTests) -> str:
     """Call, result and expectation of the assertion that failed; nothing of the others."""
     lines = [call(proxy), f"  returned  {shown(proxy.result)}"]
     found = _failing_assert(error.__traceback__, tests.lines)
@@ -44,7 +54,7 @@ def exception(raised: Raised, program: Sequence[str], offset: int, called: str) 
     return "\n".join(lines)[:MESSAGE_LIMIT]
 
 
-def call(proxy: Proxy) -> str:
+def call(proxy: Asked) -> str:
     """The latest call, as it would be written."""
     arguments, keywords = proxy.arguments
     parts = [shown(value) for value in arguments]
@@ -91,7 +101,7 @@ def _parsed(lines: Sequence[str]) -> ast.Assert | None:
     return statement if isinstance(statement, ast.Assert) else None
 
 
-def _expected(statement: ast.Assert, frame: FrameType, proxy: Proxy) -> str | None:
+def _expected(statement: ast.Assert, frame: FrameType, proxy: Asked) -> str | None:
     """The side of an `==` that the candidate has no part in; or a helper's argument of that name."""
     test = statement.test
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.Is)) and len(test.ops) == 1:
@@ -106,7 +116,7 @@ def _expected(statement: ast.Assert, frame: FrameType, proxy: Proxy) -> str | No
     return None
 
 
-def _mentions(node: ast.AST, frame: FrameType, proxy: Proxy) -> bool:
+def _mentions(node: ast.AST, frame: FrameType, proxy: Asked) -> bool:
     names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
     return any(frame.f_locals.get(name, frame.f_globals.get(name)) is proxy for name in names)
 

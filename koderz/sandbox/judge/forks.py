@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Self
 
-from koderz.sandbox.judge.zygote import END, ENDING, ORDER, SECONDS, USED, Setup
+from koderz.sandbox.judge.zygote import END, ENDING, ORDER, SECONDS, USED, Setup, sealed_file
 
 
 class Ending(NamedTuple):
@@ -44,12 +45,15 @@ class Zygote:
             raise EOFError(told)  # noqa: TRY004 - it is what went wrong
         self.layers = frozenset[str](told)
 
-    def spawn(self, cpu: float, memory: int) -> socket.socket:
-        """Forks a candidate and returns the judge's end of its socket. `memory` in bytes."""
+    def spawn(self, cpu: float, memory: int, stdin: bytes | None = None) -> socket.socket:
+        """Forks a candidate and returns the judge's end of its socket. `memory` in bytes.
+
+        With `stdin`, a file of these bytes is the candidate's standard input, which it can read and not change.
+        """
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, _file(stdin) as files:
             try:
-                socket.send_fds(self._control, [ORDER.pack(cpu, memory)], [theirs.fileno()])
+                socket.send_fds(self._control, [ORDER.pack(cpu, memory)], [theirs.fileno(), *files])
             except OSError as error:
                 ours.close()
                 raise EOFError("the zygote is gone") from error
@@ -77,6 +81,17 @@ class Zygote:
     def __exit__(self, *_: object) -> None:
         self._control.close()
         self._wait()
+
+
+@contextmanager
+def _file(data: bytes | None) -> Iterator[list[int]]:
+    """The descriptor of a file with these bytes; none for None."""
+    descriptors = [] if data is None else [sealed_file(data)]
+    try:
+        yield descriptors
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def _something(data: bytes) -> bytes:

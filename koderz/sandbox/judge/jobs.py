@@ -29,6 +29,10 @@ class Job(NamedTuple):
     call_timeout: float = 0.0  # CPU seconds of one call; 0: no limit but `timeout`, which a program can't lift
     wall: float = 0.0  # seconds, a back-stop that the sandbox sets
     graded: bool = False  # whether the tests that it passes are counted, where the test can be parted
+    case_timeout: float = 0.0  # CPU seconds of each call, which the judge holds; 0: calls have no limit of their own
+    as_process: bool = False  # each call runs the whole program anew: its argument is stdin, its result stdout
+    harness: str = ""  # source that defines `load(program, entry_point, file)`, by which the candidate loads programs
+    data: str = ""  # what the tests find as `DATA`, such as inputs and outputs; no candidate ever gets it
 
 
 class JobResult(NamedTuple):

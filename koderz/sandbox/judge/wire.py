@@ -44,6 +44,9 @@ UNPLAIN = b"N"  # it returned what isn't data: a description
 PRINTED = b"O"  # it printed more than it may, and has ended
 REFUSED = b"R"  # no answer: it tried what containment refuses
 
+REPORTED = b"\0koderz: raised\0"
+"""Between the output of a program that ran as a process, and a report of the exception that ended it."""
+
 LOSSES = (UNLOADED, UNPLAIN, PRINTED)
 """After which the candidate answers no more."""
 

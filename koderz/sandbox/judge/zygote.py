@@ -26,15 +26,16 @@ from koderz.sandbox.judge import candidate
 from koderz.sandbox.linux import isolation, kernel, landlock, limits, mounts, namespaces, seccomp, support
 from koderz.sandbox.linux.readable import Readable, readable
 
-ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it
+ORDER = struct.Struct("<dQ")  # CPU seconds, bytes of memory; the candidate's socket comes with it, maybe its stdin
 ENDING = struct.Struct("<id?")  # wait status, CPU seconds, out of CPU?
 END = b"."
 USED = b"?"  # asks for the CPU seconds that the candidate has used
 SECONDS = struct.Struct("<d")
+_ADD_SEALS, _SEAL_ALL = 1033, 0b1111  # of fcntl: no seal may be added, and the file neither shrink, grow nor be written
 
 _PRELOADED = """
-    abc array bisect cmath collections contextlib copy ctypes dataclasses datetime decimal enum fractions
-    functools hashlib heapq itertools math operator queue random re statistics string textwrap threading
+    _sitebuiltins abc array atexit bisect cmath collections contextlib copy ctypes dataclasses datetime decimal enum
+    fractions functools hashlib heapq itertools math operator queue random re statistics string textwrap threading
     time typing
 """
 
@@ -83,6 +84,19 @@ def forked(run: Callable[[socket.socket], NoReturn]) -> tuple[socket.socket, int
         run(theirs)
     theirs.close()
     return control, child
+
+
+def sealed_file(data: bytes) -> int:
+    """The descriptor of a file in memory with these bytes, at its beginning. Nobody can change it."""
+    import fcntl
+
+    descriptor = os.memfd_create("stdin", os.MFD_ALLOW_SEALING)
+    sent = 0
+    while sent < len(data):
+        sent += os.write(descriptor, data[sent : sent + (1 << 30)])
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    fcntl.fcntl(descriptor, _ADD_SEALS, _SEAL_ALL)
+    return descriptor
 
 
 def _forget_surroundings() -> None:
@@ -160,7 +174,7 @@ def _filter(layers: frozenset[str]) -> seccomp.Filter | None:
 
 def _one_candidate(control: socket.socket, cell: Confinement) -> None:
     """Forks when the judge says so, watches until the judge has done, and tells how it ended."""
-    order, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 1)
+    order, descriptors, _, _ = socket.recv_fds(control, ORDER.size, 2)
     if not order:
         os._exit(0)
     cpu, memory = ORDER.unpack(order)
@@ -168,8 +182,12 @@ def _one_candidate(control: socket.socket, cell: Confinement) -> None:
         limits.bequeath_addresses(cell.addresses + memory)
     child = os.fork()
     if not child:
+        for stdin in descriptors[1:]:
+            os.dup2(stdin, 0)
+            os.close(stdin)
         _become_candidate(control, descriptors[0], cell, cpu, memory)
-    os.close(descriptors[0])
+    for descriptor in descriptors:
+        os.close(descriptor)
     overdue = _watch(child, control, cpu)
     control.sendall(_ended(child, cell, overdue=overdue))
 
