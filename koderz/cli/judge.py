@@ -17,7 +17,10 @@ from koderz.cli.console import print_json, say, warn, writing
 from koderz.cli.flags import Quiet, SummaryJson, Trust
 from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.cli.options import with_settings
+from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
+from koderz.settings.layers import Scope
+from koderz.settings.options import fields_of
 from koderz.settings.schema import OF_JUDGING, Settings
 from koderz.suites.dataset import GZIP
 from tracker.files import MB, read_all, write_whole
@@ -55,7 +58,7 @@ app.callback()(lambda: None)  # so that it stays a group, of which one command i
 
 
 @app.command(name=_FILE, cls=PanelCommand, hidden=True)
-@with_settings(*OF_JUDGING)
+@with_settings(scope=Scope(without={name: "" for name in schema_of().fields if name not in OF_JUDGING}))
 def judge(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program, or samples in JSONL, plain or .gz.")],
     given: dict[str, Any],
@@ -79,8 +82,12 @@ def judge(
     """
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources
+    from koderz.suites import SUITES
 
-    settings = read_sources(given, names=OF_JUDGING, schema=schema_here(given), trust_config=trust_config).settings
+    schema = schema_here(given)
+    struct = SUITES.options_of(str(given.get("suite", ""))) if "suite" in given else None
+    names = (*OF_JUDGING, *(name for name in fields_of(struct) if name not in OF_JUDGING)) if struct else OF_JUDGING
+    settings = read_sources(given, names=names, schema=schema, trust_config=trust_config).settings
     if task is not None:
         if output is not None:
             raise KoderzError("--output is for samples; the verdict on one program is what --json prints")
@@ -99,11 +106,14 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
     found = find_task(suite, task)
     verdict = await judge_one(suite, found, _program(file), settings)
     if json:
-        print_json({"verdict": verdict.verdict, "cause": verdict.cause, "detail": verdict.detail, **verdict.metrics})
+        told = {"verdict": verdict.verdict, "cause": verdict.cause, "detail": verdict.detail}
+        print_json({**told, **verdict.metrics, **verdict.facts})
     else:
         say(f"{found.id}: {verdict.verdict}{f' ({verdict.cause})' if verdict.cause else ''}")
         if verdict.detail:
             say(verdict.detail)
+        for name, value in verdict.facts.items():
+            say(f"{name}: {str(value).lower() if isinstance(value, bool) else value}")
     return 0 if verdict.passed else EXIT_FAILED
 
 
@@ -120,7 +130,7 @@ async def _samples(file: Path, settings: Settings, output: Path | None, *, json:
             write_whole(output, (orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in report.lines))
     if json:
         counts = {"samples": report.samples, "passed": report.passed, "causes": report.verdicts}
-        print_json({**report.pass_at_k, **report.pass_hat_k, **scored, **counts})
+        print_json({**report.pass_at_k, **report.pass_hat_k, **scored, **counts, **report.facts})
     else:
         say(f"{report.passed} of {report.samples} samples passed")
         for name, value in (report.pass_at_k | report.pass_hat_k | scored).items():
@@ -128,6 +138,8 @@ async def _samples(file: Path, settings: Settings, output: Path | None, *, json:
         others = sorted(((n, cause) for cause, n in report.verdicts.items() if cause != "passed"), reverse=True)
         if others:
             say("not passed: " + ", ".join(f"{n} {cause}" for n, cause in others))
+        for name, count in report.facts.items():
+            say(f"{name}: {count}")
     for line in (*samples.malformed, *report.faults):
         warn(line)
     if samples.malformed:

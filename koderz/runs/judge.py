@@ -108,6 +108,7 @@ class Report:
     verdicts: dict[str, int]
     faults: list[str]  # the tasks none of whose samples could be judged, and why
     mean_score: float | None  # where the suite gives scores
+    facts: dict[str, int]  # of how many samples each fact of the suite's is true
     lines: Sequence[dict[str, Any]]  # of each sample, in the file's order
 
 
@@ -170,6 +171,7 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
         verdicts=dict(Counter(verdict.cause or verdict.verdict for verdict in verdicts.values())),
         faults=[*faults.values()],
         mean_score=statistics.fmean(scores) if scores else None,
+        facts=_true_facts(verdicts.values()),
         lines=[_line(sample, verdicts.get(number), faults) for number, sample in enumerate(samples.samples)],
     )
 
@@ -178,11 +180,19 @@ def _mean(estimate: Callable[[int, int, int], float], tasks: Mapping[str, Sequen
     return statistics.fmean(estimate(len(own), sum(own), k) for own in tasks.values())
 
 
+def _true_facts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """The facts that are true or false of a verdict, each with the number of verdicts of which it is true."""
+    counts: Counter[str] = Counter()
+    for verdict in verdicts:
+        counts.update({name: int(value) for name, value in verdict.facts.items() if isinstance(value, bool)})
+    return dict(counts)
+
+
 def _line(sample: Sample, verdict: Verdict | None, faults: Mapping[str, str]) -> dict[str, Any]:
     if verdict is None:
         line: dict[str, Any] = {"verdict": "fault", "cause": faults[sample.task.id], "score": None, "metrics": {}}
     else:
-        line = {name: getattr(verdict, name) for name in ("verdict", "cause", "score", "metrics")}
+        line = {name: getattr(verdict, name) for name in ("verdict", "cause", "score", "metrics")} | verdict.facts
     return {"task_id": sample.task.id, **line}
 
 

@@ -13,8 +13,13 @@ SYSTEM = System(
         "humaneval+": f"{_HERE}.humaneval:HumanEvalPlus",
         "mbpp": f"{_HERE}.mbpp:Mbpp",
         "mbpp+": f"{_HERE}.mbpp:MbppPlus",
+        "livecodebench": f"{_HERE}.livecodebench.suite:LiveCodeBench",
     },
-    options=dict.fromkeys(
-        ("suite.humaneval", "suite.humaneval+", "suite.mbpp", "suite.mbpp+"), "koderz.suites.options:CodeOptions"
-    ),
+    options={
+        **dict.fromkeys(
+            ("suite.humaneval", "suite.humaneval+", "suite.mbpp", "suite.mbpp+"), "koderz.suites.options:CodeOptions"
+        ),
+        "suite.livecodebench": f"{_HERE}.livecodebench.options:LiveCodeBenchOptions",
+    },
+    summaries={"passed_as_process": f"{_HERE}.livecodebench.part:PROCESS"},
 )
