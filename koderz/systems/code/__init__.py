@@ -14,11 +14,13 @@ SYSTEM = System(
         "mbpp": f"{_HERE}.mbpp:Mbpp",
         "mbpp+": f"{_HERE}.mbpp:MbppPlus",
         "livecodebench": f"{_HERE}.livecodebench.suite:LiveCodeBench",
+        "bigcodebench": f"{_HERE}.bigcodebench.suite:BigCodeBench",
     },
     options={
         **dict.fromkeys(
             ("suite.humaneval", "suite.humaneval+", "suite.mbpp", "suite.mbpp+"), "koderz.suites.options:CodeOptions"
         ),
+        "suite.bigcodebench": f"{_HERE}.bigcodebench.options:BigCodeBenchOptions",
         "suite.livecodebench": f"{_HERE}.livecodebench.options:LiveCodeBenchOptions",
     },
     summaries={"passed_as_process": f"{_HERE}.livecodebench.part:PROCESS"},

@@ -86,12 +86,12 @@ class CodeSuite(ProgramSuite):
         text, finish = (answer.text, answer.finish_reason) if isinstance(answer, Reply) else (answer, "stop")
         found = await extract_within_limits(text, task.prompt, task.payload.entry_point, finish)
         if found.cause not in ("", _UNDEFINED) or found.program is None:
-            return _unusable(found, task, finish)
+            return unusable(found, task.payload.entry_point, finish)
         outcome, verdict = await self._run(task, found, context)
         if verdict.passed:
             return verdict
         if found.cause and _lacks(outcome, task.payload.entry_point):
-            return _unusable(found, task, finish)
+            return unusable(found, task.payload.entry_point, finish)
         return replace(verdict, feedback=await _feedback(task, found, outcome, context))
 
     async def judge_program(
@@ -152,9 +152,10 @@ def _lacks(outcome: JobResult, entry_point: str) -> bool:
     return outcome.cause == _UNDEFINED or f"name {entry_point!r} is not defined" in outcome.message
 
 
-def _unusable(found: Extraction, task: CodeTask, finish: str) -> Verdict:
+def unusable(found: Extraction, entry_point: str, finish: str) -> Verdict:
+    """The verdict on an answer that holds no program to be judged."""
     cause = "length" if finish == "length" else found.cause or "no_code"
-    general = _NO_PROGRAM[cause].format(entry_point=task.payload.entry_point)
+    general = _NO_PROGRAM[cause].format(entry_point=entry_point)
     feedback = found.reason if cause == "no_code" and found.reason else f"{general} {found.reason}".strip()
     return Verdict("error", cause, feedback=feedback, detail=feedback, program=found.program)
 

@@ -39,7 +39,7 @@ RULES = {
 
 _HERE = Path(__file__).parent
 _HARNESS, _TEST = ((_HERE / name).read_text(encoding="utf-8") for name in ("harness.py", "comparison.py"))
-_LIMITS = Judging(timeout=6.0, memory_mb=4096)
+LIMITS = Judging(timeout=6.0, memory_mb=4096)
 _PRINTED = 64 << 20  # bytes that a program may write elsewhere than to its stdout
 _FENCE = "```"
 _UNREAD = {
@@ -72,7 +72,7 @@ class LiveCodeBench(ProgramSuite):
         """Raises KoderzError where no task is of the days that the options name."""
         options = options or LiveCodeBenchOptions()
         self.source = source
-        self.limits = options.limits(_LIMITS)
+        self.limits = options.limits(LIMITS)
         self.configuration = replace(options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
         self.tasks, days = _chosen(found, options)
         if not self.tasks:
@@ -126,7 +126,7 @@ class LiveCodeBench(ProgramSuite):
         """Runs all tests on a whole program; after a failure of one that reads stdin, as plain processes too."""
         cases = await _cases_of(task)
         by_process = self.configuration.io == "process" and not cases.function
-        outcome = await context.sandbox.judge(_job(program, cases, context.limits, as_process=by_process))
+        outcome = await context.sandbox.judge(job_of(program, cases, context.limits, as_process=by_process))
         verdict = Verdict(
             verdict=outcome.verdict,
             cause=outcome.cause,
@@ -138,7 +138,7 @@ class LiveCodeBench(ProgramSuite):
         if verdict.passed:
             return verdict
         if not cases.function and not by_process:
-            again = await context.sandbox.judge(_job(program, cases, context.limits, as_process=True))
+            again = await context.sandbox.judge(job_of(program, cases, context.limits, as_process=True))
             verdict = replace(verdict, facts={PASSED_AS_PROCESS: again.verdict == "passed"})
         return replace(verdict, feedback=await self._feedback(program, cases, verdict, context, by_process))
 
@@ -155,7 +155,7 @@ class LiveCodeBench(ProgramSuite):
             return trimmed(verdict.detail, FEEDBACK_CHARS)
         if kind == "none" or not cases.public:
             return "The program doesn't pass its tests."
-        job = _job(program, cases, context.limits, as_process=as_process, only_public=True)
+        job = job_of(program, cases, context.limits, as_process=as_process, only_public=True)
         shown = await context.sandbox.judge(job)
         if shown.verdict == "passed":
             return "The program passes the examples of the question, but not all tests."
@@ -170,7 +170,8 @@ async def _cases_of(task: ContestTask) -> Cases:
         raise Fault(str(error), cause="judge") from error
 
 
-def _job(program: str, cases: Cases, limits: Judging, *, as_process: bool, only_public: bool = False) -> Job:
+def job_of(program: str, cases: Cases, limits: Judging, *, as_process: bool, only_public: bool = False) -> Job:
+    """The job of judging a program by the tests of a task."""
     return Job(
         program=program,
         test=_TEST,
