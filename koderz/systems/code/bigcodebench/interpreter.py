@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection
@@ -114,4 +115,5 @@ def require_sandbox(name: str) -> None:
 
 def own_or(path: str | None, sandbox: str) -> Interpreter:
     """The interpreter at a path; None for koderz' own."""
-    return Interpreter(str(Path(path).expanduser()) if path else sys.executable, sandbox)
+    named = str(Path(path).expanduser()) if path else sys.executable
+    return Interpreter(shutil.which(named) or named, sandbox)

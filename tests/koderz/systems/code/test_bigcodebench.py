@@ -81,7 +81,7 @@ def test_bigcodebench_judges_plain_cases_apart_from_the_program(tmp_path: Path) 
         "def task_func(value):\n    return Counter(value)",  # by the import that is put before it
         "def task_func(value):\n    return {}",
         "def task_func(value):\n    return dict(Counter(str(value)))",  # raises nothing
-        "class Same(dict):\n    def __eq__(self, other): return True\ndef task_func(value): return iter(value) and Same()",
+        "class Same(dict):\n    __eq__ = lambda *_: True\ndef task_func(value): return iter(value) and Same()",
         "import unittest\nunittest.TestCase.run = lambda *_: None\ndef task_func(value): return 1",
         "import os\nos._exit(0)",
     )
