@@ -65,7 +65,7 @@ class Cases(ABC):
         self._anew()
 
     def _timed(self, run: Callable[[], object]) -> tuple[BaseException | None, float]:
-        """What `run` raised, and how much CPU it took the candidate. A candidate that waits is overdue sooner."""
+        """The error that `run` raised, and the candidate's CPU seconds. A candidate that waits is overdue sooner."""
         before = latest = self._zygote.used()
 
         def goes_on() -> bool:

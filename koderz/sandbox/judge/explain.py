@@ -17,7 +17,7 @@ MESSAGE_LIMIT = 2000  # characters
 
 
 class Asked(Protocol):
-    """What the tests call in the candidate's place, with its latest call and what that returned."""
+    """The callable that stands for the candidate, with its latest call and what that returned."""
 
     __name__: str
     arguments: tuple[tuple[Any, ...], dict[str, Any]]

@@ -37,7 +37,7 @@ print(json.dumps([name for name in json.load(sys.stdin) if not has(name)]))
 
 
 @dataclass(frozen=True)
-class Interpreter:
+class TestingInterpreter:
     """An interpreter by its path."""
 
     path: str
@@ -57,7 +57,7 @@ class Interpreter:
         return found
 
     def missing(self, libraries: Collection[str]) -> frozenset[str]:
-        """Those that can't be imported. Raises KoderzError where no interpreter runs at the path."""
+        """The libraries that can't be imported. Raises KoderzError where no interpreter runs at the path."""
         command = [self.found.executable, "-I", "-c", _LOOK]
         told = json.dumps(sorted(libraries))
         try:
@@ -94,7 +94,7 @@ class Interpreter:
 
 
 def _reported(output: str, token: str) -> Any:
-    """What the runner said last; None where it was ended before."""
+    """The runner's report; None where it was ended before."""
     for line in reversed(output.splitlines()):
         if line.startswith(token):
             try:
@@ -113,7 +113,7 @@ def require_sandbox(name: str) -> None:
         )
 
 
-def own_or(path: str | None, sandbox: str) -> Interpreter:
+def own_or(path: str | None, sandbox: str) -> TestingInterpreter:
     """The interpreter at a path; None for koderz' own."""
     named = str(Path(path).expanduser()) if path else sys.executable
-    return Interpreter(shutil.which(named) or named, sandbox)
+    return TestingInterpreter(shutil.which(named) or named, sandbox)

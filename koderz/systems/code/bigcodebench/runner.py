@@ -23,7 +23,7 @@ _SHOWN = 1500  # characters of a message
 
 
 class _NoInput(io.StringIO):
-    """What a solution writes to, and can't read from."""
+    """The stream that a solution writes to, and can't read from."""
 
     def read(self, *_: Any) -> str:
         raise OSError

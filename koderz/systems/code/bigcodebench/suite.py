@@ -21,7 +21,7 @@ from koderz.settings.schema import Settings
 from koderz.suites import task_digest
 from koderz.suites.dataset import Row, find_dataset, read_rows
 from koderz.suites.suite import JudgeContext, ProgramSuite, SuiteSource
-from koderz.systems.code.bigcodebench.interpreter import Interpreter, own_or, require_sandbox
+from koderz.systems.code.bigcodebench.interpreter import TestingInterpreter, own_or, require_sandbox
 from koderz.systems.code.bigcodebench.options import BigCodeBenchOptions
 from koderz.systems.code.bigcodebench.separable import judged_apart
 from koderz.systems.code.programs import FEEDBACK_CHARS, lesson_of
@@ -290,7 +290,7 @@ def _libraries(row: Row) -> frozenset[str]:
 
 
 def _importable(
-    tasks: Sequence[ExerciseTask], interpreter: Interpreter
+    tasks: Sequence[ExerciseTask], interpreter: TestingInterpreter
 ) -> tuple[tuple[ExerciseTask, ...], dict[str, frozenset[str]]]:
     """The tasks whose libraries are there; of the others, the libraries that aren't."""
     missing = interpreter.missing(frozenset().union(*(task.payload.libraries for task in tasks)))
@@ -298,7 +298,7 @@ def _importable(
     return tuple(task for task in tasks if task.id not in skipped), skipped
 
 
-def _skipping(skipped: Mapping[str, frozenset[str]], tasks: int, interpreter: Interpreter) -> str:
+def _skipping(skipped: Mapping[str, frozenset[str]], tasks: int, interpreter: TestingInterpreter) -> str:
     counts = Counter(name for lacking in skipped.values() for name in lacking).most_common()
     named = ", ".join(f"{name} ({count})" for name, count in counts[:_NAMED])
     more = f" and {len(counts) - _NAMED} more" if len(counts) > _NAMED else ""

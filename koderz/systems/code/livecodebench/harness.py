@@ -38,7 +38,7 @@ _WITHOUT = {
 
 
 def load(program: str, name: str, file: str) -> Callable[..., Any]:
-    """What the judge calls: with `name` the function or method of that name, without it a run of the program on a text.
+    """The function that the judge calls: the one of that name, or without a name a run of the program on a text.
 
     Raises what loading the program raises, or LookupError where the harness would find nothing to call.
     """
@@ -120,7 +120,7 @@ def _script(program: str, file: str) -> Callable[[str], str]:
 
 
 def _printed(run: Callable[[], object], text: str) -> str:
-    """What the program prints on one test."""
+    """The text that the program prints on one test."""
     stdin, stdout, opened = sys.stdin, sys.stdout, builtins.open
     sys.stdout = taken = io.StringIO()
     taken.close = lambda _: 1  # type: ignore[method-assign, assignment, misc]

@@ -52,7 +52,7 @@ ContestTask = Task[Contest]
 
 
 def program_in(reply: str) -> str:
-    """What stands between the last two lines that hold three backticks; empty where there are fewer."""
+    """The program between the last two lines that hold three backticks; empty where there are fewer."""
     lines = reply.split("\n")
     fences = [number for number, line in enumerate(lines) if _FENCE in line]
     return "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) > 1 else ""
