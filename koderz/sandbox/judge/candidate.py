@@ -287,7 +287,7 @@ def run_as_process(channel: Channel, program: str) -> NoReturn:
         if isinstance(error, SyntaxError) and error.filename == FILE:
             report[2:] = str(error.msg)[:MESSAGE_LIMIT], [[error.lineno or 0, "<module>"]]
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        vars(threading)["_shutdown"]()
         atexit._run_exitfuncs()
         main.__dict__.clear()  # files that nobody closed are written
         for stream in (sys.stdout, printed):
