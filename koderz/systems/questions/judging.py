@@ -71,9 +71,9 @@ class Judged:
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:
         """The median score; the spread of several draws stands beside. Raises Fault for a judge that can't be read."""
-        assert ask, "an arm without a judge model can't be planned"
         if not reply.strip():
             return nothing_read("the reply is empty")
+        assert ask, "an arm without a judge model can't be planned"
         asked, mark = messages_for(question, reply, self.rubric, _SCORE)
         found = await drawn(ask, asked, self.draws, lambda text: _score_in(text, mark), "no score from 0 to 1")
         scores = [score for score, _ in found]
@@ -114,9 +114,9 @@ class Factual:
 
     async def grade(self, question: Question, reply: str, ask: AskJudge | None = None) -> Graded:
         """1 for A. Raises Fault for a judge that says none of the letters twice."""
-        assert ask, "an arm without a judge model can't be planned"
         if not reply.strip():
             return nothing_read("the reply is empty")._replace(metrics={"attempted": 0.0})
+        assert ask, "an arm without a judge model can't be planned"
         asked, _ = messages_for(question, reply, _FACTS, _LETTER)
         letters = await drawn(ask, asked, self.draws, _letter_in, "none of the letters A, B and C")
         counts = Counter(letters)

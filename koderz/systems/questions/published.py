@@ -20,6 +20,7 @@ from koderz.systems.questions.judging import Factual
 from koderz.systems.questions.latex import boxed
 from koderz.systems.questions.official import AimeNumber, DropSpan, GpqaLetter, MmluLetter, MmluProLetter
 from koderz.systems.questions.options import QuestionOptions
+from koderz.systems.questions.packing import unpacked_source
 from koderz.systems.questions.question import Question, checked, id_of, rows_in, shown_columns, text_in
 from koderz.systems.questions.rules import CHOICE, MATH, Boxed, ByMetric, ScoringRule
 from koderz.systems.questions.suite import QuestionSuite, chosen_rule
@@ -47,17 +48,17 @@ class PublishedSuite(QuestionSuite):
     @classmethod
     def load(cls, source: SuiteSource) -> PublishedSuite:
         """Raises KoderzError where there is no file, or naming the line of a malformed row."""
-        options: QuestionOptions = source.options or QuestionOptions()
-        if source.dataset is None:
+        dataset, options = unpacked_source(source, source.options or QuestionOptions())
+        if dataset is None:
             raise KoderzError(
                 f"the suite {cls.name} needs its file: get it with: {cls.publication.command}; then name it with "
                 f"--dataset FILE, or once for all: koderz suites add {cls.name} FILE"
             )
-        questions = cls.questions_in(source.dataset, options)
+        questions = cls.questions_in(dataset, options)
         rule = chosen_rule(options, questions, options.scorer) if options.scorer else cls.official(options)
         if not options.scorer and (options.pattern or options.rubric):
             chosen_rule(options, questions, "")  # which says what they are for
-        return cls(str(source.dataset), questions, rule, options, source.seed)
+        return cls(str(dataset), questions, rule, options, source.seed)
 
     @classmethod
     def questions_in(cls, path: Path, options: QuestionOptions) -> tuple[Question, ...]:

@@ -21,6 +21,7 @@ from koderz.systems.questions.examples import Examples
 from koderz.systems.questions.judging import Factual, Judged
 from koderz.systems.questions.options import QaOptions, QuestionOptions
 from koderz.systems.questions.own import own_questions
+from koderz.systems.questions.packing import packed_files, unpacked_source
 from koderz.systems.questions.question import Question, checked
 from koderz.systems.questions.rules import ByMetric, ScoringRule, rule_named
 from koderz.systems.questions.simulated import SimulatedAnswers
@@ -122,6 +123,10 @@ class QuestionSuite(Suite):
 
         return digest_of_rows(row(task.payload) for task in self.tasks)
 
+    def packed(self) -> bytes:
+        """The dataset and the files that options name."""
+        return packed_files(Path(self.source), self._options)
+
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:
         """The simulated model's reply, or its grade."""
         return self._simulated.reply(messages, sampling)
@@ -187,13 +192,13 @@ class Qa(QuestionSuite):
     @classmethod
     def load(cls, source: SuiteSource) -> Qa:
         """Raises KoderzError where there is no file, or naming the line of a row that lacks a field."""
-        options: QaOptions = source.options or QaOptions()
-        if source.dataset is None:
+        dataset, options = unpacked_source(source, source.options or QaOptions())
+        if dataset is None:
             raise KoderzError("the suite qa needs your questions: name their file with --dataset FILE")
-        questions = checked(own_questions(source.dataset, options, needs_target=_needs_target(options)), source.dataset)
+        questions = checked(own_questions(dataset, options, needs_target=_needs_target(options)), dataset)
         usual = "choice" if all(question.options for question in questions) else "exact_match"
         rule = chosen_rule(options, questions, options.scorer or usual)
-        return cls(str(source.dataset), questions, rule, options, source.seed)
+        return cls(str(dataset), questions, rule, options, source.seed)
 
     def pool(self, path: Path) -> tuple[Question, ...]:
         """The rows of a file in the same columns."""

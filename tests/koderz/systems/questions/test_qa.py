@@ -328,6 +328,26 @@ def test_qa_fills_a_template(tmp_path: Path) -> None:
     )
 
 
+def test_qa_is_packed_with_all_files_that_options_name(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "template.txt").write_text("Q: {input}")
+    examples = write_rows(tmp_path / "examples.csv", *({"input": f"{n}?", "target": str(n)} for n in range(3)))
+    options = QaOptions(
+        scorer=f"{tmp_path / 'own.py'}:same", template=tmp_path / "template.txt", few_shot=2, few_shot_from=examples
+    )
+    here = Qa.load(SuiteSource(write_rows(tmp_path / "rows.csv", ROW), options))
+    place = tmp_path / "elsewhere" / "dataset" / "packed"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(here.packed())
+    for name in ("own.py", "template.txt", "examples.csv", "rows.csv"):
+        (tmp_path / name).unlink()
+
+    there = Qa.load(SuiteSource(place, options))
+
+    assert [(task.id, task.digest) for task in there.tasks] == [(task.id, task.digest) for task in here.tasks]
+    assert judged(there, "4").passed
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
