@@ -69,7 +69,7 @@ def mean_interval(values: Collection[Sequence[float]], bounds: Interval | None =
             of_share = _bounded([[(value - low) / (high - low) for value in group] for group in values])
             return (low + (high - low) * of_share[0], low + (high - low) * of_share[1]), BETA
     mean = math.fsum(map(math.fsum, values)) / sum(map(len, values))
-    half = math.sqrt(_variance_of_mean(values, mean)) * _student(_Z95, max(1, len(values) - 1))
+    half = math.sqrt(_variance_of_mean(values, mean)) * student(_Z95, max(1, len(values) - 1))
     if not half or len(values) < _FEWEST_TASKS:
         return None
     if min(map(min, filter(None, values))) < 0:
@@ -159,7 +159,7 @@ def effective_size(
         return clusters
     if not of_mean:
         return observations
-    size = variance / of_mean * (z / _student(z, freedom or clusters - 1)) ** 2
+    size = variance / of_mean * (z / student(z, freedom or clusters - 1)) ** 2
     return min(float(observations), max(float(clusters), size))
 
 
@@ -255,7 +255,7 @@ def _beta_share(x: float, a: float, b: float) -> float:
     return factor * value / a
 
 
-def _student(z: float, freedom: int) -> float:
+def student(z: float, freedom: int) -> float:
     """The quantile of Student's t where the normal one is z, too small by 0.02 at 3 degrees of freedom.
 
     Source: M. Abramowitz & I. A. Stegun, "Handbook of mathematical functions" (1964), 26.7.5.
