@@ -386,6 +386,14 @@ class Reward(Line, frozen=True, kw_only=True):
     seconds: float = 0.0  # of judging
 
 
+class JudgeCalibration(Line, frozen=True, kw_only=True):
+    """The figures of a judge that is a model, by labels of people; see `koderz.analysis.labels`."""
+
+    kind: ClassVar[Literal["calibration"]] = "calibration"
+    digest: str  # of the labels
+    arms: dict[str, dict[str, Any]]
+
+
 Record = (
     Plan
     | LongMessage
@@ -400,6 +408,7 @@ Record = (
     | Compute
     | Grade
     | Reward
+    | JudgeCalibration
 )
 
 Keyed = Call | Attempt | Once | Grade

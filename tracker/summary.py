@@ -21,7 +21,7 @@ from tracker.journal import NAME
 from tracker.measures import PASSING
 from tracker.parts import completed, from_parts, parts_of
 from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Finished, Headline, Measure, Plan
+from tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Finished, Headline, JudgeCalibration, Measure, Plan
 from tracker.results import ANSWER, Result
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
@@ -274,7 +274,7 @@ def summarize(folder: Path) -> Summary:
         damaged_lines=len(index.damaged),
         measures=plan.measures,
         headline=plan.headline or PASSING,
-        parts=parts_of(plan, of_arms, own_faults, apart) if plan.parts else {},
+        parts=_with_calibrations(parts_of(plan, of_arms, own_faults, apart) if plan.parts else {}, journal, lines),
         breakdown=breakdown(plan, of_arms) if plan.groups else (),
     )
 
@@ -432,6 +432,7 @@ class _Outline:
     """Facts from the index alone: where sessions begin and end, and how much was paid."""
 
     def __init__(self, entries: Iterable[IndexEntry]) -> None:
+        self.calibrations: list[tuple[int, int]] = []
         self.session_ends: list[tuple[int, int]] = []  # after the plan: a session's last line, the next one's first, …
         self.last_known = (0, 0)  # the last line of a kind that this version knows
         costs: list[float] = []
@@ -443,6 +444,8 @@ class _Outline:
                 costs.append(entry.cost)
             elif entry.code == _RESUMED and before[1]:
                 self.session_ends += [before, entry.span]
+            elif entry.code == _CALIBRATION:
+                self.calibrations.append(entry.span)
             before = entry.span
             if entry.kind:
                 self.last_known = before
@@ -450,8 +453,20 @@ class _Outline:
         self.paid = math.fsum(costs)
 
 
-_RESUMED = CODES["resumed"]
+_RESUMED, _CALIBRATION = CODES["resumed"], CODES["calibration"]
 _NO_LINES = (DAMAGED, DOUBLED)
+
+
+def _with_calibrations(parts: dict[str, Any], journal: Path, lines: _Outline) -> dict[str, Any]:
+    """The parts, with the last figures of each arm's judge under `calibration`."""
+    if not lines.calibrations:
+        return parts
+    found: dict[str, Any] = dict(parts.get("calibration", {}))
+    for record in read_records(journal, lines.calibrations):
+        if isinstance(record, JudgeCalibration):
+            for arm, figures in record.arms.items():
+                found[arm] = {**found.get(arm, {}), **figures}
+    return {**parts, "calibration": found}
 
 
 def _last_finished(journal: Path, lines: _Outline) -> Finished | None:

@@ -135,6 +135,13 @@ class Tracker:
         """Whether `recorded` returned all records that the experiment has."""
         return not self._is_damaged and experiment_number(experiment_id) not in self._lost
 
+    @property
+    def ended(self) -> tuple[str, str]:
+        """The status of the last session and its reason; `unfinished` if it has no end on record."""
+        last = load_index(self.folder / NAME).last
+        (record,) = read_records(self.folder / NAME, [last.span]) if last.code == CODES["finished"] else (None,)
+        return (record.status, record.reason) if isinstance(record, Finished) else ("unfinished", "")
+
     async def begin_session(self, how: str, config: dict[str, object]) -> None:
         await self.record(Resumed(how=how, config=config))
 

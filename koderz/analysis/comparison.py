@@ -28,6 +28,7 @@ from koderz.analysis.inference import (
     smallest_of,
 )
 from koderz.analysis.intervals import Interval
+from koderz.analysis.judges import JudgedDifference, judged_difference, text_of_difference
 from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_named, measures_of, shown, usual_measure
 from koderz.analysis.notes import differing, notes_on
 from koderz.analysis.pairs import Matched, Side, match, pairs_to_compare
@@ -109,6 +110,7 @@ class Comparison:
     at_once: int = 1  # for how many comparisons p_holm and interval_holm are corrected
     clusters: int | None = None  # in which the tasks are; None: each stands alone
     unequal_resources: Sequence[str] = ()  # of which A and B had different amounts on the same tasks
+    judged: JudgedDifference | None = None  # where models judged
 
     @property
     def worse_by(self) -> float:
@@ -123,11 +125,15 @@ class Comparison:
             return "There is nothing to compare yet."
         corrected = f"{p_text(self.p_holm)}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
         by = "" if self.measure.name == SUCCESS.name else f" in {self.measure.name}"
+        if self.judged and self.judged.is_shown is not None:
+            corrected = "corrected for the judge's errors"
         corrected = ", ".join([corrected, *([UNEQUAL] if self.unequal_resources else [])])
         if not self.significant:
             return f"No significant difference{by} ({corrected})."
-        difference = shown(self.difference / self.scale, self.measure, signed=True)
-        return f"B is {'better' if self.worse_by < 0 else 'worse'}{by}: {difference} ({corrected})."
+        value = self.difference if self.judged is None or self.judged.difference is None else self.judged.difference
+        difference = shown(value / self.scale, self.measure, signed=True)
+        is_better = (value > 0) == (self.measure.direction == "higher")
+        return f"B is {'better' if is_better else 'worse'}{by}: {difference} ({corrected})."
 
     @property
     def scale(self) -> int:
@@ -182,7 +188,14 @@ def corrected(each: Sequence[Comparison]) -> list[Comparison]:
     """
     p_values = [one.p_value for one in each if one.p_value is not None]
     adjusted = iter(holm(p_values))
-    return [one if one.p_value is None else _corrected(one, next(adjusted), len(p_values)) for one in each]
+    found = (one if one.p_value is None else _corrected(one, next(adjusted), len(p_values)) for one in each)
+    return [*map(_by_judge, found)]
+
+
+def _by_judge(one: Comparison) -> Comparison:
+    """The comparison with a claim that holds for what people would say, where the judges are calibrated."""
+    is_shown = one.judged.is_shown if one.judged else None
+    return one if is_shown is None else replace(one, significant=is_shown)
 
 
 def _corrected(one: Comparison, p_holm: float, count: int) -> Comparison:
@@ -270,6 +283,7 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
         notes=notes_on(a, b, matched),
         clusters=matched.cluster_count,
         unequal_resources=resources.unequal_resources([a, b]),
+        judged=judged_difference(a, b, matched, interval, alpha),
     )
 
 
@@ -333,6 +347,8 @@ def _one(one: Comparison) -> Iterator[Block]:
     yield Text(one.verdict)
     if one.p_value is not None:
         yield Text(f"{one.method[0].upper()}{one.method[1:]}: {p_text(one.p_value)}.{_power(one)}")
+    if one.judged:
+        yield from map(Text, text_of_difference(one.judged))
     yield from _methods(one)
     yield from _posterior(one)
     if one.paired:

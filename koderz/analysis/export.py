@@ -200,13 +200,13 @@ def _csv(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     try:
-        yield lambda row: writer.writerow([_cell(row.get(name)) for name in columns])
+        yield lambda row: writer.writerow([spreadsheet_cell(row.get(name)) for name in columns])
     finally:
         text.flush()
         text.detach()
 
 
-def _cell(value: Any) -> Any:
+def spreadsheet_cell(value: Any) -> Any:
     """The cell. Text that a spreadsheet would run as a formula gets an apostrophe before it, as OWASP advises."""
     if isinstance(value, bool):
         return str(value).lower()

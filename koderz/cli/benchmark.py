@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("koderz.cli.imports:import_runs", "Import samples, judged here, or runs of another machine."),
     "report": ("koderz.cli.report:report", "Write a report: one self-contained web page."),
     "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
+    "calibrate": ("koderz.cli.calibrate:calibrate", "Calibrate a judge that is a model by labels of people."),
     "problems": ("koderz.cli.compare:problems", "Rank problems by difficulty across runs."),
 }
 """Each command's module, which holds its `app` and is loaded when it runs, and its line of help."""

@@ -68,7 +68,7 @@ def pull(
 ) -> None:
     """Pull published runs into the results folder, each file checked by its digest.
 
-    A file of the same name that is another is an error, and never overwritten. Verify them with: koderz verify RUN
+    A file of the same name that is another is an error, and never overwritten. `koderz verify RUN` verifies them.
     """
     from koderz.runs.share import place_at, runs_at
     from koderz.runs.share import pull as bring

@@ -99,7 +99,7 @@ async def resume_run(
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
         settings = restored_settings(tracker.plan)
-        _require_own(tracker, fields_in(settings), way.trust_config, environ)
+        require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore", causes=way.causes)
         is_over = way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == tracker.plan.planned
@@ -144,7 +144,7 @@ async def _planned_together(folder: Path, observer: Observer, environ: Mapping[s
     return found if folder in found else [folder]
 
 
-def _require_own(tracker: Tracker, fields: Mapping[str, Field], trust: bool, environ: Mapping[str, str]) -> None:
+def require_own(tracker: Tracker, fields: Mapping[str, Field], trust: bool, environ: Mapping[str, str]) -> None:
     """Raises KoderzError for a plan from elsewhere that names a solver's file, an address or the like."""
     for name, risk in risks_of_plan(fields, tracker.plan.config).items():
         what = f"{tracker.folder.name}: it wasn't begun here, and its {name.replace('_', '-')} could {risk}"

@@ -21,6 +21,7 @@ from tracker import records
 from tracker.index import experiment_number
 from tracker.records import Attempt, Call, Experiment, Plan, Record, Resumed
 
+_HOW = ("resume", "retry", "rescore", "calibrate")
 _BACKWARD = 1.0  # seconds by which times of lines may run backward
 _OTHER_TIME = 3600.0  # seconds by which a clock is put back once a year
 
@@ -56,7 +57,7 @@ async def verify_run(
             result.note("figures are as recorded")
         else:
             check_summary(copy, summary, result)
-    _say_trust(files.plan, result)
+    _say_trust(files.plan, result, is_calibrated=how.is_calibrated)
     result.seconds = time.monotonic() - began
     return result
 
@@ -66,14 +67,15 @@ class _Sessions:
 
     def __init__(self, files: RunFiles, result: Verification) -> None:
         self.again = 0  # sessions that worked on it after the first
-        self.is_rescored = False
+        self.is_rescored = self.is_calibrated = False
         self.status = "unfinished"
         for line in files.lines():
             if isinstance(line, Resumed):
                 self.again += 1
+                self.is_calibrated |= line.how == "calibrate"
                 self.is_rescored |= line.how == "rescore" or bool(line.config.get("accept_divergence"))
-                if line.how not in ("resume", "retry", "rescore"):
-                    result.differs("plan", "a session", line.how, "resume, retry or rescore")
+                if line.how not in _HOW:
+                    result.differs("plan", "a session", line.how, f"one of {', '.join(_HOW)}")
             elif isinstance(line, records.Finished):
                 self.status = line.status
         if self.again:
@@ -218,10 +220,12 @@ def _check_name(folder: Path, plan: Plan, result: Verification) -> None:
         result.differs("order", "run_id", plan.run_id, f"a plan of {plan.time}")
 
 
-def _say_trust(plan: Plan, result: Verification) -> None:
+def _say_trust(plan: Plan, result: Verification, *, is_calibrated: bool) -> None:
     models = sorted({name for arm in plan.arms for name in arm.models.values() if name != "simulated"})
     if models:
         result.on_trust += [f"that {', '.join(models)} wrote these replies", "what servers charged"]
+    if is_calibrated:
+        result.on_trust.append("the labels of people")
     if plan.config.get("imported"):
         result.on_trust.append("where the imported file came from")
     result.on_trust.append("times")
