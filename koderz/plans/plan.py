@@ -195,7 +195,7 @@ def make_plan(
             "digest": secrets.token_hex(16) if single else _digest(config, stated, cells, matches, details or {}),
             "matches": matches,
             "prompts": dict(prompts.texts),
-            "expectations": _expectations(subject),
+            "expectations": expectations_of(subject),
             "judge": dict(subject.suite.judge_record) if _has_judge(arms) else {},
             "solvers": {arm.solver.name: arm.solver.about for arm in arms if arm.solver.about},
             **({"suite": about} if (about := subject.suite.details(subject.tasks, settings)) else {}),
@@ -297,7 +297,7 @@ def _require_handles(plan: Plan) -> None:
                 )
 
 
-def _expectations(subject: Subject) -> dict[str, dict[str, str]]:
+def expectations_of(subject: Subject) -> dict[str, dict[str, str]]:
     """The reference answer of each task, if the suite has one."""
     if not isinstance(subject.suite, ProgramSuite):
         return {}

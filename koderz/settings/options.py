@@ -147,21 +147,27 @@ class Field:
         """The models that the value names."""
         if not value or isinstance(value, bool) or not (self.about.names_models or self.about.role):
             return ()
-        return tuple(word.rpartition("=")[2] for word in ((value,) if isinstance(value, str) else value))
+        return tuple(word.rpartition("=")[2] for word in _words(value))
 
     def files(self, value: Any) -> tuple[Path, ...]:
         """The files and folders that the value names."""
         if value and self.plain_type is Path:
-            return (Path(value),)
+            return tuple(Path(word) for word in _words(value))
         if not value or not self.about.names_files:
             return ()
-        return tuple(Path(word.rpartition("=")[2]) for word in value)
+        return tuple(Path(word.rpartition("=")[2]) for word in _words(value))
 
     def _expected(self, error: msgspec.ValidationError) -> str:
         if self.choices:
             return f"choose from {', '.join(self.choices)}"
         text = str(error)
         return text[:1].lower() + text[1:]
+
+
+def _words(value: Any) -> list[str]:
+    """The texts of a value, which may be somebody else's and of any kind."""
+    every = value if isinstance(value, list | tuple) else [value]
+    return [str(word) for word in every if isinstance(word, str | Path)]
 
 
 @cache

@@ -18,7 +18,7 @@ from msgspec import structs
 from koderz.engines.owners import schema_of_plan
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
-from koderz.plans.plan import Plan, Subject, decisive_digest, load_subject
+from koderz.plans.plan import Plan, Subject, decisive_digest, expectations_of, load_subject
 from koderz.prompts import PLACEHOLDERS, Prompts, load_prompts
 from koderz.runs.share import PUBLISHED
 from koderz.runs.verify.findings import Verification
@@ -179,6 +179,10 @@ def _check_digests(record: records.Plan, subject: Subject, dataset: Path | None,
         return False
     for name in changed:
         result.differs("digest", f"the task {name}", before.get(name), own[name])
+    expected = expectations_of(subject)
+    for name, stated in record.basis.expectations.items():
+        if expected.get(name) != stated:
+            result.differs("digest", f"the reference of {name}", str(stated), str(expected.get(name, "none")))
     if digest != recorded:
         result.differs("digest", "environment.dataset_digest", recorded, digest)
     result.lines["tasks"] = f"{subject.suite.name}, digest {digest}, as {'--dataset' if dataset else 'koderz'} has it"

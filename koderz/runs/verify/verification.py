@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from koderz.errors import Unreachable
+from koderz.errors import KoderzError, Unreachable
 from koderz.plans.ids import planned_ids
 from koderz.plans.plan import Identity
 from koderz.runs.verify.files import RunFiles, check_sums, without_caches
@@ -22,6 +23,7 @@ from tracker.index import experiment_number
 from tracker.records import Attempt, Call, Experiment, Plan, Record, Resumed
 
 _HOW = ("resume", "retry", "rescore", "calibrate")
+_MOST_PLANNED = 10_000_000  # experiments
 _BACKWARD = 1.0  # seconds by which times of lines may run backward
 _OTHER_TIME = 3600.0  # seconds by which a clock is put back once a year
 
@@ -46,6 +48,10 @@ async def verify_run(
     with without_caches(folder) as copy:
         files = RunFiles(copy, result)
         result.run_id = files.plan.run_id
+        if files.plan.planned > _MOST_PLANNED:
+            raise KoderzError(
+                f"{folder.name} plans {files.plan.planned:,} experiments; at most {_MOST_PLANNED:,} are verified"
+            )
         _check_name(folder, files.plan, result)
         check_plan(files.plan, result)
         restored = restored_run(files.plan, dataset, result)
@@ -223,7 +229,7 @@ def _check_name(folder: Path, plan: Plan, result: Verification) -> None:
 def _say_trust(plan: Plan, result: Verification, *, is_calibrated: bool) -> None:
     models = sorted({name for arm in plan.arms for name in arm.models.values() if name != "simulated"})
     if models:
-        result.on_trust += [f"that {', '.join(models)} wrote these replies", "what servers charged"]
+        result.on_trust += [f"that {', '.join(models)} wrote these replies", "sampling", "what servers charged"]
     if is_calibrated:
         result.on_trust.append("the labels of people")
     if plan.config.get("imported"):
@@ -232,4 +238,8 @@ def _say_trust(plan: Plan, result: Verification, *, is_calibrated: bool) -> None
 
 
 def _seconds(time: str) -> float:
-    return datetime.fromisoformat(time).timestamp()
+    """A time in seconds; not a number where it is none, which is neither before nor after any other."""
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except (OverflowError, TypeError, ValueError):
+        return math.nan
