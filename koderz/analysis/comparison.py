@@ -125,12 +125,11 @@ class Comparison:
             return "There is nothing to compare yet."
         corrected = f"{p_text(self.p_holm)}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
         by = "" if self.measure.name == SUCCESS.name else f" in {self.measure.name}"
-        if self.judged and self.judged.is_shown is not None:
-            corrected = "corrected for the judge's errors"
+        corrected = (self.judged and self.judged.basis) or corrected
         corrected = ", ".join([corrected, *([UNEQUAL] if self.unequal_resources else [])])
         if not self.significant:
             return f"No significant difference{by} ({corrected})."
-        value = self.difference if self.judged is None or self.judged.difference is None else self.judged.difference
+        value = self.judged.difference if self.judged and self.judged.difference is not None else self.difference
         difference = shown(value / self.scale, self.measure, signed=True)
         is_better = (value > 0) == (self.measure.direction == "higher")
         return f"B is {'better' if is_better else 'worse'}{by}: {difference} ({corrected})."
@@ -189,13 +188,7 @@ def corrected(each: Sequence[Comparison]) -> list[Comparison]:
     p_values = [one.p_value for one in each if one.p_value is not None]
     adjusted = iter(holm(p_values))
     found = (one if one.p_value is None else _corrected(one, next(adjusted), len(p_values)) for one in each)
-    return [*map(_by_judge, found)]
-
-
-def _by_judge(one: Comparison) -> Comparison:
-    """The comparison with a claim that holds for what people would say, where the judges are calibrated."""
-    is_shown = one.judged.is_shown if one.judged else None
-    return one if is_shown is None else replace(one, significant=is_shown)
+    return [replace(one, significant=one.judged.claims(one.significant)) if one.judged else one for one in found]
 
 
 def _corrected(one: Comparison, p_holm: float, count: int) -> Comparison:

@@ -29,9 +29,18 @@ class JudgedDifference:
     note: str
 
     @property
-    def is_shown(self) -> bool | None:
-        """Whether the corrected interval excludes 0; None without one."""
-        return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
+    def is_shown(self) -> bool:
+        """Whether there is a corrected interval, which excludes 0."""
+        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
+
+    @property
+    def basis(self) -> str:
+        """What a claim rests on in place of a p-value; empty without a correction."""
+        return "corrected for the judge's errors" if self.interval else ""
+
+    def claims(self, is_raw_shown: bool) -> bool:
+        """Whether a difference is claimed: by the corrected interval, or without one as the judges have it."""
+        return self.is_shown if self.interval else is_raw_shown
 
 
 def judged_difference(
