@@ -35,7 +35,7 @@ class JudgedDifference:
 
     @property
     def basis(self) -> str:
-        """What a claim rests on in place of a p-value; empty without a correction."""
+        """The basis of a claim in place of a p-value; empty without a correction."""
         return "corrected for the judge's errors" if self.interval else ""
 
     def claims(self, is_raw_shown: bool) -> bool:
