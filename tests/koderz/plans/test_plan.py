@@ -16,9 +16,10 @@ import pytest
 from koderz.engines.owners import restored_settings, schema_of
 from koderz.errors import KoderzError
 from koderz.plans.arms import make_arms
-from koderz.plans.plan import Plan, load_subject, make_plan, restore_plan
+from koderz.plans.plan import Plan, _decisive, load_subject, make_plan, restore_plan
 from koderz.prompts import PLACEHOLDERS
 from koderz.settings.layers import replaced
+from koderz.settings.schema import OF_REQUESTS
 from koderz.types import Measure
 from tests.koderz.world import Words, planned
 from tracker import records
@@ -293,3 +294,11 @@ def test_single_experiment_has_no_run_and_a_new_id_each_time(tmp_path: Path) -> 
     assert one.record.run_id is None
     assert one.name.startswith("exp_")
     assert one.name != two.name
+
+
+def test_digest_is_as_before_there_were_settings_of_requests(tmp_path: Path) -> None:
+    config = plan(tmp_path).record.config
+    said = {**config, "stop": ["END"], "reasoning_effort": "low", "extra_headers": ["X-Team"]}
+
+    assert not _decisive(config).keys() & {*OF_REQUESTS}
+    assert _decisive(said).keys() - _decisive(config).keys() == {"stop", "reasoning_effort", "extra_headers"}
