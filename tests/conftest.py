@@ -273,7 +273,7 @@ def speed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def koderz(tmp_path: Path, speed: Path) -> Shell:
-    shutil.copytree(speed, tmp_path / "cache")
+    shutil.copytree(speed, tmp_path / "cache", dirs_exist_ok=True)
     return Shell(tmp_path)
 
 

@@ -1,7 +1,4 @@
-"""The types of all records in a journal: one JSON object a line.
-
-`kind` is the first key and `time` the second; fields only grow, and a reader ignores those that it doesn't know.
-"""
+"""The types of all records in a journal: a JSON object a line, whose fields only grow; `kind` and `time` lead."""
 
 from __future__ import annotations
 
@@ -122,6 +119,7 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
     compared: Sequence[str] = ()  # the arms whose comparison the summary has; empty: zero-shot and iterative
     apart: Sequence[str] = ()  # the tasks whose results stand apart from all figures, see `tracker.parts`
     together: Sequence[str] = ()  # ids of the runs that were planned together, its own among them; empty: it is alone
+    rewarded_in: Sequence[str] = ()  # the journals of rewards in whose tasks this run's are
 
     @cached_property
     def basis(self) -> Basis:
@@ -434,7 +432,10 @@ def encode(record: Record) -> bytes:
 
 
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
-    Plan: ("generated", "measures", "parts", "groups", "clusters", "compared", "apart", "together", "headline"),
+    Plan: (
+        *("generated", "measures", "parts", "groups", "clusters"),
+        *("compared", "apart", "together", "headline", "rewarded_in"),
+    ),
     Measure: ("average",),
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
@@ -477,9 +478,8 @@ def _fields(record: Struct) -> dict[str, Any]:
 
 def kind_of(line: bytes) -> str:
     """The kind of a journal line, found without parsing the rest of it; "" if it is no such line."""
-    if not line.startswith(_PREFIX):
-        return ""
-    return line[len(_PREFIX) : line.find(b'"', len(_PREFIX))].decode("ascii", "replace")
+    end = line.find(b'"', len(_PREFIX)) if line.startswith(_PREFIX) else len(_PREFIX)
+    return line[len(_PREFIX) : end].decode("ascii", "replace")
 
 
 def decode(line: bytes) -> Record | None:

@@ -6,10 +6,12 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from tracker.errors import StorageError
+from tracker.errors import JournalError, StorageError
 from tracker.journal import NAME
+from tracker.records import Plan, Reward, decode
 
 FOLDER = re.compile(r"rewards_[0-9a-f]{8}_\d{8}_\d{6}")
 TASKS = "tasks"
@@ -25,6 +27,41 @@ def reward_folders(results: Path) -> list[Path]:
     names = [name for name in os.listdir(results) if FOLDER.fullmatch(name)]  # noqa: PTH208 of many runs
     found = [results / name for name in names if (results / name / NAME).is_file()]
     return sorted(found, key=lambda folder: folder.name.split("_", 2)[2])
+
+
+@dataclass(frozen=True, slots=True)
+class RewardsSummary:
+    """The figures of a journal of rewards."""
+
+    run_id: str
+    mode: str
+    start_time: str
+    suites: list[str]
+    scored: int
+    faults: int
+    mean_reward: float | None  # None where nothing was scored
+    tamper_rate: float | None
+
+
+def summed_up(folder: Path) -> RewardsSummary:
+    """The figures of a journal of rewards. Raises JournalError if it can't be read."""
+    suites: list[str] = []
+    scored = faults = tampered = 0
+    total, started = 0.0, ""
+    try:
+        with (folder / NAME).open("rb") as lines:
+            for line in lines:
+                record = decode(line) if line.endswith(b"\n") else None
+                if isinstance(record, Plan):
+                    suites, started = [*record.config.get("suites", ())], record.time
+                elif isinstance(record, Reward) and record.reward is None:
+                    faults += 1
+                elif isinstance(record, Reward) and record.reward is not None:
+                    scored, total, tampered = scored + 1, total + record.reward, tampered + bool(record.tampering)
+    except OSError as error:
+        raise JournalError(f"{folder / NAME} can't be read ({error.strerror})") from None
+    mean, rate = (total / scored, tampered / scored) if scored else (None, None)
+    return RewardsSummary(folder.name, "rewards", started, suites, scored, faults, mean, rate)
 
 
 class RewardedTasks:

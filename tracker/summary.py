@@ -172,6 +172,7 @@ class Summary:
     simulated: bool  # every arm that asks a model asks the simulated one; in older files, any of them
     answered_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # calls by model asked, and other name
     generated: str = ""  # what its tasks go by where they are made up
+    rewarded_in: Sequence[str] = ()  # the journals of rewards that have scores of its tasks
     judge: Mapping[str, Any] = field(default_factory=dict)  # the prompt of a judge that is a model, and its caveats
     environment: dict[str, Any] = field(repr=False)
     damaged_lines: int = 0  # of the journal: what can't be read is left out
@@ -195,6 +196,8 @@ class Summary:
         for name, arm in self.arms.items():
             if note := arm.summary.truncated.note(arm.summary.total_problems):
                 found.append(f"{name}: {note}" if len(self.arms) > 1 else note)
+        if self.rewarded_in:
+            found.append(f"REWARDED TASKS: models were rewarded on these tasks in {', '.join(self.rewarded_in)}")
         return [*found, *self.judge.get("caveats", ())]
 
     def is_simulated(self, arm: str) -> bool:
@@ -223,8 +226,7 @@ def summarize(folder: Path) -> Summary:
     index = load_index(journal)
     lines = _Outline(index)
     plan = read_plan(folder)
-    scrubber = scrubber_of(plan)
-    plan = scrubber.record(plan)
+    plan = (scrubber := scrubber_of(plan)).record(plan)
     order = {task: position for position, task in enumerate(plan.tasks)}
     clusters = clusters_in(plan)
     results: list[Result] = []
@@ -269,6 +271,7 @@ def summarize(folder: Path) -> Summary:
         simulated=plan.simulated,
         answered_by=answered_by,
         generated=plan.generated,
+        rewarded_in=plan.rewarded_in,
         judge=plan.basis.judge,
         environment=plan.environment,
         damaged_lines=len(index.damaged),

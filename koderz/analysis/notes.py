@@ -79,6 +79,9 @@ def _on_comparability(a: Side, b: Side) -> Iterator[str]:
         yield f"{which} of the SIMULATED model: these figures say nothing about any real one."
     if a.run.generated:
         yield f"GENERATED data, {a.run.generated}: these figures don't belong beside published ones."
+    for name, side in (("A", a), ("B", b)):
+        if side.run.rewarded_in:
+            yield f"REWARDED tasks: models were rewarded on {name}'s tasks in {', '.join(side.run.rewarded_in)}."
     if a.run.suite != b.run.suite:
         yield f"A's suite is {a.run.suite}, B's {b.run.suite}: tasks of one id may not be the same tasks."
     digests = a.run.environment.get("dataset_digest"), b.run.environment.get("dataset_digest")

@@ -68,6 +68,7 @@ class _File:
     simulated: bool | None = None
     answered_by: dict[str, dict[str, int]] = field(default_factory=dict)
     generated: str = ""
+    rewarded_in: list[str] = field(default_factory=list)
     judge: dict[str, str | list[str]] = field(default_factory=dict)
     damaged_lines: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)

@@ -17,6 +17,7 @@ from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     from koderz.analysis.rows import ArmRow, RunRow
+    from tracker.rewards import RewardsSummary
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _MOST_NOTES = 3
@@ -35,6 +36,9 @@ def list_runs(
     ] = "started",
     limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of runs.", min=1)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list of runs.")] = False,
+    rewards: Annotated[
+        bool, typer.Option("--rewards", help="Also journals of rewards, which koderz judge serve --record writes.")
+    ] = False,
     *,
     results: Results,
 ) -> None:
@@ -46,6 +50,7 @@ def list_runs(
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
     from koderz.cli.tables import print_blocks
     from tracker.records import PASSES
+    from tracker.rewards import reward_folders, summed_up
     from tracker.sinks.process import at_work, wake
 
     if sort not in SORTS:
@@ -54,8 +59,9 @@ def list_runs(
     wake(results, os.environ)
     found = load_catalogue(results)
     rows = ordered(chosen(found.rows, model=model, mode=mode, suite=suite, since=moment, tags=tag or ()), sort)[:limit]
+    given = [summed_up(folder) for folder in reversed(reward_folders(results))] if rewards else []
     if json:
-        print_json(rows)
+        print_json([*rows, *given])
     elif rows:
         lines = [line for row in rows for line in _lines(row)]
         rate = "RATE" if all(row.headline.measure == PASSES for row in rows) else "RATE OR AVERAGE"
@@ -66,15 +72,28 @@ def list_runs(
         under = dict.fromkeys((head for head in _UNDER if head in heads), "RUN")
         table = Table(heads, lines, optional, ruled=False, under=under)
         print_blocks([table, *map(Text, _sinks(rows, at_work(results)))])
+    if given and not json:
+        print_blocks([Table(_OF_REWARDS, [*map(_rewards_line, given)], ruled=False)])
     for line in found.unreadable[:_MOST_NOTES]:
         warn(f"note: {line}")
     if len(found.unreadable) > _MOST_NOTES:
         warn(f"note: and {len(found.unreadable) - _MOST_NOTES} more that can't be read")
-    if not rows:
+    if not rows and not given:
         message = (
             f"none of the {len(found.rows)} runs in {results} fits" if found.rows else f"{results} holds no run yet"
         )
         warn(message if found.rows else f"{message}; make one with: koderz benchmark 0 10")
+
+
+_OF_REWARDS = ["REWARDS", "SUITES", "SCORED", "MEAN", "FAULTS", "TAMPERED"]
+
+
+def _rewards_line(of: RewardsSummary) -> tuple[str, ...]:
+    mean, rate = (
+        "-" if share is None else f"{share:{form}}"
+        for share, form in ((of.mean_reward, ".3f"), (of.tamper_rate, ".1%"))
+    )
+    return of.run_id, ", ".join(of.suites), f"{of.scored:,}", mean, f"{of.faults:,}", rate
 
 
 def _moment(text: str) -> str:

@@ -125,13 +125,27 @@ def get(name: Annotated[str, typer.Argument(metavar="NAME", help="Which suite.")
 def export(
     given: dict[str, Any],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where the files are written.")],
+    format: Annotated[  # noqa: A002 - the option's name
+        str, typer.Option(metavar="WORD", help="rows, or verifiers: a package whose rewards koderz judge serve gives.")
+    ] = "rows",
     trust_config: Trust = False,
 ) -> None:
-    """Write the rows of a suite that makes them up: koderz suites export ruler --output DIR."""
+    """Write the rows of a suite that makes them up, or a package of any suite for a trainer.
+
+    koderz suites export ruler --output DIR; koderz suites export humaneval --format verifiers --output DIR.
+    """
     from koderz.suites import load_suite
 
     settings = _settings_of(given, trust_config=trust_config)
     suite = load_suite(settings.suite, settings.dataset, settings)
+    if format not in ("rows", "verifiers"):
+        raise KoderzError(f"--format {format}: choose rows or verifiers")
+    if format == "verifiers":
+        from koderz.rewards.verifiers import export_taskset
+
+        for path, number in export_taskset(suite, output):
+            say(f"{path}: {number} tasks")
+        return
     for path, rows in suite.export(output):
         say(f"{path}: {rows} rows")
 

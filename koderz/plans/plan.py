@@ -32,6 +32,7 @@ from koderz.types import JUDGE, Judging, Task
 from tracker import records
 from tracker.parts import part_of
 from tracker.privacy import Privacy
+from tracker.rewards import rewarded_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,7 @@ def make_plan(
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
         simulated=_is_simulated(arms),
         generated=_generated(subject),
+        rewarded_in=rewarded_in(settings.results, (task.digest for task in subject.tasks)),
         parts=_checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
         groups=_groups(subject.tasks),
         clusters=_clusters(subject.tasks),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from koderz.rewards.client import AsyncClient
 
 
-def trl(column: str = "task_id", *, client: AsyncClient | None = None, **fields: Any) -> Callable[..., Awaitable[Any]]:
+def trl(
+    column: str = "task_id", *, client: AsyncClient | None = None, **fields: Any
+) -> Callable[..., Coroutine[Any, Any, list[float | None]]]:
     """A reward function for `reward_funcs`: the rewards of completions, None for a fault.
 
     `column`: the dataset's column with the task's id; `fields`: of `Item`, such as `graded=True`. It logs

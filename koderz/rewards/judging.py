@@ -208,7 +208,7 @@ async def _sandbox(served: Sequence[ServedSuite], settings: Settings, lanes: int
         return
     memory = max(suite.limits.memory_mb for suite in needy)
     async with calibrated_sandbox(
-        settings.sandbox, judges=lanes + SPARE, memory_mb=memory, settings=settings
+        settings.sandbox, judges=lanes + SPARE, memory_mb=memory, settings=settings, yields=True
     ) as sandbox:
         yield sandbox
 

@@ -11,7 +11,7 @@ from koderz.errors import KoderzError
 
 T = TypeVar("T")
 
-LONG = 0.5  # seconds, after which work no longer counts against the lanes
+LONG = 0.25  # seconds, after which work no longer counts against the lanes
 
 
 class QueueFullError(KoderzError):
@@ -56,8 +56,9 @@ class Turns(Generic[T]):
             if deadline is not None:
                 turn.timer = loop.call_later(max(deadline, 0.0), self._miss, turn)
         self.waiting += len(turns)
-        self._requests.append(deque(turns))
-        self._begin()
+        if turns:
+            self._requests.append(deque(turns))
+            self._begin()
         return turns
 
     async def drain(self) -> None:

@@ -34,6 +34,7 @@ class Opening(NamedTuple):
     uncontained: bool = False  # programs may run where nothing holds them back
     memory_mb: int = 1024  # the most that any job will ask for
     options: Any = None  # a value of the sandbox' own dataclass of options; None if it has none
+    yields: bool = False  # a program that takes long lets others go first, where the sandbox can see to it
 
 
 class Sandbox(Extensible, ABC):
@@ -196,13 +197,20 @@ SANDBOXES: Registry[type[Sandbox]] = Registry(
 
 
 def open_sandbox(
-    name: str, *, judges: int, own_programs: bool = False, memory_mb: int = 1024, settings: Settings | None = None
+    name: str,
+    *,
+    judges: int,
+    own_programs: bool = False,
+    memory_mb: int = 1024,
+    settings: Settings | None = None,
+    yields: bool = False,
 ) -> Sandbox:
     """A sandbox by its name, not yet entered. KoderzError for an unknown one.
 
     `own_programs`: nobody else's program is going to be run, so it doesn't matter if nothing holds them back.
     """
-    return SANDBOXES.load(name).open(Opening(judges, own_programs, memory_mb, SANDBOXES.options_in(name, settings)))
+    options = SANDBOXES.options_in(name, settings)
+    return SANDBOXES.load(name).open(Opening(judges, own_programs, memory_mb, options, yields))
 
 
 def open_workspaces(name: str, settings: Settings) -> Backend:

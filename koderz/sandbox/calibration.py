@@ -114,11 +114,17 @@ _EDITION = 1  # of the two above: what was measured by others doesn't count
 
 @asynccontextmanager
 async def calibrated_sandbox(
-    name: str, *, judges: int, own_programs: bool = False, memory_mb: int = 1024, settings: Settings | None = None
+    name: str,
+    *,
+    judges: int,
+    own_programs: bool = False,
+    memory_mb: int = 1024,
+    settings: Settings | None = None,
+    yields: bool = False,
 ) -> AsyncIterator[Sandbox]:
     """Opens a sandbox by name, calibrated, see `open_sandbox`. The first on a machine takes half a second more."""
     async with open_sandbox(
-        name, judges=judges, own_programs=own_programs, memory_mb=memory_mb, settings=settings
+        name, judges=judges, own_programs=own_programs, memory_mb=memory_mb, settings=settings, yields=yields
     ) as sandbox:
         if sandbox.is_calibrated:
             options = SANDBOXES.options_in(name, settings)  # on which it may depend whose speed it is

@@ -44,7 +44,7 @@ class ContainedSandbox(Sandbox):
     @classmethod
     def open(cls, wanted: Opening) -> ContainedSandbox:
         """The sandbox, with so many judges."""
-        return cls(judges=wanted.judges, uncontained=wanted.uncontained)
+        return cls(judges=wanted.judges, uncontained=wanted.uncontained, yields=wanted.yields)
 
     @classmethod
     def open_workspaces(cls, settings: Settings) -> Backend:  # noqa: ARG003
@@ -63,10 +63,11 @@ class ContainedSandbox(Sandbox):
         speed: float = 1.0,
         premises: Premises | None = None,
         wall_extra: float = WALL_EXTRA,
+        yields: bool = False,
     ) -> None:
         self.isolation = ""
         self.speed = speed
-        self._pool = Pool(judges, premises or Premises(layers, dict(_located(packages))))
+        self._pool = Pool(judges, premises or Premises(layers, dict(_located(packages)), yields=yields))
         self._wall_extra = wall_extra
         self._uncontained = uncontained
         self._once: Once[JobResult] = Once()
@@ -136,7 +137,7 @@ class UncontainedSandbox(ContainedSandbox):
     @classmethod
     def open(cls, wanted: Opening) -> UncontainedSandbox:
         """The sandbox."""
-        return cls(judges=wanted.judges, uncontained=True)
+        return cls(judges=wanted.judges, uncontained=True, yields=wanted.yields)
 
     @classmethod
     def open_workspaces(cls, settings: Settings) -> Backend:  # noqa: ARG003

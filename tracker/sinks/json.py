@@ -47,7 +47,7 @@ def _entries(summary: Summary) -> Iterator[tuple[str, Any]]:
             yield from _arm_entries(summary)
         elif item.name == "parts":
             yield from value.items()
-        elif value or item.name not in ("comparison", "breakdown", "generated"):
+        elif value or item.name not in ("comparison", "breakdown", "generated", "rewarded_in"):
             yield item.name, value
 
 

@@ -35,9 +35,11 @@ class Zygote:
         layers: Sequence[str],
         packages: Mapping[str, str],
         guest: str = "",
+        *,
+        yields: bool = False,
     ) -> None:
         self._control, self._wait = control, wait
-        setup = Setup([*layers], dict(packages), guest)
+        setup = Setup([*layers], dict(packages), guest, yields)
         self._control.sendall(json.dumps(setup).encode() + b"\n")
         with self._control.makefile("rb") as answer:
             told = json.loads(_something(answer.readline()))

@@ -37,6 +37,7 @@ class Premises(NamedTuple):
     passed: Sequence[str] = ()  # the variables that this command needs, such as DOCKER_*; no candidate gets them
     start_seconds: float = 30.0  # within which a judge has to be ready
     core: int = -1  # that judge and candidates are bound to, unless negative
+    yields: bool = False  # whether a candidate that takes long lets others go first
 
 
 class WorkerLostError(Exception):

@@ -69,7 +69,8 @@ def _judge(premises: Mapping[str, Any], control: socket.socket, process: int) ->
     from koderz.sandbox.judge.forks import Zygote
 
     parent = socket.socket(fileno=os.dup(0))
-    with Zygote(control, partial(os.waitpid, process, 0), premises["layers"], premises["packages"]) as forks:
+    reaped = partial(os.waitpid, process, 0)
+    with Zygote(control, reaped, premises["layers"], premises["packages"], yields=premises["yields"]) as forks:
         if kernel.LINUX:  # not before: what a zygote inherits is the most that its candidates can be given
             limits.cap(resource.RLIMIT_AS, _ADDRESSES)
         for name in {*os.environ}.difference(

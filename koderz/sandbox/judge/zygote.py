@@ -32,6 +32,8 @@ END = b"."
 USED = b"?"  # asks for the CPU seconds that the candidate has used
 SECONDS = struct.Struct("<d")
 _ADD_SEALS, _SEAL_ALL = 1033, 0b1111  # of fcntl: no seal may be added, and the file neither shrink, grow nor be written
+YIELDING_SECONDS = 0.2  # of which a candidate used half, so that it lets others go first
+YIELDING = 10  # its priority then, as `nice` counts
 
 _PRELOADED = """
     _sitebuiltins abc array atexit bisect cmath collections contextlib copy ctypes dataclasses datetime decimal enum
@@ -47,6 +49,7 @@ class Confinement(NamedTuple):
     addresses: int  # bytes of address space the warm interpreter takes
     filter: seccomp.Filter | None  # what each candidate binds itself to
     serve: Callable[[int], NoReturn]  # what each is, by the descriptor of its socket
+    yields: bool = False  # whether one that takes long lets others go first
 
 
 class Setup(NamedTuple):
@@ -55,6 +58,7 @@ class Setup(NamedTuple):
     layers: list[str]  # wanted
     packages: dict[str, str]  # beyond the standard library: name and folder
     guest: str = ""  # source that defines `serve(descriptor)`, where candidates are no programs that answer calls
+    yields: bool = False  # whether a candidate that takes long lets others go first
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
@@ -150,7 +154,7 @@ def _contain(setup: Setup) -> Confinement:
     limits.share(own_user=isolation.NAMESPACES in layers)
     if isolation.LANDLOCK in layers:
         landlock.restrict(tree.paths)
-    return Confinement(layers, addresses, _filter(layers), _serving(setup.guest))
+    return Confinement(layers, addresses, _filter(layers), _serving(setup.guest), setup.yields)
 
 
 def _serving(guest: str) -> Callable[[int], NoReturn]:
@@ -188,7 +192,7 @@ def _one_candidate(control: socket.socket, cell: Confinement) -> None:
         _become_candidate(control, descriptors[0], cell, cpu, memory)
     for descriptor in descriptors:
         os.close(descriptor)
-    overdue = _watch(child, control, cpu)
+    overdue = _watch(child, control, cpu, yields=cell.yields)
     control.sendall(_ended(child, cell, overdue=overdue))
 
 
@@ -208,17 +212,24 @@ def _become_candidate(control: socket.socket, descriptor: int, cell: Confinement
         os._exit(1)
 
 
-def _watch(child: int, control: socket.socket, cpu: float) -> bool:
-    """Waits until the judge has done; ends a candidate that uses up its CPU first, and says whether it did."""
+def _watch(child: int, control: socket.socket, cpu: float, *, yields: bool) -> bool:
+    """Waits until the judge has done; ends a candidate that uses up its CPU first, and says whether it did.
+
+    One that `yields` runs at a lower priority after a while.
+    """
     judge = select.poll()
     judge.register(control, select.POLLIN)
     left, overdue = cpu, False
     while True:
-        if judge.poll(None if overdue else max(1.0, 1000 * left)):
+        if judge.poll(None if overdue else max(1.0, 1000 * (min(left, YIELDING_SECONDS) if yields else left))):
             if control.recv(1) != USED:
                 return overdue
             control.sendall(SECONDS.pack(limits.cpu_seconds(child)))
         left = cpu - limits.cpu_seconds(child)
+        if yields and cpu - left >= YIELDING_SECONDS / 2:
+            yields = False
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, child, YIELDING)
         if left <= 0 and not overdue:
             os.kill(child, signal.SIGKILL)
             overdue = True

@@ -85,7 +85,7 @@ getitimer 36 alarm 37 setitimer 38 getpid 39 sendto 44 recvfrom 45 sendmsg 46 re
 getsockname 51 getpeername 52 socketpair 53 getsockopt 55 clone 56 fork 57 vfork 58 exit 60 wait4 61 kill 62
 uname 63 fcntl 72 getcwd 79 readlink 89 umask 95 gettimeofday 96 getrlimit 97 getrusage 98 sysinfo 99
 times 100 getuid 102 getgid 104 geteuid 107 getegid 108 getppid 110 getpgrp 111 getresuid 118
-getresgid 120 rt_sigpending 127 rt_sigtimedwait 128 rt_sigsuspend 130 sigaltstack 131 sched_getparam 143
+getresgid 120 rt_sigpending 127 rt_sigtimedwait 128 rt_sigsuspend 130 sigaltstack 131 setpriority 141 sched_getparam 143
 sched_getscheduler 145 prctl 157 arch_prctl 158 gettid 186 time 201 futex 202 sched_setaffinity 203
 sched_getaffinity 204
 getdents64 217 set_tid_address 218 restart_syscall 219 fadvise64 221 clock_gettime 228 clock_getres 229
@@ -103,7 +103,7 @@ exit_group 94 set_tid_address 96 futex 98 set_robust_list 99 nanosleep 101 getit
 clock_gettime 113 clock_getres 114 clock_nanosleep 115 sched_getscheduler 120 sched_getparam 121
 sched_setaffinity 122 sched_getaffinity 123 sched_yield 124 restart_syscall 128 kill 129 sigaltstack 132
 rt_sigsuspend 133
-rt_sigaction 134 rt_sigprocmask 135 rt_sigpending 136 rt_sigtimedwait 137 rt_sigreturn 139 getresuid 148
+rt_sigaction 134 rt_sigprocmask 135 rt_sigpending 136 rt_sigtimedwait 137 rt_sigreturn 139 setpriority 140 getresuid 148
 getresgid 150 times 153 uname 160 getrlimit 163 getrusage 165 umask 166 prctl 167 getcpu 168
 gettimeofday 169 getpid 172 getppid 173 getuid 174 geteuid 175 getgid 176 getegid 177 gettid 178
 sysinfo 179 socketpair 199 getsockname 204 getpeername 205 sendto 206 recvfrom 207 getsockopt 209
@@ -172,7 +172,7 @@ NOTIFIED: Mapping[str, Mapping[str, int]] = {
 
 MAPPED: Mapping[str, int] = {machine: numbers["mmap"] for machine, numbers in NUMBERS.items()}
 
-KEEPING = frozenset({"clone", "fork", "kill", "prctl", "prlimit64", "wait4"})
+KEEPING = frozenset({"clone", "fork", "kill", "prctl", "prlimit64", "setpriority", "wait4"})
 """The additional calls of a zygote to keep candidates. A candidate loses them in whole or in part."""
 
 FREE = frozenset(_FREE.split())
