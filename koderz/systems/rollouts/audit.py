@@ -183,7 +183,7 @@ class _Auditor:
             collected = self._stores.artifacts_of(place)
             graded = await grade(task, diff, await self._stores.of(task), backend, place, collected, terms)
         except (Fault, git.GitError):
-            if task.format in ("tb", "swebench"):
+            if task.verifier is None:
                 return None, False
             return (await grade_published(task, place, backend)).success, False
         return graded.published and graded.published.success, graded.scored.success

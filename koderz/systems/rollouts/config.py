@@ -222,7 +222,7 @@ def _task(path: Path, text: str, entry: TaskEntry, number: int, variables: Mappi
     if overrides and not overrides.is_file():
         raise KoderzError(f"{_where(path, text, number, 'overrides')}: there is no file {entry.overrides}")
     task = load_task(folder, overrides, apply_overrides=entry.apply_overrides, variables=variables)
-    if overrides and task.format != "tb":
+    if overrides and not task.takes_overrides:
         where = _where(path, text, number, "overrides")
         raise KoderzError(f"{where}: {entry.prepared_dir} has no tb_meta.json, so it takes no overrides")
     return _with_settings(path, text, entry, number, task)

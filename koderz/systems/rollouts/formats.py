@@ -18,7 +18,7 @@ from koderz.suites.keys import require_keys
 from koderz.systems.rollouts.compose import read_compose
 from koderz.systems.rollouts.dockerfile import read_dockerfile
 from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
-from koderz.systems.rollouts.tasks import OWN_TESTS, Need, Repo, Rollout, Rubric, Verifier, with_digest
+from koderz.systems.rollouts.tasks import Need, Repo, Rollout, Rubric, Verifier, with_digest
 from koderz.systems.rollouts.trees import files_below, shown_below
 from tracker.files import MB
 
@@ -34,6 +34,8 @@ _KEYS: Mapping[str, Collection[str]] = {
     "evaluation": ("rubrics", "test_scripts", "metrics", "content_rubric", "location_rubric", "clarity_rubric"),
 }
 """The keys of tb_meta.json and of its tables; `metadata` may hold any."""
+_SOLUTION = "overlay_files/diff.patch"  # the human's diff, in a folder with tb_meta.json
+_SCRIPT = "run-tests.sh"  # of terminal-bench
 _ROW_KEYS: Mapping[str, type[Rubric | Script]] = {"rubrics": Rubric, "test_scripts": Script}
 
 
@@ -78,9 +80,7 @@ def require_work(task: Rollout, *, judged: bool) -> None:
         return
     parts = [stage.task for stage in task.stages] or [task]
     if not all(part.scripts or (part.verifier and part.verifier.has_script) for part in parts):
-        missing = (
-            "evaluation.test_scripts of tb_meta.json" if task.format == "tb" else Path(OWN_TESTS[task.format]).name
-        )
+        missing = Path(task.verifier.name).name if task.verifier else "evaluation.test_scripts of tb_meta.json"
         raise KoderzError(f"{task.folder}: the task has no tests; add {missing}, or name a model with --judge-model")
 
 
@@ -135,6 +135,9 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
         metrics=_converted(evaluation.get("metrics") or "", str, where),
         context=folder if (folder / "Dockerfile").is_file() else None,
         details=_parsed(shown["repo_info.json"], where) if shown.get("repo_info.json") else {},
+        solution_diff=folder / _SOLUTION,
+        hidden_files=("tb_meta.json", "overrides.json", _SOLUTION),
+        takes_overrides=True,
     )
 
 
@@ -216,7 +219,9 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         rubrics=(Rubric("tests", "run-tests.sh ends with 0"),),
         environment={**image.environment, "TEST_DIR": "/tests"},
         workdir=image.workdir,
-        verifier=Verifier(own_script(folder / OWN_TESTS["terminal-bench"]), existing(folder / "tests")),
+        verifier=Verifier(
+            own_script(folder / _SCRIPT), name=_SCRIPT, is_apart=True, by_status=True, tests=existing(folder / "tests")
+        ),
         solution=folder / "solution.sh",
         image_name=image.image,
         needs=tuple(needs),
@@ -225,6 +230,8 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         refused=image.refused,
         agent_seconds=_seconds(meta, "max_agent_timeout_sec", 360, where),
         test_seconds=_seconds(meta, "max_test_timeout_sec", 60, where),
+        hidden_files=("tests", _SCRIPT, "solution.sh", "solution.yaml"),
+        has_tree_of_image=True,
     )
 
 

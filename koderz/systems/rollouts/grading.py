@@ -24,13 +24,13 @@ from koderz.systems.rollouts import afresh, turned, verifiers
 from koderz.systems.rollouts.artifacts import Collected, files_of, published, put_back
 from koderz.systems.rollouts.carrying import root_of
 from koderz.systems.rollouts.doubt import unbelieved
-from koderz.systems.rollouts.machines import is_separate, lay_separate
+from koderz.systems.rollouts.machines import is_separate, lay_separate, verifier_of
 from koderz.systems.rollouts.metrics import UNMEASURED, MetricValues, measure
 from koderz.systems.rollouts.rubrics import Scored, rewarded, scored
 from koderz.systems.rollouts.swebench.judging import InstanceJudge
 from koderz.systems.rollouts.swebench.places import InstancePlaces
 from koderz.systems.rollouts.swebench.rows import Instance
-from koderz.systems.rollouts.tasks import OWN_TESTS, SOLUTION, Rollout
+from koderz.systems.rollouts.tasks import Rollout
 
 _LACKS = re.compile(r"^E {2,}ModuleNotFoundError: No module named '(\w+)'|error: unrecognized arguments", re.MULTILINE)
 
@@ -86,10 +86,10 @@ async def grade(
     `place` is where the agent worked, whose processes have ended; `collected` are the artifacts that it left there.
     Without a place, or with a separate verifier, nothing can be graded as published.
     """
-    if task.format == "tb":
-        return await _by_scripts(task, diff, store, backend, _wanted(task))
     if task.instance:
         return await _by_instance(task, task.instance, diff, store, backend)
+    if task.verifier is None:
+        return await _by_scripts(task, diff, store, backend, _wanted(task))
     terms, work = terms or afresh.Terms(), afresh.Work(diff, place, collected or Collected())
     if terms.graded == "published" and place is not None and not is_separate(task):
         return _published_alone(task, terms, await _run_published(task, place, backend))
@@ -139,7 +139,7 @@ async def grade_published(task: Rollout, place: Path, backend: Backend) -> Publi
 
 
 async def _run_published(task: Rollout, place: Path, backend: Backend) -> verifiers.Run:
-    mounts = published(place, backend) if task.format == "harbor" else []
+    mounts = published(place, backend) if task.publishes else []
     return await verifiers.run(task, place, backend, replace(_wanted(task), mounts=mounts))
 
 
@@ -147,7 +147,7 @@ def _published_alone(task: Rollout, terms: afresh.Terms, found: verifiers.Run) -
     """The verdict on a task whose own solution passes only where it worked."""
     rewards = found.rewards or dict.fromkeys(terms.rewards or ("reward",), 0.0)
     cause: str = found.ended.cause or ("" if found.rewards else "no_reward")
-    result = ScriptResult(OWN_TESTS[task.format], found.success, found.ended.output, cause)
+    result = ScriptResult(verifier_of(task).name, found.success, found.ended.output, cause)
     given = Published(found.success, found.rewards)
     return Graded(rewarded(task, rewards), (result,), graded="published", rewards=rewards, published=given)
 
@@ -167,11 +167,11 @@ async def grade_afresh(
         names = terms.rewards or await _usual_rewards(task, found, store, backend, terms)
         found, cause = replace(found, rewards=dict.fromkeys(names, 0.0)), "no_reward"
     elif found.doubt:
-        cause, aside = "tampering", [*aside, f"{OWN_TESTS[task.format]}: {found.doubt}"]
+        cause, aside = "tampering", [*aside, f"{verifier_of(task).name}: {found.doubt}"]
         found = replace(found, rewards=dict.fromkeys(found.rewards, 0.0))
     elif not (found.success or terms.rewards or verifiers.has_tested(task, found.ended)):
         await _require_able(task, found, store, backend, terms)
-    result = ScriptResult(OWN_TESTS[task.format], found.success, found.ended.output, cause)
+    result = ScriptResult(verifier_of(task).name, found.success, found.ended.output, cause)
     return Graded(
         rewarded(task, found.rewards),
         (result,),
@@ -306,8 +306,8 @@ async def _require_tests(
     options of plugins, and modules that neither the instructions name nor the agent's diff has.
     """
     silent = [script for script, result in zip(task.scripts, results, strict=True) if not result.tests]
-    human = task.folder / SOLUTION
-    solution = human.read_text("utf-8", "replace") if silent and human.is_file() else ""
+    human = task.solution_diff
+    solution = human.read_text("utf-8", "replace") if silent and human and human.is_file() else ""
     if not silent:
         return
     try:

@@ -112,6 +112,9 @@ class _Reader:
             solution=self.folder / "solution/solve.sh",
             solution_environment=self._variables(table.solution.env, "solution.env"),
             rewards_of=table.multi_step_reward_strategy or "mean",
+            has_tree_of_image=True,
+            states_network=True,
+            publishes=True,
         )
         stages = tuple(self._stage(step, task) for step in table.steps or ())
         if (self.folder / "trajectory.json").exists():

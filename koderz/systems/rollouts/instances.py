@@ -43,6 +43,7 @@ def _rollout(path: Path, instance: Instance) -> Rollout:
         needs=(*(assets if instance.has_assets else ()), Need(image, _ELSEWHERE, IMAGED, image=instance.image)),
         digest=instance.digest,
         instance=instance,
+        has_tree_of_image=True,
     )
 
 

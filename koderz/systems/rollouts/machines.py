@@ -39,7 +39,7 @@ async def lay_separate(
 
     Returns what its command sees besides, and what was put aside.
     """
-    verifier, checkout = _verifier_of(task), place / "checkout"
+    verifier, checkout = verifier_of(task), place / "checkout"
     workdir = verifier.workdir or task.workdir
     if verifier.image is None:
         await store.checkout(checkout)
@@ -56,7 +56,7 @@ async def lay_separate(
 
 async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Command) -> Command:
     """The command that runs a task's own test script. Raises Fault if its machine isn't healthy."""
-    verifier = _verifier_of(task)
+    verifier = verifier_of(task)
     environment, mounts = {**wanted.environment, **verifier.environment}, [*wanted.mounts]
     script = f"{_TESTS}/test.sh"
     if verifier.is_separate and verifier.image:
@@ -69,7 +69,7 @@ async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Com
         tests = await shown(verifier.tests, place / "tests")
     if tests:
         mounts.append(Mount(tests, _TESTS))
-    if task.format == "terminal-bench" and verifier.script:
+    if verifier.is_apart and verifier.script:
         script = _OWN
         mounts.append(Mount(verifier.script, _OWN))
     argv = ["bash", script]
@@ -82,7 +82,8 @@ async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Com
     return found
 
 
-def _verifier_of(task: Rollout) -> Verifier:
+def verifier_of(task: Rollout) -> Verifier:
+    """The task's own verifier. Raises Fault if it has none."""
     if task.verifier is None:
         raise Fault(f"{task.id} has no verifier", cause="data")
     return task.verifier

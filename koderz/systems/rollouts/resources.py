@@ -63,8 +63,8 @@ def require_network(tasks: Iterable[Rollout], sandbox: str, options: RolloutsOpt
 
 
 def _networks(task: Rollout) -> Iterator[Network]:
-    """The networks that a task asks for; none of a format that says nothing of it."""
-    for part in (task, *(stage.task for stage in task.stages)) if task.format == "harbor" else ():
+    """The networks that a task asks for; none where its files can't say so."""
+    for part in (task, *(stage.task for stage in task.stages)) if task.states_network else ():
         yield part.network
         if part.verifier and part.verifier.network:
             yield part.verifier.network
@@ -95,9 +95,7 @@ def resources_of(task: Rollout, backend: Backend, memory_mb: int, multiplier: fl
 
 def verifier_seconds(task: Rollout) -> float:
     """The time of a task's tests, in seconds; of test scripts, that of the one which has the most."""
-    if task.format == "tb":
-        return max((script.timeout_sec for script in task.scripts), default=task.test_seconds)
-    return task.test_seconds
+    return max((script.timeout_sec for script in task.scripts), default=task.test_seconds)
 
 
 def _cores(cpus: float, enforcer: str) -> float | None:
@@ -112,7 +110,7 @@ def _cores(cpus: float, enforcer: str) -> float | None:
 def _asked(task: Rollout) -> dict[str, Any]:
     asked = asdict(task.asked)
     del asked["gpus"]
-    network = task.network.mode if task.format == "harbor" else None
+    network = task.network.mode if task.states_network else None
     return {
         **asked,
         "network": network,

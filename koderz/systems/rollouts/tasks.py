@@ -17,20 +17,6 @@ if TYPE_CHECKING:
 
 Format = Literal["tb", "harbor", "terminal-bench", "swebench"]
 
-SOLUTION = "overlay_files/diff.patch"
-"""The path of the human's diff, below the folder of a task of the format tb."""
-
-HIDDEN: Mapping[Format, tuple[str, ...]] = {
-    "tb": ("tb_meta.json", "overrides.json", SOLUTION),
-    "harbor": (),
-    "swebench": (),
-    "terminal-bench": ("tests", "run-tests.sh", "solution.sh", "solution.yaml"),
-}
-"""Files of a Dockerfile's folder that no image includes, since agents would find them: tests and solutions."""
-
-OWN_TESTS: Mapping[Format, str] = {"harbor": "tests/test.sh", "terminal-bench": "run-tests.sh"}
-"""The test script in a task's folder, for formats without pytest scripts."""
-
 
 @dataclass(frozen=True, slots=True)
 class Repo:
@@ -115,9 +101,12 @@ class CollectHook:
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """The tests of a task of Harbor or terminal-bench, and the environment in which they run."""
+    """The tests that a task brings along as a script of its own, and the environment in which they run."""
 
     script: Path | None = None  # the task's own test script; None: it is in the verifier's image, or missing
+    name: str = "tests/test.sh"  # of that script, from the task's folder
+    is_apart: bool = False  # whether that script lies elsewhere than in /tests
+    by_status: bool = False  # whether ending with 0 is what passes; else it writes rewards
     tests: tuple[Path, ...] = ()  # folders that are put into /tests, later ones over earlier ones
     environment: Mapping[str, str] = field(default_factory=dict)  # besides that of the machine it runs on
     network: Network | None = None  # None: that of the machine
@@ -164,7 +153,7 @@ class Rollout:
     """A task as an agent gets it, with the parts known only to grading."""
 
     folder: Path
-    format: Format
+    format: Format  # for the record: the format's reader sets all that depends on it
     id: str
     title: str
     instructions: str
@@ -198,6 +187,7 @@ class Rollout:
     artifacts: tuple[Artifact, ...] = field(default=(), repr=False)  # besides PUBLISHED
     verifier: Verifier | None = field(default=None, repr=False)  # None: its tests are scripts of pytest
     solution: Path | None = field(default=None, repr=False)  # its script, whose folder is shown at /solution
+    solution_diff: Path | None = field(default=None, repr=False)  # the human's, where the solution is no script
     solution_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     stages: tuple[Stage, ...] = field(default=(), repr=False)  # empty: the task is one piece of work
     rewards_of: Literal["mean", "final"] = field(default="mean", repr=False)  # its stages
@@ -206,6 +196,11 @@ class Rollout:
     wheels: str = field(default="", repr=False)  # a folder of packages that its verifier may install
     canary_of: str = field(default="", repr=False)  # the id of the task that it is an impossible variant of
     published: Rollout | None = field(default=None, repr=False)  # before the run's own resources; None: it has none
+    hidden_files: tuple[str, ...] = field(default=(), repr=False)  # of its Dockerfile's folder: tests and solutions
+    has_tree_of_image: bool = field(default=False, repr=False)  # whether its checkout has what its image has in WORKDIR
+    states_network: bool = field(default=False, repr=False)  # whether its files can say which network it has
+    publishes: bool = field(default=False, repr=False)  # whether PUBLISHED travels
+    takes_overrides: bool = field(default=False, repr=False)
 
     @property
     def source(self) -> str:
@@ -216,7 +211,7 @@ class Rollout:
     @property
     def hidden(self) -> tuple[str, ...]:
         """The files in its folder that no agent may see and no image may include."""
-        return (*HIDDEN[self.format], *(script.content_file for script in self.scripts if script.content_file))
+        return (*self.hidden_files, *(script.content_file for script in self.scripts if script.content_file))
 
     @property
     def image(self) -> Image | str | None:

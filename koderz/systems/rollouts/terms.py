@@ -26,7 +26,7 @@ from koderz.systems.rollouts.grading import grade_published, is_published_alone,
 from koderz.systems.rollouts.machines import is_separate
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.runnable import Omission
-from koderz.systems.rollouts.tasks import OWN_TESTS, Rollout
+from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.verifiers import Run
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once, open_backend
 from tracker.files import write_whole
@@ -45,7 +45,7 @@ async def terms_of(task: Rollout, stores: Stores, whole: Rollout | None = None) 
 
     Raises Fault if the sandbox can't run it.
     """
-    if task.format not in OWN_TESTS or task.solution is None or not task.solution.is_file():
+    if task.verifier is None or task.solution is None or not task.solution.is_file():
         return Terms()
     name = f"{task.digest}-{stores.backend_of(task).name}"
     return await stores.terms(name.encode(), lambda: _found(task, whole or task, stores, name))

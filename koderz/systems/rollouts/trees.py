@@ -119,7 +119,7 @@ def _remove(tree: Path, patterns: Iterable[str]) -> None:
 
 async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
     """Adds the content of the task's image; without images follows its Dockerfile on the host's userland."""
-    if task.format == "tb":
+    if not task.has_tree_of_image:
         return
     image = task.image
     if image and (backend.has_images or (isinstance(image, str) and isinstance(backend, Local))):

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from koderz.errors import Fault
 from koderz.sandbox.workspace import CHANNEL_GUARDS, Backend, Command, Ended, Mount, RewardChannel
 from koderz.sandbox.workspace.folders import scratch
-from koderz.systems.rollouts.machines import test_command
+from koderz.systems.rollouts.machines import test_command, verifier_of
 from koderz.systems.rollouts.reporting import reporting, tests_in
 from koderz.systems.rollouts.tasks import Rollout
 
@@ -92,17 +92,18 @@ class Guards:
 
 async def run(task: Rollout, place: Path, backend: Backend, wanted: Command, guards: Guards | None = None) -> Run:
     """Runs the task's own tests in `place` until all of their processes have ended. No guards: as published."""
+    by_status = verifier_of(task).by_status
     command = await test_command(task, place, backend, wanted)
     with scratch() as logs, scratch() as told:
         if guards and guards.reports:
             command = reporting(command, told)
         if guards and backend.guards_channels:
             command = _guarded(command, logs, guards)
-        elif task.format != "terminal-bench":
+        elif not by_status:
             command = replace(command, mounts=[*command.mounts, Mount(logs, LOGS, writable=True)])
         ended = await backend.run(command, place)
         tests = tests_in(told)
-        if task.format == "terminal-bench":
+        if by_status:
             return Run(ended, {"tests": float(not ended.status and not ended.cause)}, tests=tests)
         try:
             return Run(ended, _rewards(logs, ended, task), tests=tests)

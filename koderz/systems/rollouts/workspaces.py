@@ -25,7 +25,7 @@ from koderz.systems.rollouts.afresh import Terms
 from koderz.systems.rollouts.artifacts import Collected, collect, destinations_of, lay, published, travels
 from koderz.systems.rollouts.machines import require_healthy
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.tasks import SOLUTION, Healthcheck, Rollout, Stage
+from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Stage
 from koderz.systems.rollouts.trees import files_below, prepared, shown
 
 PLACE: ContextVar[Path | None] = ContextVar("place", default=None)
@@ -337,9 +337,8 @@ class Workspace:
 
     @property
     def _published(self) -> Sequence[Mount]:
-        """The folder that always travels, as commands see it, for the formats that know it."""
-        is_known = self._task.format == "harbor"
-        return published(self._place, self._stores.backend_of(self._task)) if is_known else []
+        """The folder that always travels, as commands see it; none for a task without one."""
+        return published(self._place, self._stores.backend_of(self._task)) if self._task.publishes else []
 
     async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         checkout = self._place / "checkout"
@@ -359,9 +358,8 @@ class Workspace:
         return {"output": f"{path} is written", "status": 0, "cause": ""}
 
     async def _solve(self) -> dict[str, Any]:
-        folder, checkout = self._task.folder, self._place / "checkout"
-        human = folder / SOLUTION
-        if self._task.format == "tb":
+        checkout = self._place / "checkout"
+        if human := self._task.solution_diff:
             if not human.is_file():
                 raise Fault(f"{self._task.id} has no solution: {human} is missing", cause="data")
             await git.apply(human.read_bytes(), checkout)
@@ -388,7 +386,7 @@ class Workspace:
             if shutil.disk_usage(self._place).free < _LEAST_FREE:
                 raise Fault(f"the disk below {self._place} is full: {error}", cause="sandbox") from error
             return {"diff": "", "too_large": False, "error": str(error)}
-        if self._task.format not in ("tb", "swebench"):
+        if self._task.verifier:
             self._stores.leave(self._task, change.diff, self._place)
         removed = {"removed": change.removed} if change.removed else {}
         return {"diff": change.diff, "too_large": False, **removed}

@@ -394,7 +394,7 @@ def test_human_diff_tells_who_is_to_blame_if_no_test_ran(graded: Grading, tmp_pa
     head = "diff --git a/numbpy.py b/numbpy.py\nnew file mode 100644\n--- /dev/null\n+++ b/numbpy.py\n@@ -0,0 +1,2 @@\n"
     (tmp_path / "task").mkdir()
     git.write(tmp_path / "task", "overlay_files/diff.patch", (head + made).encode())
-    task = _hidden(_IMPORTS.format(name), folder=tmp_path / "task")
+    task = _hidden(_IMPORTS.format(name), solution_diff=tmp_path / "task/overlay_files/diff.patch")
     if name == "nowhere":
         with pytest.raises(Fault, match="No module named 'nowhere'"):
             graded({}, task)
