@@ -223,6 +223,7 @@ def test_full_queue_refuses_and_takes_nothing(serving: Serving) -> None:
         assert {score.verdict for score in taken.result()} == {"timeout"}
 
 
+@pytest.mark.slow
 def test_sigterm_answers_what_was_taken_and_ends_well(serving: Serving) -> None:
     served = serving("--test-timeout", 1)
     with ThreadPoolExecutor(1) as threads:
@@ -233,6 +234,7 @@ def test_sigterm_answers_what_was_taken_and_ends_well(serving: Serving) -> None:
         assert {score.verdict for score in taken.result()} == {"timeout"}
 
 
+@pytest.mark.slow
 def test_killed_judges_cost_a_retry(serving: Serving) -> None:
     served = serving("--test-timeout", 5)
     slow = reply("import time\ndef add(x, y):\n    time.sleep(0.05)\n    return x + y")
