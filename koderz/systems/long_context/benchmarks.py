@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from koderz.errors import KoderzError, Unreachable
 from koderz.models.names import PROVIDERS, foreign_provider
 from koderz.plans.plan import Plan
@@ -19,7 +21,7 @@ from koderz.runs.session import SessionResult
 from koderz.settings.layers import OWN, SOLVING, Scope, fields_in, secrets_in
 from koderz.settings.options import flag_of
 from koderz.systems.long_context.published import ENDINGS
-from koderz.systems.long_context.results import SUMMARY, file_of
+from koderz.systems.long_context.results import SUMMARY, LongContextDocument, file_of
 
 SIDECAR = "http://localhost:8080"
 """The default address of a WASM manager."""
@@ -142,18 +144,18 @@ async def plan_benchmarks(
     return {name: _filed(plan, about(name, runs, parameters)) for name, plan in plans.items()}
 
 
-def about(benchmark: str, runs: Mapping[str, str], parameters: BenchmarkParameters) -> dict[str, Any]:
+def about(benchmark: str, runs: Mapping[str, str], parameters: BenchmarkParameters) -> LongContextDocument:
     """The plan's notes on the files that its run belongs to."""
-    return {
-        "benchmark": benchmark,
-        "runs": dict(runs),
-        "names": {name: BENCHMARKS[name].name for name in runs},
-        "configuration": parameters.configuration,
-        "model": parameters.model,
-        "max_depth": parameters.max_depth,
-        "output": parameters.output and str(Path(parameters.output).absolute()),
-        "files": [file_of(benchmark), SUMMARY],
-    }
+    return LongContextDocument(
+        benchmark=benchmark,
+        runs=dict(runs),
+        names={name: BENCHMARKS[name].name for name in runs},
+        configuration=parameters.configuration,
+        model=parameters.model,
+        max_depth=parameters.max_depth,
+        output=parameters.output and str(Path(parameters.output).absolute()),
+        files=[file_of(benchmark), SUMMARY],
+    )
 
 
 def carry_out(
@@ -211,6 +213,6 @@ def _require_used(given: Mapping[str, Any], plans: Iterable[Plan]) -> None:
         raise KoderzError(f"{flag_of(unused[0])}: none of these benchmarks has such an option")
 
 
-def _filed(plan: Plan, files: Mapping[str, Any]) -> Plan:
+def _filed(plan: Plan, files: LongContextDocument) -> Plan:
     """The plan with the files that its run is written into."""
-    return plan if files["output"] is None else documented(plan, "long-context", files)
+    return plan if files.output is None else documented(plan, "long-context", to_builtins(files))

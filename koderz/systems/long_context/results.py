@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 
 from tracker.files import write_whole
@@ -24,53 +25,66 @@ def file_of(benchmark: str) -> str:
     return f"{benchmark}_results.json"
 
 
+class LongContextDocument(msgspec.Struct, frozen=True):
+    """A plan's record of the files of a benchmark's run, and of those planned with it."""
+
+    benchmark: str
+    runs: Mapping[str, str]  # by benchmark
+    names: Mapping[str, str]  # of benchmarks, for users
+    configuration: Mapping[str, Any]
+    model: str
+    max_depth: int
+    output: str | None  # the folder of the files; None: there are none
+    files: Sequence[str]
+
+
 class LongContextResults:
     """The file of the run in `folder`, and that of all runs planned with it.
 
-    `about`: what its plan says of them, see `koderz.systems.long_context.benchmarks`.
+    `about` is a `LongContextDocument` as the plan has it.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        self._folder, self._about = folder, about
+        self._folder, self._about = folder, msgspec.convert(about, LongContextDocument)
 
     def take(self, outcome: Experiment | Fault) -> None:
         """Does nothing, since the files are written at the end."""
 
     def write(self, summary: Summary) -> None:
         """Writes both, each as a whole. Raises OSError."""
-        about, output = self._about, Path(self._about["output"])
+        about, output = self._about, Path(self._about.output or ".")
         output.mkdir(parents=True, exist_ok=True)
         for name, document in (
-            (file_of(about["benchmark"]), benchmark_document(self._folder, summary, about)),
+            (file_of(about.benchmark), benchmark_document(self._folder, summary, about)),
             (SUMMARY, summary_document(self._folder.parent, about)),
         ):
             write_whole(output / name, [orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
 
 
-def benchmark_document(folder: Path, summary: Summary, about: Mapping[str, Any]) -> dict[str, Any]:
+def benchmark_document(folder: Path, summary: Summary, about: LongContextDocument) -> dict[str, Any]:
     """The results of a benchmark, task by task."""
-    part = part_of(read_plan(folder), summary, about["names"][about["benchmark"]])
+    part = part_of(read_plan(folder), summary, about.names[about.benchmark])
     return {
         "benchmark": part["name"],
-        "config": about["configuration"] | {"model": about["model"], "max_depth": about["max_depth"]},
+        "config": {**about.configuration, "model": about.model, "max_depth": about.max_depth},
         "results": list(_rows(folder, summary)),
         "metrics": part["metrics"],
         "total_time": part["total_time"],
     } | {name: part[name] for name in ("run_id", "suite", "generated", "simulated", "status", "faults")}
 
 
-def summary_document(results: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+def summary_document(results: Path, about: LongContextDocument) -> dict[str, Any]:
     """The results of all benchmarks that have begun. Times are seconds."""
     begun = {}
-    for benchmark, run in about["runs"].items():
+    for benchmark, run in about.runs.items():
         if (results / run / NAME).exists():
             summary = summarize(results / run)
             if summary.results or summary.faults:
-                begun[benchmark] = part_of(read_plan(results / run), summary, about["names"][benchmark])
+                begun[benchmark] = part_of(read_plan(results / run), summary, about.names[benchmark])
     return {
-        "configuration": about["configuration"],
-        "model": about["model"],
-        "max_depth": about["max_depth"],
+        "configuration": about.configuration,
+        "model": about.model,
+        "max_depth": about.max_depth,
         "total_time": round(sum(part["total_time"] for part in begun.values()), 2),
         "benchmarks": begun,
     }

@@ -15,6 +15,7 @@ import orjson
 from koderz.analysis.formats import Stories, folder_format
 from koderz.analysis.story import Story
 from koderz.analysis.workers import agent_version
+from koderz.systems.rollouts.files import DOCUMENT, RolloutsDocument
 from koderz.systems.rollouts.stages import EVALUATION
 from tracker.files import write_whole
 from tracker.records import Fault, Plan
@@ -23,21 +24,30 @@ from tracker.records import Fault, Plan
 @folder_format
 def harbor(stories: Stories, folder: Path) -> None:
     """Writes `TRIAL/result.json` for each experiment; one that ended in a fault has an exception and no reward."""
+    folders: dict[str | None, Mapping[str, str]] = {}  # of tasks by experiment, of each run
     for plan, story in stories:
+        if plan.run_id not in folders:
+            folders[plan.run_id] = _task_folders(plan)
         if story.problem_id in plan.apart:
             continue
         name = re.sub(r"[^\w.-]+", "-", story.problem_id) + f"__{story.experiment_id.removeprefix('exp_')}"
         (folder / name).mkdir(exist_ok=True)
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-        write_whole(
-            folder / name / "result.json", [orjson.dumps(_trial(plan, story, name, folder / name), option=options)]
-        )
+        task = folders[plan.run_id].get(story.experiment_id, story.problem_id)
+        trial = _trial(plan, story, task, folder / name)
+        write_whole(folder / name / "result.json", [orjson.dumps(trial, option=options)])
 
 
-def _trial(plan: Plan, story: Story, name: str, place: Path) -> dict[str, Any]:
-    ended = story.outcome
-    run = plan.details.get("documents", {}).get("rollouts", {}).get("runs", {}).get(story.experiment_id, {})
-    task = {"path": run.get("task_dir", story.problem_id)}
+def _task_folders(plan: Plan) -> dict[str, str]:
+    """The folders of the tasks of a run, by experiment; empty if the run has no files of rollouts."""
+    if DOCUMENT not in plan.basis.documents:
+        return {}
+    return {name: entry.task_dir for name, entry in plan.document(DOCUMENT, RolloutsDocument).runs.items()}
+
+
+def _trial(plan: Plan, story: Story, path: str, place: Path) -> dict[str, Any]:
+    ended, name = story.outcome, place.name
+    task = {"path": path}
     agent, model = story.solver.removeprefix("agent:"), plan.model_of(story.arm)
     provider, _, bare = model.rpartition("/")
     model_info = {"name": bare, "provider": provider or None} if story.calls else None
@@ -48,7 +58,7 @@ def _trial(plan: Plan, story: Story, name: str, place: Path) -> dict[str, Any]:
         "trial_uri": place.absolute().as_uri(),
         "task_id": task,
         "source": plan.run_id,
-        "task_checksum": plan.details.get("matches", {}).get("task", {}).get(story.problem_id, ""),
+        "task_checksum": plan.basis.matches.get("task", {}).get(story.problem_id, ""),
         "config": {"task": task, "trial_name": name, "agent": {"name": agent, "model_name": model}},
         "agent_info": {
             "name": agent,
