@@ -41,6 +41,9 @@ _HERE = Path(__file__).parent
 _HARNESS, _TEST = ((_HERE / name).read_text(encoding="utf-8") for name in ("harness.py", "comparison.py"))
 LIMITS = Judging(timeout=6.0, memory_mb=4096)
 _PRINTED = 64 << 20  # bytes that a program may write elsewhere than to its stdout
+_WITH_PROCESSES = ("", "contained", "local", "uncontained")
+"""The sandboxes in which a program can be a process with a stdin of its own."""
+
 _FENCE = "```"
 _UNREAD = {
     "length": "The answer was cut off before the program was complete. Answer more briefly.",
@@ -68,9 +71,14 @@ class LiveCodeBench(ProgramSuite):
     tasks: tuple[ContestTask, ...]
     configuration: LiveCodeBenchOptions
 
-    def __init__(self, source: str, found: Iterable[Found], options: LiveCodeBenchOptions | None = None) -> None:
-        """Raises KoderzError where no task is of the days that the options name."""
+    def __init__(
+        self, source: str, found: Iterable[Found], options: LiveCodeBenchOptions | None = None, *, sandbox: str = ""
+    ) -> None:
+        """Raises KoderzError where no task is of the options' days, or where `sandbox` gives no process a stdin."""
         options = options or LiveCodeBenchOptions()
+        self._has_processes = sandbox in _WITH_PROCESSES
+        if options.io == "process" and not self._has_processes:
+            raise KoderzError(f"--io process needs --sandbox contained: {sandbox} gives programs no stdin of their own")
         self.source = source
         self.limits = options.limits(LIMITS)
         self.configuration = replace(options, test_timeout=self.limits.timeout, test_memory=self.limits.memory_mb)
@@ -83,7 +91,7 @@ class LiveCodeBench(ProgramSuite):
     def load(cls, source: SuiteSource) -> LiveCodeBench:
         """Raises KoderzError where the files are missing, or naming the line of a malformed row."""
         path = source.dataset or _usual_place()
-        return cls(str(path), read_contests(path), source.options)
+        return cls(str(path), read_contests(path), source.options, sandbox=source.sandbox)
 
     def messages(self, task: ContestTask, prompts: Prompts) -> tuple[Message, ...]:
         """The prompts `livecodebench-system` and `livecodebench`."""
@@ -137,7 +145,7 @@ class LiveCodeBench(ProgramSuite):
         )
         if verdict.passed:
             return verdict
-        if not cases.function and not by_process:
+        if self._has_processes and not cases.function and not by_process:
             again = await context.sandbox.judge(job_of(program, cases, context.limits, as_process=True))
             verdict = replace(verdict, facts={PASSED_AS_PROCESS: again.verdict == "passed"})
         return replace(verdict, feedback=await self._feedback(program, cases, verdict, context, by_process))

@@ -362,3 +362,10 @@ def test_livecodebench_counts_programs_that_pass_as_processes() -> None:
     plan: Any = None
     assert PROCESS.of_arm(plan, "zero-shot", results) == {"passed_as_process": 1}
     assert PROCESS.of_arm(plan, "zero-shot", results[2:]) == {}
+
+
+def test_livecodebench_runs_no_process_where_a_sandbox_has_none(tmp_path: Path) -> None:
+    options = LiveCodeBenchOptions(io="process")
+
+    with pytest.raises(KoderzError, match="--io process needs --sandbox contained"):
+        LiveCodeBench("here", [], options, sandbox="docker")
