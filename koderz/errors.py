@@ -12,6 +12,7 @@ KoderzError            wrong usage, configuration or input file (exit 2)
 from __future__ import annotations
 
 import os
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tracker.causes import CAUSES, OTHER
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from traceback import FrameSummary
 
     from tracker.causes import Cause
@@ -52,9 +54,15 @@ class Fault(KoderzError):
     exit_code = 3
     cause: Cause = OTHER
 
-    def __init__(self, message: str, *, cause: Cause | None = None) -> None:
-        """`cause`: a word of `tracker.causes`; None: that of the class."""
+    def __init__(
+        self, message: str, *, cause: Cause | None = None, throttled: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """`cause`: a word of `tracker.causes`; None: that of the class.
+
+        `throttled`: how often the providers of a call that got no answer refused it for load.
+        """
         super().__init__(message)
+        self.throttled = throttled
         if cause and cause not in CAUSES:
             raise ValueError(f"a fault has no cause {cause!r:.80}; it is one of {', '.join(CAUSES)}")
         self.cause = cause or self.cause

@@ -107,6 +107,7 @@ class Completion:
     finish_reason: str = "stop"  # "stop", "length", "refusal", or the provider's own word
     model: str = ""  # the model that the server says answered
     retries: int = 0
+    throttled: int = 0  # how many of the tries before were refused for load, as with 429
     adapted: tuple[str, ...] = ()  # what had to be changed for this model, e.g. "temperature dropped"
     raw: str | None = None  # the reply as sent, where `text` had a <think> block cut out of it
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # as chat completions have them: id, type, function{name, arguments}

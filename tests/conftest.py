@@ -35,6 +35,14 @@ _STARTED: list[Fork] = []  # by the test that runs
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background processes ignore
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that tests share with other processes lies where the user's processes share it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        yield
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One more than there are cores: some tests wait, and each process takes six seconds to load what it needs."""
     del config

@@ -212,6 +212,7 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     tool_calls: Sequence[dict[str, Any]] = ()  # of the reply, as chat completions have them
     body: Text = ""  # the server's whole answer, where it was handed on to a client as it is
     items: list[dict[str, Any]] | Blob = []  # of the reply, as the server sent them, to be sent back in later turns
+    throttled: int = 0  # tries before that the provider refused for load, as with 429
     key: str = ""  # what the solver asked, as a digest: how a replay finds this line
 
 
@@ -302,6 +303,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}  # what else its suite tells of it: keys of their own in the summary's result
     answered_by: dict[str, dict[str, int]] = {}  # calls by the model asked and the other name that the server gave
     truncated: str = ""  # what of the last judged reply its limit cut off: "text", or "reasoning" before any text
+    throttled: dict[str, int] = {}  # requests that were refused for load, by provider
 
 
 class Frame(Struct, frozen=True):
@@ -323,6 +325,7 @@ class Fault(OfTask, frozen=True, kw_only=True):
     cost: float = 0.0  # US dollars already paid
     calls: int = 0
     frames: list[Frame] = []  # in the user's own files, where their code raised an error, the raising line last
+    throttled: dict[str, int] = {}  # requests that were refused for load, by provider
 
 
 class Resumed(Line, frozen=True, kw_only=True):
@@ -439,7 +442,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Measure: ("average",),
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
-    Call: ("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source"),
+    Call: ("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
     Experiment: (
@@ -452,8 +455,9 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
         "answered_by",
         "tokens_reasoning",
         "truncated",
+        "throttled",
     ),
-    Fault: ("cause", "frames"),
+    Fault: ("cause", "frames", "throttled"),
     Grade: ("metrics", "labels"),
 }
 """Fields that are written only if they differ from their default."""

@@ -171,6 +171,7 @@ class Summary:
     paid: dict[str, float]  # US dollars: total, results, faults, unfinished
     simulated: bool  # every arm that asks a model asks the simulated one; in older files, any of them
     answered_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # calls by model asked, and other name
+    throttled: Mapping[str, int] = field(default_factory=dict)  # requests that were refused for load, by provider
     generated: str = ""  # what its tasks go by where they are made up
     rewarded_in: Sequence[str] = ()  # the journals of rewards that have scores of its tasks
     judge: Mapping[str, Any] = field(default_factory=dict)  # the prompt of a judge that is a model, and its caveats
@@ -230,25 +231,22 @@ def summarize(folder: Path) -> Summary:
     order = {task: position for position, task in enumerate(plan.tasks)}
     clusters = clusters_in(plan)
     results: list[Result] = []
-    baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by name
     faults: list[Fault] = []
-    answered_by: dict[str, Counter[str]] = defaultdict(Counter)
+    counts = _Counts()
     for record in read_records(journal, index.ends()):
         if isinstance(record, Experiment):
             scrubbed = scrubber.record(record) if record.note or record.facts else record
             results.append(_result(scrubbed, clusters.get(record.problem_id, "")))
-            if record.baseline_cost is not None:
-                baselines[record.arm].append(record.baseline_cost)
-            for asked, answering in record.answered_by.items():
-                answered_by[asked].update(answering)
+            counts.add(record)
         elif isinstance(record, Fault):
             faults.append(scrubber.record(record))
+            counts.throttled.update(record.throttled)
     if plan.parts:
         results = [*completed(plan, folder, results)]
     results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
     faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
     results, aside = _parted(plan, results)
-    arms = {arm.name: _arm(arm, results, baselines[arm.name], plan) for arm in plan.arms}
+    arms = {arm.name: _arm(arm, results, counts.baselines[arm.name], plan) for arm in plan.arms}
     of_arms = {name: arm.results for name, arm in arms.items()}
     apart = {name: [result for result in aside if result.arm == name] for name in of_arms} if aside else {}
     own_faults = [fault for fault in faults if fault.problem_id not in plan.apart]
@@ -269,7 +267,8 @@ def summarize(folder: Path) -> Summary:
         faults=[_fault(fault) for fault in faults],
         paid=_paid(lines.paid, [*results, *aside], faults),
         simulated=plan.simulated,
-        answered_by=answered_by,
+        answered_by=counts.answered_by,
+        throttled=counts.throttled,
         generated=plan.generated,
         rewarded_in=plan.rewarded_in,
         judge=plan.basis.judge,
@@ -280,6 +279,22 @@ def summarize(folder: Path) -> Summary:
         parts=_with_calibrations(parts_of(plan, of_arms, own_faults, apart) if plan.parts else {}, journal, lines),
         breakdown=breakdown(plan, of_arms) if plan.groups else (),
     )
+
+
+class _Counts:
+    """Sums over the experiments of a run that are no part of their results."""
+
+    def __init__(self) -> None:
+        self.baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by arm
+        self.answered_by: dict[str, Counter[str]] = defaultdict(Counter)
+        self.throttled: Counter[str] = Counter()
+
+    def add(self, experiment: Experiment) -> None:
+        if experiment.baseline_cost is not None:
+            self.baselines[experiment.arm].append(experiment.baseline_cost)
+        for asked, answering in experiment.answered_by.items():
+            self.answered_by[asked].update(answering)
+        self.throttled.update(experiment.throttled)
 
 
 def _parted(plan: Plan, results: Sequence[Result]) -> tuple[list[Result], list[Result]]:

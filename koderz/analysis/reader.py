@@ -67,6 +67,7 @@ class _File:
     environment: dict[str, Any] = field(default_factory=dict)
     simulated: bool | None = None
     answered_by: dict[str, dict[str, int]] = field(default_factory=dict)
+    throttled: dict[str, int] = field(default_factory=dict)
     generated: str = ""
     rewarded_in: list[str] = field(default_factory=list)
     judge: dict[str, str | list[str]] = field(default_factory=dict)

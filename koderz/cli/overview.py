@@ -113,6 +113,9 @@ def _head(run: Run) -> Iterator[str]:
     for asked, answering in run.answered_by.items():
         names = ", ".join(f"{name} ({counted(calls, 'call')})" for name, calls in answering.items())
         yield f"{asked} was answered by {names}, as its server says"
+    if run.throttled:
+        each = (f"{provider} {counted(times, 'request')}" for provider, times in run.throttled.items())
+        yield f"Refused for load and asked again: {', '.join(each)}"
     if run.damaged_lines:
         lines = counted(run.damaged_lines, "line")
         yield f"{lines} of its journal can't be read and are left out: koderz doctor --repair {run.name}"

@@ -103,6 +103,8 @@ def _throttled(view: SessionView) -> str:
             return f"{throttle.provider} asks to wait {throttle.pause:.0f} s"
         if throttle.limit < throttle.ceiling:
             return f"{throttle.provider} rate-limited to {throttle.limit} concurrent requests"
+        if throttle.wait:
+            return f"{throttle.provider} at its rate limit"
     return ""
 
 

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.models import LEAST_HIDDEN, Endpoint, Price, endpoint_for, parse_model_name
+from koderz.models.accounts import accounts_folder
+from koderz.models.endpoints import Rates
 from koderz.models.prices import price_of, tariff_of
 from koderz.models.providers import Simulated
 from koderz.plans.arms import asked_models, opened_models
@@ -63,6 +65,7 @@ async def open_models(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[t
         prices=own_prices(plan),
         providers={"simulated": _SimulatedHere(plan)},
         settings=plan.settings,
+        accounts=accounts_folder(environ),
     ) as pool:
         endpoint_of = _endpoints(plan, environ)
         models = {
@@ -201,7 +204,9 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[..., Endpoint
     answering = {parse_model_name(arm.models[role]) for arm in plan.arms for role in (MAIN, SUB) if role in arm.models}
 
     def plain(name: ModelName, role: str = "") -> Endpoint:
-        asked = partial(endpoint_for, name, environ=environ, settings=common)
+        limits = {limit.replace("-", "_"): most for limit, most in settings.rates_of(name.provider).items()}
+        own = replace(common, rates=Rates(**limits))
+        asked = partial(endpoint_for, name, environ=environ, settings=own)
         if role:
             own_trusted = role not in plan.record.basis.untrusted_roles
             return asked(base_url=settings.roles_elsewhere[role], base_url_trusted=own_trusted)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from koderz.models.names import parse_model_name
 from koderz.types import MAIN
 from tracker import records
 
@@ -65,6 +67,7 @@ class Totals:
     local_tokens: tuple[int, int] = (0, 0)  # in, out
     roles: dict[str, records.Use] = field(default_factory=dict)
     answered_by: dict[str, dict[str, int]] = field(default_factory=dict)  # calls by model asked, and by one named
+    throttled: Counter[str] = field(default_factory=Counter)  # requests that were refused for load, by provider
     scores: list[float] = field(default_factory=list)  # of the items that were graded
 
     def add(self, call: records.Call) -> None:
@@ -84,6 +87,8 @@ class Totals:
         if call.answered_by and call.answered_by not in (call.model, call.model.partition("/")[2]):
             answering = self.answered_by.setdefault(call.model, {})
             answering[call.answered_by] = answering.get(call.answered_by, 0) + 1
+        if call.throttled:
+            self.throttled[parse_model_name(call.model).provider] += call.throttled
         tier = "local" if call.role == MAIN else call.role
         self.costs.append((tier, call.cost))
         if tier == "local":

@@ -21,7 +21,7 @@ from tracker.records import Blob, Text
 
 _OF_COMPLETION = (
     "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_known", "cost_source", "latency",
-    "finish_reason", "retries", "adapted",
+    "finish_reason", "retries", "adapted", "throttled",
 )  # fmt: skip
 _OF_REPLY = ("call", "tokens_in", "tokens_out", "cost", "finish_reason", "tool_calls")
 _AS_IT_IS = ("verdict", "cause", "score", "metrics", "sandbox", "passes", "facts")

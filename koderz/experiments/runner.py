@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
@@ -88,7 +90,9 @@ class ExperimentRunner:
             return ExperimentOutcome(None, fault)
         if fault:
             totals = handles.totals
-            return ExperimentOutcome(fault_of(work.identity, fault, cost=totals.cost, calls=totals.calls), fault)
+            throttled = totals.throttled + Counter(fault.throttled)
+            record = fault_of(work.identity, fault, cost=totals.cost, calls=totals.calls, throttled=throttled)
+            return ExperimentOutcome(record, fault)
         assert verdict
         seconds = time.monotonic() - started
         baseline_cost = self._caller.baseline_cost(*handles.totals.local_tokens)
@@ -211,15 +215,27 @@ def experiment_of(
         facts=verdict.facts,
         answered_by=totals.answered_by,
         truncated=handles.truncated,
+        throttled=dict(totals.throttled),
     )
 
 
-def fault_of(identity: Identity, fault: Fault, *, cost: float, calls: int) -> records.Fault:
-    """The record of an experiment without a verdict, with the US dollars and calls that it took."""
+def fault_of(
+    identity: Identity, fault: Fault, *, cost: float, calls: int, throttled: Mapping[str, int] = MappingProxyType({})
+) -> records.Fault:
+    """The record of an experiment without a verdict, with the US dollars and calls that it took.
+
+    `throttled` are the requests of it that were refused for load, by provider.
+    """
     cause = fault.__cause__ if isinstance(fault, UserCodeFault) else None
     frames = frames_of(cause) if cause else []
     return records.Fault(
-        **identity.of_line, reason=str(fault), cause=fault.cause, cost=cost, calls=calls, frames=frames
+        **identity.of_line,
+        reason=str(fault),
+        cause=fault.cause,
+        cost=cost,
+        calls=calls,
+        frames=frames,
+        throttled=dict(throttled),
     )
 
 

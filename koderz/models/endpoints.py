@@ -11,12 +11,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from koderz.errors import KoderzError
 
 LEAST_HIDDEN = 6
 """Characters of a header's value that is kept out of replies: a shorter one is a word that any of them may hold."""
+
+
+class Rates(NamedTuple):
+    """The user's own limits for a provider and key, each a minute's; None for none."""
+
+    rpm: int | None = None
+    tpm: int | None = None
+    input_tpm: int | None = None
+    output_tpm: int | None = None
+
+
+NO_RATES = Rates()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,7 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with each request; values are secrets
     api_version: str = ""  # Azure: of a deployment's API
     notices: tuple[str, ...] = ()  # what the user should hear once
+    rates: Rates = NO_RATES  # the user's own limits
 
     @property
     def is_deployment(self) -> bool:

@@ -1,20 +1,23 @@
 """A limit for the requests in flight to one provider, which adapts to the load that it bears.
 
 Additive increase, multiplicative decrease, as TCP does it (Chiu and Jain 1989): a refusal for load cuts the
-limit for every call, each success raises it a little, up to what the user allows. Calls wait in line, first
-come first served; a wait that the server asks for holds the whole line.
-One that fails is asked again: by exponential back-off with jitter, or as long as the server says.
+limit for every call, each success raises it a little, up to what the user allows. Calls of a model wait in line,
+first come first served, until its rate limits have room, see `koderz.models.rates`; a wait that the server asks for
+holds all lines. One that fails is asked again: by exponential back-off with jitter, or as long as the server says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from koderz.models.accounts import RateAccount
 from koderz.models.faults import Retryable
+from koderz.models.rates import Amounts, Booking
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,6 +29,9 @@ T = TypeVar("T")
 _LONGEST_BACKOFF = 60.0  # seconds
 _CUT = 0.7  # of the requests in flight, at a refusal
 _REGAINED = 1 / 16  # of the ceiling, for each limit's worth of successes
+_FIRST = 8  # requests in flight until an answer says what the limits are
+_LONGEST_WAIT = 60.0  # seconds that limits of headers hold a call; then it goes, and the server tells anew
+_NOTHING: Amounts = (0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class Throttle:
     ceiling: int  # and at most
     in_flight: int
     pause: float  # seconds until the server wants to hear of us again; 0 where it does
+    wait: float = 0.0  # seconds until the rate limits have room for the next call; 0 where they do
 
 
 class Limiter:
@@ -46,51 +53,83 @@ class Limiter:
         self,
         ceiling: int,
         *,
+        account: RateAccount | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ceiling = max(1, ceiling)
         self._limit = float(self._ceiling)
         self.sleep, self._now = sleep, now
-        self._door = asyncio.Lock()  # only the head of the line watches for room and for the end of a pause
+        self._account = account or RateAccount()
+        # by model: only the head of a line watches for room and for the end of a pause
+        self._doors: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._room = asyncio.Event()
         self._in_flight = 0
+        self._of_model: Counter[str] = Counter()  # requests in flight by model
         self._paused_until = 0.0
+        self._full_until = 0.0  # by the rate limits
         self._cuts = 0
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Waits for a turn, then adapts the limit by the success or failure of the call inside."""
-        await self._enter()
+    async def turn(self, model: str = "", amounts: Amounts = _NOTHING) -> AsyncIterator[Booking]:
+        """Waits for a turn, then adapts the limit by the success or failure of the call inside.
+
+        `amounts` are booked in the model's rate limits; what the call used, and what its answer tells of the limits,
+        is to be written into the booking.
+        """
+        booking = Booking(model, amounts)
+        await self._enter(booking)
         cuts = self._cuts
         try:
-            yield
+            yield booking
         except Retryable as problem:
             self._slow_down(problem, cuts)
+            if problem.throttled:  # without headers nobody knows whether it counted as a request
+                booking.used = _NOTHING if booking.limits else (1.0, 0.0, 0.0, 0.0)
             raise
         else:
             self._limit = min(self._ceiling, self._limit + max(1.0, self._ceiling * _REGAINED) / self._limit)
         finally:
             self._in_flight -= 1
+            self._of_model[model] -= 1
+            if model:
+                self._account.settle(booking, self._now())
             self._room.set()
 
     def throttle(self, provider: str) -> Throttle:
         """The state of the limiter."""
-        pause = max(0.0, self._paused_until - self._now())
-        return Throttle(provider, int(self._limit), self._ceiling, self._in_flight, pause)
+        pause, wait = (max(0.0, until - self._now()) for until in (self._paused_until, self._full_until))
+        return Throttle(provider, int(self._limit), self._ceiling, self._in_flight, pause, wait)
 
-    async def _enter(self) -> None:
-        async with self._door:
+    def close(self) -> None:
+        """Closes what it shares with other processes."""
+        self._account.close()
+
+    async def _enter(self, booking: Booking) -> None:
+        waited = 0.0
+        async with self._doors[booking.model]:
             while True:
                 pause = self._paused_until - self._now()
                 if pause > 0:
                     await self.sleep(pause)
-                elif self._in_flight >= int(self._limit):
+                elif self._is_full(booking.model):
                     self._room.clear()
                     await self._room.wait()
+                elif booking.model and (wait := self._account.book(booking, self._now(), held=waited < _LONGEST_WAIT)):
+                    wait = min(wait, _LONGEST_WAIT - waited if waited < _LONGEST_WAIT else _LONGEST_WAIT)
+                    self._full_until = self._now() + wait
+                    await self.sleep(wait)
+                    waited += wait
                 else:
                     self._in_flight += 1
+                    self._of_model[booking.model] += 1
                     return
+
+    def _is_full(self, model: str) -> bool:
+        """Whether as many requests are in flight as may be."""
+        if self._in_flight >= int(self._limit):
+            return True
+        return self._of_model[model] >= _FIRST and not self._account.knows(model)
 
     def _slow_down(self, problem: Retryable, cuts: int) -> None:
         if problem.retry_after:

@@ -7,6 +7,7 @@ from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING, Self
 
+from koderz.models.accounts import RateAccount, account_name
 from koderz.models.limiter import Limiter, Throttle
 from koderz.models.names import parse_model_name
 from koderz.models.providers import Service, provider_of
@@ -14,6 +15,7 @@ from koderz.settings.schema import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from koderz.models.endpoints import Endpoint
     from koderz.models.names import ModelName
@@ -29,7 +31,7 @@ class ModelPool:
     """Opens models; an asynchronous context manager that closes them.
 
     `endpoint_of` says where a model is asked; `providers` come before those found by name; `settings` hold the options
-    of those that have any.
+    of those that have any; `accounts` is the folder in which rate limits are shared with other processes.
     """
 
     def __init__(
@@ -38,8 +40,9 @@ class ModelPool:
         *,
         prices: Mapping[str, Price] | None = None,
         providers: Mapping[str, Provider] | None = None,
-        limiter: Callable[[int], Limiter] = Limiter,
+        limiter: Callable[..., Limiter] = Limiter,
         settings: Settings = DEFAULTS,
+        accounts: Path | None = None,
     ) -> None:
         self.notices: list[str] = []  # what the user should hear, each once; it only grows
         self._endpoint_of = endpoint_of
@@ -47,6 +50,7 @@ class ModelPool:
         self._providers = providers or {}
         self._limiter = limiter
         self._settings = settings
+        self._accounts = accounts
         self._models: dict[tuple[ModelName, str | None], Model] = {}
         self._services: dict[tuple[str, str | None, str], Service] = {}
         self._open = AsyncExitStack()
@@ -88,11 +92,18 @@ class ModelPool:
         key = (name.provider, endpoint.base_url, endpoint.api_key)
         if key not in self._services:
             own = provider.options and self._settings.of(provider.options)
-            limiter = self._limiter(endpoint.concurrency)
+            limiter = self._limiter(endpoint.concurrency, account=self._account(name, endpoint))
             service = Service(provider, endpoint, self._say, self._prices, limiter, own)
             self._open.push_async_callback(service.aclose)
+            self._open.callback(limiter.close)
             self._services[key] = service
         return self._services[key]
+
+    def _account(self, name: ModelName, endpoint: Endpoint) -> RateAccount:
+        path = None
+        if self._accounts and endpoint.base_url:
+            path = self._accounts / account_name(name.provider, endpoint.base_url, endpoint.api_key)
+        return RateAccount(endpoint.rates, path, self._say)
 
     def _say(self, notice: str) -> None:
         if notice not in self.notices:

@@ -15,6 +15,7 @@ from koderz.models.faults import Refused, Retryable, clean, problem_of, without
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
 from koderz.models.prices import tariff_of
+from koderz.models.rates import Forecast, limits_in
 from koderz.models.reasoning import part
 from koderz.models.tariffs import Price, Tariff, Usage
 from koderz.models.wire import encode, is_amount, no_answer
@@ -62,6 +63,7 @@ class RemoteModel:
         self.wire = wire
         self.service = service
         self._adaptations = {each: Adaptation(each) for each in (*others, wire)}
+        self._forecast = Forecast()
         # by the wires of `koderz.models.clients` on which it is sent what a client asks as it is
         self.clients = {each.client: each for each in (*others, wire) if each.client}
 
@@ -73,7 +75,7 @@ class RemoteModel:
         way = _Way(wire, {**wire.headers, **headers_of(messages)}, has_tools, bool(client))
         said = messages if client or wire.takes_items else [*map(_without_items, messages)]
         try:
-            answer, retries, adapted = await self._exchange(way, said, sampling)
+            answer, retries, throttled, adapted = await self._exchange(way, said, sampling)
         except Refused as refused:
             if way.tools:
                 return Completion(str(refused), finish_reason=REJECTED, model=self.name.name)
@@ -99,6 +101,7 @@ class RemoteModel:
             finish_reason=reply.finish_reason,
             model=answered_by,
             retries=retries,
+            throttled=throttled,
             adapted=(*adapted, *estimated, *self._another(answered_by)),
             raw=reply.text if parted.cut else None,
             tool_calls=reply.tool_calls,
@@ -153,31 +156,43 @@ class RemoteModel:
 
     async def _exchange(
         self, way: _Way, messages: Sequence[Message], sampling: Sampling
-    ) -> tuple[_Answer, int, tuple[str, ...]]:
-        """The answer to a request adapted to the model, the number of retries, and the adaptations.
+    ) -> tuple[_Answer, int, int, tuple[str, ...]]:
+        """The answer to a request adapted to the model, how often it was retried and throttled, and the adaptations.
 
         Raises Refused where the model takes it in no form.
         """
         limiter, endpoint = self.service.limiter, self.service.endpoint
         adaptation, extra = self._adaptations[way.wire], sampling.extra_body or {}
         retry = partial(retrying, limiter=limiter, backoff=endpoint.backoff, max_retries=endpoint.max_retries)
+        throttled = 0
+
+        async def attempt(body: bytes) -> _Answer:
+            nonlocal throttled
+            try:
+                return await self._attempt(way, body, sampling.max_tokens)
+            except Retryable as error:
+                throttled += error.throttled
+                raise
+
         while True:
             try:
                 if sampling.reasons and not wire_of(messages):
                     await retry(partial(way.wire.look_at_efforts, self.service.http, self.name.name))
                 wanted, left_out = self._wanted(way.wire, messages, sampling)
                 request, adapted = adaptation.fit(wanted)
-                answer, retries = await retry(partial(self._attempt, way, encode({**request, **extra})))
+                answer, retries = await retry(partial(attempt, encode({**request, **extra})))
             except Refused as refused:
                 own = {name: value for name, value in request.items() if name not in extra}
                 if learnt := adaptation.learn(refused, own, sampling):
                     self.service.say(f"{learnt} for {self.name}: the server said {refused}")
             except Retryable as error:
-                raise Fault(self._message(error), cause="unreachable") from None
+                raise Fault(
+                    self._message(error), cause="unreachable", throttled={self.name.provider: throttled}
+                ) from None
             except Fault as error:
                 raise type(error)(self._message(error), cause=error.cause) from None
             else:
-                return answer, retries, tuple(dict.fromkeys((*left_out, *adapted)))
+                return answer, retries, throttled, tuple(dict.fromkeys((*left_out, *adapted)))
 
     def _wanted(
         self, wire: Wire, messages: Sequence[Message], sampling: Sampling
@@ -196,15 +211,19 @@ class RemoteModel:
                 self.service.say(f"{name} dropped for {self.name}: its provider takes none")
         return request, tuple(f"{name} dropped" for name in (*refused, *left_out))
 
-    async def _attempt(self, way: _Way, body: bytes) -> _Answer:
-        async with self.service.limiter.turn():
+    async def _attempt(self, way: _Way, body: bytes, most_tokens: int | None) -> _Answer:
+        amounts = self._forecast.amounts(len(body), most_tokens)
+        async with self.service.limiter.turn(self.name.name, amounts) as booking:
             sent = time.perf_counter()
             response = await self.service.http.post(way.wire.path, body, way.headers)
+            booking.limits = limits_in(response.headers)
             if response.status in _NOT_SPOKEN and way.wire is not self.wire and way.is_client:
                 raise NotSpokenError(way.wire.client)
             if not 200 <= response.status < 300:
                 raise problem_of(response)
+            booking.is_answered = True
             reply = way.wire.read(response.body)
+            booking.used = self._forecast.learn(len(body), reply.tokens_in, reply.tokens_out, reply.cache_read)
             if reply.tool_calls and not (reply.text or way.tools):
                 raise no_answer("it calls a tool, and none was offered")
             return _Answer(reply, response.body, time.perf_counter() - sent, _amount_in(response.headers))

@@ -48,6 +48,17 @@ def _wrong_roles(roles: Iterable[str]) -> str:
     return "" if fine else "write ROLE=MODEL, such as judge=openai/gpt-4o"
 
 
+RATES = ("rpm", "tpm", "input-tpm", "output-tpm")
+"""The limits that a provider may be given."""
+
+
+def wrong_rates(rates: Iterable[str]) -> str:
+    """The message about words that are no limits of a provider; empty if all are."""
+    names = "|".join(RATES)
+    fine = all(re.fullmatch(rf"[^\s=]+\.(?:{names})=[1-9]\d{{0,11}}", rate) for rate in rates)
+    return "" if fine else f"write PROVIDER.LIMIT=N; a limit is {', '.join(RATES)}, a whole number from 1"
+
+
 def _risk_of_suite(name: str) -> str:
     return RUNS_CODE if ":" in name else ""
 
@@ -234,6 +245,20 @@ class Settings:
         "N",
         bounds=(1, 4096),
     )
+    rpm: int | None = _changeable(
+        None,
+        "Maximum requests a minute to one provider with one key, of all koderz processes that are given it. Default: "
+        "the limits in the provider's answers; the lower one holds.",
+        "N",
+        bounds=(1, 10**9),
+    )
+    tpm: int | None = _changeable(None, "Maximum tokens a minute, in and out, as with --rpm.", "N", bounds=(1, 10**12))
+    rates: tuple[str, ...] = option(
+        (),
+        'Limits of single providers, such as openai.rpm=60; in koderz.toml, [rates."openai"].',
+        changeable=True,
+        check=wrong_rates,
+    )
     max_cost: float | None = _changeable(
         None,
         "Cost cap: no call starts that would exceed it, as calls cost so far; the run stops and can be resumed.",
@@ -308,6 +333,13 @@ class Settings:
     def given_roles(self) -> dict[str, str]:
         """The models in other roles, as given by `--role`."""
         return dict(role.split("=", 1) for role in self.roles)
+
+    def rates_of(self, provider: str) -> dict[str, int]:
+        """The limits a minute that hold for a provider, by the words of RATES: of --rpm and --tpm, else its own."""
+        own = (rate.rpartition("=") for rate in self.rates)
+        found = {what.rpartition(".")[2]: int(n) for what, _, n in own if what.rpartition(".")[0] == provider}
+        given = {"rpm": self.rpm, "tpm": self.tpm}
+        return found | {name: most for name, most in given.items() if most is not None}
 
     @property
     def options_of_roles(self) -> dict[str, RoleOptions]:

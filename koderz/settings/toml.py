@@ -19,7 +19,7 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.settings.layers import CORE, EVERYTHING, KINDS, Schema, Scope
 from koderz.settings.requests import of_tables
-from koderz.settings.schema import Settings
+from koderz.settings.schema import RATES, Settings, wrong_rates
 from koderz.settings.trust import Spends, costly, require_trust, risks_of
 from tracker.files import MB, read_all
 from tracker.sinks import check_names
@@ -63,7 +63,9 @@ def load_config(
     where = partial(_where, path, data)
     prices = _prices(where("prices"), table.pop("prices", {}))
     held_out = _held_out(where("held_out"), table)
+    rates = _rates(where("rates"), table.pop("rates", {}))
     values = _values(where, {key: table[key] for key in table if not _gives_way(schema, key, table[key])}, schema)
+    values |= {"rates": rates} if rates else {}
     solvers: dict[str, dict[str, Any]] = {}
     for owner, own in _tables(where, owners, schema).items():
         kind, _, name = owner.partition(".")
@@ -249,6 +251,20 @@ def _prices(where: str, table: Any) -> dict[str, tuple[float, float]]:
             problem = "give input and output as numbers from 0, US dollars a million tokens"
             raise KoderzError(f"{where}.{model}: {problem}") from None
     return found
+
+
+def _rates(where: str, table: Any) -> tuple[str, ...]:
+    """The limits of `[rates."openai"]` as the setting `rates` has them."""
+    found = []
+    for provider, limits in table.items() if isinstance(table, dict) else [("", None)]:
+        if not isinstance(limits, dict):
+            raise KoderzError(f'{where}: write [rates."PROVIDER"] with {", ".join(RATES)}')
+        for name, most in limits.items():
+            word = f"{provider}.{name.replace('_', '-')}={most}"
+            if wrong := wrong_rates((word,)):
+                raise KoderzError(f"{where}.{provider}, {name}: invalid value {most!r}; {wrong}")
+            found.append(word)
+    return tuple(found)
 
 
 def _named_by(values: Mapping[str, Any], folder: Path) -> bytes:

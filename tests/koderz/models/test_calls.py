@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -190,6 +191,8 @@ async def test_concurrency_falls_under_load_and_rises_with_success(
 ) -> None:
     pool = await models.pooled(concurrency=16)
     model, other = pool.open("openai/m"), pool.open("openai/other")
+    for one in (model, other):  # until it has answered, 8 at most ask it
+        await one.complete(prompt, Sampling())
     server.gate = asyncio.Event()
     server.answers = [*[refusal("slow down", 429)] * 16, chat()]
     calls = [asyncio.create_task(one.complete(prompt, Sampling())) for one in (model, other) for _ in range(16)]
@@ -203,6 +206,31 @@ async def test_concurrency_falls_under_load_and_rises_with_success(
     for _ in range(40):
         await model.complete(prompt, Sampling())
     assert lowered <= pool.throttle[0].limit == 16
+
+
+async def test_refusals_for_load_are_counted(server: Server, models: Models, prompt: list[Message]) -> None:
+    server.answers = [refusal("slow down", 429), refusal("broken", 500), refusal("busy", 529), chat()]
+    model = await models.open(max_retries=3)
+    assert (await model.complete(prompt, Sampling())).throttled == 2
+    server.answers = [refusal("slow down", 429)]
+    with pytest.raises(Fault) as caught:
+        await model.complete(prompt, Sampling())
+    assert caught.value.throttled == {"openai": 4}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [("0", "0", "1s"), ("-1", "-1", "-1s"), ("60", "-7", "1s"), ("60", "0", "8760h0m0s"), ("nan", "inf", "soon")],
+)
+async def test_lying_limit_headers_hold_no_call_longer_than_a_minute(
+    server: Server, models: Models, prompt: list[Message], clock: Clock, told: tuple[str, str, str]
+) -> None:
+    names = [f"x-ratelimit-{name}-requests" for name in ("limit", "remaining", "reset")]
+    server.answers = [replace(chat(), headers=dict(zip(names, told, strict=True)))]
+    model = await models.open()
+    for _ in range(3):
+        await model.complete(prompt, Sampling())
+    assert max(clock.slept, default=0.0) <= 60.0
 
 
 async def test_connections_are_kept(server: Server, models: Models, prompt: list[Message]) -> None:

@@ -4,8 +4,11 @@ import asyncio
 
 import pytest
 
+from koderz.models.accounts import RateAccount
+from koderz.models.endpoints import Rates
 from koderz.models.faults import Retryable
 from koderz.models.limiter import Limiter
+from koderz.models.rates import RateLimit
 
 from .conftest import Clock
 
@@ -126,3 +129,42 @@ async def test_limiter_pause_holds_those_who_wait_for_room(clock: Clock) -> None
     until.set()
     await asyncio.gather(first, second, return_exceptions=True)
     assert (entered, clock.slept) == ([1], [9.0])
+
+
+async def test_limiter_lets_eight_calls_of_a_model_go_until_it_has_answered() -> None:
+    limiter, until, entered = Limiter(64), asyncio.Event(), list[int]()
+
+    async def call(number: int) -> None:
+        async with limiter.turn("m") as booking:
+            entered.append(number)
+            await until.wait()
+            booking.is_answered = True
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(20):
+            group.create_task(call(number))
+        await settle()
+        assert len(entered) == 8
+        async with limiter.turn("other"):  # whose first call isn't held by theirs
+            assert len(entered) == 8
+        until.set()
+    assert len(entered) == 20
+
+
+async def test_limiter_waits_a_minute_at_most_for_a_limit_that_a_header_tells(clock: Clock) -> None:
+    limiter = Limiter(8, sleep=clock.sleep, now=clock.now)
+    for _ in range(3):  # a limit of a day, which is used up
+        async with limiter.turn("m", (1.0, 0.0, 0.0, 0.0)) as booking:
+            booking.is_answered, booking.limits = True, {0: RateLimit(10, 0, 86_400)}
+    assert clock.slept == [60.0, 60.0]
+    assert limiter.throttle("x").wait == 0
+
+
+async def test_limiter_holds_calls_to_the_user_limit_however_long(clock: Clock) -> None:
+    account = RateAccount(Rates(rpm=1))
+    limiter, begun = Limiter(8, account=account, sleep=clock.sleep, now=clock.now), clock.now()
+    for _ in range(4):
+        async with limiter.turn("m", (1.0, 0.0, 0.0, 0.0)):
+            pass
+    assert clock.now() - begun == pytest.approx(180.0)
+    assert max(clock.slept) <= 60.0

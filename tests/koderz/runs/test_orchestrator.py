@@ -90,6 +90,21 @@ def test_answered_by_counts_calls_by_the_name_that_answered(tmp_path: Path) -> N
     assert summarize(run.folder).answered_by == {}  # of a journal from before
 
 
+def test_throttled_counts_refusals_for_load_by_provider(tmp_path: Path) -> None:
+    refusals = [2, 0, 1]
+
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        if not refusals:
+            raise Fault("429 for ever", cause="unreachable", throttled={"ollama": 3})
+        return Completion("GOOD", throttled=refusals.pop())
+
+    run = carried_out(tmp_path, Scripted(line), n=4, concurrency=1)
+
+    assert sorted(call.throttled for call in run.of("call")) == [0, 1, 2]
+    assert [fault.throttled for fault in run.of("fault")] == [{"ollama": 3}]
+    assert sum(run.summary.throttled.values()) == 6
+
+
 def test_experiments_are_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:
     run = carried_out(tmp_path, Scripted(), n=3)
 

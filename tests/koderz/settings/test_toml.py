@@ -13,6 +13,7 @@ from koderz.engines.owners import REGISTRIES, schema_of
 from koderz.errors import KoderzError
 from koderz.models.prices import could_spend
 from koderz.sandbox import DockerOptions
+from koderz.settings.layers import CORE
 from koderz.settings.options import Field, fields_of, plain
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Config, load_config, results_folder
@@ -172,6 +173,7 @@ CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says a
     *(
         "concurrency",
         "max_connections",
+        *("rpm", "tpm", "rates"),
         "max_cost",
         "max_experiment_cost",
         "grace",
@@ -181,6 +183,25 @@ CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says a
         "mlflow_detail",
     ),
 )
+
+
+def test_rates_table_gives_limits_to_a_provider(tmp_path: Path) -> None:
+    (tmp_path / "koderz.toml").write_text('tpm = 9\n[rates."openai"]\nrpm = 60\ninput-tpm = 5000\ntpm = 7000\n')
+    config = load_config(tmp_path, names={"rates", "tpm"})
+    settings = CORE.layered(config.settings)
+    assert settings.rates == ("openai.rpm=60", "openai.input-tpm=5000", "openai.tpm=7000")
+    assert settings.rates_of("openai") == {"rpm": 60, "input-tpm": 5000, "tpm": 9}
+    assert settings.rates_of("anthropic") == {"tpm": 9}
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["[rates.openai]\nrpm = 0", "[rates.openai]\nrpm = true", "[rates.openai]\nrps = 9", "[rates]\nopenai = 60"],
+)
+def test_rates_table_that_can_not_be_is_refused_by_line_and_key(tmp_path: Path, table: str) -> None:
+    (tmp_path / "koderz.toml").write_text(f"{table}\n")
+    with pytest.raises(KoderzError, match=r"koderz\.toml, line 1, rates.*(rpm|write)"):
+        load_config(tmp_path, names={"rates"})
 
 
 def as_toml(name: str, value: Any) -> str:
