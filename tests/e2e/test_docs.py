@@ -188,7 +188,11 @@ def test_environment_variables_that_code_reads_are_on_their_page() -> None:
     )
     read = set(re.findall(r"environ(?:\.get\(|\[)\"([A-Z][A-Z_]+)\"", source))
     settings = {f"KODERZ_{name.upper()}" for name in schema_of().fields}
-    handed_on = ("MLFLOW_BACKEND_STORE_", "MLFLOW_DEFAULT_ARTIFACT_")  # from one process of koderz' own
+    handed_on = (
+        "MLFLOW_BACKEND_STORE_",
+        "MLFLOW_DEFAULT_ARTIFACT_",
+        "KODERZ_REPORTS",
+    )  # from one of koderz' own processes
     own = {"PATH", "HOME", "PYTHONPATH"} | {name for name in read if name.startswith(handed_on)}
 
     assert [name for name in sorted(read - settings - own) if f"`{name}`" not in page] == []

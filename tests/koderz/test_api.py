@@ -240,7 +240,7 @@ def test_resume_keeps_planned_settings_and_checks_others() -> None:
     benchmark(range(1))
 
     for name in ("model", "seed", "samples", "results_folder"):
-        with pytest.raises(KoderzError, match=f"{name} is settled by the plan; only concurrency, "):
+        with pytest.raises(KoderzError, match=rf"{name} is settled by the plan; only .*concurrency, "):
             asyncio.run(koderz.resume("latest", results=None, **{name: 1}))
     with pytest.raises(KoderzError, match="--concurrency: invalid value 0"):
         asyncio.run(koderz.resume(concurrency=0))

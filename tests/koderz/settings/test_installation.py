@@ -60,9 +60,11 @@ def test_locked_requirements_hold_all_dependencies_and_name_no_index(kind: str) 
 
 def test_extra_named_all_locks_the_packages_of_the_extras() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    wanted = {Requirement(line).name for name in ("data", "optimizers", "share", "wasm") for line in extras[name]}
+    wanted = {
+        Requirement(line).name for name in ("data", "ifeval", "optimizers", "share", "wasm") for line in extras[name]
+    }
 
-    assert extras["all"] == ["koderz[data,optimizers,share,wasm]"]
+    assert extras["all"] == ["koderz[data,ifeval,optimizers,share,wasm]"]
     assert not {name for name in wanted if f"\n{name}==" not in locked("all")}
 
 
