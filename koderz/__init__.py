@@ -17,24 +17,26 @@ if TYPE_CHECKING:
     from koderz.analysis.comparison import Comparison, compare
     from koderz.analysis.frames import to_dataframe
     from koderz.analysis.runs import Run, load_summary
-    from koderz.api import benchmark, rescore, resume, retry, run
+    from koderz.api import benchmark, decide, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
     from koderz.rewards.judging import open_judge
     from koderz.runs.judge import judge
     from koderz.settings.schema import Settings
     from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
+    from tracker.stopping import PairsDecision, decide_pairs
     from tracker.summary import Summary
 
 _HOMES = {
     "koderz.analysis.comparison": ("Comparison", "compare"),
     "koderz.analysis.frames": ("to_dataframe",),
     "koderz.analysis.runs": ("Run", "load_summary"),
-    "koderz.api": ("benchmark", "rescore", "resume", "retry", "run"),
+    "koderz.api": ("benchmark", "decide", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
     "koderz.rewards.judging": ("open_judge",),
     "koderz.runs.judge": ("judge",),
     "koderz.settings.schema": ("Settings",),
     "koderz.types": ("Completion", "Message", "Reply", "Sampling", "Task", "Verdict"),
+    "tracker.stopping": ("PairsDecision", "decide_pairs"),
     "tracker.summary": ("Summary",),
 }
 
@@ -46,6 +48,7 @@ __all__ = [
     "JournalError",
     "KoderzError",
     "Message",
+    "PairsDecision",
     "Reply",
     "Run",
     "Sampling",
@@ -58,6 +61,8 @@ __all__ = [
     "__version__",
     "benchmark",
     "compare",
+    "decide",
+    "decide_pairs",
     "judge",
     "load_summary",
     "open_judge",

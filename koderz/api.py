@@ -10,6 +10,7 @@ from koderz.errors import KoderzError
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
 from koderz.runs.session import begin, raise_if_failed, settle_sinks
+from koderz.settings.schema import FIRST_ARM
 from tracker.summary import Summary
 
 
@@ -42,6 +43,21 @@ async def benchmark(
     arguments = {key: str(value) for key, value in (solver_args or {}).items()}
     plan = await prepare(settings, span, solver_arguments=arguments)
     return raise_if_failed(await settle_sinks(await begin(plan)))
+
+
+async def decide(
+    a: str, b: str, problems: range | Sequence[str] | None = None, *, against: str | None = None, **settings: Any
+) -> Summary:
+    """Compares model B with model A, stops once it is decided, and returns the summary, whose `decision` says what.
+
+    `against`: the arm that others are compared with, if not the first. Other arguments and errors as for `benchmark`,
+    of which `alpha`, `margin`, `min_tasks` and `max_cost` say when to stop. The solver is zero-shot if none is given.
+    """
+    if a == b:
+        raise KoderzError(f"A and B are both {a}; name two models")
+    if settings.keys().isdisjoint({"mode", "solver", "solvers", "matrix"}):
+        settings["mode"] = "zero-shot"
+    return await benchmark(problems, model=(a, b), until_decided=against or FIRST_ARM, **settings)
 
 
 async def resume(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:

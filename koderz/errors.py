@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from traceback import FrameSummary
 
+    from tracker.basis import Frame
     from tracker.causes import Cause
-    from tracker.records import Frame
 
 _MOST_FRAMES = 20
 _LONGEST = 200  # characters of a line or a name
@@ -111,7 +111,7 @@ def raised_at(error: BaseException) -> str:
 def _frame(of: FrameSummary) -> Frame:
     from pathlib import Path
 
-    from tracker.records import Frame  # which few commands that end with an error need
+    from tracker.basis import Frame  # which few commands that end with an error need
 
     return Frame(
         file=writable(of.filename.removeprefix(f"{Path.cwd()}{os.sep}"))[:_LONGEST],

@@ -1,11 +1,16 @@
-"""Details of a plan that belong to no suite."""
+"""Parts of lines of the journal: the basis of a plan, how its run stops, and what other lines are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
+
+from tracker.errors import JournalError
+
+T = TypeVar("T")
 
 
 class SolverAbout(Struct, frozen=True):
@@ -39,3 +44,52 @@ class Basis(Struct, frozen=True):
     memory: MemoryMoment | None = None  # None: no store is looked at
     documents: Mapping[str, Mapping[str, Any]] = {}  # by the name under which a system has the document's class
     key_variables: Sequence[str] = ()  # that hold keys of the models' providers
+
+
+class UntilDecided(Struct, frozen=True, kw_only=True):
+    """The way in which a run stops once its arms are told apart, see `tracker.stopping`."""
+
+    arm: str  # with which each other arm is compared
+    order: Sequence[str]  # the tasks as they are asked and counted, those of a cluster together
+    alpha: float = 0.05  # of all comparisons together
+    margin: float | None = None  # points of rates, else the measure's unit; None: nothing is called similar
+    fewest: int = 6  # tasks before anything is claimed
+    measure: str = "success"
+
+
+class Blob(Struct, frozen=True):
+    """A reference to a text or to bytes that lie compressed in `blobs/`, or that are private and so encrypted."""
+
+    blob: str = ""  # SHA-256, hex; empty: what it stands for is in `data`
+    bytes: int = 0  # of the text in UTF-8
+    binary: bool = False  # no text
+    data: str = ""  # in base64: what is private; what is binary, on its way to or from where it is stored
+    private: str = ""  # of what is encrypted, the SHA-256 as it was
+
+    def __str__(self) -> str:
+        return f"[private {self.private[:12]}]" if self.private else f"[{self.bytes} bytes]"
+
+
+class Use(Struct, frozen=True, gc=False):
+    """Totals of the calls of one role."""
+
+    calls: int
+    tokens_in: int
+    tokens_out: int
+
+
+class Frame(Struct, frozen=True):
+    """A line of user code in the traceback of an error."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""  # the line's text
+
+
+def converted(value: Any, kind: type[T]) -> T:
+    """Details as a type. Raises JournalError where they are of another."""
+    try:
+        return msgspec.convert(value, kind, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise JournalError(f"the plan's details can't be read: {error}") from None

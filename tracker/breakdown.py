@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tracker.clusters import Clusters, clusters_of, count_of, interval_in
 from tracker.rates import SHARE, mean_interval, rate_interval, success_interval
 from tracker.records import Measure
+from tracker.sequences import interval_along, rate_along
 
 if TYPE_CHECKING:
     from tracker.records import Plan
@@ -63,24 +64,36 @@ class Slice:
     clusters: int | None = None  # in which its tasks are; None: each stands alone
 
 
-def breakdown(plan: Plan, results: Mapping[str, Sequence[Result]]) -> list[Slice]:
+def breakdown(
+    plan: Plan, results: Mapping[str, Sequence[Result]], orders: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> list[Slice]:
     """The slices of a run, arm by arm: first all tasks, then each property by which the plan groups tasks.
 
-    A property with the same value for all tasks is left out, since its slice would be the same.
-
-    What has one value for all tasks is left out: the slice would be the same.
+    A property with the same value for all tasks is left out, since its slice would be the same. `orders`: the settled
+    tasks of each arm, if the run stops once it is decided.
     """
-    return [each for by in ("", *plan.groups) for each in _slices(plan, by, results)]
+    return [each for by in ("", *plan.groups) for each in _slices(plan, by, results, orders)]
 
 
-def mean_of(values: Mapping[str, Sequence[float]], measure: Measure, clusters: Clusters = MappingProxyType({})) -> Mean:
+def mean_of(
+    values: Mapping[str, Sequence[float]],
+    measure: Measure,
+    clusters: Clusters = MappingProxyType({}),
+    order: Sequence[str] | None = None,
+) -> Mean:
     """The mean of a measure over its values by task, averaged as the measure declares, with its interval.
 
     There has to be a value. The geometric mean is taken only if all values are above 0.
 
-    The interval of a measure that is declared two-valued is that of a rate, of a share one from 0 to 1.
+    The interval of a measure that is declared two-valued is that of a rate, of a share one from 0 to 1. `order`: the
+    settled tasks of a run that stops once it is decided; then it is a confidence sequence along these.
     """
     every = [value for of_task in values.values() for value in of_task]
+    if order is not None:
+        plain = mean_of(values, measure, clusters)
+        bounds = bounds_of(measure) if measure.averaged == "arithmetic" else None
+        along, why = interval_along(order, values, clusters, bounds)
+        return replace(plain, interval=along, interval_method=why)
     if measure.averaged == "median":
         return Mean(statistics.median(every), None, None, len(every))
     if measure.averaged == "geometric" and min(every) > 0:
@@ -90,22 +103,29 @@ def mean_of(values: Mapping[str, Sequence[float]], measure: Measure, clusters: C
         bounds = None if low is None or high is None else (math.exp(low), math.exp(high))
         return replace(found, mean=math.exp(found.mean), interval=bounds)
     is_rate = measure.two_valued and all(value in (0, 1) for value in every)
-    estimate = rate_interval if is_rate else partial(mean_interval, bounds=_bounds_of(measure))
+    estimate = rate_interval if is_rate else partial(mean_interval, bounds=bounds_of(measure))
     interval, method = interval_in(values, clusters, estimate)
     return Mean(math.fsum(every) / len(every), interval, method, len(every))
 
 
-def mean_score(results: Iterable[Result]) -> Mean | None:
-    """The mean score of the results that have one. If scores are 1 for a success and 0 otherwise, it is a rate."""
+def mean_score(results: Iterable[Result], order: Sequence[str] | None = None) -> Mean | None:
+    """The mean score of the results that have one. If scores are 1 for a success and 0 otherwise, it is a rate.
+
+    `order` as in `mean_of`.
+    """
     scored = [result for result in results if result.score is not None]
     is_rate = all(result.score == result.success for result in scored)
     values = by_task(scored, lambda result: result.score)
-    return mean_of(values, _RATE if is_rate else _SCORE, clusters_of(scored)) if values else None
+    return mean_of(values, _RATE if is_rate else _SCORE, clusters_of(scored), order) if values else None
 
 
-def _bounds_of(measure: Measure) -> tuple[float, float] | None:
+def bounds_of(measure: Measure) -> tuple[float, float] | None:
     """The bounds of a measure's values if they are known; an undeclared `score` is taken to be a share."""
-    return SHARE if measure.unit == "share" or (measure.name == "score" and not measure.unit) else None
+    return (
+        SHARE
+        if measure.two_valued or measure.unit == "share" or (measure.name == "score" and not measure.unit)
+        else None
+    )
 
 
 def by_task(results: Iterable[Result], value: Callable[[Result], _T | None]) -> dict[str, list[_T]]:
@@ -117,7 +137,9 @@ def by_task(results: Iterable[Result], value: Callable[[Result], _T | None]) -> 
     return found
 
 
-def _slices(plan: Plan, by: str, results: Mapping[str, Sequence[Result]]) -> Iterator[Slice]:
+def _slices(
+    plan: Plan, by: str, results: Mapping[str, Sequence[Result]], orders: Mapping[str, Sequence[str]]
+) -> Iterator[Slice]:
     values = plan.groups.get(by, [""] * len(plan.tasks))
     if by and len({*values}) < 2:
         return
@@ -125,13 +147,16 @@ def _slices(plan: Plan, by: str, results: Mapping[str, Sequence[Result]]) -> Ite
     for value in dict.fromkeys(values):
         for arm, found in results.items():
             if members := [result for result in found if value_of.get(result.problem_id) == value]:
-                yield _slice(arm, by, value, members)
+                yield _slice(arm, by, value, members, orders.get(arm))
 
 
-def _slice(arm: str, by: str, value: str, members: Sequence[Result]) -> Slice:
+def _slice(arm: str, by: str, value: str, members: Sequence[Result], order: Sequence[str] | None) -> Slice:
     successes = sum(result.success for result in members)
     passes, clusters = by_task(members, lambda result: result.success), clusters_of(members)
-    interval, method = interval_in(passes, clusters, success_interval)
+    if order is None:
+        interval, method = interval_in(passes, clusters, success_interval)
+    else:
+        interval, method = rate_along(order, passes, clusters)
     return Slice(
         arm=arm,
         by=by,
@@ -142,7 +167,7 @@ def _slice(arm: str, by: str, value: str, members: Sequence[Result]) -> Slice:
         success_rate_interval=interval,
         success_rate_interval_method=method,
         clusters=count_of(passes, clusters),
-        score=mean_score(members),
+        score=mean_score(members, order),
         cost=_spread([result.cost for result in members]),
         calls=_spread([result.calls for result in members]),
         depth=_spread([result.depth for result in members]),

@@ -13,8 +13,13 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from tracker.basis import Basis as Basis
+from tracker.basis import Blob as Blob
+from tracker.basis import Frame as Frame
 from tracker.basis import MemoryMoment as MemoryMoment
 from tracker.basis import SolverAbout as SolverAbout
+from tracker.basis import UntilDecided as UntilDecided
+from tracker.basis import Use as Use
+from tracker.basis import converted
 from tracker.causes import cause_of
 from tracker.errors import JournalError
 from tracker.measures import PASSES as PASSES
@@ -29,19 +34,6 @@ T = TypeVar("T")
 def now() -> str:
     """Local time in ISO 8601 with microseconds, without an offset: the form of every recorded time."""
     return datetime.now().isoformat(timespec="microseconds")
-
-
-class Blob(Struct, frozen=True):
-    """A reference to a text or to bytes that lie compressed in `blobs/`, or that are private and so encrypted."""
-
-    blob: str = ""  # SHA-256, hex; empty: what it stands for is in `data`
-    bytes: int = 0  # of the text in UTF-8
-    binary: bool = False  # no text
-    data: str = ""  # in base64: what is private; what is binary, on its way to or from where it is stored
-    private: str = ""  # of what is encrypted, the SHA-256 as it was
-
-    def __str__(self) -> str:
-        return f"[private {self.private[:12]}]" if self.private else f"[{self.bytes} bytes]"
 
 
 Text = str | Blob
@@ -120,19 +112,20 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
     apart: Sequence[str] = ()  # the tasks whose results stand apart from all figures, see `tracker.parts`
     together: Sequence[str] = ()  # ids of the runs that were planned together, its own among them; empty: it is alone
     rewarded_in: Sequence[str] = ()  # the journals of rewards in whose tasks this run's are
+    until_decided: UntilDecided | None = None  # None: all that is planned is asked
 
     @cached_property
     def basis(self) -> Basis:
         """The entries of `details` that belong to no suite."""
-        return _converted({name: value for name, value in self.details.items() if value is not None}, Basis)
+        return converted({name: value for name, value in self.details.items() if value is not None}, Basis)
 
     def suite_details(self, kind: type[T]) -> T:
         """The suite's own entry of `details`, as the type that the suite writes; its defaults if there is none."""
-        return _converted(self.details.get("suite") or {}, kind)
+        return converted(self.details.get("suite") or {}, kind)
 
     def document(self, name: str, kind: type[T]) -> T:
         """A document's entry of `details`, as the type that its system writes; its defaults if there is none."""
-        return _converted(self.basis.documents.get(name, {}), kind)
+        return converted(self.basis.documents.get(name, {}), kind)
 
     @property
     def planned(self) -> int:
@@ -164,14 +157,6 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
     def model_of(self, arm: str) -> str:
         """The model in the role `main` of the arm with this name."""
         return self.arm(arm).models.get("main") or str(self.config.get("local_model") or "")
-
-
-def _converted(value: Any, kind: type[T]) -> T:
-    """Details as a type. Raises JournalError where they are of another."""
-    try:
-        return msgspec.convert(value, kind, from_attributes=True)
-    except msgspec.ValidationError as error:
-        raise JournalError(f"the plan's details can't be read: {error}") from None
 
 
 class LongMessage(Line, frozen=True, kw_only=True):
@@ -263,14 +248,6 @@ class Grade(OfExperiment, frozen=True, kw_only=True):
     key: str = ""
 
 
-class Use(Struct, frozen=True, gc=False):
-    """Totals of the calls of one role."""
-
-    calls: int
-    tokens_in: int
-    tokens_out: int
-
-
 class Experiment(OfTask, frozen=True, kw_only=True):
     """The end of a judged experiment."""
 
@@ -304,15 +281,6 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     answered_by: dict[str, dict[str, int]] = {}  # calls by the model asked and the other name that the server gave
     truncated: str = ""  # what of the last judged reply its limit cut off: "text", or "reasoning" before any text
     throttled: dict[str, int] = {}  # requests that were refused for load, by provider
-
-
-class Frame(Struct, frozen=True):
-    """A line of user code in the traceback of an error."""
-
-    file: str
-    line: int
-    function: str
-    source: str = ""  # the line's text
 
 
 class Fault(OfTask, frozen=True, kw_only=True):
@@ -395,6 +363,36 @@ class JudgeCalibration(Line, frozen=True, kw_only=True):
     arms: dict[str, dict[str, Any]]
 
 
+class Decision(Line, frozen=True, kw_only=True):
+    """The end of a comparison of two arms. Differences are B less A: points for rates, else in the measure's unit."""
+
+    kind: ClassVar[Literal["decision"]] = "decision"
+    outcome: Literal["shown", "similar", "futile", "money", "tasks"]
+    a: str  # an arm
+    b: str
+    tasks: int  # that were counted
+    planned: int  # tasks
+    a_mean: float | None  # over the counted tasks, per cent for rates
+    b_mean: float | None
+    difference: float | None
+    interval: tuple[float, float] | None  # of confidence 1 - alpha, valid at any stop
+    interval_method: str
+    e_value: float  # against no difference
+    alpha: float  # of this comparison
+    margin: float | None = None
+    measure: str = PASSES
+    left_out: dict[str, int] = {}  # pairs, by the arm that could not be judged
+    holds: bool = True  # a claim, even if all pairs left out spoke against it
+    cost: float = 0.0  # US dollars, of the tasks counted or left out
+    cost_saved: float = 0.0  # US dollars, about: what the tasks that are left would have cost
+    path: Sequence[tuple[int, float, float, float]] = ()  # tasks, e-value and interval, thinned to 500 points
+
+    @property
+    def is_final(self) -> bool:
+        """Whether more tasks won't change it; a cap can be raised."""
+        return self.outcome != "money"
+
+
 Record = (
     Plan
     | LongMessage
@@ -410,6 +408,7 @@ Record = (
     | Grade
     | Reward
     | JudgeCalibration
+    | Decision
 )
 
 Keyed = Call | Attempt | Once | Grade
@@ -437,12 +436,14 @@ def encode(record: Record) -> bytes:
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: (
         *("generated", "measures", "parts", "groups", "clusters"),
-        *("compared", "apart", "together", "headline", "rewarded_in"),
+        *("compared", "apart", "together", "headline", "rewarded_in", "until_decided"),
     ),
     Measure: ("average",),
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
     Call: ("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled"),
+    UntilDecided: ("margin", "measure"),
+    Decision: ("margin", "left_out"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
     Experiment: (
@@ -451,11 +452,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
         "roles",
         "lesson",
         "lesson_cause",
-        "facts",
-        "answered_by",
-        "tokens_reasoning",
-        "truncated",
-        "throttled",
+        *("facts", "answered_by", "tokens_reasoning", "truncated", "throttled"),
     ),
     Fault: ("cause", "frames", "throttled"),
     Grade: ("metrics", "labels"),

@@ -7,24 +7,27 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET
 from msgspec.structs import asdict
 
+from tracker.basis import UntilDecided
 from tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
 from tracker.clusters import ChanceEstimate, clusters_in, clusters_of, count_of, interval_in, pass_hat_k_of
-from tracker.index import CODES, DAMAGED, DOUBLED, PAID, IndexEntry, load_index, read_records, read_spans, time_of
+from tracker.decisions import decisions_in, told_decisions
+from tracker.index import load_index, read_records, read_spans, time_of
 from tracker.journal import NAME
 from tracker.measures import PASSING
+from tracker.outline import Outline, active_seconds, last_finished, with_calibrations
 from tracker.parts import completed, from_parts, parts_of
 from tracker.rates import pass_at_k_of, success_interval
-from tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Finished, Headline, JudgeCalibration, Measure, Plan
+from tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan
 from tracker.results import ANSWER, Result
 from tracker.runs import read_plan
 from tracker.scrubber import scrubber_of
+from tracker.sequences import chances_along, rate_along, settled_orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +184,8 @@ class Summary:
     headline: Headline = PASSING  # what its arms are summed up by
     parts: Mapping[str, Any] = field(default_factory=dict)  # keys that suite and solvers add, see tracker.parts
     breakdown: Sequence[Slice] = ()  # by what the suite's tasks have in common
+    until_decided: UntilDecided | None = None  # how it stops; None: all that is planned is asked
+    decision: Mapping[str, Any] | None = None  # of such a run: that on the last arm, `arms` has each if there are more
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -225,10 +230,9 @@ def summarize(folder: Path) -> Summary:
     """The summary of the run in `folder`, without secrets. Raises JournalError if its journal is damaged."""
     journal = folder / NAME
     index = load_index(journal)
-    lines = _Outline(index)
+    lines = Outline(index)
     plan = read_plan(folder)
     plan = (scrubber := scrubber_of(plan)).record(plan)
-    order = {task: position for position, task in enumerate(plan.tasks)}
     clusters = clusters_in(plan)
     results: list[Result] = []
     faults: list[Fault] = []
@@ -243,21 +247,20 @@ def summarize(folder: Path) -> Summary:
             counts.throttled.update(record.throttled)
     if plan.parts:
         results = [*completed(plan, folder, results)]
-    results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
-    faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
+    _sort(plan, results, faults)
     results, aside = _parted(plan, results)
-    arms = {arm.name: _arm(arm, results, counts.baselines[arm.name], plan) for arm in plan.arms}
+    orders = settled_orders(plan, results, faults)
+    arms = {arm.name: _arm(arm, results, counts.baselines[arm.name], plan, orders.get(arm.name)) for arm in plan.arms}
     of_arms = {name: arm.results for name, arm in arms.items()}
     apart = {name: [result for result in aside if result.arm == name] for name in of_arms} if aside else {}
-    own_faults = [fault for fault in faults if fault.problem_id not in plan.apart]
-    finished = _last_finished(journal, lines)
+    finished = last_finished(journal, lines)
     times = [plan.time, *(time_of(line) for line in read_spans(journal, lines.session_ends))]
     return Summary(
         run_id=plan.run_id,
         mode=plan.mode,
         start_time=plan.time,
         end_time=times[-1],
-        duration_seconds=_active_seconds(times),
+        duration_seconds=active_seconds(times),
         status=finished.status if finished else "unfinished",
         reason=scrubber.text(finished.reason) if finished else "",
         planned=plan.planned - plan.planned_apart,
@@ -276,8 +279,10 @@ def summarize(folder: Path) -> Summary:
         damaged_lines=len(index.damaged),
         measures=plan.measures,
         headline=plan.headline or PASSING,
-        parts=_with_calibrations(parts_of(plan, of_arms, own_faults, apart) if plan.parts else {}, journal, lines),
-        breakdown=breakdown(plan, of_arms) if plan.groups else (),
+        parts=with_calibrations(_parts(plan, of_arms, faults, apart), journal, lines),
+        breakdown=breakdown(plan, of_arms, orders) if plan.groups else (),
+        until_decided=plan.until_decided,
+        decision=told_decisions(plan, decisions_in(folder, index)) if plan.until_decided else None,
     )
 
 
@@ -297,6 +302,21 @@ class _Counts:
         self.throttled.update(experiment.throttled)
 
 
+def _parts(
+    plan: Plan, of_arms: Mapping[str, Sequence[Result]], faults: Sequence[Fault], apart: Mapping[str, Sequence[Result]]
+) -> dict[str, Any]:
+    """The parts of the summary that suite and solvers add; faults on tasks that stand apart are none of theirs."""
+    own_faults = [fault for fault in faults if fault.problem_id not in plan.apart]
+    return parts_of(plan, of_arms, own_faults, apart) if plan.parts else {}
+
+
+def _sort(plan: Plan, results: list[Result], faults: list[Fault]) -> None:
+    """Sorts results and faults by sample and by the order of the plan's tasks."""
+    order = {task: position for position, task in enumerate(plan.tasks)}
+    results.sort(key=lambda r: (r.sample, order.get(r.problem_id, len(order))))
+    faults.sort(key=lambda f: (f.sample, order.get(f.problem_id, len(order)), f.arm))
+
+
 def _parted(plan: Plan, results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
     """The results that figures are about, and those on tasks that stand apart from them."""
     parted: tuple[list[Result], list[Result]] = [], []
@@ -305,13 +325,22 @@ def _parted(plan: Plan, results: Sequence[Result]) -> tuple[list[Result], list[R
     return parted
 
 
-def figures(results: Sequence[Result], baseline_cost: float | None = None, measures: Sequence[Measure] = ()) -> Figures:
-    """The figures of an arm's results. `measures` are the measures that the suite declares."""
+def figures(
+    results: Sequence[Result],
+    baseline_cost: float | None = None,
+    measures: Sequence[Measure] = (),
+    order: Sequence[str] | None = None,
+) -> Figures:
+    """The figures of an arm's results. `measures` are the measures that the suite declares.
+
+    `order`: the settled tasks of a run that stops once it is decided, along which its intervals are made.
+    """
     n = len(results)
     successes = sum(result.success for result in results)
     total_cost = math.fsum(result.cost for result in results)
     passes, clusters = by_task(results, lambda result: result.success), clusters_of(results)
-    interval, method = interval_in(passes, clusters, success_interval)
+    usual = interval_in(passes, clusters, success_interval) if order is None else None
+    interval, method, chances = *(usual or rate_along(order or (), passes, clusters)), pass_hat_k_of(passes, clusters)
     return Figures(
         total_problems=n,
         successes=successes,
@@ -331,9 +360,9 @@ def figures(results: Sequence[Result], baseline_cost: float | None = None, measu
         pass_at_k=pass_at_k_of(passes.values()),
         verdicts=dict(Counter(result.verdict for result in results)),
         causes=dict(Counter(result.cause for result in results if result.cause)),
-        measures=dict(_means(results, {measure.name: measure for measure in measures}, clusters)),
+        measures=dict(_means(results, {measure.name: measure for measure in measures}, clusters, order)),
         clusters=count_of(passes, clusters),
-        pass_hat_k=pass_hat_k_of(passes, clusters),
+        pass_hat_k=chances if order is None else chances_along(order, passes, clusters, chances),
         unread=_unread(results),
         tokens_reasoning=_known_sum([result.tokens_reasoning for result in results]),
         truncated=_truncated(results),
@@ -361,7 +390,10 @@ def _unread(results: Sequence[Result]) -> UnreadAnswers | None:
 
 
 def _means(
-    results: Sequence[Result], declared: Mapping[str, Measure], clusters: Mapping[str, str]
+    results: Sequence[Result],
+    declared: Mapping[str, Measure],
+    clusters: Mapping[str, str],
+    order: Sequence[str] | None,
 ) -> Iterator[tuple[str, Mean]]:
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
@@ -371,8 +403,8 @@ def _means(
                 found[name][result.problem_id].append(value)
     for name, values in found.items():
         measure = declared.get(name, Measure(name=name, direction="higher"))
-        mean = mean_score(results) if name == "score" and measure.unit in ("", "share") else None
-        yield name, mean or mean_of(values, measure, clusters)
+        mean = mean_score(results, order) if name == "score" and measure.unit in ("", "share") else None
+        yield name, mean or mean_of(values, measure, clusters, order)
 
 
 def _by_tier(results: Sequence[Result]) -> dict[str, float]:
@@ -383,10 +415,12 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
     return tiers
 
 
-def _arm(arm: Arm, results: Iterable[Result], costs: Sequence[float], plan: Plan) -> ArmResults:
+def _arm(
+    arm: Arm, results: Iterable[Result], costs: Sequence[float], plan: Plan, order: Sequence[str] | None
+) -> ArmResults:
     mine = [result for result in results if result.arm == arm.name]
     more = from_parts(plan, lambda part: part.of_arm(plan, arm.name, mine).items())
-    own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None, plan.measures)
+    own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None, plan.measures, order)
     simulated = plan.is_simulated(arm.name)
     return ArmResults(mine, own, arm.baseline, dict(more), None if simulated == plan.simulated else simulated)
 
@@ -444,56 +478,3 @@ def _paid(total: float, judged: Iterable[Result], faults: Iterable[Fault]) -> di
         "faults": faulted,
         "unfinished": max(0.0, round(total - results - faulted, 12)),
     }
-
-
-class _Outline:
-    """Facts from the index alone: where sessions begin and end, and how much was paid."""
-
-    def __init__(self, entries: Iterable[IndexEntry]) -> None:
-        self.calibrations: list[tuple[int, int]] = []
-        self.session_ends: list[tuple[int, int]] = []  # after the plan: a session's last line, the next one's first, …
-        self.last_known = (0, 0)  # the last line of a kind that this version knows
-        costs: list[float] = []
-        before = (0, 0)
-        for entry in entries:
-            if entry.code in _NO_LINES:
-                continue
-            if entry.code in PAID:
-                costs.append(entry.cost)
-            elif entry.code == _RESUMED and before[1]:
-                self.session_ends += [before, entry.span]
-            elif entry.code == _CALIBRATION:
-                self.calibrations.append(entry.span)
-            before = entry.span
-            if entry.kind:
-                self.last_known = before
-        self.session_ends.append(self.last_known)
-        self.paid = math.fsum(costs)
-
-
-_RESUMED, _CALIBRATION = CODES["resumed"], CODES["calibration"]
-_NO_LINES = (DAMAGED, DOUBLED)
-
-
-def _with_calibrations(parts: dict[str, Any], journal: Path, lines: _Outline) -> dict[str, Any]:
-    """The parts, with the last figures of each arm's judge under `calibration`."""
-    if not lines.calibrations:
-        return parts
-    found: dict[str, Any] = dict(parts.get("calibration", {}))
-    for record in read_records(journal, lines.calibrations):
-        if isinstance(record, JudgeCalibration):
-            for arm, figures in record.arms.items():
-                found[arm] = {**found.get(arm, {}), **figures}
-    return {**parts, "calibration": found}
-
-
-def _last_finished(journal: Path, lines: _Outline) -> Finished | None:
-    record = next(read_records(journal, [lines.last_known]))
-    return record if isinstance(record, Finished) else None
-
-
-def _active_seconds(times: Sequence[str]) -> float:
-    """Seconds between the first and the last line of each session, summed."""
-    moments = [datetime.fromisoformat(time) for time in times]
-    spans = zip(moments[::2], moments[1::2], strict=True)
-    return sum(max(0.0, (end - start).total_seconds()) for start, end in spans)

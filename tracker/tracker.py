@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -94,11 +94,23 @@ class Tracker:
         if faults or judged:
             others = self._faults_but(causes) if causes else ()
             self._redone = self.tally.reopen([FAULTED] * faults + [JUDGED, PASSED] * judged, others)
-        lines = self._index.columns("code", "length", "offset", "experiment") if self._index else ()
-        for code, length, offset, experiment in lines:
-            if experiment not in self.tally.ended and experiment and code != _MESSAGE:
-                self._open.setdefault(experiment, []).append((offset, length))
+        if self._index:
+            self._find_lines(self._index, lambda experiment: experiment not in self.tally.ended)
         self._index = None
+
+    def redo(self, faulted: Collection[int]) -> None:
+        """Opens experiments again that ended in a fault in this session or before, from all they have on record."""
+        wanted = {*faulted}
+        self._redone |= self.tally.reopen([FAULTED], {*self.tally.ended} - wanted)
+        for experiment in wanted:
+            self._open.pop(experiment, None)
+        self._find_lines(load_index(self.folder / NAME), wanted.__contains__)
+
+    def _find_lines(self, index: Index, is_wanted: Callable[[int], bool]) -> None:
+        """Notes where the lines of experiments lie."""
+        for code, length, offset, experiment in index.columns("code", "length", "offset", "experiment"):
+            if experiment and code != _MESSAGE and is_wanted(experiment):
+                self._open.setdefault(experiment, []).append((offset, length))
 
     def _faults_but(self, causes: Collection[str]) -> set[int]:
         """The experiments that ended in a fault of another cause than these."""

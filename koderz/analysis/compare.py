@@ -18,6 +18,7 @@ from koderz.analysis.measures import measure_named, usual_measure
 from koderz.analysis.pairs import Side, believed, pairs_to_compare, sides_of
 from koderz.analysis.resources import require_equal_resources
 from koderz.analysis.runs import refuse_simulated_runs, resolve
+from koderz.analysis.sequential import as_if_stopped, title_of, told_blocks
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
 from koderz.settings.systems import added
@@ -116,6 +117,30 @@ def compare_runs(
         false_alarms(gates, comparison),
         [*alarm_notes(gates, comparison)],
     )
+
+
+def compare_as_if_stopped(
+    names: Sequence[str],
+    results: Path,
+    *,
+    arm: str | None = None,
+    measure: str | None = None,
+    alpha: float = ALPHA,
+    allow_simulated: bool = False,
+) -> Compared:
+    """Looks at complete runs, or the arms of one, as if they had been stopped once they were decided.
+
+    Of several arms that they share, at the last. Raises KoderzError for what can't be compared so.
+    """
+    runs = resolve(names, results, allow_simulated=True) if names else last_comparable(results)
+    if len(runs) > 2:
+        raise KoderzError("--sequential looks at two runs, or at the arms of one")
+    sides = pairs_to_compare(runs, arm, allow_simulated=allow_simulated)
+    if not sides:
+        raise KoderzError(f"{runs[0].name} is one arm alone; name a second run to compare it with")
+    by = measure_named(measure or usual_measure(runs), runs)
+    decision = as_if_stopped(*sides[-1], by, alpha)
+    return Compared(title_of(decision), partial(told_blocks, decision, by), lambda: {"sequential": decision})
 
 
 def _alone(side: Side, gates: Gates) -> Compared:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from koderz.analysis import resources
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
@@ -48,10 +48,6 @@ from koderz.errors import KoderzError
 from koderz.types import SIMULATED
 from tracker.records import Measure
 from tracker.summary import Summary
-
-if TYPE_CHECKING:
-    from koderz.analysis.inference import Difference
-    from koderz.analysis.pairs import Side
 
 _LOOK_BACK = 50  # runs, in search of two that share tasks
 
@@ -122,7 +118,8 @@ class Comparison:
     def verdict(self) -> str:
         """The verdict as one sentence."""
         if self.difference is None or self.p_holm is None:
-            return "There is nothing to compare yet."
+            no_claim = f"No claim: {self.method.removeprefix('none: ')}."
+            return "There is nothing to compare yet." if self.difference is None else no_claim
         corrected = f"{p_text(self.p_holm)}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
         by = "" if self.measure.name == SUCCESS.name else f" in {self.measure.name}"
         corrected = (self.judged and self.judged.basis) or corrected

@@ -153,7 +153,7 @@ def false_alarms(gates: Gates, comparison: Comparison | None) -> dict[str, float
     found = {}
     for one in comparison.arms.values() or [comparison]:
         matched = match(one.a, one.b, one.measure)
-        if matched.paired:
+        if matched.paired and matched.order is None:
             found[one.b.arm] = false_alarm(matched, gates.max_drop / one.scale, gates.confidence)
     return found
 

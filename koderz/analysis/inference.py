@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from koderz.analysis import intervals, statistics
+from koderz.analysis import intervals, sequential, statistics
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Kind, Matched, Values
 from tracker.clusters import members, method_in, no_interval
@@ -60,13 +60,20 @@ class Ratio:
 
 def method_of(matched: Matched, *, exact: bool = False) -> str:
     """The name of the test behind the p-value."""
+    if matched.order is not None:
+        return sequential.method_of(matched)
     if _is_mcnemars(matched):
         return _MCNEMAR if exact else _SCORE_TEST
     return _in_clusters(_METHODS[matched.kind], matched)
 
 
 def _is_mcnemars(matched: Matched) -> bool:
-    return matched.measure.two_valued and matched.kind == "single" and matched.cluster_count is None
+    return (
+        matched.order is None
+        and matched.measure.two_valued
+        and matched.kind == "single"
+        and matched.cluster_count is None
+    )
 
 
 def p_of(matched: Matched, *, exact: bool = False) -> float | None:
@@ -76,6 +83,8 @@ def p_of(matched: Matched, *, exact: bool = False) -> float | None:
     """
     if matched.kind == "nothing":
         return None
+    if matched.order is not None:
+        return sequential.p_of(matched)
     if matched.kind == "unpaired":
         return statistics.shuffle_labels(*_shuffled(matched))
     before, after = matched.means()
@@ -112,6 +121,8 @@ def groups_of_smallest_side(matched: Matched) -> int:
 
 def reason_for_none(matched: Matched) -> str | None:
     """The reason for having no interval of a difference, if known: all tasks are in one cluster."""
+    if matched.order is not None and (reason := sequential.why_none(matched)):
+        return reason
     return no_interval(matched.smallest_side, matched.cluster_count) or None
 
 
@@ -124,7 +135,12 @@ def interval_of(matched: Matched, alpha: float, *, shown: bool) -> tuple[Interva
     means = means_of(matched)
     if means is None or groups_of_smallest_side(matched) < 2 <= matched.smallest_side:
         return None
-    found = score_interval(matched, 1 - alpha) if matched.measure.two_valued else _bootstrapped(matched, 1 - alpha)
+    if matched.order is not None:
+        found = sequential.interval_of(matched, alpha)
+    elif matched.measure.two_valued:
+        found = score_interval(matched, 1 - alpha)
+    else:
+        found = _bootstrapped(matched, 1 - alpha)
     if found is None:
         return None
     low, high = found
@@ -139,6 +155,8 @@ def interval_of(matched: Matched, alpha: float, *, shown: bool) -> tuple[Interva
 
 
 def _interval_method(matched: Matched) -> str:
+    if matched.order is not None:
+        return sequential.interval_method_of(matched)
     if not matched.measure.two_valued:
         return _in_clusters(BOOTSTRAP, matched)
     several = any(len(values) > 1 for values in (*matched.a.values(), *matched.b.values()))
@@ -200,8 +218,11 @@ def _passed(matched: Matched, by_task: Values, z: float) -> tuple[float, float]:
 
 
 def probability_of(matched: Matched) -> float | None:
-    """The probability that B's rate is the better one; None without results, and for other measures."""
-    if matched.kind == "nothing" or not matched.measure.two_valued:
+    """The probability that B's rate is the better one; None without results, and for other measures.
+
+    None too where a run stopped once it was decided.
+    """
+    if matched.order is not None or matched.kind == "nothing" or not matched.measure.two_valued:
         return None
     z = statistics.normal_quantile(1 - statistics.ALPHA / 2)
     if matched.paired:
@@ -215,9 +236,14 @@ def probability_of(matched: Matched) -> float | None:
 def smallest_of(matched: Matched, alpha: float, *, exact: bool = False) -> float | None:
     """The smallest difference that so many tasks can show, in the measure's unit; None if unknown.
 
-    With one sample each it follows from the share of tasks that flipped, of which one more is taken to.
+    With one sample each it follows from the share of tasks that flipped, of which one more is taken to. None where a
+    run stopped once it was decided.
     """
-    if matched.kind == "nothing" or groups_of_smallest_side(matched) < statistics.FEWEST_TASKS:
+    if (
+        matched.order is not None
+        or matched.kind == "nothing"
+        or groups_of_smallest_side(matched) < statistics.FEWEST_TASKS
+    ):
         return None
     before, after = matched.means()
     if _is_mcnemars(matched):
@@ -256,6 +282,9 @@ def least_drop(matched: Matched, confidence: float) -> float | None:
     if means is None or groups < statistics.FEWEST_TASKS:
         return None
     higher = matched.measure.direction == "higher"
+    if matched.order is not None:
+        along = sequential.interval_of(matched, min(2 * (1 - confidence), 0.999))
+        return along and (-along[1] if higher else along[0])
     if matched.measure.two_valued:
         low, high = score_interval(matched, 2 * confidence - 1)
         return -high if higher else low
@@ -290,7 +319,9 @@ def false_alarm(matched: Matched, allowed: float, confidence: float | None) -> f
 
 def differences_of(each: Sequence[Matched], alpha: float, *, exact: bool = False) -> dict[str, Difference]:
     """The differences in the measures that both sides have, each tested, and corrected together by Holm's procedure."""
-    found = [(one, means, p) for one in each if (means := means_of(one)) and (p := p_of(one, exact=exact)) is not None]
+    found = [
+        (one, means, p) for one in each if (means := means_of(one)) and (p := _p_or_one(one, exact=exact)) is not None
+    ]
     corrected = statistics.holm([p for _, _, p in found])
     differences = {}
     for (one, (a, b), p), p_holm in zip(found, corrected, strict=True):
@@ -300,6 +331,12 @@ def differences_of(each: Sequence[Matched], alpha: float, *, exact: bool = False
             a, b, b - a, alone[0], alone[1], p, p_holm, method_of(one, exact=exact), together[0], together[1]
         )
     return differences
+
+
+def _p_or_one(matched: Matched, *, exact: bool) -> float | None:
+    """The p-value, which is 1 where a run stopped once it was decided and there is no evidence that holds then."""
+    p = p_of(matched, exact=exact)
+    return 1.0 if p is None and matched.order is not None and matched.kind != "nothing" else p
 
 
 def corrected_interval(matched: Matched, alpha: float, count: int, p_holm: float) -> tuple[Interval, str] | None:
@@ -325,7 +362,9 @@ def ratios_of(each: Sequence[Matched], alpha: float) -> dict[str, Ratio]:
 def _ratio(one: Matched, alpha: float) -> Ratio:
     a, b = ([fmean(map(math.log, side[task])) for task in one.tasks] for side in (one.a, one.b))
     logs = _less(b, a)
-    found = intervals.bootstrap_mean(_of_groups(logs, _groups(one, one.tasks)), 1 - alpha)
+    found = None
+    if one.order is None:
+        found = intervals.bootstrap_mean(_of_groups(logs, _groups(one, one.tasks)), 1 - alpha)
     interval = (math.exp(found[0]), math.exp(found[1])) if found else None
     of_a, of_b, ratio = (math.exp(fmean(each)) for each in (a, b, logs))
     return Ratio(of_a, of_b, ratio, interval, _in_clusters(BOOTSTRAP, one) if found else None)

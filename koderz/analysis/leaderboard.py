@@ -80,8 +80,9 @@ def leaderboard(
 
 
 def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: bool) -> list[Pair]:
-    tested = [(a, b, match(a, b, measure)) for a, b in combinations(sides, 2)]
-    p_values = [p for _, _, matched in tested if (p := p_of(matched, exact=exact)) is not None]
+    every = ((a, b, match(a, b, measure)) for a, b in combinations(sides, 2))
+    found = [(one, p) for one in every if (p := p_of(one[2], exact=exact)) is not None]
+    tested, p_values = [one for one, _ in found], [p for _, p in found]
     return [
         Pair(
             a=a.label,
@@ -112,6 +113,11 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
     ]
     if note := unread_note([(side.label, side.figures.unread) for side in sides]):
         notes.append(note)
+    if any(side.run.until_decided for side in sides):
+        notes.append(
+            "Runs that stop once they are decided are tested along their recorded order, by what holds at any stop; "
+            "without a task in common, or of a measure without bounds, nothing is claimed of them."
+        )
     if any(not pair.pairs for pair in pairwise):
         notes.append("Some have no task in common; those are tested unpaired.")
     elif len(own := {frozenset(side.by_task()) for side in sides if side.results}) > 1:

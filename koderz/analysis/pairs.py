@@ -19,6 +19,7 @@ from tracker.breakdown import Mean, mean_of
 from tracker.clusters import Clusters, clusters_of, count_of
 from tracker.records import Measure
 from tracker.results import Result
+from tracker.sequences import settled_order
 from tracker.summary import Figures
 
 _Side = TypeVar("_Side", bound="Side")
@@ -103,7 +104,15 @@ class Side:
     def mean(self, measure: Measure) -> Mean | None:
         """The mean of a measure over the results; None if none has it."""
         values = self.values(measure)
-        return mean_of(values, measure, clusters_of(self.results)) if values else None
+        return mean_of(values, measure, clusters_of(self.results), self.settled) if values else None
+
+    @property
+    def settled(self) -> list[str] | None:
+        """The settled tasks in the order of a run that stops once it is decided; None for another run."""
+        about = self.run.until_decided
+        if about is None:
+            return None
+        return settled_order(about, self.results, (str(each.get("problem_id")) for each in self.run.faulted(self.arm)))
 
 
 Values = Mapping[str, Sequence[float]]
@@ -120,6 +129,7 @@ class Matched:
     tasks: Sequence[str]
     kind: Kind
     clusters: Clusters = field(default_factory=dict)
+    order: Sequence[str] | None = None  # the settled tasks, if a run stops once it is decided
 
     @property
     def cluster_count(self) -> int | None:
@@ -144,15 +154,31 @@ class Matched:
 def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
     """The values of both sides, matched by task."""
     clusters = clusters_of(b.results) | clusters_of(a.results)  # an older run doesn't tell its own
-    return matched(measure, a.values(measure), b.values(measure), clusters)
+    return matched(measure, a.values(measure), b.values(measure), clusters, _order(a, b))
 
 
-def matched(measure: Measure, a: Values, b: Values, clusters: Clusters = MappingProxyType({})) -> Matched:
+def _order(a: Side, b: Side) -> list[str] | None:
+    """The settled tasks in the order of the older run that stops once it is decided; None if neither does."""
+    deciding = [side for side in (a, b) if side.run.until_decided]
+    if not deciding:
+        return None
+    older = min((side.run for side in deciding), key=lambda run: (run.start_time, run.name))
+    orders = [side.settled or [] for side in (a, b) if side.run.name == older.name]
+    return min(orders, key=len)
+
+
+def matched(
+    measure: Measure,
+    a: Values,
+    b: Values,
+    clusters: Clusters = MappingProxyType({}),
+    order: Sequence[str] | None = None,
+) -> Matched:
     """Values by task, paired where A and B have tasks in common."""
     if measure.two_valued and any(value not in (0, 1) for by in (a, b) for values in by.values() for value in values):
         measure = replace(measure, two_valued=False)  # whatever its suite says
     common = [task for task in a if task in b]
-    return Matched(measure, a, b, common, _kind(a, b, common), clusters)
+    return Matched(measure, a, b, common, _kind(a, b, common), clusters, order)
 
 
 def pairs_to_compare(

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
+from tracker.basis import UntilDecided
 from tracker.breakdown import Slice
 from tracker.causes import cause_of
 from tracker.files import MB, read_all
@@ -21,6 +22,7 @@ from tracker.journal import NAME
 from tracker.measures import PASSING
 from tracker.records import SCHEMA_VERSION, Headline, Measure
 from tracker.results import UNSAID, Result
+from tracker.sequences import settled_order
 from tracker.summary import USUAL, ArmResults, Summary, compare_modes, figures
 
 _TOLERANCE = 0.06  # points: older files round their rates
@@ -76,6 +78,8 @@ class _File:
     paid: dict[str, float] = field(default_factory=dict)
     measures: list[Measure] = field(default_factory=list)
     headline: Headline = PASSING
+    until_decided: UntilDecided | None = None
+    decision: dict[str, Any] | None = None
     comparison: _Compared = _Compared()
     breakdown: list[Slice] = field(default_factory=list)
     results: list[Result] | None = None
@@ -100,7 +104,14 @@ class _File:
         if not found:
             raise _foreign(path)
         model = str(self.config.get("local_model") or "unknown")
-        return {name: _checked(path, name, arm, model, self.measures) for name, arm in found.items()}
+        return {name: _checked(path, name, arm, model, self) for name, arm in found.items()}
+
+    def order_of(self, arm: str, results: Sequence[Result]) -> list[str] | None:
+        """The settled tasks of an arm, in the order of a run that stops once it is decided; None for other runs."""
+        if self.until_decided is None:
+            return None
+        faulted = (str(each.get("problem_id")) for each in self.faults if each.get("arm", arm) == arm)
+        return settled_order(self.until_decided, results, faulted)
 
 
 _TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(Summary)} - {"arms", "comparison"}
@@ -161,11 +172,12 @@ def _remedy(path: Path) -> str:
     return "get it again from where it came"
 
 
-def _checked(path: Path, name: str, arm: _Arm, model: str, measures: Sequence[Measure]) -> ArmResults:
+def _checked(path: Path, name: str, arm: _Arm, model: str, file: _File) -> ArmResults:
     results = list(_results(name, arm.results, model))
     _refuse_twins(path, results)
     baseline = arm.summary.baseline_cost
-    found = ArmResults(results, figures(results, baseline, measures), arm.baseline, simulated=arm.simulated)
+    own = figures(results, baseline, file.measures, file.order_of(name, results))
+    found = ArmResults(results, own, arm.baseline, simulated=arm.simulated)
     claimed = arm.summary
     for figure, says, is_ in (
         ("total_problems", claimed.total_problems, len(results)),

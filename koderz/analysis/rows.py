@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import structs
 
+from koderz.analysis.decisions import stopped_early
 from tracker.causes import cause_of
 from tracker.measures import PASSING
 from tracker.records import PASSES, Headline, Measure
@@ -62,6 +64,7 @@ class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     progress: Mapping[str, int] = {}  # per cent of the run that those have
     headline: Headline = PASSING  # what its arms are summed up by
     fault_causes: Mapping[str, int] = {}  # the number of faults by cause, the commonest first
+    stopped_early: str = ""  # what was decided, of a run that stopped then
 
     @property
     def rate(self) -> float:
@@ -137,6 +140,7 @@ class _Head(msgspec.Struct):
     damaged_lines: int = 0
     measures: list[Measure] = []
     headline: Headline = PASSING
+    decision: dict[str, Any] | None = None
 
 
 _HEAD = msgspec.json.Decoder(_Head)
@@ -183,6 +187,7 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         arms=arms,
         sinks=sinks,
         headline=head.headline,
+        stopped_early=stopped_early(head.decision),
         fault_causes=dict(Counter(each.cause or cause_of(each.reason) for each in head.faults).most_common()),
         behind=tuple(name for name, state in sinks.items() if state in ("behind", "down")),
     )

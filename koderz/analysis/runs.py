@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
+from koderz.analysis.decisions import is_decided, stopped_early
 from koderz.analysis.measures import declared, named_average, shown
 from koderz.analysis.reader import read_summary
 from koderz.errors import KoderzError
@@ -61,11 +62,20 @@ class Run(Summary):
     def is_cut_short(self) -> bool:
         """Whether it ended before all planned experiments, so that it can be resumed."""
         left = self.planned - len(self.results) - len(self.faults)
+        if self.is_decided:
+            return False
         return self.status in _CUT_SHORT or (self.status == "incomplete" and left > 0)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it stopped since its arms were told apart, or can't be."""
+        return is_decided(self.decision)
 
     @property
     def progress(self) -> str:
         """A phrase on its state, to follow its name: `is stopped: 3 of 10 experiments are judged`."""
+        if self.is_decided and not self.is_going and (early := stopped_early(self.decision)):
+            return early
         state = _STATES.get(self.status, f"is {self.status}")
         return f"{state}: {len(self.results)} of {self.planned} experiments are judged"
 

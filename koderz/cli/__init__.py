@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _OF_RUNS = {
     "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
+    "decide": ("koderz.cli.decide:decide", "Compare two models, and stop once it is decided."),
     "run": ("koderz.cli.benchmark:run_task", "Run one experiment and show it as it happens."),
 }
 _OF_THE_REST = {

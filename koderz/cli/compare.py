@@ -9,6 +9,7 @@ import typer
 
 from koderz.cli.console import print_json, say_all, warn
 from koderz.cli.flags import AllowSimulated, Arm, ByMeasure, Json, Results, named_runs, with_flags
+from koderz.errors import KoderzError
 
 EXIT_GATE = 1
 _SHOWN = 20  # problems, unless --limit says otherwise
@@ -63,6 +64,13 @@ def compare(
         bool,
         typer.Option("--unequal-resources", help="Compare arms that had different resources on the same tasks."),
     ] = False,
+    sequential: Annotated[
+        bool,
+        typer.Option(
+            "--sequential",
+            help="Look at complete runs as if they had been stopped once decided: where, and what it saves.",
+        ),
+    ] = False,
     *,
     results: Results,
     **gates: Any,
@@ -73,22 +81,17 @@ def compare(
     Gates judge B, or the only run that is named; one that is still going, or was cut short, is exit code 2.
     So are arms whose tasks had different resources, unless --unequal-resources says that they are to be compared.
     """
-    from koderz.analysis.compare import compare_runs
+    from koderz.analysis.compare import compare_as_if_stopped, compare_runs
     from koderz.analysis.gates import Gates, limits
     from koderz.cli.tables import print_blocks
 
     gates |= {name: limits(gates[name] or ()) for name in ("least", "most")}
-    outcome = compare_runs(
-        runs or [],
-        results,
-        arm=arm,
-        measure=measure,
-        alpha=alpha,
-        allow_simulated=allow_simulated,
-        exact=exact,
-        gates=Gates(**gates),
-        unequal_resources=unequal_resources,
-    )
+    asked = Gates(**gates)
+    same: dict[str, Any] = {"arm": arm, "measure": measure, "alpha": alpha, "allow_simulated": allow_simulated}
+    if sequential and (asked.are_asked or exact):
+        raise KoderzError("--sequential says where a comparison would have ended, and takes neither gates nor --exact")
+    run = partial(compare_runs, exact=exact, gates=asked, unequal_resources=unequal_resources)
+    outcome = (compare_as_if_stopped if sequential else run)(runs or [], results, **same)
     if json:
         print_json(outcome.document())
     else:

@@ -39,7 +39,15 @@ if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.session import SessionResult
 
-EXIT_CODES = {"complete": 0, "incomplete": 3, "stopped": 3, "detached": 0, "failed": 4, "interrupted": 130}
+EXIT_CODES = {
+    "complete": 0,
+    "decided": 0,
+    "incomplete": 3,
+    "stopped": 3,
+    "detached": 0,
+    "failed": 4,
+    "interrupted": 130,
+}
 
 AcceptChanges = Annotated[
     bool, typer.Option("--accept-changes", help="Continue even if the suite, prompts or solver have changed.")
@@ -51,9 +59,18 @@ _DETACH = Annotated[
     ),
 ]
 _SHOWN = {"json": SummaryJson, "quiet": Quiet, "wait": Wait}
+_REGRESSION = Annotated[
+    bool,
+    typer.Option(
+        "--fail-on-regression",
+        help="With --until-decided: exit code 1 where an arm is shown to be worse than the one it is compared with.",
+    ),
+]
+EXIT_REGRESSION = 1
 _OF_A_RUN = {
     "dry_run": Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, then exit.")],
     "detach": _DETACH,
+    "fail_on_regression": _REGRESSION,
     **_SHOWN,
     "trust_config": Trust,
 }
@@ -65,7 +82,15 @@ _ACCEPTED = {
     ],
     "trust_config": Trust,
 }
-_OF_RESUMING = {"detach": _DETACH, **_SHOWN, **_ACCEPTED}
+_OF_RESUMING = {
+    "detach": _DETACH,
+    "past_decision": Annotated[
+        bool,
+        typer.Option("--past-decision", help="Run the rest of a decided run; its decision stays what it was."),
+    ],
+    **_SHOWN,
+    **_ACCEPTED,
+}
 _OF_RETRYING = {
     "causes": Annotated[
         list[str] | None,
@@ -76,7 +101,9 @@ _OF_RETRYING = {
             autocompletion=lambda incomplete: [cause for cause in CAUSES if cause.startswith(incomplete)],
         ),
     ],
-    **_OF_RESUMING,
+    "detach": _DETACH,
+    **_SHOWN,
+    **_ACCEPTED,
 }
 _OF_RESCORING = {
     **_SHOWN,
@@ -103,6 +130,7 @@ class Front:
     shown: OutputOptions = field(default_factory=OutputOptions)
     dry_run: bool = False
     detach: bool = False
+    fail_on_regression: bool = False
     trust_config: bool = False
 
     def run(
@@ -145,6 +173,8 @@ class Front:
             scope=self.scope,
         )
         plan = asyncio.run(prepared)
+        if self.fail_on_regression and plan.record.until_decided is None:
+            raise KoderzError("--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare")
         asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()
         if self.dry_run or asks:
             from koderz.cli.overview import show_plan
@@ -156,7 +186,8 @@ class Front:
             take_up(before.name, {"results": before.parent}, self.shown, screen=screen, trust_config=self.trust_config)
         from koderz.runs.session import begin
 
-        finish(one(begin(complete(plan), screen, detach=self.detach)), self.shown, tell=screen.results)
+        code = with_regression if self.fail_on_regression else exit_code
+        finish(one(begin(complete(plan), screen, detach=self.detach)), self.shown, tell=screen.results, code=code)
 
 
 def run_options(
@@ -255,6 +286,13 @@ def exit_code(session: SessionResult) -> int:
     if session.ended.was_called_off and session.unbegun:
         return EXIT_CODES["interrupted"]
     return EXIT_CODES.get(session.ended.status, 3)
+
+
+def with_regression(session: SessionResult) -> int:
+    """The exit code after a session, 1 where its decision shows that an arm is worse."""
+    from koderz.analysis.decisions import regressions
+
+    return exit_code(session) or (EXIT_REGRESSION if regressions(session.summary) else 0)
 
 
 async def one(session: Awaitable[SessionResult]) -> AsyncIterator[SessionResult]:

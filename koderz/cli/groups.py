@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from koderz.cli.flags import SettingsCommand
 from koderz.errors import KoderzError
+from koderz.settings.schema import FIRST_ARM
 from tracker.registry import names_of_others
 
 if TYPE_CHECKING:
@@ -69,8 +70,11 @@ def new_group(text: str, cls: type[TyperGroup] = LazyGroup) -> typer.Typer:
     return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
-MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {"--use-memory": ("other-tasks", "same-task", "off")}
-"""Options whose value may be left out, with their possible values; the first is the default."""
+MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {
+    "--use-memory": ("other-tasks", "same-task", "off"),
+    "--until-decided": (FIRST_ARM, "zero-shot", "iterative", "direct", "rlm", "compaction"),
+}
+"""Options whose value may be left out, with the values that may follow; the first is the default."""
 
 
 class PanelCommand(TyperCommand):

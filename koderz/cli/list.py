@@ -149,7 +149,9 @@ def _summed_up(row: RunRow, arm: ArmRow) -> tuple[str, str, str]:
 def _status(row: RunRow) -> str:
     judged = sum(arm.judged for arm in row.arms)
     parts = [row.status]
-    if judged + row.faults < row.planned:
+    if row.stopped_early:
+        parts = [*([row.status] if row.status not in ("decided", "complete") else []), row.stopped_early]
+    elif judged + row.faults < row.planned:
         parts.append(f"{judged + row.faults}/{row.planned}")
     if row.faults:
         parts.append(f"{counted(row.faults, 'fault')} ({', '.join(row.fault_causes)})")

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
+from koderz.analysis.decisions import decision_lines, stopped_early
 from koderz.analysis.history import history_of
 from koderz.analysis.measures import SUCCESS, headline_measure
 from koderz.analysis.story import thought_of
@@ -110,6 +111,10 @@ def _head(run: Run) -> Iterator[str]:
     yield from run.cautions
     reason = f" ({run.reason})" if run.reason else ""
     yield f"Status: {run.status}{reason}, {len(run.results)} of {run.planned} judged"
+    if run.decision:
+        early = stopped_early(run.decision)
+        yield from ([f"{early[0].upper()}{early[1:]}"] if early else [])
+        yield from decision_lines(run)
     for asked, answering in run.answered_by.items():
         names = ", ".join(f"{name} ({counted(calls, 'call')})" for name, calls in answering.items())
         yield f"{asked} was answered by {names}, as its server says"

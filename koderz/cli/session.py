@@ -133,6 +133,10 @@ class SessionScreen:
                 print_blocks(own.blocks())
         else:
             say_all(_result_lines(summary))
+        if summary.decision:
+            from koderz.analysis.decisions import decision_lines
+
+            say_all(("", *decision_lines(summary)))
         if summary.breakdown:
             from koderz.analysis.runs import breakdown_blocks
 

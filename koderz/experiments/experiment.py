@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from koderz.models.names import parse_model_name
 from koderz.types import MAIN
 from tracker import records
+from tracker.basis import Use
 
 if TYPE_CHECKING:
     from koderz.errors import Fault
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 SANDBOX, UNPRICED = "sandbox", "sandbox, price unknown"  # as whose engine sandboxes that are rented are on record
 
 
-_NOTHING = records.Use(0, 0, 0)
+_NOTHING = Use(0, 0, 0)
 
 
 class PendingExperiment(NamedTuple):
@@ -65,7 +66,7 @@ class Totals:
     cost_known: bool = True
     costs: list[tuple[str, float]] = field(default_factory=list)  # tier, US dollars
     local_tokens: tuple[int, int] = (0, 0)  # in, out
-    roles: dict[str, records.Use] = field(default_factory=dict)
+    roles: dict[str, Use] = field(default_factory=dict)
     answered_by: dict[str, dict[str, int]] = field(default_factory=dict)  # calls by model asked, and by one named
     throttled: Counter[str] = field(default_factory=Counter)  # requests that were refused for load, by provider
     scores: list[float] = field(default_factory=list)  # of the items that were graded
@@ -79,9 +80,7 @@ class Totals:
         if call.tokens_reasoning is not None:
             self.tokens_reasoning = (self.tokens_reasoning or 0) + call.tokens_reasoning
         use = self.roles.get(call.role, _NOTHING)
-        self.roles[call.role] = records.Use(
-            use.calls + 1, use.tokens_in + call.tokens_in, use.tokens_out + call.tokens_out
-        )
+        self.roles[call.role] = Use(use.calls + 1, use.tokens_in + call.tokens_in, use.tokens_out + call.tokens_out)
         self.latency += call.latency
         self.cost_known = self.cost_known and call.cost_known
         if call.answered_by and call.answered_by not in (call.model, call.model.partition("/")[2]):

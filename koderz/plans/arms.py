@@ -11,7 +11,7 @@ from koderz.errors import KoderzError
 from koderz.plans.matrix import Matrix, MatrixArm
 from koderz.settings.layers import fields_in, replaced, roles_in, values_in
 from koderz.settings.options import plain
-from koderz.settings.schema import Settings
+from koderz.settings.schema import OF_DECIDING, Settings
 from koderz.solvers import SettledSolver, load_solver
 from koderz.suites import modes_of
 from koderz.types import JUDGE, MAIN, SIMULATED
@@ -183,7 +183,8 @@ def opened_models(arms: Sequence[Arm], elsewhere: Container[str]) -> dict[str, t
 
 def _offered(settings: Settings, at_hand: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """The values that a solver's parameters may take, by name; an arm's own win."""
-    return values_in(settings) | {"temperature": settings.sampling_temperature} | dict(at_hand) | dict(own)
+    values = {name: value for name, value in values_in(settings).items() if name not in OF_DECIDING}
+    return values | {"temperature": settings.sampling_temperature} | dict(at_hand) | dict(own)
 
 
 def _solver(

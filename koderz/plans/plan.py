@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 import secrets
 import subprocess
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,13 @@ from msgspec import structs, to_builtins
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
+from koderz.plans.deciding import until_decided
 from koderz.plans.ids import NumberOfSamples, digest_of
 from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.options import fields_of, plain
 from koderz.settings.registry import digest_of_file
-from koderz.settings.schema import OF_REQUESTS, OF_SINKS, Settings
+from koderz.settings.schema import OF_DECIDING, OF_REQUESTS, OF_SINKS, Settings
 from koderz.solvers import load_solver
 from koderz.solvers.handles import NEEDED, OPENED
 from koderz.suites import SUITES, checked_measures, load_suite, modes_of, suite_digest, task_digest
@@ -71,16 +72,28 @@ class Plan:
         return replace(self, record=structs.replace(self.record, **changes))
 
     def experiments(self, ended: Container[int] = ()) -> Iterator[Identity]:
-        """The experiments whose id, as a number, isn't in `ended`; arms alternate, so that load hits all alike."""
+        """The experiments whose id, as a number, isn't in `ended`; arms alternate, so that load hits all alike.
+
+        In a run that is decided on, task after task in its `order`.
+        """
         digest = self.record.basis.digest
         begun = [
             (NumberOfSamples(self.record.run_id, task.id, arm.name, digest), task, arm, samples)
             for task, arm, samples in self.cells()
         ]
-        for sample in range(self.record.samples):
-            for number_of, task, arm, samples in begun:
-                if sample < samples and (number := number_of(sample)) not in ended:
-                    yield Identity(f"exp_{number:016x}", task, arm, sample)
+        for together in self._asked_together(begun):
+            for sample in range(self.record.samples):
+                for number_of, task, arm, samples in together:
+                    if sample < samples and (number := number_of(sample)) not in ended:
+                        yield Identity(f"exp_{number:016x}", task, arm, sample)
+
+    def _asked_together(self, cells: list[_Begun]) -> Iterable[list[_Begun]]:
+        """The cells whose first samples are asked before any second one: all, or those of a task to be decided on."""
+        if not self.record.until_decided:
+            return [cells]
+        places = {task: place for place, task in enumerate(self.record.until_decided.order)}
+        cells.sort(key=lambda cell: places.get(cell[1].id, len(places)))
+        return (list(same) for _, same in groupby(cells, key=lambda cell: cell[1].id))
 
     def arm(self, name: str) -> Arm:
         """The arm with this name."""
@@ -95,6 +108,9 @@ class Plan:
             arms = {arm.name: arm for arm in self.arms}
             every = ((tasks[cell.task], arms[cell.arm], cell.samples) for cell in self.record.cells)
         yield from ((in_arm(self.suite, task, arm), arm, samples) for task, arm, samples in every)
+
+
+_Begun = tuple[NumberOfSamples, Task, Arm, int]
 
 
 class Identity(NamedTuple):
@@ -203,6 +219,8 @@ def make_plan(
             **({"suite": about} if (about := subject.suite.details(subject.tasks, settings)) else {}),
         },
     )
+    if not single:
+        record = structs.replace(record, until_decided=until_decided(record, settings))
     return _plan(record, settings, subject, arms)
 
 
@@ -343,7 +361,7 @@ def _digest(
 def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that an experiment may depend on, which excludes those of sinks, and later ones that say nothing."""
     usual = fields_of(Settings)
-    silent = {name for name in OF_REQUESTS if config.get(name) in (None, plain(usual[name].default))}
+    silent = {name for name in (*OF_REQUESTS, *OF_DECIDING) if config.get(name) in (None, plain(usual[name].default))}
     return {name: value for name, value in config.items() if name not in {*OF_SINKS, *silent}}
 
 

@@ -16,10 +16,14 @@ from koderz.experiments.budget import CapReached
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Identity, Plan
+from koderz.runs.deciding import Decider
 from tracker.blobs import read_text
 from tracker.privacy import public_reason
 from tracker.records import Call, Record, Text
 from tracker.tracker import Tracker
+
+DECIDED = "decided"
+"""The status of a run that stopped since its comparison was decided."""
 
 _FAULTS_IN_A_ROW = 10  # and at least two rounds of what runs at once: then the run stops
 _OF_ONE_EXPERIMENT = ("needs_call", "reference", "cost_cap")  # causes of faults that say nothing about the next one
@@ -35,6 +39,7 @@ class Progress:
     done_before: int = 0  # experiments that ended in earlier sessions
     stopping: str = ""  # why no more experiments are begun
     tokens_out: int = 0  # of this session
+    evidence: str = ""  # of a run that stops once it is decided
 
 
 Observer = Callable[[Record], None]
@@ -43,7 +48,7 @@ Observer = Callable[[Record], None]
 class SessionEnd(NamedTuple):
     """The end of a session."""
 
-    status: str  # complete | incomplete | interrupted | stopped | failed
+    status: str  # complete | decided | incomplete | interrupted | stopped | failed
     reason: str = ""
     was_called_off: bool = False  # by the user, though the experiments under way may have been the last ones
 
@@ -65,7 +70,9 @@ class Orchestrator:
         how: Replaying | None = None,
         observe: Observer | None = None,
         detach: bool = False,
+        decider: Decider | None = None,
     ) -> None:
+        """`decider`: stops the run once it is decided; without it, all that is planned is asked."""
         self.progress = Progress(plan.record.planned, done_before=tracker.tally.judged + tracker.tally.faults)
         self.plan = plan
         self.how = how or Replaying()
@@ -77,10 +84,11 @@ class Orchestrator:
         self._ended: SessionEnd | None = None
         self._faults_in_a_row = 0
         self._audience_error: Exception | None = None
+        self._decider = decider
 
     async def run(self) -> SessionEnd:
         """Runs the remaining experiments of the plan. Raises StorageError if the disk refuses."""
-        engine = asyncio.create_task(self._engine.run(self))
+        engine = asyncio.create_task(self._carry_out())
         with self._signals(engine):
             try:
                 await engine
@@ -91,10 +99,34 @@ class Orchestrator:
                     raise
         tally = self._tracker.tally
         left = self.plan.record.planned - tally.judged - tally.faults
+        if left and self._ended and self._ended.status == DECIDED and tally.faults:
+            return SessionEnd("incomplete", self._ended.reason)
         if left:
             return self._ended or SessionEnd("incomplete", f"{left} experiments have not ended")
         called_off = self._ended is not None and self._ended.was_called_off
         return SessionEnd("incomplete" if tally.faults else "complete", was_called_off=called_off)
+
+    async def _carry_out(self) -> None:
+        """Runs the engine over the plan, and again over faults of a run to be decided, which are retried once."""
+        await self._decide()
+        await self._engine.run(self)
+        while self._decider and not self.stopping and (faulted := self._decider.to_retry()):
+            self._tracker.redo(faulted)
+            self.spent = self._tracker.tally.cost
+            await self._engine.run(self)
+        if self._decider and self._ended and self._ended.status == "stopped":
+            for decision in self._decider.out_of_money():
+                await self.record(decision)
+
+    async def _decide(self, *lines: Record) -> None:
+        """Records the decisions that follow from new lines, and stops the run once all are made."""
+        if self._decider is None:
+            return
+        for decision in self._decider.take(lines):
+            await self.record(decision)
+        self.progress.evidence = self._decider.text
+        if self._decider.is_over:
+            self.stop(DECIDED, "every comparison is decided")
 
     # What the engine reaches
 
@@ -107,6 +139,8 @@ class Orchestrator:
         for experiment in self._left():
             if self.stopping:
                 return
+            if self._decider and self._decider.is_settled(experiment.arm.name):
+                continue
             self.progress.in_flight += 1
             recorded = self._tracker.recorded(experiment.experiment_id)
             yield PendingExperiment(experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id))
@@ -132,6 +166,7 @@ class Orchestrator:
             raise self._audience_error
         if outcome.record:
             await self.record(outcome.record)
+            await self._decide(outcome.record)
         fault = outcome.fault
         if isinstance(fault, CapReached):
             self.stop("stopped", str(fault))

@@ -17,7 +17,7 @@ from koderz.experiments.replay import Replaying
 from koderz.plans.plan import restore_plan
 from koderz.runs.addresses import address_names, recordable, with_addresses, with_values
 from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
-from koderz.runs.orchestrator import SessionEnd
+from koderz.runs.orchestrator import DECIDED, SessionEnd
 from koderz.runs.session import SessionResult, carry_on, close
 from koderz.runs.sinks import start_sinks
 from koderz.settings.layers import fields_in, replaced
@@ -25,6 +25,7 @@ from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
 from tracker.causes import CAUSES
+from tracker.decisions import is_decided_in
 from tracker.records import Record
 from tracker.runs import RUN_ID, find_run, plan_and_line, read_plan
 from tracker.sinks import check_names
@@ -43,6 +44,7 @@ class ResumeOptions:
     accept_changes: bool = False
     trust_config: bool = False
     detach: bool = False
+    past_decision: bool = False  # whether to ask all that is planned of a run that has been decided
 
     def __post_init__(self) -> None:
         """Refuses a cause that is none with KoderzError."""
@@ -102,7 +104,10 @@ async def resume_run(
         require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore", causes=way.causes)
-        is_over = way.how != "rescore" and tracker.tally.judged + tracker.tally.faults == tracker.plan.planned
+        is_decided = tracker.plan.until_decided is not None and is_decided_in(folder, tracker.plan)
+        goes_past = way.past_decision or (is_decided and way.how != "resume")
+        has_all = tracker.tally.judged + tracker.tally.faults == tracker.plan.planned
+        is_over = way.how != "rescore" and (has_all or (is_decided and not goes_past))
         needed = not is_over and (way.replaying().calls_allowed or way.ask_judge)
         addresses = {name: given.pop(name) for name in address_names(settings) if name in given}
         settings, from_file = with_addresses(
@@ -116,14 +121,23 @@ async def resume_run(
             plan = plan.having(details={**plan.record.details, "base_url_trusted": False})
         if is_over:
             if not tracker.is_finished:  # it was killed before it could say so, or brought from elsewhere
-                await tracker.finish("incomplete" if tracker.tally.faults else "complete")
+                whole = "complete" if has_all else DECIDED
+                await tracker.finish("incomplete" if tracker.tally.faults else whole)
             return close(
                 plan, tracker, SessionEnd("complete", NOTHING_TO_DO), start_sinks(plan, folder, environ), environ
             )
         require_able(plan)
         observer = observer or NullObserver()
         return await carry_on(
-            plan, tracker, way.replaying(), observer, environ, how=way.how, changes=recordable(given), detach=way.detach
+            plan,
+            tracker,
+            way.replaying(),
+            observer,
+            environ,
+            how=way.how,
+            changes=recordable(given),
+            detach=way.detach,
+            past_decision=goes_past,
         )
 
 

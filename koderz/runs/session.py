@@ -13,6 +13,7 @@ from koderz.engines import Engine, open_engine
 from koderz.errors import KoderzError, Unreachable
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
+from koderz.runs.deciding import Decider
 from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Orchestrator, SessionEnd
@@ -78,14 +79,17 @@ async def carry_on(
     how: str,
     changes: Mapping[str, Any],
     detach: bool = False,
+    past_decision: bool = False,
 ) -> SessionResult:
-    """Runs a later session of a run."""
+    """Runs a later session of a run; with `past_decision`, all that is planned, whatever was decided."""
     async with open_engine(plan, environ) as engine:
         _refuse_detaching(engine, detach=detach)
         if replaying.calls_allowed:
             await engine.check()
         await tracker.begin_session(how, dict(changes))
-        return await _carry_out(plan, tracker, engine, replaying, observer, environ, detach=detach)
+        return await _carry_out(
+            plan, tracker, engine, replaying, observer, environ, detach=detach, past_decision=past_decision
+        )
 
 
 def _refuse_detaching(engine: Engine, *, detach: bool) -> None:
@@ -104,6 +108,7 @@ async def _carry_out(
     environ: Mapping[str, str],
     *,
     detach: bool,
+    past_decision: bool = False,
 ) -> SessionResult:
     sinks = start_sinks(plan, tracker.folder, environ)
     follow = following(tracker.folder, environ)
@@ -124,7 +129,8 @@ async def _carry_out(
         observer.recorded(record)
 
     listen()
-    orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=detach)
+    decider = Decider(plan, tracker.folder) if plan.record.until_decided and not past_decision else None
+    orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=detach, decider=decider)
     with following_sinks(plan, tracker.folder, environ) as follow_own:
         async with observer.showing(SessionView(plan, tracker, orchestrator, engine)):
             ended = await orchestrator.run()

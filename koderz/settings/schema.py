@@ -80,6 +80,13 @@ _changeable = partial(_running, changeable=True)
 _sinks = partial(option, panel="Sinks", changeable=True)
 
 
+FIRST_ARM = "first"
+"""The value of `until_decided` that names a run's first arm."""
+
+OF_DECIDING = ("until_decided", "alpha", "margin", "min_tasks")
+"""The settings of runs that stop once they are decided, of which solvers are offered none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of a run. Times are seconds, costs US dollars."""
@@ -282,6 +289,26 @@ class Settings:
         "Where programs run: contained, docker, podman, modal or uncontained.",
         "NAME",
         risk=_risk_of_sandbox,
+    )
+    until_decided: str | None = _running(
+        None,
+        "Stop once the arms are told apart, each compared with ARM (alone: the first), a look after every task.",
+        "[ARM]",
+    )
+    alpha: float | None = _running(
+        None,
+        "With --until-decided: the chance of a false claim, over all looks and arms. Default: 0.05.",
+        "P",
+        bounds=(1e-6, 0.5),
+    )
+    margin: float | None = _running(
+        None,
+        "With --until-decided: stop too once the difference is shown to be smaller; of scores, in their unit.",
+        "POINTS",
+        bounds=(1e-9, 1e9),
+    )
+    min_tasks: int | None = _running(
+        None, "With --until-decided: tasks before anything is claimed. Default: 6.", "N", bounds=(1, 10_000_000)
     )
     grace: float = _changeable(
         10.0, "Time that experiments have to finish after the first Ctrl-C.", "SECONDS", bounds=(0, 3600)

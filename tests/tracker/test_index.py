@@ -293,6 +293,9 @@ def test_codes_are_what_older_indexes_hold() -> None:
         "submitted": 9,
         "compute": 10,
         "grade": 11,
+        "reward": 12,
+        "calibration": 13,
+        "decision": 14,
     }
 
 

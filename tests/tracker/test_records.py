@@ -17,12 +17,15 @@ from tracker.records import (
     Blob,
     Call,
     Compute,
+    Decision,
     Finished,
     Grade,
+    JudgeCalibration,
     LongMessage,
     Once,
     Record,
     Resumed,
+    Reward,
     Submitted,
     decode,
     encode,
@@ -49,6 +52,26 @@ ONE_OF_EACH: tuple[Record, ...] = (
     ),
     Compute(experiment_id="exp_00000000000000ab", engine="modal", gpu="L4", seconds=2.0, cost_per_second=0.5, cost=1.0),
     Grade(experiment_id="exp_00000000000000ab", item="q1", score=0.5, metrics={"tokens": 3.0}, key="grade:q1/1"),
+    Reward(
+        id="r1", suite="own", task="T/0", task_digest="ab" * 8, reply="x", reward=1.0, verdict="passed", tests_passed=3
+    ),
+    JudgeCalibration(digest="ab", arms={"zero-shot": {"items": 40, "rate": 0.5}}),
+    Decision(
+        outcome="shown",
+        a="one",
+        b="two",
+        tasks=10,
+        planned=20,
+        a_mean=50.0,
+        b_mean=90.0,
+        difference=40.0,
+        interval=(0.5, 70.0),
+        interval_method="betting",
+        e_value=28.4,
+        alpha=0.05,
+        left_out={"one": 1},
+        path=((10, 28.4, 0.5, 70.0),),
+    ),
 )
 
 

@@ -16,6 +16,9 @@ from tracker.files import write_whole
 from tracker.results import ANSWER, Result
 from tracker.summary import ArmResults, Summary, summarize
 
+_SELDOM = ("comparison", "breakdown", "generated", "rewarded_in", "until_decided", "decision")
+"""Keys that a summary has only if there is something to say."""
+
 
 def write_summary(folder: Path) -> tuple[Path, Summary]:
     """Writes the summary of the run in `folder` beside it, whole or not at all.
@@ -47,7 +50,7 @@ def _entries(summary: Summary) -> Iterator[tuple[str, Any]]:
             yield from _arm_entries(summary)
         elif item.name == "parts":
             yield from value.items()
-        elif value or item.name not in ("comparison", "breakdown", "generated", "rewarded_in"):
+        elif value or item.name not in _SELDOM:
             yield item.name, value
 
 

@@ -166,6 +166,7 @@ HARMLESS = {
 }
 CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says and how long it takes, nothing else
     *("suite", "problems", "limit", "shuffle", "seed", "samples", "mode", "max_iterations", "history", "feedback"),
+    *("until_decided", "alpha", "margin", "min_tasks"),
     *("reasoning_effort", "reasoning_tokens", "wire", "api_version"),
     *("temperature", "top_p", "max_tokens", "context", "keep_alive", "request_timeout", "max_retries"),
     *("simulated_skill", "simulated_latency", "simulated_fault_rate", "checkpoint_interval", "baseline_model"),

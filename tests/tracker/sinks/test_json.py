@@ -197,7 +197,7 @@ def at_once(summary: Summary) -> bytes:
 def _flat(struct: Struct) -> dict[str, Any]:
     """What a suite tells of a result stands beside what every result has."""
     fields = structs.asdict(struct)
-    for name in ("cluster", "roles", "resources"):
+    for name in ("cluster", "roles", "resources", "truncated"):
         if not fields.get(name, True):
             del fields[name]
     if fields.get("answer") is UNSET:
@@ -225,7 +225,14 @@ def whole(summary: Summary) -> dict[str, Any]:
             document["arms"] = arms
         elif item.name == "parts":
             document |= value
-        elif value or item.name not in ("comparison", "breakdown", "generated"):
+        elif value or item.name not in (
+            "comparison",
+            "breakdown",
+            "generated",
+            "until_decided",
+            "decision",
+            "rewarded_in",
+        ):
             document[item.name] = value
     return document
 

@@ -1,0 +1,158 @@
+"""Comparisons that hold at any stop: of runs that stopped once decided, and of complete runs as if they had."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from statistics import fmean
+from typing import Any
+
+from koderz.analysis.blocks import Block, Text
+from koderz.analysis.decisions import sentence
+from koderz.analysis.intervals import Interval
+from koderz.analysis.pairs import Matched, Side, match
+from koderz.errors import KoderzError
+from tracker.breakdown import bounds_of
+from tracker.clusters import members, method_in
+from tracker.rates import SHARE
+from tracker.records import PASSES, Measure
+from tracker.sequential import EVIDENCE, SEQUENCE, ConfidenceSequence
+from tracker.stopping import OpenDecision, StoppingRule, path_of
+
+
+def why_none(matched: Matched) -> str:
+    """The reason for having no evidence between two sides; empty if there is some."""
+    if not matched.paired:
+        return "none: a run stopped once it was decided, and there is no task in common"
+    if _bounds(matched.measure) is None:
+        return "none: a run stopped once it was decided, and a measure without bounds has none that holds then"
+    return "" if _differences(matched) else "none: no task in common lies in the settled part of the order"
+
+
+def method_of(matched: Matched) -> str:
+    """The name of the evidence between two sides, or why there is none."""
+    return why_none(matched) or method_in(f"{EVIDENCE}, paired by task", matched.cluster_count)
+
+
+def interval_method_of(matched: Matched) -> str:
+    """The name of the confidence sequence of the difference, or why there is none."""
+    return why_none(matched) or method_in(f"{SEQUENCE}, paired by task", matched.cluster_count)
+
+
+def p_of(matched: Matched) -> float | None:
+    """The p-value that A and B are alike: 1 over the largest e-value so far, at most 1. None without evidence."""
+    return None if why_none(matched) else _along(_differences(matched), 0.05).p_value
+
+
+def interval_of(matched: Matched, alpha: float) -> Interval | None:
+    """The intersection of the intervals of the difference so far, in the measure's unit. None without evidence."""
+    bounds = _bounds(matched.measure)
+    if bounds is None or why_none(matched):
+        return None
+    found, scale = _along(_differences(matched), alpha), bounds[1] - bounds[0]
+    return scale * found.low, scale * found.high
+
+
+@lru_cache(maxsize=256)
+def _along(differences: tuple[float, ...], alpha: float) -> ConfidenceSequence:
+    return ConfidenceSequence(alpha, differences)
+
+
+def _bounds(measure: Measure) -> Interval | None:
+    return SHARE if measure.name == PASSES or measure.two_valued else bounds_of(measure)
+
+
+def _differences(matched: Matched) -> tuple[float, ...]:
+    """B less A in the order of the tasks, between -1 and 1: one a task, or one a cluster of them."""
+    low, high = _bounds(matched.measure) or (0.0, 1.0)
+    kept = [task for task in matched.order or () if task in matched.a and task in matched.b]
+    found = {task: (fmean(matched.b[task]) - fmean(matched.a[task])) / (high - low) for task in kept}
+    units = (fmean(found[task] for task in unit) for unit in members(kept, matched.clusters))
+    return tuple(max(-1.0, min(1.0, difference)) for difference in units)
+
+
+def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 0) -> dict[str, Any]:
+    """The decision on two complete arms as if they had been asked task by task: where, and what it would have saved.
+
+    In the order that one of the runs has on record, else in one shuffled by `seed`. Raises KoderzError for runs that
+    aren't complete, that share no task, and for a measure without bounds.
+    """
+    for side in (a, b):
+        if side.run.is_going or side.run.is_cut_short:
+            raise KoderzError(f"--sequential looks at complete runs, and {side.run.name} {side.run.progress}")
+    matched = match(a, b, measure)
+    bounds = _bounds(measure)
+    if bounds is None:
+        raise KoderzError(f"--sequential: {measure.name} has no bounds, and a decision at any stop needs some")
+    tasks = matched.order if matched.order is not None else _shuffled(matched, seed)
+    units = members([task for task in tasks if task in matched.a and task in matched.b], matched.clusters)
+    if not units:
+        raise KoderzError(f"--sequential: {a.label} and {b.label} have no task in common")
+    rule = StoppingRule(len(units), alpha, seed=seed)
+    deciding, counted, outcome = OpenDecision(rule), list[str](), None
+    for unit in units:
+        counted += unit
+        differences = [(fmean(matched.b[task]) - fmean(matched.a[task])) / (bounds[1] - bounds[0]) for task in unit]
+        if outcome := deciding.add(fmean(differences)):
+            break
+    return _told(a, b, matched, deciding, counted, outcome or "tasks", bounds)
+
+
+def _told(
+    a: Side, b: Side, matched: Matched, deciding: OpenDecision, counted: Sequence[str], outcome: str, bounds: Interval
+) -> dict[str, Any]:
+    evidence, alpha = deciding.evidence, deciding.rule.alpha
+    is_rate = matched.measure.name == PASSES
+    scale, of_means = (100.0, 100.0) if is_rate else (bounds[1] - bounds[0], 1.0)
+    low, high = evidence.interval(alpha)
+    costs = [_cost(side, counted) for side in (a, b)]
+    every = [_cost(side, matched.tasks) for side in (a, b)]
+    return {
+        "outcome": outcome,
+        "a": a.label,
+        "b": b.label,
+        "tasks": len(counted),
+        "planned": len(matched.tasks),
+        "a_mean": of_means * fmean(fmean(matched.a[task]) for task in counted),
+        "b_mean": of_means * fmean(fmean(matched.b[task]) for task in counted),
+        "difference": scale * evidence.mean,
+        "interval": (scale * low, scale * high),
+        "interval_method": SEQUENCE,
+        "e_value": evidence.e_value,
+        "alpha": alpha,
+        "margin": None,
+        "measure": matched.measure.name,
+        "cost": math.fsum(costs),
+        "cost_saved": math.fsum(every) - math.fsum(costs),
+        "path": [(p.tasks, p.e_value, scale * p.low, scale * p.high) for p in path_of(deciding.values, alpha)],
+    }
+
+
+def told_blocks(decision: Mapping[str, Any], measure: Measure) -> Iterator[Block]:
+    """The blocks of a decision on complete runs."""
+    yield Text(f"A (baseline)  {decision['a']}")
+    yield Text(f"B (candidate) {decision['b']}")
+    yield Text(sentence(decision, lower_is_better=measure.direction == "lower"))
+    left = decision["planned"] - decision["tasks"]
+    saved = f" and ${decision['cost_saved']:.4f}" if decision["cost_saved"] else ""
+    yield Text(
+        f"Asked task by task it would have stopped there, and saved {left} of {decision['planned']} tasks{saved}."
+    )
+
+
+def title_of(decision: Mapping[str, Any]) -> str:
+    """The decision in a few words."""
+    return f"{decision['outcome']} after {decision['tasks']} of {decision['planned']} tasks"
+
+
+def _shuffled(matched: Matched, seed: int) -> list[str]:
+    units = members(sorted(matched.tasks), matched.clusters)
+    random.Random(seed).shuffle(units)  # noqa: S311 repeatable on purpose
+    return [task for unit in units for task in unit]
+
+
+def _cost(side: Side, tasks: Sequence[str]) -> float:
+    by_task = side.by_task()
+    return math.fsum(result.cost for task in tasks for result in by_task.get(task, ()))

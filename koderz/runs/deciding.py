@@ -1,0 +1,260 @@
+"""Decides, while a run goes on, when its arms are told apart: from the longest prefix of settled tasks alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from koderz.plans.deciding import bounds_in, compared_arms
+from koderz.plans.plan import Plan
+from tracker.basis import UntilDecided
+from tracker.clusters import clusters_in, members
+from tracker.index import CODES, experiment_number, load_index, read_records
+from tracker.journal import NAME
+from tracker.rates import Interval
+from tracker.records import PASSES, Decision, Experiment, Fault, Record
+from tracker.sequential import SEQUENCE
+from tracker.stopping import OpenDecision, Outcome, StoppingRule, path_of, would_hold
+
+_OF_DECIDING = tuple(CODES[name] for name in ("experiment", "fault", "decision"))
+
+
+@dataclass(slots=True)
+class _Judged:
+    """Outcomes of the run's experiments by their numbers."""
+
+    measure: str
+    values: dict[int, float | None] = field(default_factory=dict)  # of those that were judged
+    faults: Counter[int] = field(default_factory=Counter)
+    costs: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # US dollars
+
+    def note(self, record: Experiment | Fault) -> None:
+        number = experiment_number(record.experiment_id)
+        self.costs[number] = record.cost
+        if isinstance(record, Fault):
+            self.faults[number] += 1
+        elif self.measure == PASSES:
+            self.values[number] = float(record.success)
+        else:
+            own = {**(record.metrics or {}), "score": record.score}
+            self.values[number] = own.get(self.measure)
+
+
+class _TaskPair:
+    """The experiments of both arms on a task."""
+
+    def __init__(self, task: str, numbers: Mapping[str, Sequence[int]], a: str, b: str) -> None:
+        self.task, self.arms = task, {a: numbers[a], b: numbers[b]}
+
+    @property
+    def numbers(self) -> Iterator[int]:
+        return (number for numbers in self.arms.values() for number in numbers)
+
+
+class _ArmsCompared:
+    """The comparison of one arm with the one named in the plan."""
+
+    def __init__(
+        self,
+        arms: tuple[str, str],
+        units: Sequence[Sequence[_TaskPair]],
+        about: UntilDecided,
+        rule: StoppingRule,
+        bounds: Interval,
+    ) -> None:
+        self.a, self.b = arms
+        self.trial = OpenDecision(rule)
+        self.decision: Decision | None = None
+        self.planned = sum(map(len, units))
+        self._about, self._queue = about, [(unit, False) for unit in units]
+        self._at = 0
+        self._counted: list[_TaskPair] = []
+        self._means: list[tuple[float, float]] = []
+        self._left_out: Counter[str] = Counter()
+        self._costs: list[float] = []
+        self._bounds = bounds
+
+    @property
+    def tasks(self) -> int:
+        return len(self._counted)
+
+    @property
+    def is_final(self) -> bool:
+        return self.decision is not None and self.decision.is_final
+
+    def open_numbers(self) -> Iterator[int]:
+        """The experiments that are not counted yet."""
+        return (number for unit, _ in self._queue[self._at :] for pair in unit for number in pair.numbers)
+
+    def advance(self, state: _Judged) -> Decision | None:
+        """Counts what has been settled since; returns the decision if that makes one."""
+        while self._at < len(self._queue) and not self.is_final:
+            unit, is_last_try = self._queue[self._at]
+            outcome: Outcome | None = None
+            if any(state.faults[number] for pair in unit for number in pair.numbers) and not is_last_try:
+                self._queue.append((unit, True))
+            elif any(_is_open(state, number, is_last_try) for pair in unit for number in pair.numbers):
+                return None
+            else:
+                outcome = self._count(unit, state)
+            self._at += 1
+            if outcome:
+                return self.ended(outcome)
+        return None if self.is_final else self.ended("tasks")
+
+    def _count(self, unit: Sequence[_TaskPair], state: _Judged) -> Outcome | None:
+        """Counts a unit: a task, or the tasks of a cluster. Pairs that could not be judged are left out."""
+        differences = []
+        low, high = self._bounds
+        for pair in unit:
+            self._costs += [state.costs[number] for number in pair.numbers]
+            means: dict[str, float] = {}
+            for arm, numbers in pair.arms.items():
+                values = [value for number in numbers if (value := state.values.get(number)) is not None]
+                if len(values) == len(numbers) and all(low <= value <= high for value in values):
+                    means[arm] = fmean(values)
+                else:
+                    self._left_out[arm] += 1
+            if len(means) == len(pair.arms):
+                self._counted.append(pair)
+                self._means.append((means[self.a], means[self.b]))
+                differences.append((means[self.b] - means[self.a]) / (high - low))
+        return self.trial.add(fmean(differences)) if differences else None
+
+    def ended(self, outcome: Outcome) -> Decision:
+        """Ends the comparison with this outcome."""
+        self.decision = self._decision(outcome)
+        return self.decision
+
+    def _decision(self, outcome: Outcome) -> Decision:
+        rule, evidence, about = self.trial.rule, self.trial.evidence, self._about
+        scale = 100.0 if about.measure == PASSES else self._bounds[1] - self._bounds[0]
+        of_means = 100.0 if about.measure == PASSES else 1.0
+        left_out = sum(self._left_out.values())
+        cost = math.fsum(self._costs)
+        left = self.planned - self.tasks - left_out
+        a, b = (of_means * fmean(side) for side in zip(*self._means, strict=True)) if self._means else (None, None)
+        low, high = evidence.interval(rule.alpha)
+        return Decision(
+            outcome=outcome,
+            a=self.a,
+            b=self.b,
+            tasks=self.tasks,
+            planned=self.planned,
+            a_mean=a,
+            b_mean=b,
+            difference=scale * evidence.mean if self._means else None,
+            interval=(scale * low, scale * high) if self._means else None,
+            interval_method=SEQUENCE,
+            e_value=evidence.e_value,
+            alpha=rule.alpha,
+            margin=about.margin,
+            measure=about.measure,
+            left_out=dict(self._left_out),
+            holds=outcome != "shown" or not left_out or would_hold(evidence, rule.alpha, left_out),
+            cost=cost,
+            cost_saved=cost * max(0, left) / (self.tasks + left_out) if self.tasks + left_out else 0.0,
+            path=[
+                (point.tasks, point.e_value, scale * point.low, scale * point.high)
+                for point in path_of(self.trial.values, rule.alpha)
+            ],
+        )
+
+
+def _is_open(state: _Judged, number: int, is_last_try: bool) -> bool:
+    """Whether an experiment may yet be judged."""
+    return number not in state.values and state.faults[number] < (2 if is_last_try else 1)
+
+
+class Decider:
+    """Follows the outcomes of a run whose plan has `until_decided`, and decides its comparisons."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        """Takes in what is on record in `folder`."""
+        about = plan.record.until_decided
+        assert about, "made only for runs that are decided on"
+        self.about = about
+        self._state = _Judged(about.measure)
+        numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for each in plan.experiments():
+            numbers[each.task.id, each.arm.name].append(experiment_number(each.experiment_id))
+        self._comparisons = [*_comparisons(plan, about, numbers)]
+        journal = folder / NAME
+        spans = load_index(journal).columns("code", "length", "offset")
+        for record in read_records(
+            journal, [(offset, length) for code, length, offset in spans if code in _OF_DECIDING]
+        ):
+            if isinstance(record, Decision) and record.is_final:
+                next(each for each in self._comparisons if each.b == record.b).decision = record
+            elif isinstance(record, Experiment | Fault):
+                self._state.note(record)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every comparison is decided for good."""
+        return all(each.is_final for each in self._comparisons)
+
+    @property
+    def text(self) -> str:
+        """The state of the evidence, for the screen."""
+        return " · ".join(_text(each, several=len(self._comparisons) > 1) for each in self._comparisons)
+
+    def is_settled(self, arm: str) -> bool:
+        """Whether an arm is asked no more: all comparisons that it takes part in are decided."""
+        return all(each.is_final for each in self._comparisons if arm in (each.a, each.b))
+
+    def take(self, lines: Iterable[Record]) -> list[Decision]:
+        """Takes in lines that have become durable; returns the decisions that follow."""
+        for line in lines:
+            if isinstance(line, Experiment | Fault):
+                self._state.note(line)
+        return [made for each in self._comparisons if not each.is_final and (made := each.advance(self._state))]
+
+    def out_of_money(self) -> list[Decision]:
+        """Ends the comparisons that are open because the cap is reached."""
+        return [each.ended("money") for each in self._comparisons if not each.is_final]
+
+    def to_retry(self) -> list[int]:
+        """The experiments that ended in a fault once, of arms that are still asked."""
+        faults, values = self._state.faults, self._state.values
+        return [
+            number
+            for each in self._comparisons
+            if not each.is_final
+            for number in each.open_numbers()
+            if faults[number] == 1 and number not in values
+        ]
+
+
+def _comparisons(
+    plan: Plan, about: UntilDecided, numbers: Mapping[tuple[str, str], Sequence[int]]
+) -> Iterator[_ArmsCompared]:
+    others = [*compared_arms(plan.record)]
+    bounds = bounds_in(plan.record, about.measure)
+    scale = 100.0 if about.measure == PASSES else bounds[1] - bounds[0]
+    for b in others:
+        both = [task for task in about.order if (task, about.arm) in numbers and (task, b) in numbers]
+        units = [
+            [_TaskPair(task, {arm: numbers[task, arm] for arm in (about.arm, b)}, about.arm, b) for task in unit]
+            for unit in members(both, clusters_in(plan.record))
+        ]
+        margin = None if about.margin is None else about.margin / scale
+        rule = StoppingRule(len(units), about.alpha / len(others), margin, about.fewest, plan.settings.seed)
+        yield _ArmsCompared((about.arm, b), units, about, rule, bounds)
+
+
+def _text(one: _ArmsCompared, *, several: bool) -> str:
+    """The state of one comparison: tasks, difference, interval and evidence."""
+    evidence, rule = one.trial.evidence, one.trial.rule
+    name = f"{one.b}: " if several else ""
+    if not one.tasks:
+        return f"{name}no task counted yet"
+    low, high = evidence.interval(rule.alpha)
+    return (
+        f"{name}{one.tasks}/{one.planned} tasks, {100 * evidence.mean:+.1f} points ({100 * low:+.1f} to "
+        f"{100 * high:+.1f}), evidence {evidence.e_value:.3g} of {1 / rule.alpha:g}"
+    )

@@ -1,0 +1,122 @@
+"""The rule by which comparisons stop: what it decides, how many tasks that takes, and what it saves."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from tests.tracker.paths import most_evidence, parting
+from tracker.sequential import Evidence
+from tracker.stopping import PairsDecision, decide_pairs, limits_of_flips, path_of, tasks_needed, would_hold
+
+
+def decided(parts: float, difference: float, tasks: int, paths: int, **how: Any) -> list[PairsDecision]:
+    every = (path for block in parting(parts, difference, tasks, paths) for path in block)
+    return [decide_pairs(path, **how) for path in islice(every, paths)]
+
+
+def test_decision_counts_the_tasks_up_to_it() -> None:
+    found = decide_pairs([0, 1, 1, 1, 0, 1, 1, 1, 1, 1, -1, -1])
+
+    assert (found.outcome, found.tasks) == ("shown", 10)
+    assert found.difference == pytest.approx(0.8)
+    assert found.interval[0] > 0
+    assert found.e_value == pytest.approx(2**8 / 9)
+    assert [point.tasks for point in found.path] == list(range(1, 11))
+    assert found.path[-1][1:] == (found.e_value, *found.interval)
+
+
+def test_decision_without_an_end_says_that_no_task_is_left() -> None:
+    found = decide_pairs([0, 1, -1, 0])
+
+    assert (found.outcome, found.tasks) == ("tasks", 4)
+    assert found.interval[0] < 0 < found.interval[1]
+
+
+def test_decision_finds_what_lies_within_the_margin_similar() -> None:
+    found = decide_pairs([0] * 100, margin=0.1)
+
+    assert found.outcome == "similar"
+    assert -0.1 <= found.interval[0] < 0 < found.interval[1] <= 0.1
+
+
+def test_decision_stops_where_what_is_left_tells_nothing() -> None:
+    found = decide_pairs([1, -1, 0, 0] * 50)
+
+    assert found.outcome == "futile"
+    assert 20 <= found.tasks < 200
+    assert decide_pairs([1, -1, 0, 0] * 50) == found
+
+
+def test_decision_of_a_longer_plan_is_not_futile_as_early() -> None:
+    start = [1, -1, 0, 0, 1, 0] * 5
+
+    assert decide_pairs(start, planned=5000).outcome == "tasks"
+    assert decide_pairs(start, planned=5000).tasks == 30
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": 0}, {"margin": 2.0}])
+def test_decision_refuses_settings_out_of_bounds(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        decide_pairs([0.5], **wrong)  # type: ignore[arg-type]
+
+
+def test_decision_refuses_differences_out_of_bounds() -> None:
+    with pytest.raises(ValueError, match="not between"):
+        decide_pairs([3])
+
+
+def test_path_is_thinned_and_ends_at_the_end() -> None:
+    points = path_of([0.0, 1.0, 0.0] * 400, 0.05)
+
+    assert len(points) == 400
+    assert points[-1].tasks == 1200
+
+
+def test_limits_of_flips_are_those_of_the_evidence() -> None:
+    limits = limits_of_flips(0.05, 64)
+    for flips in range(1, 64):
+        lead = int(limits[flips])
+        for tried in range(flips % 2, flips + 1, 2):
+            found = Evidence([1.0] * ((flips + tried) // 2) + [-1.0] * ((flips - tried) // 2))
+            assert found.excludes(0.0, 0.05) is (tried >= lead)
+
+
+def test_claim_that_rests_on_few_tasks_falls_with_pairs_left_out() -> None:
+    assert would_hold(Evidence([1.0] * 30), 0.05, 2)
+    assert not would_hold(Evidence([-1.0] * 8), 0.05, 1)
+
+
+def test_tasks_needed_are_as_simulated_before() -> None:
+    found = tasks_needed(0.2, 0.1, most=2000)
+
+    half, nine_tenths = (found[int(share * len(found))] for share in (0.5, 0.9))
+    assert half == pytest.approx(145, abs=12)
+    assert nine_tenths == pytest.approx(318, abs=25)
+
+
+@pytest.mark.slow
+def test_decision_costs_two_fifths_of_a_fixed_run_where_the_difference_is_twice_as_large() -> None:
+    """155 tasks show 10 points of 20 % that part four times out of five; here the difference is 20 of 25 %."""
+    tasks = 194  # that show 10 points where 25 % part (Connor's formula)
+    assert statistics.median(each.tasks for each in decided(0.25, 0.2, tasks, 1000)) <= 0.4 * tasks
+
+
+@pytest.mark.slow
+def test_decision_costs_three_fifths_of_a_fixed_run_where_nothing_differs() -> None:
+    found = decided(0.2, 0.0, 500, 1000)
+
+    assert statistics.median(each.tasks for each in found) <= 0.6 * 500
+    assert Counter(each.outcome for each in found)["shown"] <= 50
+
+
+@pytest.mark.slow
+def test_futility_costs_five_claims_of_a_hundred_at_most() -> None:
+    found = decided(0.2, 0.1, 164, 1000)
+    whole = sum((most_evidence(block) >= 20).sum() for block in parting(0.2, 0.1, 164, 1000)) / 1000
+
+    assert sum(each.outcome == "shown" for each in found) / 1000 >= whole - 0.05

@@ -1,0 +1,49 @@
+"""The decisions of a run that stops once its arms are told apart, read from its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict
+
+from tracker.index import CODES, Index, load_index, read_records
+from tracker.journal import NAME
+from tracker.records import Decision, Plan
+
+_DECISION = CODES[Decision.kind]
+
+
+def decisions_in(folder: Path, index: Index | None = None) -> dict[str, Decision]:
+    """The decision on each compared arm: the first that is final, else the last."""
+    journal = folder / NAME
+    columns = (index or load_index(journal)).columns("code", "length", "offset")
+    found: dict[str, Decision] = {}
+    for record in read_records(journal, [(offset, length) for code, length, offset in columns if code == _DECISION]):
+        if isinstance(record, Decision) and not (record.b in found and found[record.b].is_final):
+            found[record.b] = record
+    return found
+
+
+def is_decided_in(folder: Path, plan: Plan) -> bool:
+    """Whether every comparison of the run is decided for good."""
+    found = decisions_in(folder)
+    return bool(plan.until_decided) and all(
+        arm.name in found and found[arm.name].is_final
+        for arm in plan.arms
+        if plan.until_decided and arm.name != plan.until_decided.arm
+    )
+
+
+def told_decisions(plan: Plan, found: Mapping[str, Decision]) -> dict[str, Any] | None:
+    """The decisions as the summary has them: that on the last arm, and in `arms` each, where there are several."""
+    told = {arm.name: _told(found[arm.name]) for arm in plan.arms if arm.name in found}
+    if not told:
+        return None
+    last = [*told.values()][-1]
+    return last if len(plan.arms) == 2 else {**last, "arms": told}
+
+
+def _told(decision: Decision) -> dict[str, Any]:
+    return {name: value for name, value in asdict(decision).items() if name != "time"}

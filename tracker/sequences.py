@@ -1,0 +1,86 @@
+"""Intervals of runs that stop once they are decided: confidence sequences along the recorded order of tasks.
+
+An interval for a number of tasks that was fixed beforehand is wrong where the tasks decided on their number, also of a
+run that went on to its end, since it went on because of what was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+from tracker.basis import UntilDecided
+from tracker.clusters import ChanceEstimate, Clusters, count_of, members, method_in
+from tracker.rates import SHARE, Interval, pass_hat_k
+from tracker.records import Fault, Plan
+from tracker.results import Result
+from tracker.sequential import SEQUENCE, sequence
+
+UNBOUNDED = "none: without bounds nothing holds at any stop"
+NO_NUMPY = "none: it takes numpy, which isn't installed"
+
+
+def settled_order(about: UntilDecided, results: Iterable[Result], faulted: Iterable[str]) -> list[str]:
+    """The longest prefix of the order whose tasks have ended in an arm, given its results and its tasks with faults."""
+    ended = {result.problem_id for result in results} | {*faulted}
+    found = []
+    for task in about.order:
+        if task not in ended:
+            break
+        found.append(task)
+    return found
+
+
+def settled_orders(plan: Plan, results: Sequence[Result], faults: Sequence[Fault]) -> dict[str, list[str]]:
+    """The settled tasks of each arm, in the order of a run that stops once it is decided; empty for other runs."""
+    if plan.until_decided is None:
+        return {}
+    return {
+        arm.name: settled_order(
+            plan.until_decided,
+            (result for result in results if result.arm == arm.name),
+            (fault.problem_id for fault in faults if fault.arm == arm.name),
+        )
+        for arm in plan.arms
+    }
+
+
+def interval_along(
+    order: Sequence[str], values: Mapping[str, Sequence[float]], clusters: Clusters, bounds: Interval | None
+) -> tuple[Interval | None, str]:
+    """The confidence sequence of a mean at its end, and its method; without an interval, why.
+
+    `values` by task, of which those in `order` count, the mean of each; tasks of a cluster count as one.
+    """
+    if bounds is None:
+        return None, UNBOUNDED
+    kept = [task for task in order if task in values]
+    units = [fmean(value for task in unit for value in values[task]) for unit in members(kept, clusters)]
+    try:
+        found = sequence(units, bounds)
+    except ImportError:
+        return None, NO_NUMPY
+    return (found, method_in(SEQUENCE, count_of(kept, clusters))) if found else (None, UNBOUNDED)
+
+
+def chances_along(
+    order: Sequence[str],
+    passes: Mapping[str, Sequence[bool]],
+    clusters: Clusters,
+    found: Mapping[str, ChanceEstimate],
+) -> dict[str, ChanceEstimate]:
+    """pass^k with its confidence sequences in place of its intervals."""
+    along = {}
+    for name, estimate in found.items():
+        k = int(name.removeprefix("pass^"))
+        chances = {task: [pass_hat_k(len(own), sum(own), k)] for task, own in passes.items()}
+        along[name] = ChanceEstimate(estimate.value, *interval_along(order, chances, clusters, SHARE))
+    return along
+
+
+def rate_along(
+    order: Sequence[str], passes: Mapping[str, Sequence[bool]], clusters: Clusters
+) -> tuple[Interval | None, str]:
+    """The confidence sequence of a success rate in per cent, and its method; without an interval, why."""
+    interval, method = interval_along(order, passes, clusters, SHARE)
+    return interval and (100 * interval[0], 100 * interval[1]), method

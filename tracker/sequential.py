@@ -1,0 +1,204 @@
+"""Evidence about a mean that may be looked at after every value, and the confidence sequence that belongs to it.
+
+The values lie between -1 and 1, one for each task (or cluster of tasks), in an order that was drawn before they were
+known. The evidence against a mean m is the wealth of fixed bets: E(m) is the average over bets s of the product of
+1 + b (D - m), with b = s / (1 + m) for s above 0 and b = s / (1 - m) below, so that no factor is below 0. If the mean
+is m, E(m) is a non-negative martingale that begins at 1, and ever reaches 1 / alpha with a probability of at most alpha
+(J. Ville, 1939). The bets are uniform on (-1, 1): with one sample a task, E(0) is 2^n B(1 + a, 1 + b), n = a + b, of
+the tasks that only A and only B passed, which is McNemar's conditional test made sequential.
+
+Sources: I. Waudby-Smith & A. Ramdas, "Estimating means of bounded random variables by betting", JRSS-B 86 (2024), 1-27;
+of the mixture of bets: T. Cover, "Universal portfolios", Math. Finance 1 (1991), 1-29; F. Orabona & K.-S. Jun, "Tight
+concentrations and confidence sequences from the regret of universal portfolio", IEEE Trans. Inf. Theory 70 (2024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracker.rates import Interval
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SEQUENCE = "betting confidence sequence, valid at any stop"
+EVIDENCE = "e-value of fixed bets, valid at any stop"
+_NODES = 64  # Gauss-Legendre nodes on each side of 0: exact up to 127 tasks that part, and near enough far beyond
+_CLOSE = 1e-13
+_STEPS = 100
+
+
+class EvidencePoint(NamedTuple):
+    """The evidence after a number of values."""
+
+    tasks: int
+    e_value: float  # against a mean of 0
+    low: float
+    high: float
+
+
+class Evidence:
+    """The evidence of the values added so far."""
+
+    def __init__(self, values: Iterable[float] = ()) -> None:
+        self._counts: dict[float, int] = {}
+        self._at_zero: float | None = 0.0
+        self.total = 0
+        self._sum = 0.0
+        for value in values:
+            self.add(value)
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Adds a value so many times. Raises ValueError if it isn't between -1 and 1."""
+        if not -1 <= value <= 1:
+            raise ValueError(f"{value!r} is not between -1 and 1")
+        self._counts[value] = self._counts.get(value, 0) + count
+        self.total += count
+        self._sum += value * count
+        if value and count:
+            self._at_zero = None
+
+    def values(self) -> list[float]:
+        """All values, in no order that means anything."""
+        return [value for value, count in self._counts.items() for _ in range(count)]
+
+    @property
+    def parted(self) -> tuple[float, float]:
+        """The tasks that only A and only B passed, or as many as have the first two moments of the values."""
+        square = sum(count * value * value for value, count in self._counts.items())
+        return max(0.0, (square - self._sum) / 2), max(0.0, (square + self._sum) / 2)
+
+    @property
+    def mean(self) -> float:
+        """The mean of the values; 0 if there are none."""
+        return self._sum / self.total if self.total else 0.0
+
+    @property
+    def e_value(self) -> float:
+        """The evidence against a mean of 0."""
+        return as_e_value(self.log_e())
+
+    def log_e(self, mean: float = 0.0) -> float:
+        """The logarithm of the evidence against a mean, which lies between -1 and 1."""
+        if mean or self._at_zero is None:
+            height = self._wealth(mean)
+            if mean:
+                return height
+            self._at_zero = height
+        return self._at_zero
+
+    def excludes(self, mean: float, alpha: float) -> bool:
+        """Whether a mean has evidence of 1 / alpha or more against it."""
+        return self.log_e(mean) >= -math.log(alpha)
+
+    def interval(self, alpha: float) -> Interval:
+        """All means with evidence below 1 / alpha against them."""
+        return self.limit(alpha, upper=False), self.limit(alpha, upper=True)
+
+    def limit(self, alpha: float, *, upper: bool) -> float:
+        """One end of the interval. The evidence is log-convex in the mean and at most 1 at that of the values."""
+        goal = -math.log(alpha)
+        inside, outside = self.mean, (1.0 if upper else -1.0)
+        if not self.total or abs(inside - outside) < _CLOSE:
+            return outside
+        at = (inside + outside) / 2
+        for _ in range(_STEPS):
+            height, slope = self._wealth_and_slope(at)
+            inside, outside = (at, outside) if height < goal else (inside, at)
+            step = at - (height - goal) / slope if slope else math.inf
+            following = step if min(inside, outside) < step < max(inside, outside) else (inside + outside) / 2
+            if abs(following - at) < _CLOSE:
+                break
+            at = following
+        return outside
+
+    def _wealth(self, mean: float) -> float:
+        """The logarithm of the evidence against a mean."""
+        return _joined(self._bets_on(mean)[0])[0]
+
+    def _wealth_and_slope(self, mean: float) -> tuple[float, float]:
+        """The logarithm of the evidence against a mean, and its slope there."""
+        import numpy as np
+
+        logs, factors, counts = self._bets_on(mean)
+        height, shares = _joined(logs)
+        stay = 1 - bets()[0][:, None]
+        # of the factor 1 - s + s (1 + D) / (1 + m), and likewise on the other side
+        slopes = [
+            sign * (1 - stay / factor) @ counts / (1 - sign * mean)
+            for sign, factor in zip((-1, 1), factors, strict=True)
+        ]
+        return height, float(shares @ np.concatenate(slopes) / shares.sum())
+
+    def _bets_on(self, mean: float) -> tuple[NDArray[Any], tuple[NDArray[Any], NDArray[Any]], NDArray[Any]]:
+        """The logarithms of all bets' weighted wealth against a mean, their factors for each value, and its counts."""
+        import numpy as np
+
+        stakes, log_weights = bets()
+        values = np.fromiter(self._counts, float, len(self._counts))
+        counts = np.fromiter(self._counts.values(), float, len(self._counts))
+        up = 1 + np.multiply.outer(stakes, (values - mean) / (1 + mean))
+        down = 1 - np.multiply.outer(stakes, (values - mean) / (1 - mean))
+        return log_weights + np.concatenate((np.log(up) @ counts, np.log(down) @ counts)), (up, down), counts
+
+
+class ConfidenceSequence(Evidence):
+    """Evidence that remembers the largest e-value so far, and the intersection of the intervals so far."""
+
+    def __init__(self, alpha: float, values: Iterable[float] = ()) -> None:
+        self.alpha = alpha
+        self.low, self.high = -1.0, 1.0
+        self._largest = 0.0
+        super().__init__(values)
+
+    def add(self, value: float, count: int = 1) -> None:
+        super().add(value, count)
+        self._largest = max(self._largest, self.log_e())
+        if self.mean > self.low and (self.low <= -1 or self.excludes(self.low, self.alpha)):
+            self.low = min(max(self.low, self.limit(self.alpha, upper=False)), self.high)
+        if self.mean < self.high and (self.high >= 1 or self.excludes(self.high, self.alpha)):
+            self.high = max(min(self.high, self.limit(self.alpha, upper=True)), self.low)
+
+    @property
+    def p_value(self) -> float:
+        """The p-value that the mean is 0, valid at any stop: 1 over the largest e-value so far, at most 1."""
+        return math.exp(-self._largest)
+
+
+def as_e_value(log: float) -> float:
+    """The e-value with this logarithm, as far as a float goes."""
+    return math.exp(min(log, 700.0))
+
+
+def sequence(values: Sequence[float], bounds: Interval = (0.0, 1.0), alpha: float = 0.05) -> Interval | None:
+    """The confidence sequence of a mean, at its end: values between bounds, one a task, in their drawn order.
+
+    None for no values, and for values outside of the bounds.
+    """
+    low, high = bounds
+    if not values or not all(low <= value <= high for value in values):
+        return None
+    running = ConfidenceSequence(alpha, (2 * (value - low) / (high - low) - 1 for value in values))
+    half = (high - low) / 2
+    return low + half * (1 + running.low), low + half * (1 + running.high)
+
+
+def _joined(logs: NDArray[Any]) -> tuple[float, NDArray[Any]]:
+    """The logarithm of the sum of exponentials, and these, relative to the largest."""
+    import numpy as np
+
+    largest = float(logs.max())
+    shares = np.exp(logs - largest)
+    return largest + math.log(float(shares.sum())), shares
+
+
+@cache
+def bets() -> tuple[NDArray[Any], NDArray[Any]]:
+    """The stakes of the bets, between 0 and 1, and the logarithms of the weights of both signs' bets."""
+    import numpy as np
+
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    return (1 + nodes) / 2, np.tile(np.log(weights / weights.sum() / 2), 2)

@@ -1,0 +1,251 @@
+"""The rule by which a comparison stops: when a difference is shown, both are similar, or what is left is futile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from math import ceil, log
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from tracker.rates import Interval
+from tracker.sequential import Evidence, EvidencePoint
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+    from numpy.typing import NDArray
+
+Outcome = Literal["shown", "similar", "futile", "money", "tasks"]
+FEWEST = 6
+_FIRST_LOOK, _LEAST_STEP, _STEP = 20, 10, 0.05  # of looks at futility: in tasks, and as a share of the plan
+_DRAWS, _AT_ONCE = 1000, 100
+_FUTILE = 0.05
+_POINTS = 500  # of a path
+_PRIOR = 0.5  # of each of the three rates: A only, B only, neither
+
+
+class StoppingRule(NamedTuple):
+    """The settings of a comparison that stops. Values are B less A, between -1 and 1."""
+
+    planned: int  # tasks
+    alpha: float = 0.05
+    margin: float | None = None  # within which both are similar; None: never
+    fewest: int = FEWEST  # tasks before anything is claimed
+    seed: int = 0
+
+
+class OpenDecision:
+    """A decision that is still open: add values until there is an outcome."""
+
+    def __init__(self, rule: StoppingRule) -> None:
+        self.rule = rule
+        self.values: list[float] = []
+        self.evidence = Evidence()
+
+    def add(self, value: float) -> Outcome | None:
+        """Adds the difference on one more task; returns the outcome if that decides. Nothing else ends a trial."""
+        self.values.append(value)
+        self.evidence.add(value)
+        rule, evidence, count = self.rule, self.evidence, len(self.values)
+        if count < rule.fewest:
+            return None
+        if evidence.excludes(0.0, rule.alpha):
+            return "shown"
+        if _is_similar(evidence, rule):
+            return "similar"
+        step = max(_LEAST_STEP, ceil(_STEP * rule.planned))
+        if _FIRST_LOOK <= count < rule.planned and (count - _FIRST_LOOK) % step == 0 and is_futile(evidence, rule):
+            return "futile"
+        return None
+
+
+@dataclass(frozen=True)
+class PairsDecision:
+    """The decision on differences, one a task, between -1 and 1."""
+
+    outcome: Outcome
+    tasks: int  # that were counted
+    difference: float  # their mean; its size is biased outward by stopping, the interval isn't
+    interval: Interval  # of confidence 1 - alpha, valid at any stop
+    e_value: float  # against no difference
+    alpha: float
+    values: Sequence[float]  # the counted differences
+
+    @cached_property
+    def path(self) -> list[EvidencePoint]:
+        """The evidence and the interval after each counted task, thinned to 500 points."""
+        return path_of(self.values, self.alpha)
+
+
+def decide_pairs(
+    differences: Iterable[float],
+    *,
+    alpha: float = 0.05,
+    margin: float | None = None,
+    planned: int | None = None,
+    seed: int = 0,
+) -> PairsDecision:
+    """Decides on differences B less A, one a task, in an order drawn before they were known; each between -1 and 1.
+
+    `planned` is the number of tasks that there are, by default as many as are given; `margin` the difference up to
+    which both are similar; `seed` that of the draws which tell whether what is left is futile. The result counts the
+    differences up to the decision. Raises ValueError for values out of bounds.
+    """
+    given = [float(value) for value in differences]
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha lies between 0 and 1, and {alpha!r} doesn't")
+    if margin is not None and not 0 < margin < 1:
+        raise ValueError(f"the margin lies between 0 and 1, and {margin!r} doesn't")
+    trial = OpenDecision(StoppingRule(max(planned or 0, len(given)), alpha, margin, seed=seed))
+    outcome = next((found for value in given if (found := trial.add(value))), None)
+    evidence = trial.evidence
+    return PairsDecision(
+        outcome or "tasks",
+        evidence.total,
+        evidence.mean,
+        evidence.interval(alpha),
+        evidence.e_value,
+        alpha,
+        tuple(trial.values),
+    )
+
+
+def path_of(values: Sequence[float], alpha: float) -> list[EvidencePoint]:
+    """The evidence and the interval after each value, thinned to 500 points, of which the last is one."""
+    evidence, points = Evidence(), []
+    every = max(1, ceil(len(values) / _POINTS))
+    for count, value in enumerate(values, start=1):
+        evidence.add(value)
+        if (len(values) - count) % every == 0:
+            points.append(EvidencePoint(count, evidence.e_value, *evidence.interval(alpha)))
+    return points
+
+
+def would_hold(evidence: Evidence, alpha: float, left_out: int) -> bool:
+    """Whether a difference that is shown would still be if all pairs left out spoke against it."""
+    against = -1.0 if evidence.mean > 0 else 1.0
+    return Evidence([*evidence.values(), *[against] * left_out]).excludes(0.0, alpha)
+
+
+def is_futile(evidence: Evidence, rule: StoppingRule) -> bool:
+    """Whether the tasks that are left decide with a predictive chance below 5 %.
+
+    The rates of tasks that only A passes, only B, and neither or both are drawn from their posterior (Dirichlet, from
+    counts + 1/2), and the tasks that are left from these. Values between count by their first two moments: a value D as
+    (D^2 + D) / 2 of a task that only B passes and (D^2 - D) / 2 of one that only A does. To stop so claims nothing.
+    """
+    from numpy.random import default_rng
+
+    left = rule.planned - evidence.total
+    random = default_rng([rule.seed, evidence.total])
+    enough = round(_FUTILE * _DRAWS)
+    decided = 0
+    for drawn in range(_AT_ONCE, _DRAWS + 1, _AT_ONCE):
+        decided += _decided(evidence, rule, left, random)
+        if decided >= enough:
+            return False
+        if decided + _DRAWS - drawn < enough:
+            return True
+    return True
+
+
+def _decided(evidence: Evidence, rule: StoppingRule, left: int, random: Generator) -> int:
+    """Of some drawn endings of a comparison, the number that decide it."""
+    a, b = evidence.parted
+    gammas = random.standard_gamma([a + _PRIOR, b + _PRIOR, evidence.total - a - b + _PRIOR], (_AT_ONCE, 3))
+    walks = _walks(gammas / gammas.sum(axis=1, keepdims=True), left, random)
+    shows = walks.crossings(rule.alpha, a, b) >= 0
+    found = int(shows.sum())
+    if rule.margin is not None:
+        ends = zip(walks.parted[~shows], walks.apart[~shows], strict=True)
+        found += sum(_ends_similar(evidence, rule, left, int(n), int(apart[n - 1]) if n else 0) for n, apart in ends)
+    return found
+
+
+def _ends_similar(evidence: Evidence, rule: StoppingRule, left: int, parted: int, apart: int) -> bool:
+    ended = Evidence(evidence.values())
+    for value, count in ((1.0, (parted + apart) // 2), (-1.0, (parted - apart) // 2), (0.0, left - parted)):
+        ended.add(value, count)
+    return _is_similar(ended, rule)
+
+
+def _is_similar(evidence: Evidence, rule: StoppingRule) -> bool:
+    return (
+        rule.margin is not None
+        and abs(evidence.mean) < rule.margin
+        and evidence.excludes(rule.margin, rule.alpha)
+        and evidence.excludes(-rule.margin, rule.alpha)
+    )
+
+
+def tasks_needed(
+    parts: float, difference: float, alpha: float = 0.05, *, most: int = 20_000, paths: int = 2000, seed: int = 0
+) -> list[int | None]:
+    """The tasks after which a difference is shown, in simulated comparisons, in increasing order; None: not by `most`.
+
+    `parts` is the share of tasks that exactly one of A and B passes, `difference` how much oftener B does.
+    """
+    import numpy as np
+    from numpy.random import default_rng
+
+    random, found = default_rng(seed), list[int]()
+    rates = np.tile([(parts - difference) / 2, (parts + difference) / 2, 1 - parts], (_AT_ONCE, 1))
+    for _ in range(0, paths, _AT_ONCE):
+        flips = _walks(rates, most, random).crossings(alpha)
+        waits = random.negative_binomial(np.maximum(flips + 1, 1), parts)  # tasks that don't part, before so many do
+        found += [int(count) for count in np.where(flips < 0, most + 1, flips + 1 + waits)]
+    return [count if count <= most else None for count in sorted(found)]
+
+
+class _Walks(NamedTuple):
+    """Drawn endings of a comparison, a row each: the tasks that part, one after the other."""
+
+    apart: NDArray[Any]  # by how many of them B leads, after each; beyond the first `parted` it means nothing
+    parted: NDArray[Any]  # their number
+
+    def crossings(self, alpha: float, a: float = 0.0, b: float = 0.0) -> NDArray[Any]:
+        """The index of the parting task at which each first shows a difference, after counts a and b; -1: none does."""
+        import numpy as np
+
+        longest = self.apart.shape[1]
+        begun = ceil(a + b)
+        limits = limits_of_flips(alpha, 1 << (begun + longest + 1).bit_length())
+        apart = self.apart + (b - a) if b != a else self.apart
+        crosses = np.abs(apart) >= limits[begun + 1 : begun + longest + 1]
+        crosses &= np.arange(longest) < self.parted[:, None]
+        return np.where(crosses.any(axis=1), crosses.argmax(axis=1), -1)
+
+
+def _walks(rates: NDArray[Any], tasks: int, random: Generator) -> _Walks:
+    """Draws an ending of so many tasks for each row of rates: of tasks that only A passes, only B, and the others."""
+    import numpy as np
+
+    parts = rates[:, 0] + rates[:, 1]
+    parted = random.binomial(tasks, np.minimum(parts, 1.0))
+    longest = max(1, int(parted.max()))
+    ups = random.random((len(rates), longest), dtype="float32") < (rates[:, 1] / parts)[:, None].astype("float32")
+    return _Walks(2 * np.cumsum(ups, axis=1, dtype="int32") - np.arange(1, longest + 1, dtype="int32"), parted)
+
+
+@cache
+def limits_of_flips(alpha: float, most: int) -> NDArray[Any]:
+    """For each number of tasks that part, up to `most`, by how many one side has to lead to be shown the better.
+
+    From E(0) in closed form; more than there are tasks where none is enough.
+    """
+    from numpy import asarray
+
+    logs = [0.0]
+    for number in range(1, most + 2):
+        logs.append(logs[-1] + log(number))
+    found, lead = [], 1
+    for flips in range(most + 1):
+        lead = max(lead - 1, flips % 2)
+        while lead <= flips and _log_e(flips, lead, logs) < -log(alpha):
+            lead += 2
+        found.append(lead)
+    return asarray(found)
+
+
+def _log_e(flips: int, lead: int, logs: Sequence[float]) -> float:
+    return flips * log(2) + logs[(flips - lead) // 2] + logs[(flips + lead) // 2] - logs[flips + 1]
