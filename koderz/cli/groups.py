@@ -14,7 +14,6 @@ from typer.core import TyperCommand, TyperGroup
 
 from koderz.cli.flags import SettingsCommand
 from koderz.errors import KoderzError
-from koderz.settings.schema import FIRST_ARM
 from tracker.registry import names_of_others
 
 if TYPE_CHECKING:
@@ -72,9 +71,12 @@ def new_group(text: str, cls: type[TyperGroup] = LazyGroup) -> typer.Typer:
 
 MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {
     "--use-memory": ("other-tasks", "same-task", "off"),
-    "--until-decided": (FIRST_ARM, "zero-shot", "iterative", "direct", "rlm", "compaction"),
+    "--until-decided": ("first", "zero-shot", "iterative", "direct", "rlm", "compaction"),
 }
-"""Options whose value may be left out, with the values that may follow; the first is the default."""
+"""Options whose value may be left out, with the values that may follow; the first is the default.
+
+`first` is `koderz.settings.schema.FIRST_ARM`, which no help needs to load.
+"""
 
 
 class PanelCommand(TyperCommand):

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from koderz.models.names import parse_model_name
 from koderz.types import MAIN
 from tracker import records
 from tracker.basis import Use
@@ -87,6 +86,8 @@ class Totals:
             answering = self.answered_by.setdefault(call.model, {})
             answering[call.answered_by] = answering.get(call.answered_by, 0) + 1
         if call.throttled:
+            from koderz.models.names import parse_model_name  # which no help needs
+
             self.throttled[parse_model_name(call.model).provider] += call.throttled
         tier = "local" if call.role == MAIN else call.role
         self.costs.append((tier, call.cost))

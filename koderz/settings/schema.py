@@ -297,7 +297,7 @@ class Settings:
     )
     alpha: float | None = _running(
         None,
-        "With --until-decided: the chance of a false claim, over all looks and arms. Default: 0.05.",
+        "With --until-decided: the chance of a false claim, 0 to 0.5, over all looks and arms. Default: 0.05.",
         "P",
         bounds=(1e-6, 0.5),
     )

@@ -29,6 +29,7 @@ UNITS = {
     "max_experiment_cost": "USD",
     "test_memory": "MB",
     "keep_alive": "TIME",
+    "margin": "POINTS",
 }
 
 
@@ -97,9 +98,9 @@ def test_commands_all_have_a_help_text_in_whole_sentences(name: str) -> None:
 def test_settings_are_options_and_options_settings() -> None:
     named = [field.name for fields in panels(schema_of()).values() for field in fields]
 
-    assert sorted([*named, "models"]) == sorted(FIELDS)  # several of --model
+    assert sorted([*named, "models", "rates"]) == sorted(FIELDS)  # several of --model, and tables of koderz.toml
     params = {param.name for param in ALL["benchmark run"].params}
-    assert params >= set(FIELDS) - {"models"} | {
+    assert params >= set(FIELDS) - {"models", "rates"} | {
         "problems_file",
         "solver_arg",
         "dry_run",

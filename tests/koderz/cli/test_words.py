@@ -99,7 +99,7 @@ def test_remaining_time_counts_running_experiments_by_half() -> None:
     plan = SimpleNamespace(record=SimpleNamespace(parts=(), headline=None))
     view: Any = SimpleNamespace(
         tracker=SimpleNamespace(tally=tally),
-        orchestrator=SimpleNamespace(progress=SimpleNamespace(**vars(progress), stopping="")),
+        orchestrator=SimpleNamespace(progress=SimpleNamespace(**vars(progress), stopping="", evidence="")),
         engine=SimpleNamespace(throttle=(), waits=""),
         plan=plan,
     )
