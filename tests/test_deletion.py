@@ -22,6 +22,7 @@ HELP: dict[str, list[Command]] = {
     "rollouts": [("rollouts", "--help"), ("rollouts", "run", "--help")],
     "patches": [("perf", "--help"), ("perf", "run", "--help")],
     "serving": [("perf", "--help"), ("perf", "serve-bench", "--help")],
+    "questions": [("benchmark", "run", "--suite", "qa", "--help")],
 }
 RUNS: dict[str, Command] = {
     "code": ("benchmark", 0, 1, "--mode", "comparative", "--model", "simulated"),
@@ -33,6 +34,10 @@ RUNS: dict[str, Command] = {
     "rollouts": ("rollouts", "run", "--agent", "oracle"),
     "patches": ("perf", "run", "koderz-mini__revenue", "--baseline", "--max-blocks", 7),
     "serving": ("perf", "serve-bench", "--num-prompts", 2, "--random-input-len", 8, "--random-output-len", 4),
+    "questions": (
+        *("benchmark", "--suite", "qa", "--dataset", "questions.jsonl", "--scorer", "includes", "--limit", 1),
+        *("--model", "simulated"),
+    ),
 }
 SERVER = "koderz-mini__generation"
 """The embedded task whose repository is a server, which the system serving puts under load."""
@@ -69,6 +74,7 @@ def test_deletion_of_a_system_leaves_the_others_whole(
     deleted: str, without: Callable[..., Copy], serve: Callable[..., Server]
 ) -> None:
     koderz = without(deleted)
+    (koderz.folder / "questions.jsonl").write_text('{"input": "1 + 1?", "target": "2"}\n')
     koderz.run("--help")
     server = serve("--stream", "--model", "served")
     for name in OWN:

@@ -76,7 +76,7 @@ def test_reference_has_every_command_setting_and_kind_of_record(site: Path) -> N
     for name in ("benchmark compare", "memory serve", "modal deploy", "doctor", "benchmark START END"):
         assert f"koderz {name}" in commands
     assert "B is significantly worse than A." in commands
-    own = {"models"}  # which --model gives, too
+    own = {"models", "rates"}  # which --model gives, too, and tables of koderz.toml
     assert [name for name in schema_of().fields if f"KODERZ_{name.upper()}" not in settings and name not in own] == []
     for kind in ("message", "experiment", "submitted"):
         assert f"\n{kind}" in journal
