@@ -83,10 +83,10 @@ class RewardedTasks:
         self._known.add(digest)
 
 
-def rewarded_in(results: Path, digests: Iterable[str]) -> list[str]:
+def rewarded_in(results: Path, digests: Iterable[str]) -> tuple[str, ...]:
     """The names of the journals that have a score of one of these tasks, oldest first."""
     wanted = {*digests}
-    return [folder.name for folder in reward_folders(results) if not wanted.isdisjoint(_rewarded(folder))]
+    return tuple(folder.name for folder in reward_folders(results) if not wanted.isdisjoint(_rewarded(folder)))
 
 
 def _rewarded(folder: Path) -> set[str]:

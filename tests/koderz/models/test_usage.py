@@ -42,8 +42,9 @@ def of_messages(usage: Any) -> dict[str, Any]:
 
 
 def of_ollama(usage: Any) -> dict[str, Any]:
-    own = usage if isinstance(usage, dict) else {"prompt_eval_count": usage, "eval_count": usage}
-    return {"message": {"role": "assistant", "content": "12345678"}, "done": True, **own}
+    own = usage if isinstance(usage, dict) else dict.fromkeys(("prompt_eval_count", "eval_count"), usage)
+    counts = {name: count for name, count in own.items() if name in FIELDS}  # they lie beside the message
+    return {**counts, "message": {"role": "assistant", "content": "12345678"}, "done": True}
 
 
 WIRES = {

@@ -94,7 +94,9 @@ def test_exclusive_of_killed_processes_is_free(environ: Mapping[str, str]) -> No
 def test_progress_says_that_another_koderz_is_waited_for(environ: Mapping[str, str]) -> None:
     resources: Any = SimpleNamespace(exclusive=silent(environ), sandbox=SimpleNamespace(isolation="none"), plan=None)
     tally = SimpleNamespace(ended=(), faults=0, cost=0.0, passed=0, judged=0)
-    progress = SimpleNamespace(started=0.0, done_before=0, planned=9, in_flight=1, tokens_out=0, stopping="")
+    progress = SimpleNamespace(
+        started=0.0, done_before=0, planned=9, in_flight=1, tokens_out=0, stopping="", evidence=""
+    )
     view: Any = SimpleNamespace(
         tracker=SimpleNamespace(tally=tally),
         orchestrator=SimpleNamespace(progress=progress),
