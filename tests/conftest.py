@@ -198,12 +198,13 @@ def kill_after(more: int, counted: Callable[[], Sized], running: Fork) -> tuple[
     return running.communicate()
 
 
-def descendants(process: int) -> set[int]:
-    """Every process below this one."""
+def descendants(process: int, levels: int = sys.maxsize) -> set[int]:
+    """Every process below this one, or those of so many levels."""
     parents = _parents()
     found = {process}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
+    while levels and (more := {child for child, parent in parents.items() if parent in found} - found):
         found |= more
+        levels -= 1
     return found - {process}
 
 

@@ -20,7 +20,7 @@ from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
 from koderz.sandbox.judge.pool import Pool, Premises, Worker, WorkerLostError
 from koderz.sandbox.linux import isolation, kernel
-from tests.conftest import PATIENCE, are_gone, judges, wait_for, with_descendants
+from tests.conftest import PATIENCE, are_gone, descendants, judges, wait_for, with_descendants
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 RIGHT, WRONG = "def add(x, y): return x + y", "def add(x, y): return x - y"
@@ -314,11 +314,14 @@ def _kill_judges() -> None:
 
 
 async def _kill_at_random(chance: random.Random, verdicts: asyncio.Queue[str]) -> None:
-    """After a few verdicts each time: on a machine however slow, some are reached between two deaths."""
+    """After a few verdicts each time: on a machine however slow, some are reached between two deaths.
+
+    The processes of candidates, the third level below a judge, are spared: a candidate that is killed fails by that.
+    """
     while True:
         for _ in range(chance.randrange(1, 12)):
             await verdicts.get()
-        if victims := sorted(with_descendants(judges())):
+        if victims := sorted(judges().union(*(descendants(judge, levels=2) for judge in judges()))):
             try:
                 os.kill(chance.choice(victims), signal.SIGKILL)
             except ProcessLookupError:
