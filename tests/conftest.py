@@ -219,9 +219,9 @@ def processes_of(words: bytes) -> set[int]:
     return {process for process in _processes() if words in _read(process, "cmdline")}
 
 
-def with_descendants(processes: set[int]) -> set[int]:
-    """These processes, and every one below them."""
-    return processes.union(*map(descendants, processes))
+def with_descendants(processes: set[int], levels: int = sys.maxsize) -> set[int]:
+    """These processes, and every one below them, or those of so many levels."""
+    return processes.union(*(descendants(process, levels) for process in processes))
 
 
 def are_gone(processes: Collection[int]) -> bool:

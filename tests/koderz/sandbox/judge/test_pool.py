@@ -20,7 +20,7 @@ from koderz.sandbox import Job, JobResult
 from koderz.sandbox.contained import ContainedSandbox
 from koderz.sandbox.judge.pool import Pool, Premises, Worker, WorkerLostError
 from koderz.sandbox.linux import isolation, kernel
-from tests.conftest import PATIENCE, are_gone, descendants, judges, wait_for, with_descendants
+from tests.conftest import PATIENCE, are_gone, judges, wait_for, with_descendants
 
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 RIGHT, WRONG = "def add(x, y): return x + y", "def add(x, y): return x - y"
@@ -321,7 +321,7 @@ async def _kill_at_random(chance: random.Random, verdicts: asyncio.Queue[str]) -
     while True:
         for _ in range(chance.randrange(1, 12)):
             await verdicts.get()
-        if victims := sorted(judges().union(*(descendants(judge, levels=2) for judge in judges()))):
+        if victims := sorted(with_descendants(judges(), levels=2)):
             try:
                 os.kill(chance.choice(victims), signal.SIGKILL)
             except ProcessLookupError:
