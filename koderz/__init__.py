@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from koderz.runs.judge import judge
     from koderz.settings.schema import Settings
     from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
-    from tracker.stopping import PairsDecision, decide_pairs
-    from tracker.summary import Summary
+    from koderz_tracker.stopping import PairsDecision, decide_pairs
+    from koderz_tracker.summary import Summary
 
 _HOMES = {
     "koderz.analysis.comparison": ("Comparison", "compare"),
@@ -36,8 +36,8 @@ _HOMES = {
     "koderz.runs.judge": ("judge",),
     "koderz.settings.schema": ("Settings",),
     "koderz.types": ("Completion", "Message", "Reply", "Sampling", "Task", "Verdict"),
-    "tracker.stopping": ("PairsDecision", "decide_pairs"),
-    "tracker.summary": ("Summary",),
+    "koderz_tracker.stopping": ("PairsDecision", "decide_pairs"),
+    "koderz_tracker.summary": ("Summary",),
 }
 
 __all__ = [

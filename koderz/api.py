@@ -11,7 +11,7 @@ from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
 from koderz.runs.session import begin, raise_if_failed, settle_sinks
 from koderz.settings.schema import FIRST_ARM
-from tracker.summary import Summary
+from koderz_tracker.summary import Summary
 
 
 async def benchmark(

@@ -21,12 +21,12 @@ from koderz.settings.schema import OF_SINKS
 from koderz.settings.systems import names_of, required
 from koderz.settings.toml import NAME, load_config, read_sources, results_folder
 from koderz.types import Finding
-from tracker.registry import broken_systems
-from tracker.runs import run_folders
-from tracker.scrubber import shown_address
-from tracker.sinks import JSON, sink_class
-from tracker.sinks.process import at_work, wake
-from tracker.sinks.standing import standing_of
+from koderz_tracker.registry import broken_systems
+from koderz_tracker.runs import run_folders
+from koderz_tracker.scrubber import shown_address
+from koderz_tracker.sinks import JSON, sink_class
+from koderz_tracker.sinks.process import at_work, wake
+from koderz_tracker.sinks.standing import standing_of
 
 _FREE_GB = 1.0
 

@@ -15,8 +15,8 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tracker.causes import CAUSES, OTHER
-from tracker.errors import JournalError, KoderzError, StorageError
+from koderz_tracker.causes import CAUSES, OTHER
+from koderz_tracker.errors import JournalError, KoderzError, StorageError
 
 __all__ = [
     "FatalFault",
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from traceback import FrameSummary
 
-    from tracker.basis import Frame
-    from tracker.causes import Cause
+    from koderz_tracker.basis import Frame
+    from koderz_tracker.causes import Cause
 
 _MOST_FRAMES = 20
 _LONGEST = 200  # characters of a line or a name
@@ -95,7 +95,7 @@ def frames_of(error: BaseException) -> list[Frame]:
     if os.environ.get("KODERZ_DEBUG"):
         return [_frame(each) for each in found]
     here = Path(__file__).parent
-    ours = (f"{here}{os.sep}", f"{here.parent / 'tracker'}{os.sep}", "<frozen ")
+    ours = (f"{here}{os.sep}", f"{here.parent / 'koderz_tracker'}{os.sep}", "<frozen ")
     installed = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     theirs = [each for each in found if not each.filename.startswith(ours)]
     own = [each for each in theirs if not each.filename.startswith(installed)]
@@ -111,7 +111,7 @@ def raised_at(error: BaseException) -> str:
 def _frame(of: FrameSummary) -> Frame:
     from pathlib import Path
 
-    from tracker.basis import Frame  # which few commands that end with an error need
+    from koderz_tracker.basis import Frame  # which few commands that end with an error need
 
     return Frame(
         file=writable(of.filename.removeprefix(f"{Path.cwd()}{os.sep}"))[:_LONGEST],

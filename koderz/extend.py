@@ -107,10 +107,10 @@ if TYPE_CHECKING:
         Task,
         Verdict,
     )
-    from tracker.parts import (
+    from koderz_tracker.parts import (
         Part,
     )
-    from tracker.sinks import (
+    from koderz_tracker.sinks import (
         Sink,
         SinkDown,
         SinkSlow,
@@ -203,8 +203,8 @@ _HOMES = {
         "Task",
         "Verdict",
     ),
-    "tracker.parts": ("Part",),
-    "tracker.sinks": (
+    "koderz_tracker.parts": ("Part",),
+    "koderz_tracker.sinks": (
         "Sink",
         "SinkDown",
         "SinkSlow",

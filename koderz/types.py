@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, cast
 
-from tracker.records import Headline as Headline  # which a suite declares, and the plan records as they are
-from tracker.records import Measure as Measure
+from koderz_tracker.records import Headline as Headline  # which a suite declares, and the plan records as they are
+from koderz_tracker.records import Measure as Measure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -48,9 +48,9 @@ def main() -> int:
 
 
 def package_imports() -> Imports:
-    """Imports of each package from the others: packages and modules directly in koderz, and tracker."""
-    graph = grimp.build_graph("koderz", "tracker", exclude_type_checking_imports=False, cache_dir=None)
-    names = {*graph.find_children("koderz"), "tracker"}
+    """Imports of each package from the others: packages and modules directly in koderz, and the tracker."""
+    graph = grimp.build_graph("koderz", "koderz_tracker", exclude_type_checking_imports=False, cache_dir=None)
+    names = {*graph.find_children("koderz"), "koderz_tracker"}
     for name in names:
         graph.squash_module(name)
     return {
@@ -78,7 +78,7 @@ def _short(name: str) -> str:
 
 def _path(name: str) -> Path:
     """The file that says what a package is."""
-    base = ROOT / name if name == "tracker" else ROOT / "koderz" / name
+    base = ROOT / "tracker" if name == "koderz_tracker" else ROOT / "koderz" / name
     return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
 
 
@@ -98,7 +98,7 @@ def _table(floors: Mapping[str, int]) -> Iterator[str]:
     for row in _rows(floors):
         for name in row:
             text = (ast.get_docstring(ast.parse(_path(name).read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
-            shown = name if name == "tracker" else f"koderz.{name}"
+            shown = "tracker" if name == "koderz_tracker" else f"koderz.{name}"
             yield f"| {floors[name]} | `{shown}` | {' '.join(text.split()).replace('|', chr(92) + '|')} |"
 
 

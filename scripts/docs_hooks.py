@@ -23,7 +23,7 @@ import koderz.cli
 from koderz.cli.options import panels
 from koderz.engines.owners import REGISTRIES, schema_of
 from koderz.settings.options import Field, plain
-from tracker import records, results, summary
+from koderz_tracker import records, results, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -35,11 +35,11 @@ from koderz.systems.rollouts.grading import grade
 from koderz.systems.rollouts.suite import SAMPLE
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.workspaces import Stores
+from koderz_tracker import records
+from koderz_tracker.summary import Summary
+from koderz_tracker.tracker import Tracker
 from tests.koderz.systems.rollouts.test_grading import _RIGHT, GAMING, TASK
 from tests.scripted_model import ScriptedModel, scripted_model
-from tracker import records
-from tracker.summary import Summary
-from tracker.tracker import Tracker
 
 _KNOWN = [*GAMING].index("skip of the module") + 1  # those that OneShot was tried with come first
 KNOWN, FURTHER = dict([*GAMING.items()][:_KNOWN]), dict([*GAMING.items()][_KNOWN:])

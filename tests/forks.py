@@ -36,12 +36,12 @@ koderz.systems.long_context.recursive koderz.systems koderz.systems.rollouts kod
 koderz.systems.patches koderz.systems.serving koderz.systems.rollouts.agents koderz.systems.optimizers.solvers
 koderz.systems.code koderz.systems.code.extraction koderz.systems.optimizers.datasets koderz.systems.long_context
 koderz.systems.long_context.browsecomp_plus koderz.systems.long_context.ruler koderz.systems.long_context.oolong
-koderz.systems.patches.gso koderz.systems.optimizers.analysis koderz.analysis.report tracker
+koderz.systems.patches.gso koderz.systems.optimizers.analysis koderz.analysis.report koderz_tracker
 """
 MODULES = """
 _strptime certifi modal koderz.modal.admin koderz.modal.engine koderz.sandbox.contained koderz.sandbox.judge.pool
 koderz.sandbox.process koderz.sandbox.wasm.session koderz.sandbox.workspace.local koderz.systems.rollouts.suite
-koderz.systems.patches.suite koderz.testing.server koderz.testing.streaming tracker.credentials filelock
+koderz.systems.patches.suite koderz.testing.server koderz.testing.streaming koderz_tracker.credentials filelock
 importlib.metadata jinja2 scipy.stats tenacity tomllib
 """
 _MOST_BYTES = 1 << 17  # of a request

@@ -58,7 +58,7 @@ def without(tmp_path: Path) -> Callable[..., Copy]:
     """Makes a copy of koderz without some systems."""
 
     def make(*names: str) -> Copy:
-        for package in ("koderz", "tracker"):
+        for package in ("koderz", "koderz_tracker"):
             shutil.copytree(
                 ROOT / package, tmp_path / "site" / package, ignore=shutil.ignore_patterns("__pycache__", *names)
             )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from tracker.errors import JournalError
+from koderz_tracker.errors import JournalError
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from tracker.errors import JournalError, StorageError
-from tracker.files import pieces, whole_file, write_whole
-from tracker.records import Attempt, Blob, Call, Once, Record, Text
+from koderz_tracker.errors import JournalError, StorageError
+from koderz_tracker.files import pieces, whole_file, write_whole
+from koderz_tracker.records import Attempt, Blob, Call, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
 MOST_BYTES = 256 << 20  # of one text

@@ -11,14 +11,14 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from tracker.clusters import Clusters, clusters_of, count_of, interval_in
-from tracker.rates import SHARE, mean_interval, rate_interval, success_interval
-from tracker.records import Measure
-from tracker.sequences import interval_along, rate_along
+from koderz_tracker.clusters import Clusters, clusters_of, count_of, interval_in
+from koderz_tracker.rates import SHARE, mean_interval, rate_interval, success_interval
+from koderz_tracker.records import Measure
+from koderz_tracker.sequences import interval_along, rate_along
 
 if TYPE_CHECKING:
-    from tracker.records import Plan
-    from tracker.results import Result
+    from koderz_tracker.records import Plan
+    from koderz_tracker.results import Result
 
 _T = TypeVar("_T")
 _SCORE = Measure(name="score", direction="higher", unit="share")

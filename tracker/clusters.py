@@ -12,7 +12,7 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, TypeVar
 
-from tracker.rates import (
+from koderz_tracker.rates import (
     SHARE,
     Interval,
     mean_interval,
@@ -24,8 +24,8 @@ from tracker.rates import (
 )
 
 if TYPE_CHECKING:
-    from tracker.records import Plan
-    from tracker.results import Result
+    from koderz_tracker.records import Plan
+    from koderz_tracker.results import Result
 
 _T = TypeVar("_T")
 _BY_TASK, _OF_TASKS = ", clustered by task", " of tasks"

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from tracker.plain_text import REDACTED, RUN_LENGTH, may_hold_tokens
+from koderz_tracker.plain_text import REDACTED, RUN_LENGTH, may_hold_tokens
 
 Span = tuple[int, int]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from tracker.index import CODES, Index, load_index, read_records
-from tracker.journal import NAME
-from tracker.records import Decision, Plan
+from koderz_tracker.index import CODES, Index, load_index, read_records
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Decision, Plan
 
 _DECISION = CODES[Decision.kind]
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tracker.errors import KoderzError
+from koderz_tracker.errors import KoderzError
 
 MB = 1 << 20
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tracker.errors import JournalError
-from tracker.index import read, unreadable
-from tracker.journal import NAME
-from tracker.records import Call, Compute, Experiment, Fault, Finished, Record, Resumed, as_dict
-from tracker.tally import FAULTED, JUDGED, PASSED, Tally
+from koderz_tracker.errors import JournalError
+from koderz_tracker.index import read, unreadable
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Call, Compute, Experiment, Fault, Finished, Record, Resumed, as_dict
+from koderz_tracker.tally import FAULTED, JUDGED, PASSED, Tally
 
 _REDONE: Mapping[str, Collection[int]] = {"retry": (FAULTED,), "rescore": (FAULTED, JUDGED, PASSED)}
 """The outcomes that a session of each kind works on again."""

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tracker.errors import JournalError
-from tracker.files import pieces
-from tracker.records import KINDS, Call, Compute, Experiment, LongMessage, Record, decode, kind_of
+from koderz_tracker.errors import JournalError
+from koderz_tracker.files import pieces
+from koderz_tracker.records import KINDS, Call, Compute, Experiment, LongMessage, Record, decode, kind_of
 
 CODES = {name: code for code, name in enumerate(KINDS)}
 PAID = (CODES["call"], CODES["compute"])

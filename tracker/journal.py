@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracker.errors import StorageError
-from tracker.files import write_whole
-from tracker.index import Index, IndexEntry, entry_of, header, index_path, pack
-from tracker.records import Record, encode
+from koderz_tracker.errors import StorageError
+from koderz_tracker.files import write_whole
+from koderz_tracker.index import Index, IndexEntry, entry_of, header, index_path, pack
+from koderz_tracker.records import Record, encode
 
 if TYPE_CHECKING:
     import asyncio

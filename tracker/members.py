@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from tracker.errors import KoderzError
+from koderz_tracker.errors import KoderzError
 
 _ALIKE = 0.8  # of difflib's ratio: `mesures` and `measures` have 0.93, `score` and `source` 0.73
 

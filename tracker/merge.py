@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tracker.blobs import copy_blobs, copy_file
-from tracker.errors import KoderzError, StorageError
-from tracker.files import pieces, whole_folder
-from tracker.index import index_path, load_index
-from tracker.journal import NAME
-from tracker.runs import RUN_ID, lock_run, read_plan, run_folders
-from tracker.sinks import JSON
-from tracker.sinks.json import write_summary
-from tracker.sinks.standing import mark_up_to_date
+from koderz_tracker.blobs import copy_blobs, copy_file
+from koderz_tracker.errors import KoderzError, StorageError
+from koderz_tracker.files import pieces, whole_folder
+from koderz_tracker.index import index_path, load_index
+from koderz_tracker.journal import NAME
+from koderz_tracker.runs import RUN_ID, lock_run, read_plan, run_folders
+from koderz_tracker.sinks import JSON
+from koderz_tracker.sinks.json import write_summary
+from koderz_tracker.sinks.standing import mark_up_to_date
 
 What = Literal["added", "extended", "there already", "behind"]
 

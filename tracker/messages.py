@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from tracker.records import Call, LongMessage
+from koderz_tracker.records import Call, LongMessage
 
 MESSAGE_BYTES = 4096  # above this, a message is stored once and named by its digest
 

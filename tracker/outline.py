@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tracker.index import CODES, DAMAGED, DOUBLED, PAID, IndexEntry, read_records
-from tracker.records import Finished, JudgeCalibration
+from koderz_tracker.index import CODES, DAMAGED, DOUBLED, PAID, IndexEntry, read_records
+from koderz_tracker.records import Finished, JudgeCalibration
 
 
 class Outline:

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tracker.errors import KoderzError
-from tracker.members import Extensible
-from tracker.registry import find
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.members import Extensible
+from koderz_tracker.registry import find
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracker.records import Fault, Plan, Record
-    from tracker.results import Result
+    from koderz_tracker.records import Fault, Plan, Record
+    from koderz_tracker.results import Result
 
 _T = TypeVar("_T")
 
-KNOWN = {"calibration": "tracker.calibration:CALIBRATION"}
+KNOWN = {"calibration": "koderz_tracker.calibration:CALIBRATION"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from tracker.blobs import with_texts
-from tracker.errors import KoderzError
-from tracker.records import Blob, Call, Experiment, Fault, Finished, Once, Plan, Record, Text
+from koderz_tracker.blobs import with_texts
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.records import Blob, Call, Experiment, Fault, Finished, Once, Plan, Record, Text
 
 _NAME = re.compile(r"[a-z][a-z_]{0,30}")
 _CLEAR = frozenset({"container", "digest", "tokenizer", "generator", "type"})

@@ -12,19 +12,19 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from tracker.basis import Basis as Basis
-from tracker.basis import Blob as Blob
-from tracker.basis import Frame as Frame
-from tracker.basis import MemoryMoment as MemoryMoment
-from tracker.basis import SolverAbout as SolverAbout
-from tracker.basis import UntilDecided as UntilDecided
-from tracker.basis import Use as Use
-from tracker.basis import converted
-from tracker.causes import cause_of
-from tracker.errors import JournalError
-from tracker.measures import PASSES as PASSES
-from tracker.measures import Headline as Headline
-from tracker.measures import Measure as Measure
+from koderz_tracker.basis import Basis as Basis
+from koderz_tracker.basis import Blob as Blob
+from koderz_tracker.basis import Frame as Frame
+from koderz_tracker.basis import MemoryMoment as MemoryMoment
+from koderz_tracker.basis import SolverAbout as SolverAbout
+from koderz_tracker.basis import UntilDecided as UntilDecided
+from koderz_tracker.basis import Use as Use
+from koderz_tracker.basis import converted
+from koderz_tracker.causes import cause_of
+from koderz_tracker.errors import JournalError
+from koderz_tracker.measures import PASSES as PASSES
+from koderz_tracker.measures import Headline as Headline
+from koderz_tracker.measures import Measure as Measure
 
 SCHEMA_VERSION = 1
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
-from tracker.errors import KoderzError
+from koderz_tracker.errors import KoderzError
 
 SYSTEMS = "koderz.systems"
 """The entry points of systems: values that name what they add by kind, which is a group's name without `koderz.`."""

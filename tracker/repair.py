@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracker.blobs import copy_blobs, fetched, whole
-from tracker.errors import JournalError, KoderzError, StorageError
-from tracker.files import whole_folder, write_whole
-from tracker.index import DAMAGED, DOUBLED, IndexEntry, load_index, read, read_spans
-from tracker.journal import NAME
-from tracker.runs import read_plan
+from koderz_tracker.blobs import copy_blobs, fetched, whole
+from koderz_tracker.errors import JournalError, KoderzError, StorageError
+from koderz_tracker.files import whole_folder, write_whole
+from koderz_tracker.index import DAMAGED, DOUBLED, IndexEntry, load_index, read, read_spans
+from koderz_tracker.journal import NAME
+from koderz_tracker.runs import read_plan
 
 
 @dataclass(frozen=True, slots=True)

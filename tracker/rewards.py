@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracker.errors import JournalError, StorageError
-from tracker.journal import NAME
-from tracker.records import Plan, Reward, decode
+from koderz_tracker.errors import JournalError, StorageError
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Plan, Reward, decode
 
 FOLDER = re.compile(r"rewards_[0-9a-f]{8}_\d{8}_\d{6}")
 TASKS = "tasks"

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracker.errors import JournalError, KoderzError, RunBusy
-from tracker.files import links_in, whole_folder, write_whole
-from tracker.index import load_index, read_spans, unreadable
-from tracker.journal import NAME
-from tracker.records import Plan, decode, encode
+from koderz_tracker.errors import JournalError, KoderzError, RunBusy
+from koderz_tracker.files import links_in, whole_folder, write_whole
+from koderz_tracker.index import load_index, read_spans, unreadable
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Plan, decode, encode
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

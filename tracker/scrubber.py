@@ -16,8 +16,8 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tracker.plain_text import REDACTED, RUN_LENGTH, WORDS, is_plain
-from tracker.records import Plan
+from koderz_tracker.plain_text import REDACTED, RUN_LENGTH, WORDS, is_plain
+from koderz_tracker.records import Plan
 
 R = TypeVar("R", bound=Struct)
 
@@ -226,7 +226,7 @@ def _forms(value: str) -> Iterable[str]:
 
 
 def _without_credentials(text: str) -> str:
-    from tracker.credentials import FINDERS  # whose patterns take longer to compile than most commands to start
+    from koderz_tracker.credentials import FINDERS  # whose patterns take longer to compile than most commands to start
 
     for find in FINDERS:
         if spans := find(text):
@@ -239,7 +239,7 @@ def _is_telling(name: str) -> bool:
     """Whether a name says that its value is a secret."""
     if not any(word in name.lower() for word in WORDS):
         return False
-    from tracker.credentials import SECRET_NAME
+    from koderz_tracker.credentials import SECRET_NAME
 
     return SECRET_NAME.fullmatch(name) is not None
 

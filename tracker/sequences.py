@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
-from tracker.basis import UntilDecided
-from tracker.clusters import ChanceEstimate, Clusters, count_of, members, method_in
-from tracker.rates import SHARE, Interval, pass_hat_k
-from tracker.records import Fault, Plan
-from tracker.results import Result
-from tracker.sequential import SEQUENCE, sequence
+from koderz_tracker.basis import UntilDecided
+from koderz_tracker.clusters import ChanceEstimate, Clusters, count_of, members, method_in
+from koderz_tracker.rates import SHARE, Interval, pass_hat_k
+from koderz_tracker.records import Fault, Plan
+from koderz_tracker.results import Result
+from koderz_tracker.sequential import SEQUENCE, sequence
 
 UNBOUNDED = "none: without bounds nothing holds at any stop"
 NO_NUMPY = "none: it takes numpy, which isn't installed"

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracker.rates import Interval
+from koderz_tracker.rates import Interval
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,8 @@ from functools import cache, cached_property
 from math import ceil, log
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tracker.rates import Interval
-from tracker.sequential import Evidence, EvidencePoint
+from koderz_tracker.rates import Interval
+from koderz_tracker.sequential import Evidence, EvidencePoint
 
 if TYPE_CHECKING:
     from numpy.random import Generator

@@ -10,15 +10,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracker.blobs import whole, with_texts
-from tracker.errors import JournalError
-from tracker.index import CODES, DAMAGED, DOUBLED, IndexEntry, experiment_number, load_index, read_records, scan, tell
-from tracker.journal import NAME
-from tracker.messages import restored
-from tracker.privacy import shown
-from tracker.records import Attempt, Call, Experiment, Grade, LongMessage, Once, Plan, Record, Text
-from tracker.runs import read_plan
-from tracker.scrubber import Scrubber, scrubber_of
+from koderz_tracker.blobs import whole, with_texts
+from koderz_tracker.errors import JournalError
+from koderz_tracker.index import (
+    CODES,
+    DAMAGED,
+    DOUBLED,
+    IndexEntry,
+    experiment_number,
+    load_index,
+    read_records,
+    scan,
+    tell,
+)
+from koderz_tracker.journal import NAME
+from koderz_tracker.messages import restored
+from koderz_tracker.privacy import shown
+from koderz_tracker.records import Attempt, Call, Experiment, Grade, LongMessage, Once, Plan, Record, Text
+from koderz_tracker.runs import read_plan
+from koderz_tracker.scrubber import Scrubber, scrubber_of
 
 LOST = "[this text is lost: its file in blobs/ or its line in the journal can't be read]"
 

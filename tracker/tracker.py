@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
-from tracker.blobs import fetched, spill, whole
-from tracker.errors import JournalError
-from tracker.index import CODES, ENDS, PAID, Index, IndexEntry, experiment_number, load_index, read_records, tell
-from tracker.journal import NAME, Journal
-from tracker.messages import share_messages
-from tracker.privacy import Privacy, shown
-from tracker.records import Attempt, Call, Fault, Finished, Keyed, Once, Plan, Record, Resumed
-from tracker.runs import create_run, lock_run, read_plan
-from tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
+from koderz_tracker.blobs import fetched, spill, whole
+from koderz_tracker.errors import JournalError
+from koderz_tracker.index import CODES, ENDS, PAID, Index, IndexEntry, experiment_number, load_index, read_records, tell
+from koderz_tracker.journal import NAME, Journal
+from koderz_tracker.messages import share_messages
+from koderz_tracker.privacy import Privacy, shown
+from koderz_tracker.records import Attempt, Call, Fault, Finished, Keyed, Once, Plan, Record, Resumed
+from koderz_tracker.runs import create_run, lock_run, read_plan
+from koderz_tracker.tally import FAULTED, JUDGED, PASSED, Tally, outcome_of
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

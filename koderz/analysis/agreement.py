@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from tracker.rates import student, wilson
+from koderz_tracker.rates import student, wilson
 
 Interval = tuple[float, float]
 Method = Literal["prediction-powered", "Rogan-Gladen"]

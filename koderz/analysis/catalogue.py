@@ -19,13 +19,13 @@ from msgspec.inspect import type_info
 from msgspec.structs import replace
 
 from koderz.analysis.rows import RunRow, row_of_journal, row_of_summary
-from tracker.errors import JournalError
-from tracker.files import write_whole
-from tracker.journal import NAME
-from tracker.messages import digest_of
-from tracker.runs import RUN_ID, is_locked
-from tracker.sinks.standing import NAME as SINKS
-from tracker.sinks.standing import standing_of
+from koderz_tracker.errors import JournalError
+from koderz_tracker.files import write_whole
+from koderz_tracker.journal import NAME
+from koderz_tracker.messages import digest_of
+from koderz_tracker.runs import RUN_ID, is_locked
+from koderz_tracker.sinks.standing import NAME as SINKS
+from koderz_tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
 _VERSION = 13  # of how rows are read off; their fields are in `_form`

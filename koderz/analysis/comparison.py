@@ -46,8 +46,8 @@ from koderz.analysis.runs import (
 from koderz.analysis.statistics import ALPHA, holm, p_figure, p_text
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
-from tracker.records import Measure
-from tracker.summary import Summary
+from koderz_tracker.records import Measure
+from koderz_tracker.summary import Summary
 
 _LOOK_BACK = 50  # runs, in search of two that share tasks
 

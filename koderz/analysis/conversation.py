@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from koderz.models.clients import ITEM, REQUEST
-from tracker.records import Call
+from koderz_tracker.records import Call
 
 RESULT = "result"
 """The speaker of a tool's result."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracker.records import PASSES
+from koderz_tracker.records import PASSES
 
 if TYPE_CHECKING:
-    from tracker.summary import Summary
+    from koderz_tracker.summary import Summary
 
 Told = Mapping[str, Any]
 """A decision in the form in which a summary has it."""

@@ -11,10 +11,10 @@ from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.measures import SUCCESS, headline_measure, measure_named, named_average, shown, value_of
 from koderz.analysis.pairs import Side
 from koderz.errors import KoderzError
-from tracker.breakdown import mean_of
-from tracker.rates import WILSON, wilson
-from tracker.records import Measure
-from tracker.results import Result
+from koderz_tracker.breakdown import mean_of
+from koderz_tracker.rates import WILSON, wilson
+from koderz_tracker.records import Measure
+from koderz_tracker.results import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

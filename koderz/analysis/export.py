@@ -20,9 +20,9 @@ from koderz.analysis.pairs import arm_named
 from koderz.analysis.story import Experiments, Story, StoryStep
 from koderz.errors import KoderzError
 from koderz.settings.systems import names_of
-from tracker.blobs import read_data
-from tracker.records import Attempt, Fault, Plan
-from tracker.runs import read_plan
+from koderz_tracker.blobs import read_data
+from koderz_tracker.records import Attempt, Fault, Plan
+from koderz_tracker.runs import read_plan
 
 Row = Mapping[str, Any]
 Format = Literal["csv", "parquet", "jsonl", "md"]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from koderz.analysis.blocks import Table
 from koderz.analysis.pairs import Side
-from tracker.index import CODES, load_index, read_records
-from tracker.journal import NAME
-from tracker.records import Attempt
-from tracker.results import Result
+from koderz_tracker.index import CODES, load_index, read_records
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Attempt
+from koderz_tracker.results import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

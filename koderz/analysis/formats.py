@@ -12,7 +12,7 @@ from koderz.analysis.export import arms_of
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
 from koderz.settings.systems import added
-from tracker.records import Plan
+from koderz_tracker.records import Plan
 
 Stories = Iterable[tuple[Plan, Story]]
 """Experiments, each with its run's plan."""

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from koderz.analysis.runs import Run, load_run, load_summary, of_summary, run_paths
 from koderz.errors import KoderzError
-from tracker.results import Result
-from tracker.summary import Summary
+from koderz_tracker.results import Result
+from koderz_tracker.summary import Summary
 
 Library = Literal["pandas", "polars"]
 Source = Summary | Path | str

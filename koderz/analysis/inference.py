@@ -10,9 +10,9 @@ from statistics import fmean
 from koderz.analysis import intervals, sequential, statistics
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Kind, Matched, Values
-from tracker.clusters import members, method_in, no_interval
-from tracker.measures import TIMES
-from tracker.rates import effective_size, freedom_of
+from koderz_tracker.clusters import members, method_in, no_interval
+from koderz_tracker.measures import TIMES
+from koderz_tracker.rates import effective_size, freedom_of
 
 BOOTSTRAP = "BCa bootstrap of tasks"
 CUT = "cut at 0 to agree with the test"

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from koderz.analysis.statistics import ALPHA, AT_ONCE, SEED, draws_of, normal_quantile, tango_score
-from tracker.rates import wilson
+from koderz_tracker.rates import wilson
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from koderz.analysis.agreement import FEWEST_LABELS
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Matched, Side
 from koderz.types import JUDGE
-from tracker.runs import read_plan
+from koderz_tracker.runs import read_plan
 
 _A_MODEL = "a model"
 

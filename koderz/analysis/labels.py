@@ -20,11 +20,11 @@ from koderz.analysis.export import spreadsheet_cell
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
 from koderz.types import JUDGE
-from tracker.files import MB, read_all, write_whole
-from tracker.messages import text_of
-from tracker.plain_text import REDACTED
-from tracker.records import Experiment
-from tracker.terminals import plain
+from koderz_tracker.files import MB, read_all, write_whole
+from koderz_tracker.messages import text_of
+from koderz_tracker.plain_text import REDACTED
+from koderz_tracker.records import Experiment
+from koderz_tracker.terminals import plain
 
 FOLDER = "calibrations"
 """The folder in a run's own that holds its draws and calibrations."""

@@ -16,8 +16,8 @@ from koderz.analysis.resources import UNEQUAL, unequal_resources
 from koderz.analysis.runs import rate_of
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm, p_text
 from koderz.errors import KoderzError
-from tracker.breakdown import Mean
-from tracker.records import Measure
+from koderz_tracker.breakdown import Mean
+from koderz_tracker.records import Measure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

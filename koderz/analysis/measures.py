@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from koderz.errors import KoderzError
-from tracker.records import PASSES, Measure
-from tracker.results import Result
-from tracker.summary import Summary
+from koderz_tracker.records import PASSES, Measure
+from koderz_tracker.results import Result
+from koderz_tracker.summary import Summary
 
 SUCCESS = Measure(name=PASSES, direction="higher", two_valued=True)
 _OF_EVERY_RUN = {

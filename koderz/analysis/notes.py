@@ -11,7 +11,7 @@ from koderz.analysis.pairs import Matched, Side
 from koderz.analysis.statistics import FEWEST_TASKS
 from koderz.settings.schema import OF_SINKS
 from koderz.types import NEEDS_REVIEW
-from tracker.summary import UnreadAnswers
+from koderz_tracker.summary import UnreadAnswers
 
 # Tasks are matched one by one; the others change no result.
 _OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})

@@ -15,12 +15,12 @@ from koderz.analysis.measures import SUCCESS, headline_measure, value_of
 from koderz.analysis.runs import Run, load_run, resolve, run_paths
 from koderz.errors import KoderzError
 from koderz.types import NOBODY
-from tracker.breakdown import Mean, mean_of
-from tracker.clusters import Clusters, clusters_of, count_of
-from tracker.records import Measure
-from tracker.results import Result
-from tracker.sequences import settled_order
-from tracker.summary import Figures
+from koderz_tracker.breakdown import Mean, mean_of
+from koderz_tracker.clusters import Clusters, clusters_of, count_of
+from koderz_tracker.records import Measure
+from koderz_tracker.results import Result
+from koderz_tracker.sequences import settled_order
+from koderz_tracker.summary import Figures
 
 _Side = TypeVar("_Side", bound="Side")
 Kind = Literal["single", "samples", "unpaired", "nothing"]

@@ -14,16 +14,16 @@ from msgspec.structs import replace
 
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
-from tracker.basis import UntilDecided
-from tracker.breakdown import Slice
-from tracker.causes import cause_of
-from tracker.files import MB, read_all
-from tracker.journal import NAME
-from tracker.measures import PASSING
-from tracker.records import SCHEMA_VERSION, Headline, Measure
-from tracker.results import UNSAID, Result
-from tracker.sequences import settled_order
-from tracker.summary import USUAL, ArmResults, Summary, compare_modes, figures
+from koderz_tracker.basis import UntilDecided
+from koderz_tracker.breakdown import Slice
+from koderz_tracker.causes import cause_of
+from koderz_tracker.files import MB, read_all
+from koderz_tracker.journal import NAME
+from koderz_tracker.measures import PASSING
+from koderz_tracker.records import SCHEMA_VERSION, Headline, Measure
+from koderz_tracker.results import UNSAID, Result
+from koderz_tracker.sequences import settled_order
+from koderz_tracker.summary import USUAL, ArmResults, Summary, compare_modes, figures
 
 _TOLERANCE = 0.06  # points: older files round their rates
 

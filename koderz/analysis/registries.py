@@ -21,10 +21,10 @@ from koderz.analysis.export import arms_of
 from koderz.analysis.runs import Run, load_run
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
-from tracker.files import write_whole
-from tracker.messages import text_of
-from tracker.records import PASSES, Fault, Plan
-from tracker.summary import Figures
+from koderz_tracker.files import write_whole
+from koderz_tracker.messages import text_of
+from koderz_tracker.records import PASSES, Fault, Plan
+from koderz_tracker.summary import Figures
 
 REGISTRIES = ("eee", "hf")
 """The names of these formats for `--format`."""

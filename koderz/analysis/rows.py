@@ -11,9 +11,9 @@ import msgspec
 from msgspec import structs
 
 from koderz.analysis.decisions import stopped_early
-from tracker.causes import cause_of
-from tracker.measures import PASSING
-from tracker.records import PASSES, Headline, Measure
+from koderz_tracker.causes import cause_of
+from koderz_tracker.measures import PASSING
+from koderz_tracker.records import PASSES, Headline, Measure
 
 
 class Average(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -153,7 +153,7 @@ def row_of_summary(data: bytes, sinks: Mapping[str, str]) -> RunRow:
 
 def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
     """The row of an unfinished run, from its journal. Raises JournalError if that is damaged."""
-    from tracker.summary import summarize
+    from koderz_tracker.summary import summarize
 
     return _row(msgspec.convert(summarize(journal.parent), _Head, from_attributes=True), sinks)
 
@@ -212,7 +212,7 @@ def _arm(solver: str, found: _Figures, simulated: bool, average: Average | None)
     passed = round((found.success_rate or 0.0) * n / 100) if found.successes is None else found.successes
     interval, method = found.success_rate_interval, found.success_rate_interval_method
     if interval is None and method is None:
-        from tracker.rates import WILSON, wilson  # few files are so old
+        from koderz_tracker.rates import WILSON, wilson  # few files are so old
 
         low, high = wilson(passed, n)
         interval, method = (100 * low, 100 * high), WILSON

@@ -14,13 +14,13 @@ from koderz.analysis.decisions import is_decided, stopped_early
 from koderz.analysis.measures import declared, named_average, shown
 from koderz.analysis.reader import read_summary
 from koderz.errors import KoderzError
-from tracker.journal import NAME
-from tracker.runs import RUN_ID, is_locked, named, run_folders
-from tracker.summary import Summary, summarize
+from koderz_tracker.journal import NAME
+from koderz_tracker.runs import RUN_ID, is_locked, named, run_folders
+from koderz_tracker.summary import Summary, summarize
 
 if TYPE_CHECKING:
-    from tracker.breakdown import Slice, Spread
-    from tracker.summary import Figures
+    from koderz_tracker.breakdown import Slice, Spread
+    from koderz_tracker.summary import Figures
 
 GOING = "running"
 _STATES = {GOING: "is still going", "unfinished": "was left unfinished"}

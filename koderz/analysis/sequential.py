@@ -14,12 +14,12 @@ from koderz.analysis.decisions import sentence
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Matched, Side, match
 from koderz.errors import KoderzError
-from tracker.breakdown import bounds_of
-from tracker.clusters import members, method_in
-from tracker.rates import SHARE
-from tracker.records import PASSES, Measure
-from tracker.sequential import EVIDENCE, SEQUENCE, ConfidenceSequence
-from tracker.stopping import OpenDecision, StoppingRule, path_of
+from koderz_tracker.breakdown import bounds_of
+from koderz_tracker.clusters import members, method_in
+from koderz_tracker.rates import SHARE
+from koderz_tracker.records import PASSES, Measure
+from koderz_tracker.sequential import EVIDENCE, SEQUENCE, ConfidenceSequence
+from koderz_tracker.stopping import OpenDecision, StoppingRule, path_of
 
 
 def why_none(matched: Matched) -> str:

@@ -11,11 +11,11 @@ from typing import Any
 
 from koderz.analysis.conversation import is_of_client, is_own, known_by
 from koderz.errors import KoderzError
-from tracker.basis import Frame
-from tracker.index import load_index, read_records
-from tracker.journal import NAME
-from tracker.records import Attempt, Call, Experiment, Fault, Grade, Once, Record
-from tracker.stories import Stories
+from koderz_tracker.basis import Frame
+from koderz_tracker.index import load_index, read_records
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Attempt, Call, Experiment, Fault, Grade, Once, Record
+from koderz_tracker.stories import Stories
 
 _GRADES_TOLD = 20
 Outcome = Experiment | Fault

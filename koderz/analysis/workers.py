@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from koderz.analysis.story import Story
-from tracker.records import Arm, Plan
+from koderz_tracker.records import Arm, Plan
 
 _AGENT = "agent:"
 _KODERZ_OWN = ("koderz", "oracle", "nop", "scripted")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from koderz.errors import StorageError
-from tracker.terminals import plain, steers
+from koderz_tracker.terminals import plain, steers
 
 LINE_EVERY = 5.0  # seconds between two lines of progress where there is no terminal
 
@@ -77,7 +77,7 @@ def print_json(document: Any) -> None:
     """Prints JSON, indented, on standard output."""
     import orjson
 
-    from tracker.records import as_dict
+    from koderz_tracker.records import as_dict
 
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
     with while_read():

@@ -52,8 +52,8 @@ def doctor(
 
 def _repair(results: Path, name: str, *, json: bool) -> None:
     """Prints the damage line by line, and the folder of the copy without it."""
-    from tracker.repair import repair
-    from tracker.runs import find_run
+    from koderz_tracker.repair import repair
+    from koderz_tracker.runs import find_run
 
     folder = find_run(results, name)
     found = repair(folder)

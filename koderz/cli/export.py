@@ -19,7 +19,7 @@ from koderz.cli.console import counted, data_output, warn, writing
 from koderz.cli.flags import Arm, Results, named_runs
 from koderz.errors import KoderzError
 from koderz.settings.options import flag_of
-from tracker.files import whole_file
+from koderz_tracker.files import whole_file
 
 
 def export(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def complete_runs(incomplete: str) -> list[str]:
     """Completions for names of runs, the latest first."""
     from koderz.settings.toml import results_folder
-    from tracker.runs import run_folders
+    from koderz_tracker.runs import run_folders
 
     try:
         names = [path.name for path in reversed(run_folders(results_folder()))]

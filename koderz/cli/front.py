@@ -31,7 +31,7 @@ from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.layers import EVERYTHING, Scope
-from tracker.causes import CAUSES
+from koderz_tracker.causes import CAUSES
 
 if TYPE_CHECKING:
     from koderz.cli.session import SessionScreen
@@ -272,7 +272,7 @@ def take_up(
 
 def _last_of(plan: Plan) -> Path | None:
     """The last run of the same plan in its results folder."""
-    from tracker.runs import read_plan, run_folders
+    from koderz_tracker.runs import read_plan, run_folders
 
     for folder in reversed(run_folders(plan.settings.results)):
         with suppress(KoderzError):  # what can't be read is no such run
@@ -329,7 +329,7 @@ async def _reported(
     async for session in sessions:
         tell(session)
         if shown.json:
-            from tracker.sinks.json import encode_summary
+            from koderz_tracker.sinks.json import encode_summary
 
             with while_read():
                 data_output().writelines(encode_summary(session.summary))

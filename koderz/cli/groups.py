@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from koderz.cli.flags import SettingsCommand
 from koderz.errors import KoderzError
-from tracker.registry import names_of_others
+from koderz_tracker.registry import names_of_others
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context

@@ -15,7 +15,7 @@ from koderz.cli.session import SessionScreen
 from koderz.errors import KoderzError
 from koderz.settings.options import fields_of
 from koderz.settings.schema import OF_JUDGING, OF_SINKS, Settings
-from tracker.sinks import JSON, KNOWN
+from koderz_tracker.sinks import JSON, KNOWN
 
 EXIT_MALFORMED, EXIT_FAULTS = 2, 3
 
@@ -93,7 +93,7 @@ class _Importing:
         if not source.is_dir():
             self._judge(source)
             return
-        from tracker.merge import foreign_runs, merge_run
+        from koderz_tracker.merge import foreign_runs, merge_run
 
         for folder in foreign_runs(source):
             try:
@@ -119,7 +119,7 @@ class _Importing:
         self._took(session.folder.name, "judged")
 
     def _took(self, run_id: str, what: str) -> None:
-        from tracker.sinks.standing import choose_sinks
+        from koderz_tracker.sinks.standing import choose_sinks
 
         self._done.append({"run_id": run_id, "what": what})
         if what in _CHANGED and self._chooses_sinks:  # else koderz sync may choose others

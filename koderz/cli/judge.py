@@ -23,7 +23,7 @@ from koderz.settings.layers import Scope
 from koderz.settings.options import fields_of
 from koderz.settings.schema import OF_JUDGING, Settings
 from koderz.suites.dataset import GZIP
-from tracker.files import MB, read_all, write_whole
+from koderz_tracker.files import MB, read_all, write_whole
 
 if TYPE_CHECKING:
     from typer._click.core import Context

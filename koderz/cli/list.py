@@ -17,7 +17,7 @@ from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     from koderz.analysis.rows import ArmRow, RunRow
-    from tracker.rewards import RewardsSummary
+    from koderz_tracker.rewards import RewardsSummary
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _MOST_NOTES = 3
@@ -49,9 +49,9 @@ def list_runs(
     from koderz.analysis.blocks import Table, Text
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
     from koderz.cli.tables import print_blocks
-    from tracker.records import PASSES
-    from tracker.rewards import reward_folders, summed_up
-    from tracker.sinks.process import at_work, wake
+    from koderz_tracker.records import PASSES
+    from koderz_tracker.rewards import reward_folders, summed_up
+    from koderz_tracker.sinks.process import at_work, wake
 
     if sort not in SORTS:
         raise KoderzError(f"--sort: invalid value {sort!r}; choose from {', '.join(SORTS)}")
@@ -132,7 +132,7 @@ def _summed_up(row: RunRow, arm: ArmRow) -> tuple[str, str, str]:
     from msgspec.structs import replace
 
     from koderz.analysis.measures import shown, summed_up
-    from tracker.records import PASSES
+    from koderz_tracker.records import PASSES
 
     passed = f"{arm.passed}/{arm.judged}"
     if row.headline.measure == PASSES:

@@ -19,8 +19,8 @@ from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
-from tracker.files import MB, read_all, write_whole
-from tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
+from koderz_tracker.files import MB, read_all, write_whole
+from koderz_tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
 app = new_group("Search, export, import, forget and serve memories.")
 
@@ -203,7 +203,7 @@ def serve(
     Its tools have the names and arguments of Cortex' own. docs/how-to/memory.md says how to configure clients.
     """
     leave_at_once()  # whatever was stored is durable, and a thread that reads standard input can't be cancelled
-    from tracker.memory.server import serve_http, serve_stdio, token_from
+    from koderz_tracker.memory.server import serve_http, serve_stdio, token_from
 
     if http is None:
         _asked(serve_stdio, results, create=True)

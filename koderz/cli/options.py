@@ -27,7 +27,7 @@ from koderz.settings.layers import EVERYTHING, SOLVING, Schema, Scope
 from koderz.settings.options import Field, fields_of, flag_of
 from koderz.settings.schema import Settings
 from koderz.settings.systems import names_of
-from tracker.sinks import KNOWN
+from koderz_tracker.sinks import KNOWN
 
 _SEVERAL = ("local_model",)  # which may be given several times, though it is one
 
@@ -107,7 +107,7 @@ def schema_of_run(words: Sequence[str]) -> Schema:
     """The options of the run that a command line names; the default ones if it names none that exists."""
     from koderz.engines.owners import schema_of_plan
     from koderz.settings.toml import results_folder
-    from tracker.runs import find_run, read_plan
+    from koderz_tracker.runs import find_run, read_plan
 
     places = [value for word, value in pairwise((*words, "")) if word == "--results"]
     for name in (word for word in words if not word.startswith("-")):

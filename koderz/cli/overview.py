@@ -20,16 +20,16 @@ from koderz.models.tariffs import Tariff
 from koderz.plans.arms import opened_models
 from koderz.plans.estimate import Estimate, Share, estimate
 from koderz.plans.plan import Plan
-from tracker.causes import cause_counts
-from tracker.records import Measure
-from tracker.runs import read_plan
+from koderz_tracker.causes import cause_counts
+from koderz_tracker.records import Measure
+from koderz_tracker.runs import read_plan
 
 if TYPE_CHECKING:
     from koderz.analysis.report.sections import Section
     from koderz.analysis.runs import Run
     from koderz.settings.options import Field
-    from tracker.breakdown import Mean
-    from tracker.summary import Comparison
+    from koderz_tracker.breakdown import Mean
+    from koderz_tracker.summary import Comparison
 
 _UNPRICED = "price unknown; put it into koderz.toml under [prices]"
 _MOST_FAULTS = 5
@@ -104,7 +104,7 @@ def told_comparison(c: Comparison) -> str:
 
 
 def _head(run: Run) -> Iterator[str]:
-    from tracker.sinks.process import describe_sinks
+    from koderz_tracker.sinks.process import describe_sinks
 
     config = run.config
     yield f"{run.name} · {run.mode} · {run.suite} · {run.model}"

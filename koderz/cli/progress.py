@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, shortened, warn
 from koderz.runs.observer import SessionView
-from tracker.measures import PASSING
-from tracker.parts import completes
-from tracker.records import Plan
-from tracker.tally import Tally
+from koderz_tracker.measures import PASSING
+from koderz_tracker.parts import completes
+from koderz_tracker.records import Plan
+from koderz_tracker.tally import Tally
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

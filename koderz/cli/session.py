@@ -10,9 +10,9 @@ from koderz.cli.console import OutputOptions, counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.settings.systems import added, names_of
 from koderz.types import MAIN
-from tracker.members import Extensible
-from tracker.records import PASSES
-from tracker.summary import USUAL
+from koderz_tracker.members import Extensible
+from koderz_tracker.records import PASSES
+from koderz_tracker.summary import USUAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.observer import SessionView
     from koderz.runs.session import SessionResult
-    from tracker.records import Measure, Record
-    from tracker.summary import Figures, Summary
+    from koderz_tracker.records import Measure, Record
+    from koderz_tracker.summary import Figures, Summary
 
 
 class Account(Extensible):

@@ -39,7 +39,7 @@ def show(
     Works on a run that goes on as well, as far as it has come.
     """
     from koderz.analysis.runs import find, load_run
-    from tracker.sinks.process import wake
+    from koderz_tracker.sinks.process import wake
 
     for option, value in (("--attempt", attempt), ("--artifact", artifact)):
         if value is not None and problem is None:
@@ -100,8 +100,8 @@ def _show_run(run: AnyRun, arm: str | None, *, json: bool) -> None:
     elif run.path.is_file():  # the summary
         data_output().write(run.path.read_bytes())
     else:  # as its file would have it
-        from tracker.sinks.json import encode_summary
-        from tracker.summary import summarize
+        from koderz_tracker.sinks.json import encode_summary
+        from koderz_tracker.summary import summarize
 
         data_output().writelines(encode_summary(summarize(run.path)))
 
@@ -124,7 +124,7 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
 def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Iterator[Block]:
     """Failures grouped by cause, the commonest first; faults come last."""
     from koderz.analysis.blocks import Table, Text
-    from tracker.records import Fault
+    from koderz_tracker.records import Fault
 
     groups: dict[str, list[Outcome]] = {}
     for outcome in found:
@@ -139,7 +139,7 @@ def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Itera
 
 
 def _failure_row(outcome: Outcome, name: str) -> list[str]:
-    from tracker.records import Fault
+    from koderz_tracker.records import Fault
 
     sample = f"sample {outcome.sample}" if outcome.sample else ""
     which = [outcome.problem_id, outcome.arm, " · ".join(filter(None, [sample, name]))]
@@ -177,7 +177,7 @@ def _show_spreads(run: AnyRun, found: Sequence[Outcome]) -> None:
 
 def _print_artifact(experiments: Experiments, found: Sequence[Outcome], attempt: int | None, name: str) -> None:
     """Prints the artifact of that name from the last attempt that has one. Raises KoderzError if none has."""
-    from tracker.blobs import read_data
+    from koderz_tracker.blobs import read_data
 
     attempts = [each for outcome in found for each in _only(experiments.story(outcome), attempt).attempts]
     having = [each for each in attempts if name in each.artifacts]

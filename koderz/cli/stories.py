@@ -12,8 +12,8 @@ from koderz.analysis.conversation import told_asked, told_reply
 from koderz.analysis.story import thought_of, told_frames, told_grade, told_grades
 from koderz.cli.console import counted, say, warn
 from koderz.runs.observer import SessionView
-from tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
-from tracker.terminals import plain
+from koderz_tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
+from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz.analysis.story import Story, StoryStep

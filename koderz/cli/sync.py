@@ -16,9 +16,9 @@ from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.runs.sinks import QUICK, Backlog, Choice, Synced, choose_work, leave_runs, left_behind, sync_runs
 from koderz.settings.schema import OF_SINKS
-from tracker.sinks import JSON
-from tracker.sinks.process import Status, Watch
-from tracker.terminals import plain
+from koderz_tracker.sinks import JSON
+from koderz_tracker.sinks.process import Status, Watch
+from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz.runs.session import SessionResult

@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli.console import say_all
-from tracker.terminals import plain
+from koderz_tracker.terminals import plain
 
 _WHOLE = (30, 20, 16)  # characters of a word that is kept whole: as many as a run's id has, or else fewer
 _JOINT = re.compile(r"(?<=[/:,@])|(?<=[^\d]-)")  # where a line may end within a longer one

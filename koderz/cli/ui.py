@@ -22,9 +22,9 @@ import typer
 from koderz.cli.console import say, warn
 from koderz.cli.flags import Results
 from koderz.errors import KoderzError, Unreachable
-from tracker.runs import read_plan, run_folders
-from tracker.sinks.mlflow.outbox import page_of
-from tracker.sinks.mlflow.target import is_server, store_file, target_of, tracking_uri, without_password
+from koderz_tracker.runs import read_plan, run_folders
+from koderz_tracker.sinks.mlflow.outbox import page_of
+from koderz_tracker.sinks.mlflow.target import is_server, store_file, target_of, tracking_uri, without_password
 
 _DEFAULT_PORT = 5000
 

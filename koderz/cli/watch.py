@@ -18,12 +18,12 @@ from koderz.engines import ENGINES
 from koderz.errors import KoderzError
 from koderz.runs.resume import find_anywhere
 from koderz.runs.steps import Steps
-from tracker.follow import Follower
-from tracker.runs import is_locked, read_plan
+from koderz_tracker.follow import Follower
+from koderz_tracker.runs import is_locked, read_plan
 
 if TYPE_CHECKING:
     from koderz.engines import RemoteView
-    from tracker.records import Plan
+    from koderz_tracker.records import Plan
 
 _HERE, _AWAY = 1.0, 30.0  # seconds between two looks at a journal, and at Modal
 

@@ -18,7 +18,7 @@ from koderz.settings.schema import Settings
 from koderz.settings.toml import peek
 from koderz.solvers import SOLVERS
 from koderz.suites import SUITES
-from tracker import records
+from koderz_tracker import records
 
 if TYPE_CHECKING:
     from koderz.models.providers import Provider

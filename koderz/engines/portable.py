@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-import tracker
+import koderz_tracker
 from koderz.engines.owners import restored_settings
 from koderz.errors import KoderzError
 from koderz.experiments.experiment import PendingExperiment
@@ -22,8 +22,8 @@ from koderz.settings.layers import fields_in, options_in, replaced
 from koderz.settings.options import plain
 from koderz.settings.schema import Settings
 from koderz.suites import SUITES
-from tracker import records
-from tracker.records import Attempt, Blob, Call, Record, Text, decode, encode
+from koderz_tracker import records
+from koderz_tracker.records import Attempt, Blob, Call, Record, Text, decode, encode
 
 Files = Mapping[str, Mapping[str, str]]
 """The contents of files in base64, by the setting that names them, and by file name."""
@@ -154,7 +154,7 @@ def line_key(record: Record) -> tuple[str, str, str]:
 def source_digest() -> str:
     """A digest of koderz' and the tracker's source, 16 hex digits, equal wherever the code is."""
     digest = hashlib.sha256()
-    for root in (Path(__file__).parents[1], Path(tracker.__file__).parent):
+    for root in (Path(__file__).parents[1], Path(koderz_tracker.__file__).parent):
         for path in sorted(root.rglob("*")):
             if path.suffix in _SOURCES and "__pycache__" not in path.parts:
                 digest.update(f"{root.name}/{path.relative_to(root).as_posix()}\0".encode())

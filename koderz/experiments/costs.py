@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracker.messages import is_picture
+from koderz_tracker.messages import is_picture
 
 if TYPE_CHECKING:
     from koderz.models import Price

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from koderz.types import MAIN
-from tracker import records
-from tracker.basis import Use
+from koderz_tracker import records
+from koderz_tracker.basis import Use
 
 if TYPE_CHECKING:
     from koderz.errors import Fault
     from koderz.plans.plan import Identity
-    from tracker.records import Record, Text
+    from koderz_tracker.records import Record, Text
 
 SANDBOX, UNPRICED = "sandbox", "sandbox, price unknown"  # as whose engine sandboxes that are rented are on record
 

@@ -16,8 +16,8 @@ from koderz.experiments.experiment import Ledger
 from koderz.plans.plan import Identity
 from koderz.solvers.handles import AskHandle
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
-from tracker import records
-from tracker.records import Blob, Text
+from koderz_tracker import records
+from koderz_tracker.records import Blob, Text
 
 _OF_COMPLETION = (
     "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_known", "cost_source", "latency",

@@ -53,7 +53,7 @@ async def memory_details(settings: Settings, recalls: bool, environ: Mapping[str
         )
     if settings.memory_live:
         return {}
-    from tracker.memory import open_cortex, store_path
+    from koderz_tracker.memory import open_cortex, store_path
 
     path = store_path(settings.results, environ)
     if not path.exists():
@@ -70,8 +70,8 @@ async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[
     if settings.use_memory == "off" or (snapshot and not snapshot.last_id):
         yield None
         return
-    from tracker.memory.cortex import Snapshot, open_cortex, store_path
-    from tracker.memory.database import StoreDown
+    from koderz_tracker.memory.cortex import Snapshot, open_cortex, store_path
+    from koderz_tracker.memory.database import StoreDown
 
     until = Snapshot(snapshot.last_id, snapshot.time) if snapshot else None
     same_task = settings.use_memory == "same-task"

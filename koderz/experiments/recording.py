@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from koderz.errors import Fault
-from tracker.records import Call, Keyed, Once, Record
+from koderz_tracker.records import Call, Keyed, Once, Record
 
 JUDGE_ASK = "judge-ask"  # how the keys of a judge's own calls begin, which no solver asks for
 

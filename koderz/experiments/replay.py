@@ -28,8 +28,8 @@ from koderz.experiments.turns import Turns
 from koderz.plans.plan import Identity
 from koderz.solvers.handles import Rerun
 from koderz.types import JUDGE, Lesson, Message, Reply, Task, Verdict
-from tracker import records
-from tracker.records import Record
+from koderz_tracker import records
+from koderz_tracker.records import Record
 
 T = TypeVar("T")
 

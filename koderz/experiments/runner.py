@@ -34,7 +34,7 @@ from koderz.suites import program_suite
 from koderz.suites.references import ReferenceFault, References
 from koderz.suites.suite import Concluding, ExperimentContext, JudgeContext, WorkspaceContext
 from koderz.types import EXCLUSIVE, JUDGE, MAIN, THOUGHT_CUT, Reply, Task, Verdict, VerdictWord
-from tracker import records
+from koderz_tracker import records
 
 if TYPE_CHECKING:
     from koderz.experiments.replay import Handles

@@ -9,7 +9,7 @@ from typing import Any
 
 from koderz.experiments.lines import Ask, digest_of
 from koderz.types import Message
-from tracker.records import Blob, Call
+from koderz_tracker.records import Blob, Call
 
 Items = Sequence[Mapping[str, Any]]
 

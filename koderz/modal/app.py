@@ -43,7 +43,7 @@ def _image() -> modal.Image:
         image = image.uv_pip_install(*_extra("optimizers"), *_extra("wasm"))
     names: dict[str, Any] = {f"KODERZ_MODAL_{name.upper()}": own for name, own in _NAMES._asdict().items()}
     image = image.apt_install("git", "patch")  # by which suites make the trees of their sandboxes
-    return image.env(names).add_local_python_source("koderz", "tracker", ignore=["**/__pycache__/**"])
+    return image.env(names).add_local_python_source("koderz", "koderz_tracker", ignore=["**/__pycache__/**"])
 
 
 def _installed() -> list[str]:

@@ -38,7 +38,7 @@ image = (
     .entrypoint([])
     .uv_pip_install(serving.vllm, "huggingface_hub[hf_transfer]")
     .env({"HF_HUB_ENABLE_HF_TRANSFER": "1", SERVING: json.dumps(asdict(serving))})
-    .add_local_python_source("koderz", "tracker", ignore=["**/__pycache__/**"])
+    .add_local_python_source("koderz", "koderz_tracker", ignore=["**/__pycache__/**"])
 )
 app = modal.App(names_of(os.environ).server)
 

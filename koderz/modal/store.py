@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from koderz.engines.portable import line_key, read_lines
 from koderz.modal.cloud import Cloud, list_files, page_of, read_file, spoken, stored, write_file
 from koderz.modal.names import Names, names_of
-from tracker.index import load_index, read_records
-from tracker.journal import NAME
-from tracker.records import Record
-from tracker.runs import read_plan
+from koderz_tracker.index import load_index, read_records
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Record
+from koderz_tracker.runs import read_plan
 
 if TYPE_CHECKING:
     import modal

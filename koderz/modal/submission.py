@@ -20,8 +20,8 @@ from koderz.modal.cloud import DEPLOY, Cloud, LostCallError
 from koderz.modal.names import INPUTS, ModalOptions
 from koderz.modal.store import RunStore
 from koderz.modal.worker import outcome_among, read_result
-from tracker import records
-from tracker.records import Call, Compute, Record, Submitted
+from koderz_tracker import records
+from koderz_tracker.records import Call, Compute, Record, Submitted
 
 SUBMITTING = 16  # at a time
 POLLING = 32  # calls that are asked for at a time

@@ -28,8 +28,8 @@ from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.modal.names import SANDBOXES, require_apart
 from koderz.modal.store import ContainerShelf
 from koderz.plans.plan import Identity, Plan
-from tracker.records import Compute, Experiment, Record, Text, decode, encode
-from tracker.records import Fault as FaultRecord
+from koderz_tracker.records import Compute, Experiment, Record, Text, decode, encode
+from koderz_tracker.records import Fault as FaultRecord
 
 _KINDS: tuple[type[Fault], ...] = (CapReached, FatalFault, Fault)
 _FAULTS: Mapping[str, type[Fault]] = {kind.__name__: kind for kind in _KINDS}

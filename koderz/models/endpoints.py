@@ -107,7 +107,7 @@ def ollama_url(host: str) -> str:
 
 def shown(address: str) -> str:
     """The address without what could be a secret in it."""
-    from tracker.scrubber import shown_address  # which few commands have to load
+    from koderz_tracker.scrubber import shown_address  # which few commands have to load
 
     return shown_address(address)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from koderz.errors import Fault
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 if TYPE_CHECKING:
     from koderz.types import Message

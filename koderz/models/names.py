@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from koderz.errors import KoderzError
-from tracker.registry import names_of_others
+from koderz_tracker.registry import names_of_others
 
 PROVIDERS = MappingProxyType(
     {

@@ -20,7 +20,7 @@ from koderz.models.reasoning import part
 from koderz.models.tariffs import Price, Tariff, Usage
 from koderz.models.wire import encode, is_amount, no_answer
 from koderz.types import REJECTED, Completion
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from koderz.models.names import ModelName
 from koderz.models.reasoning import part
 from koderz.models.tariffs import Price
 from koderz.types import Completion, Message, Sampling
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 CHARACTERS_PER_TOKEN = 4
 

@@ -28,7 +28,7 @@ from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import LEAST_HIDDEN, is_loopback
 from koderz.models.faults import Response, Retryable, clean, without
-from tracker.scrubber import secrets_of, shown_address
+from koderz_tracker.scrubber import secrets_of, shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

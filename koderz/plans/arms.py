@@ -15,7 +15,7 @@ from koderz.settings.schema import OF_DECIDING, Settings
 from koderz.solvers import SettledSolver, load_solver
 from koderz.suites import modes_of
 from koderz.types import JUDGE, MAIN, SIMULATED
-from tracker import records
+from koderz_tracker import records
 
 MODES: Mapping[str, tuple[str, ...]] = {
     "zero-shot": ("zero-shot",),

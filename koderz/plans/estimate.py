@@ -13,7 +13,7 @@ from koderz.plans.arms import Arm
 from koderz.plans.plan import Plan
 from koderz.suites.suite import Suite
 from koderz.types import JUDGE, MAIN, Expected, Task
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 _CHARS_A_TOKEN = 4
 _VERDICT_TOKENS = 200  # of what a judge that is a model usually says

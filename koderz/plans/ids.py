@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from tracker import records
+from koderz_tracker import records
 
 
 def planned_ids(record: records.Plan) -> Iterator[tuple[str, str, str, int]]:

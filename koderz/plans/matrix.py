@@ -28,7 +28,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.suites.keys import misspelt, require_keys
-from tracker.records import Cell
+from koderz_tracker.records import Cell
 
 T = TypeVar("T")
 

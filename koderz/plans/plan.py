@@ -30,10 +30,10 @@ from koderz.solvers.handles import NEEDED, OPENED
 from koderz.suites import SUITES, checked_measures, load_suite, modes_of, suite_digest, task_digest
 from koderz.suites.suite import ProgramSuite, Suite
 from koderz.types import JUDGE, Judging, Task
-from tracker import records
-from tracker.parts import part_of
-from tracker.privacy import Privacy
-from tracker.rewards import rewarded_in
+from koderz_tracker import records
+from koderz_tracker.parts import part_of
+from koderz_tracker.privacy import Privacy
+from koderz_tracker.rewards import rewarded_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ def _each_once(*names: Sequence[str]) -> tuple[str, ...]:
 def _checked_parts(names: tuple[str, ...]) -> tuple[str, ...]:
     """Raises KoderzError for an unknown part of a summary, or one whose key the summary has already."""
     for name in names:
-        from tracker.summary import KEYS  # most runs have no such part
+        from koderz_tracker.summary import KEYS  # most runs have no such part
 
         if name in KEYS:
             raise KoderzError(f"a part of the summary can't be called {name!r}, which the summary has already")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
-from tracker.files import MB, read_all
+from koderz_tracker.files import MB, read_all
 
 if TYPE_CHECKING:
     from koderz.settings.schema import Settings

@@ -14,7 +14,7 @@ from string import Template
 
 from koderz.errors import KoderzError
 from koderz.types import Message
-from tracker.files import MB, read_all
+from koderz_tracker.files import MB, read_all
 
 _OWN: Mapping[str, str] = {
     path.stem: path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.md"))

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Self
 
 from koderz.errors import KoderzError, StorageError
 from koderz.rewards.scores import Item, Score
-from tracker.records import Plan, Reward
-from tracker.rewards import RewardedTasks
-from tracker.runs import read_plan, run_folders
+from koderz_tracker.records import Plan, Reward
+from koderz_tracker.rewards import RewardedTasks
+from koderz_tracker.runs import read_plan, run_folders
 
 if TYPE_CHECKING:
     from koderz.rewards.subjects import ServedSuite
     from koderz.settings.schema import Settings
-    from tracker.tracker import Tracker
+    from koderz_tracker.tracker import Tracker
 
 
 class Recorder:
@@ -35,7 +35,7 @@ class Recorder:
     def __enter__(self) -> Self:
         """Begins the journal with its plan. Raises KoderzError if the results folder can't be written."""
         if self._settings:
-            from tracker.tracker import Tracker
+            from koderz_tracker.tracker import Tracker
 
             name = f"rewards_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}"
             self.folder = self._settings.results / name
@@ -72,7 +72,7 @@ class Recorder:
             raise
 
     def _reopened(self) -> Tracker:
-        from tracker.tracker import Tracker
+        from koderz_tracker.tracker import Tracker
 
         assert self.folder
         try:

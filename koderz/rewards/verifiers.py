@@ -12,7 +12,7 @@ import orjson
 
 from koderz.errors import KoderzError
 from koderz.prompts import load_prompts
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.suites.suite import Suite

@@ -12,9 +12,9 @@ from koderz.settings.options import Field, flag_of
 from koderz.settings.requests import headers_in, named
 from koderz.settings.schema import Settings
 from koderz.settings.toml import read_sources
-from tracker.plain_text import REDACTED
-from tracker.records import Plan
-from tracker.scrubber import fits
+from koderz_tracker.plain_text import REDACTED
+from koderz_tracker.records import Plan
+from koderz_tracker.scrubber import fits
 
 
 def require_whole(settings: Settings) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from koderz.errors import KoderzError
-from tracker.files import MB
+from koderz_tracker.files import MB
 
 _MOST_FILES = 100_000
 _PIECE = 1 << 20

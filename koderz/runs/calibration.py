@@ -23,10 +23,10 @@ from koderz.plans.plan import restore_plan
 from koderz.runs.resume import require_own
 from koderz.runs.sinks import write_results
 from koderz.settings.layers import fields_in
-from tracker.blobs import read_text
-from tracker.files import write_whole
-from tracker.records import Call, Experiment, JudgeCalibration, Record, Text
-from tracker.tracker import Tracker
+from koderz_tracker.blobs import read_text
+from koderz_tracker.files import write_whole
+from koderz_tracker.records import Call, Experiment, JudgeCalibration, Record, Text
+from koderz_tracker.tracker import Tracker
 
 _ANEW = Replaying(rescore=True, judge_anew=True, calls_allowed=False)
 

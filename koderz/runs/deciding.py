@@ -11,14 +11,14 @@ from statistics import fmean
 
 from koderz.plans.deciding import bounds_in, compared_arms
 from koderz.plans.plan import Plan
-from tracker.basis import UntilDecided
-from tracker.clusters import clusters_in, members
-from tracker.index import CODES, experiment_number, load_index, read_records
-from tracker.journal import NAME
-from tracker.rates import Interval
-from tracker.records import PASSES, Decision, Experiment, Fault, Record
-from tracker.sequential import SEQUENCE
-from tracker.stopping import OpenDecision, Outcome, StoppingRule, path_of, would_hold
+from koderz_tracker.basis import UntilDecided
+from koderz_tracker.clusters import clusters_in, members
+from koderz_tracker.index import CODES, experiment_number, load_index, read_records
+from koderz_tracker.journal import NAME
+from koderz_tracker.rates import Interval
+from koderz_tracker.records import PASSES, Decision, Experiment, Fault, Record
+from koderz_tracker.sequential import SEQUENCE
+from koderz_tracker.stopping import OpenDecision, Outcome, StoppingRule, path_of, would_hold
 
 _OF_DECIDING = tuple(CODES[name] for name in ("experiment", "fault", "decision"))
 

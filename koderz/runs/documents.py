@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from koderz.settings.systems import required
 from koderz.settings.trust import is_trusted
-from tracker.errors import StorageError
-from tracker.records import Experiment, Fault, Record
-from tracker.runs import plan_and_line
-from tracker.summary import Summary
+from koderz_tracker.errors import StorageError
+from koderz_tracker.records import Experiment, Fault, Record
+from koderz_tracker.runs import plan_and_line
+from koderz_tracker.summary import Summary
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan

@@ -27,9 +27,9 @@ from koderz.solvers.handles import AskHandle
 from koderz.suites import load_suite
 from koderz.suites.references import ReferenceFault
 from koderz.types import MAIN, Completion, Reply, Sampling, Task, Verdict
-from tracker.blobs import read_text
-from tracker.records import Record, Text
-from tracker.tracker import Tracker
+from koderz_tracker.blobs import read_text
+from koderz_tracker.records import Record, Text
+from koderz_tracker.tracker import Tracker
 
 
 async def import_samples(

@@ -25,7 +25,7 @@ from koderz.suites.options import CodeOptions
 from koderz.suites.references import ReferenceFault, References, references_of
 from koderz.suites.suite import JudgeContext, Suite
 from koderz.types import EXCLUSIVE, JUDGE, Task, Verdict
-from tracker.rates import pass_at_k, pass_hat_k
+from koderz_tracker.rates import pass_at_k, pass_hat_k
 
 PASS_AT = (1, 10, 100)
 

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from koderz.engines import Engine
     from koderz.plans.plan import Plan
     from koderz.runs.orchestrator import Orchestrator
-    from tracker.records import Record
-    from tracker.tracker import Tracker
+    from koderz_tracker.records import Record
+    from koderz_tracker.tracker import Tracker
 
 
 NOTHING_TO_DO = "nothing to do"  # the reason of a session that found the run finished

@@ -17,10 +17,10 @@ from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Identity, Plan
 from koderz.runs.deciding import Decider
-from tracker.blobs import read_text
-from tracker.privacy import public_reason
-from tracker.records import Call, Record, Text
-from tracker.tracker import Tracker
+from koderz_tracker.blobs import read_text
+from koderz_tracker.privacy import public_reason
+from koderz_tracker.records import Call, Record, Text
+from koderz_tracker.tracker import Tracker
 
 DECIDED = "decided"
 """The status of a run that stopped since its comparison was decided."""

@@ -28,8 +28,8 @@ from koderz.settings.requests import base_urls, headers_in, plain_body, plain_ro
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
 from koderz.solvers import SettledSolver
-from tracker.records import Cell
-from tracker.scrubber import KEY_VARIABLES, is_secret_variable, shown_address
+from koderz_tracker.records import Cell
+from koderz_tracker.scrubber import KEY_VARIABLES, is_secret_variable, shown_address
 
 
 async def prepare(

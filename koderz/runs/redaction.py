@@ -10,14 +10,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from koderz.runs.share import PUBLISHED
-from tracker.blobs import copy_blobs, spill, whole
-from tracker.files import write_whole
-from tracker.index import read_records, scan
-from tracker.journal import NAME
-from tracker.records import Attempt, Call, LongMessage, Once, Plan, Record, encode
-from tracker.runs import read_plan
-from tracker.scrubber import Scrubber, scrubber_of
-from tracker.sinks.json import write_summary
+from koderz_tracker.blobs import copy_blobs, spill, whole
+from koderz_tracker.files import write_whole
+from koderz_tracker.index import read_records, scan
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Attempt, Call, LongMessage, Once, Plan, Record, encode
+from koderz_tracker.runs import read_plan
+from koderz_tracker.scrubber import Scrubber, scrubber_of
+from koderz_tracker.sinks.json import write_summary
 
 _MOST = 100  # places that are named
 

@@ -24,12 +24,12 @@ from koderz.settings.layers import fields_in, replaced
 from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
-from tracker.causes import CAUSES
-from tracker.decisions import is_decided_in
-from tracker.records import Record
-from tracker.runs import RUN_ID, find_run, plan_and_line, read_plan
-from tracker.sinks import check_names
-from tracker.tracker import Tracker
+from koderz_tracker.causes import CAUSES
+from koderz_tracker.decisions import is_decided_in
+from koderz_tracker.records import Record
+from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan
+from koderz_tracker.sinks import check_names
+from koderz_tracker.tracker import Tracker
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Orchestrator, SessionEnd
 from koderz.runs.sinks import following_sinks, left_behind, start_sinks, write_own, write_results
 from koderz.settings.trust import remember
-from tracker.records import Record, encode
-from tracker.sinks import JSON
-from tracker.sinks.process import Submission
-from tracker.summary import Summary, summarize
-from tracker.tracker import Tracker
+from koderz_tracker.records import Record, encode
+from koderz_tracker.sinks import JSON
+from koderz_tracker.sinks.process import Submission
+from koderz_tracker.summary import Summary, summarize
+from koderz_tracker.tracker import Tracker
 
 
 class SessionResult(NamedTuple):

@@ -18,9 +18,9 @@ from typing import IO, Any, Protocol
 from koderz.errors import KoderzError, Unreachable
 from koderz.runs.archives import unpack
 from koderz.settings.installation import extra_command
-from tracker.files import MB, pieces, read_all, sync_folder, whole_file, write_whole
-from tracker.journal import NAME
-from tracker.runs import RUN_ID, is_locked
+from koderz_tracker.files import MB, pieces, read_all, sync_folder, whole_file, write_whole
+from koderz_tracker.journal import NAME
+from koderz_tracker.runs import RUN_ID, is_locked
 
 SCHEMES = ("https", "hf", "s3", "file")
 """The kinds of address from which runs are read."""

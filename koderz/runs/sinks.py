@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 from koderz.errors import KoderzError
 from koderz.runs.documents import lacks_documents, write_documents
 from koderz.settings.schema import Settings
-from tracker.records import Record
-from tracker.runs import find_run, is_locked, run_folders
-from tracker.scrubber import secret_variables
-from tracker.sinks import JSON, KNOWN, SinkDown
-from tracker.sinks.feeder import HUNG
-from tracker.sinks.jobs import Job
-from tracker.sinks.json import write_summary
-from tracker.sinks.process import SinkProcess, Submission, Watch
-from tracker.sinks.projection import Projection, SinkBusy, is_level, start_again
-from tracker.sinks.standing import choose_sinks, mark_up_to_date, standing_of
-from tracker.summary import Summary
+from koderz_tracker.records import Record
+from koderz_tracker.runs import find_run, is_locked, run_folders
+from koderz_tracker.scrubber import secret_variables
+from koderz_tracker.sinks import JSON, KNOWN, SinkDown
+from koderz_tracker.sinks.feeder import HUNG
+from koderz_tracker.sinks.jobs import Job
+from koderz_tracker.sinks.json import write_summary
+from koderz_tracker.sinks.process import SinkProcess, Submission, Watch
+from koderz_tracker.sinks.projection import Projection, SinkBusy, is_level, start_again
+from koderz_tracker.sinks.standing import choose_sinks, mark_up_to_date, standing_of
+from koderz_tracker.summary import Summary
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan

@@ -10,7 +10,7 @@ from typing import Any
 
 from koderz.plans.ids import planned_ids
 from koderz.runs.observer import NullObserver, SessionView
-from tracker import records
+from koderz_tracker import records
 
 
 class Steps:

@@ -19,7 +19,7 @@ from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
 from koderz.settings.systems import Optioned, added, names_of
 from koderz.settings.trust import RUNS_CODE
-from tracker.members import Extensible
+from koderz_tracker.members import Extensible
 
 if TYPE_CHECKING:
     from koderz.sandbox.workspace import Backend, Timed

@@ -22,7 +22,7 @@ from koderz.sandbox import SANDBOXES, Job, Sandbox, open_sandbox
 from koderz.settings.options import as_words
 from koderz.settings.paths import cache_folder
 from koderz.settings.schema import Settings
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 LONGEST = 10.0
 """The largest factor; above it, something other than the machine was measured.

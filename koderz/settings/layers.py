@@ -206,7 +206,7 @@ def as_config(settings: Settings) -> dict[str, Any]:
     recorded: dict[str, Any] = {}
     for field, value in options_in(settings):
         if field.about.is_address and value:
-            from tracker.scrubber import shown_address
+            from koderz_tracker.scrubber import shown_address
 
             recorded[field.name] = shown_address(value)
         elif field.name == "extra_headers":

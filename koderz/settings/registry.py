@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from koderz.errors import KoderzError, raised_at
 from koderz.settings.schema import Settings
 from koderz.settings.systems import Optioned, names_of_other_systems, own_names
-from tracker.registry import find, names_of_others
+from koderz_tracker.registry import find, names_of_others
 
 T = TypeVar("T", bound=Optioned)
 

@@ -30,7 +30,7 @@ from koderz.settings.requests import (
 )
 from koderz.settings.trust import RUNS_CODE, SENDS, SPENDS, WRITES
 from koderz.types import Effort
-from tracker.sinks import KNOWN
+from koderz_tracker.sinks import KNOWN
 
 T = TypeVar("T")
 

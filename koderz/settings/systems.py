@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from tracker.members import require_known
-from tracker.registry import find, names_of_others, systems_of_others
+from koderz_tracker.members import require_known
+from koderz_tracker.registry import find, names_of_others, systems_of_others
 
 OWN = ("code", "questions", "long_context", "optimizers", "rollouts", "patches", "serving")
 """Folders of `koderz.systems`, in the order in which lists and help show what they add."""

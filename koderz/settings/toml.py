@@ -21,8 +21,8 @@ from koderz.settings.layers import CORE, EVERYTHING, KINDS, Schema, Scope
 from koderz.settings.requests import of_tables
 from koderz.settings.schema import RATES, Settings, wrong_rates
 from koderz.settings.trust import Spends, costly, require_trust, risks_of
-from tracker.files import MB, read_all
-from tracker.sinks import check_names
+from koderz_tracker.files import MB, read_all
+from koderz_tracker.sinks import check_names
 
 NAME = "koderz.toml"
 _Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e9)]

@@ -17,7 +17,7 @@ import orjson
 from koderz.errors import KoderzError
 from koderz.settings.options import Field
 from koderz.settings.paths import state_folder
-from tracker.files import links_in, sync_folder
+from koderz_tracker.files import links_in, sync_folder
 
 RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
 READS = "send a file from outside of this folder to a model"

@@ -16,8 +16,8 @@ from koderz.settings.paths import cache_folder
 from koderz.solvers.definition import REPLY_TOKENS, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, RecallHandle, no_recall
 from koderz.types import Expected, Message, Reply, Task, Verdict
-from tracker.files import write_whole
-from tracker.messages import text_of
+from koderz_tracker.files import write_whole
+from koderz_tracker.messages import text_of
 
 _LEAST_ROOM = 1000  # characters of the last attempt that are shown whatever the context
 _ATTEMPT_TOKENS = 600  # of a usual attempt with its feedback, for estimates

@@ -11,7 +11,7 @@ from koderz.settings.registry import Registry, find_in_file
 from koderz.settings.schema import Settings
 from koderz.suites.suite import ProgramSuite, Suite, SuiteSource
 from koderz.types import Measure
-from tracker.records import PASSES
+from koderz_tracker.records import PASSES
 
 
 def _as_class(found: object, name: str) -> type[Suite]:

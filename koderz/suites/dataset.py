@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from koderz.errors import KoderzError
 from koderz.settings.paths import cache_folder
 from koderz.suites.keys import misspelt
-from tracker.files import MB
+from koderz_tracker.files import MB
 
 GZIP = b"\x1f\x8b"
 

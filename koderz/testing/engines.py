@@ -24,7 +24,7 @@ from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Identity, Plan
 from koderz.runs.prepare import prepare
-from tracker.records import Attempt, Call, Experiment, Grade, Keyed, Record, Text, now
+from koderz_tracker.records import Attempt, Call, Experiment, Grade, Keyed, Record, Text, now
 
 Check = Callable[[Path, str, Mapping[str, str]], Coroutine[Any, Any, None]]
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from koderz.runs.session import begin
 from koderz.testing.engines import planned
-from tracker.records import Record
-from tracker.sinks import Source, open_sink, sink_class
-from tracker.stories import Stories
+from koderz_tracker.records import Record
+from koderz_tracker.sinks import Source, open_sink, sink_class
+from koderz_tracker.stories import Stories
 
 
 @dataclass(frozen=True)

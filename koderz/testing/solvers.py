@@ -21,7 +21,7 @@ from koderz.runs.prepare import prepare
 from koderz.settings.options import fields_of
 from koderz.solvers.handles import HANDLES
 from koderz.testing.engines import Notes, performed, write_tasks
-from tracker.records import Attempt, Call, Experiment, Grade, Once, Record
+from koderz_tracker.records import Attempt, Call, Experiment, Grade, Once, Record
 
 
 @dataclass(frozen=True)

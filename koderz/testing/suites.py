@@ -20,7 +20,7 @@ from koderz.runs.prepare import prepare
 from koderz.suites import checked_measures
 from koderz.testing.engines import performed
 from koderz.types import Reply
-from tracker.records import Attempt, Experiment
+from koderz_tracker.records import Attempt, Experiment
 
 Check = Callable[[Path, str, Mapping[str, Any]], Coroutine[Any, Any, None]]
 

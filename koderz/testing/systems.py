@@ -19,9 +19,9 @@ from koderz.analysis.formats import Format
 from koderz.engines.owners import REGISTRIES
 from koderz.settings.options import fields_of
 from koderz.settings.systems import System, own_systems
-from tracker.parts import Part
-from tracker.registry import find
-from tracker.sinks import Sink
+from koderz_tracker.parts import Part
+from koderz_tracker.registry import find
+from koderz_tracker.sinks import Sink
 
 Check = Callable[[System], None]
 

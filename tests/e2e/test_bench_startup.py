@@ -27,7 +27,7 @@ if sys.argv[1:] == ["run", "--help"]:
 @pytest.fixture
 def bench(tmp_path: Path) -> Path:
     """The script in a checkout whose koderz does nothing at all; one command fails at the third time."""
-    for package in ("koderz", "tracker"):
+    for package in ("koderz", "koderz_tracker"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     (tmp_path / "koderz" / "__main__.py").write_text(BROKEN)

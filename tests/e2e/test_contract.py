@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
+from koderz_tracker import open_cortex
 from tests.conftest import Done, Shell, servers
-from tracker import open_cortex
 
 MODEL = "qwen2.5-coder:32b"
 RUN_ID = r"bench_[0-9a-f]{8}_\d{8}_\d{6}"

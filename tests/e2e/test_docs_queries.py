@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import koderz as api
+from koderz_tracker.results import Result
+from koderz_tracker.summary import ArmResults, Summary
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.pages import PAGES, blocks
 from tests.e2e.test_docs import needs_jq
-from tracker.results import Result
-from tracker.summary import ArmResults, Summary
 
 Runs = Sequence[Summary]
 

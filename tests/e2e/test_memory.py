@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from koderz_tracker.memory import Draft
+from koderz_tracker.memory.store import Store
+from koderz_tracker.memory.tools import TOOLS
 from tests.conftest import PATIENCE, Shell
-from tracker.memory import Draft
-from tracker.memory.store import Store
-from tracker.memory.tools import TOOLS
 
 LESSON = "HumanEval/7: failed (assertion). What fixed it: one line written anew."
 

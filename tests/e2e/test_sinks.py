@@ -22,13 +22,13 @@ import pytest
 
 import koderz as api
 from koderz.cli.sync import showing
+from koderz_tracker.sinks.process import Status, at_work
+from koderz_tracker.sinks.standing import standing_of
 from tests.conftest import PATIENCE, Shell, kill_after, wait_for
 from tests.forks import Fork
 from tests.tracker.sinks.servers import MlflowServer
 from tests.tracker.sinks.standins import installed, killing, rows_of
 from tests.tracker.sinks.test_process import processes
-from tracker.sinks.process import Status, at_work
-from tracker.sinks.standing import standing_of
 
 LEDGER = ("--sink", "json", "--sink", "ledger", "--wait")
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from koderz_tracker.records import Finished
 from tests.conftest import PATIENCE, Shell, are_gone, descendants, wait_for
 from tests.forks import Fork
 from tests.tracker.builders import attempt, fault, judged
 from tests.tracker.sinks.mlflow_world import SHARED, experiments, new_plan, project, record, seen
-from tracker.records import Finished
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = (

@@ -16,9 +16,9 @@ import pytest
 
 import koderz
 from koderz import KoderzError, Unreachable
+from koderz_tracker.journal import NAME
 from tests.conftest import PATIENCE
 from tests.koderz.world import write_tasks
-from tracker.journal import NAME
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,11 @@ from koderz.experiments.budget import CapReached, ExperimentCapReached
 from koderz.experiments.recording import Divergence
 from koderz.experiments.replay import NeedsCallError
 from koderz.suites.references import ReferenceFault
+from koderz_tracker.causes import CAUSES, Cause, cause_of
+from koderz_tracker.records import Fault as FaultRecord
+from koderz_tracker.records import decode, encode
 from tests.conftest import Shell
 from tests.tracker import builders
-from tracker.causes import CAUSES, Cause, cause_of
-from tracker.records import Fault as FaultRecord
-from tracker.records import decode, encode
 
 _OLD = {
     "o/m at http://h/v1: 400: no": "rejected",

@@ -17,16 +17,16 @@ from koderz.experiments import recording
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
 from koderz.types import Message, Sampling
+from koderz_tracker.errors import JournalError
+from koderz_tracker.follow import Follower
+from koderz_tracker.index import DAMAGED, index_path, load_index, read, read_records
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Call, Experiment, Record
+from koderz_tracker.repair import repair
+from koderz_tracker.runs import read_plan
+from koderz_tracker.stories import Stories
+from koderz_tracker.summary import Summary, summarize
 from tests.koderz.world import Scripted, begun, planned, resumed
-from tracker.errors import JournalError
-from tracker.follow import Follower
-from tracker.index import DAMAGED, index_path, load_index, read, read_records
-from tracker.journal import NAME
-from tracker.records import Call, Experiment, Record
-from tracker.repair import repair
-from tracker.runs import read_plan
-from tracker.stories import Stories
-from tracker.summary import Summary, summarize
 
 SEEDS = range(25)
 

@@ -18,7 +18,7 @@ from koderz.extend import (
     ModelName, Opening, Plan, Price, Provider, Reply, Sampling, Sandbox, Service, Settings, Sink, Source, Suite, System,
     Task, Verdict, solver,
 )
-from tracker.records import Record
+from koderz_tracker.records import Record
 
 
 class OwnSuite(Suite):

@@ -23,12 +23,12 @@ from koderz.suites.references import References
 from koderz.suites.suite import JudgeContext, ProgramSuite
 from koderz.testing import engines
 from koderz.types import Completion, Measure, Message, Reply, Sampling, Task, Verdict
+from koderz_tracker.index import load_index, read_records
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Record
+from koderz_tracker.summary import Summary, summarize
+from koderz_tracker.tracker import Tracker
 from tests.conftest import PATIENCE
-from tracker.index import load_index, read_records
-from tracker.journal import NAME
-from tracker.records import Record
-from tracker.summary import Summary, summarize
-from tracker.tracker import Tracker
 
 FREE, NAMED = Price(0.0, 0.0), ModelName("ollama", "scripted")
 Line = Callable[[Sequence[Message], Sampling], str | Completion]

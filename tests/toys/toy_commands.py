@@ -13,7 +13,7 @@ from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.session import Account
 from koderz.runs.documents import documented
 from koderz.types import Finding
-from tracker.records import Experiment, Record
+from koderz_tracker.records import Experiment, Record
 
 app = new_group("Words to be said backwards.")
 

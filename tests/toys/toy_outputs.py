@@ -10,11 +10,11 @@ from koderz.analysis.blocks import Text
 from koderz.analysis.compare import Compared
 from koderz.analysis.formats import Stories, folder_format
 from koderz.analysis.report.sections import Section
-from tracker.parts import Part
-from tracker.records import Experiment, Fault, Plan, Record
-from tracker.results import Result
-from tracker.sinks import Sink, Source
-from tracker.summary import Summary
+from koderz_tracker.parts import Part
+from koderz_tracker.records import Experiment, Fault, Plan, Record
+from koderz_tracker.results import Result
+from koderz_tracker.sinks import Sink, Source
+from koderz_tracker.summary import Summary
 
 
 class Letters(Part):

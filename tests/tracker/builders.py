@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tracker.records import Arm, Attempt, Call, Experiment, Fault, Plan, Record
-from tracker.tracker import Tracker
+from koderz_tracker.records import Arm, Attempt, Call, Experiment, Fault, Plan, Record
+from koderz_tracker.tracker import Tracker
 
 RUN = "bench_0a1b2c3d_20260131_120000"
 

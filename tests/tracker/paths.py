@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tracker.sequential import bets
+from koderz_tracker.sequential import bets
 
 Floats = NDArray[Any]
 AT_ONCE = 1000

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from koderz_tracker.blobs import BLOB_BYTES, fetched, read_text, spill
+from koderz_tracker.errors import JournalError, StorageError
+from koderz_tracker.journal import NAME
+from koderz_tracker.messages import MESSAGE_BYTES, digest_of
+from koderz_tracker.privacy import Privacy
+from koderz_tracker.records import Attempt, Blob, Call, Finished, LongMessage, Once, Record, decode, encode
+from koderz_tracker.stories import LOST, Stories
+from koderz_tracker.summary import summarize
+from koderz_tracker.tracker import Tracker
 from tests.tracker import builders
-from tracker.blobs import BLOB_BYTES, fetched, read_text, spill
-from tracker.errors import JournalError, StorageError
-from tracker.journal import NAME
-from tracker.messages import MESSAGE_BYTES, digest_of
-from tracker.privacy import Privacy
-from tracker.records import Attempt, Blob, Call, Finished, LongMessage, Once, Record, decode, encode
-from tracker.stories import LOST, Stories
-from tracker.summary import summarize
-from tracker.tracker import Tracker
 
 
 def lines(folder: Path) -> list[Record]:

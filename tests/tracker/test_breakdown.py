@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tracker.breakdown import Spread, breakdown
-from tracker.records import Arm, Plan
-from tracker.results import Result
+from koderz_tracker.breakdown import Spread, breakdown
+from koderz_tracker.records import Arm, Plan
+from koderz_tracker.results import Result
 
 TASKS = ["vt/1K/0", "cwe/1K/0", "vt/2K/0", "cwe/2K/0"]
 PLAN = Plan(

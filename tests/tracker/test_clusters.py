@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from koderz.analysis.reader import read_summary
+from koderz_tracker.breakdown import mean_of
+from koderz_tracker.clusters import count_of, grouped, members, pass_at_k_in
+from koderz_tracker.rates import pass_at_k_interval
+from koderz_tracker.records import Measure
+from koderz_tracker.sinks.json import write_summary
+from koderz_tracker.summary import Figures, figures, summarize
 from tests.tracker import builders
 from tests.tracker.builders import judged
-from tracker.breakdown import mean_of
-from tracker.clusters import count_of, grouped, members, pass_at_k_in
-from tracker.rates import pass_at_k_interval
-from tracker.records import Measure
-from tracker.sinks.json import write_summary
-from tracker.summary import Figures, figures, summarize
 
 ONE = "none: all 12 tasks are of one cluster"
 

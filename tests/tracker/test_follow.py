@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from koderz_tracker.follow import Follower
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Finished, Record, Resumed, encode
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, fault, judged
-from tracker.follow import Follower
-from tracker.journal import NAME
-from tracker.records import Finished, Record, Resumed, encode
 
 
 def follow(tmp_path: Path, *records: Record) -> Follower:

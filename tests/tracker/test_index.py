@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracker import builders
-from tracker.index import (
+from koderz_tracker.index import (
     CODES,
     DAMAGED,
     DOUBLED,
@@ -22,9 +21,10 @@ from tracker.index import (
     read_spans,
     scanned,
 )
-from tracker.journal import NAME
-from tracker.records import Call, Record, decode, encode
-from tracker.tracker import Tracker
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Call, Record, decode, encode
+from koderz_tracker.tracker import Tracker
+from tests.tracker import builders
 
 MAGIC = 48  # bytes before the first entry: a magic word and the digest of the plan
 ENTRY = 36

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from koderz_tracker.errors import JournalError, StorageError
+from koderz_tracker.index import IndexEntry, load_index, read_records
+from koderz_tracker.journal import NAME, Journal
+from koderz_tracker.records import Finished, Once, Record, encode
 from tests.conftest import PATIENCE
 from tests.tracker import builders
-from tracker.errors import JournalError, StorageError
-from tracker.index import IndexEntry, load_index, read_records
-from tracker.journal import NAME, Journal
-from tracker.records import Finished, Once, Record, encode
 
 
 @pytest.fixture
@@ -314,8 +314,8 @@ FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
 from tests.tracker import builders
-from tracker.errors import StorageError
-from tracker.tracker import Tracker
+from koderz_tracker.errors import StorageError
+from koderz_tracker.tracker import Tracker
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tracker.errors import KoderzError
-from tracker.members import Extensible
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.members import Extensible
 
 
 class Shop(Extensible):

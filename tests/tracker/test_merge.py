@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.journal import NAME
+from koderz_tracker.merge import ConflictError, foreign_runs, merge_run
+from koderz_tracker.records import Record
+from koderz_tracker.runs import lock_run
+from koderz_tracker.stories import Stories
+from koderz_tracker.summary import summarize
+from koderz_tracker.tracker import Tracker
 from tests.tracker.builders import RUN, call, judged, plan, recorded
-from tracker.errors import KoderzError
-from tracker.journal import NAME
-from tracker.merge import ConflictError, foreign_runs, merge_run
-from tracker.records import Record
-from tracker.runs import lock_run
-from tracker.stories import Stories
-from tracker.summary import summarize
-from tracker.tracker import Tracker
 
 
 def a_run(results: Path, *records: Record) -> Path:

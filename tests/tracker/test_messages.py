@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
+from koderz_tracker.messages import letters_of, share_messages
+from koderz_tracker.records import Call, encode
+from koderz_tracker.stories import Stories
 from tests.tracker import builders
-from tracker.messages import letters_of, share_messages
-from tracker.records import Call, encode
-from tracker.stories import Stories
 
 
 def _call(number: int, turns: list[dict[str, Any]]) -> Call:

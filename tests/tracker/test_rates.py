@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom
 
-from tracker.rates import (
+from koderz_tracker.rates import (
     BETA,
     SHARE,
     WILSON_OF_ONE,

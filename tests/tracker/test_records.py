@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracker import builders
-from tracker.errors import JournalError
-from tracker.records import (
+from koderz_tracker.errors import JournalError
+from koderz_tracker.records import (
     KINDS,
     Blob,
     Call,
@@ -32,6 +31,7 @@ from tracker.records import (
     kind_of,
     now,
 )
+from tests.tracker import builders
 
 ONE_OF_EACH: tuple[Record, ...] = (
     builders.plan(),

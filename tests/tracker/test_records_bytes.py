@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tracker.records import (
+from koderz_tracker.records import (
     KINDS,
     Arm,
     Attempt,

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from koderz_tracker.errors import JournalError, KoderzError
+from koderz_tracker.files import write_whole
+from koderz_tracker.journal import NAME
+from koderz_tracker.runs import create_run, find_run, is_locked, lock_run, read_plan, run_folders
+from koderz_tracker.sinks.projection import hold
+from koderz_tracker.tracker import Tracker
 from tests.tracker import builders
-from tracker.errors import JournalError, KoderzError
-from tracker.files import write_whole
-from tracker.journal import NAME
-from tracker.runs import create_run, find_run, is_locked, lock_run, read_plan, run_folders
-from tracker.sinks.projection import hold
-from tracker.tracker import Tracker
 
 OLD = "bench_ff000000_20250101_000000"
 MIDDLE = "bench_ab000000_20260101_000000"
@@ -140,7 +140,7 @@ def test_run_folder_without_a_journal_is_an_error(tmp_path: Path) -> None:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from tracker.runs import lock_run
+from koderz_tracker.runs import lock_run
 
 lock = lock_run(Path(sys.argv[1]))
 print("held", flush=True)

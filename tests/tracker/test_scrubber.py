@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koderz_tracker import credentials
+from koderz_tracker.plain_text import REDACTED
+from koderz_tracker.records import Arm, Attempt, Call, Plan
+from koderz_tracker.scrubber import Scrubber, fits, secrets_of
 from tests.tracker.secrets import NAMED, SECRETS, drawn
-from tracker import credentials
-from tracker.plain_text import REDACTED
-from tracker.records import Arm, Attempt, Call, Plan
-from tracker.scrubber import Scrubber, fits, secrets_of
 
 SCRUBBER = Scrubber(
     {"MY_API_KEY": "plain words here", "QUOTED_TOKEN": 'a"b\\c"d', "SHORT_TOKEN": "abc", "HOME": "/root"}

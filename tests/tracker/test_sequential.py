@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.special import betaln
 
+from koderz_tracker.sequential import ConfidenceSequence, Evidence, sequence
 from tests.tracker.paths import most_evidence, parting, sampled
-from tracker.sequential import ConfidenceSequence, Evidence, sequence
 
 
 def evidence(a_only: int, b_only: int, tasks: int) -> Evidence:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from koderz_tracker.sequential import Evidence
+from koderz_tracker.stopping import PairsDecision, decide_pairs, limits_of_flips, path_of, tasks_needed, would_hold
 from tests.tracker.paths import most_evidence, parting
-from tracker.sequential import Evidence
-from tracker.stopping import PairsDecision, decide_pairs, limits_of_flips, path_of, tasks_needed, would_hold
 
 
 def decided(parts: float, difference: float, tasks: int, paths: int, **how: Any) -> list[PairsDecision]:

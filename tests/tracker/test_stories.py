@@ -7,11 +7,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from koderz_tracker.records import Call
+from koderz_tracker.stories import Stories
+from koderz_tracker.tracker import Tracker
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, experiment_id, judged
-from tracker.records import Call
-from tracker.stories import Stories
-from tracker.tracker import Tracker
 
 LONG = "a long question " * 1000
 

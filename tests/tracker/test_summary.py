@@ -13,16 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from koderz_tracker.errors import JournalError
+from koderz_tracker.index import index_path
+from koderz_tracker.journal import NAME
+from koderz_tracker.measures import TIMES
+from koderz_tracker.rates import BETA, LOG_STUDENT, WILSON, effective_size, pass_at_k_of, success_interval, wilson
+from koderz_tracker.records import Finished, Measure, Plan, Record, Resumed
+from koderz_tracker.sinks.json import encode_summary
+from koderz_tracker.summary import Summary, figures, summarize
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, experiment_id, fault, judged
-from tracker.errors import JournalError
-from tracker.index import index_path
-from tracker.journal import NAME
-from tracker.measures import TIMES
-from tracker.rates import BETA, LOG_STUDENT, WILSON, effective_size, pass_at_k_of, success_interval, wilson
-from tracker.records import Finished, Measure, Plan, Record, Resumed
-from tracker.sinks.json import encode_summary
-from tracker.summary import Summary, figures, summarize
 
 BOTH = ("zero-shot", "iterative")
 
@@ -355,7 +355,7 @@ def test_lines_before_the_plan_are_left_out(tmp_path: Path) -> None:
 
 
 async def _append(folder: Path, *records: Record) -> None:
-    from tracker.tracker import Tracker
+    from koderz_tracker.tracker import Tracker
 
     with Tracker.reopen(folder) as tracker:
         for record in records:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from koderz_tracker import files
+from koderz_tracker.errors import KoderzError, StorageError
+from koderz_tracker.index import experiment_number
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Finished, Once, Record, Resumed, decode
+from koderz_tracker.runs import is_locked
+from koderz_tracker.tracker import Tracker
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, experiment_id, fault, judged
-from tracker import files
-from tracker.errors import KoderzError, StorageError
-from tracker.index import experiment_number
-from tracker.journal import NAME
-from tracker.records import Finished, Once, Record, Resumed, decode
-from tracker.runs import is_locked
-from tracker.tracker import Tracker
 
 
 def tally(tracker: Tracker) -> dict[str, Any]:

@@ -21,13 +21,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
 
-from tracker.memory import maintenance, sql
-from tracker.memory.interchange import drafts_of
-from tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
-from tracker.memory.search import SearchHit, ranked, search
-from tracker.memory.store import Filter, Store
-from tracker.records import now
-from tracker.scrubber import Scrubber
+from koderz_tracker.memory import maintenance, sql
+from koderz_tracker.memory.interchange import drafts_of
+from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
+from koderz_tracker.memory.search import SearchHit, ranked, search
+from koderz_tracker.memory.store import Filter, Store
+from koderz_tracker.records import now
+from koderz_tracker.scrubber import Scrubber
 
 P = ParamSpec("P")
 T = TypeVar("T")

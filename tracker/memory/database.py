@@ -11,8 +11,8 @@ from typing import Literal
 
 import orjson
 
-from tracker.errors import KoderzError
-from tracker.memory.sql import APPLICATION_ID, MIGRATIONS
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.memory.sql import APPLICATION_ID, MIGRATIONS
 
 BUSY_SECONDS = 60.0  # how long a writer waits for the others
 INDEXED_CHARACTERS = 8192  # of a memory's content, for full text

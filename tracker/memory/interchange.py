@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from tracker.memory.memories import CATEGORIES, IMPORTANCE, TYPES, Draft, InvalidMemory, moment
+from koderz_tracker.memory.memories import CATEGORIES, IMPORTANCE, TYPES, Draft, InvalidMemory, moment
 
 _OTHER_NAMES = {"accessCount": "access_count", "createdAt": "created_at", "lastAccessed": "last_accessed"}
 _TIMES = ("created_at", "updated_at", "last_accessed")

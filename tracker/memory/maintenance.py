@@ -11,12 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tracker.memory import sql
-from tracker.memory.database import StoreDamaged, StoreDown
-from tracker.memory.memories import InvalidMemory, Memory, as_memory, draft_of
-from tracker.memory.search import decayed_salience, folded, holds, words_of
-from tracker.memory.store import Filter, Store
-from tracker.scrubber import Scrubber
+from koderz_tracker.memory import sql
+from koderz_tracker.memory.database import StoreDamaged, StoreDown
+from koderz_tracker.memory.memories import InvalidMemory, Memory, as_memory, draft_of
+from koderz_tracker.memory.search import decayed_salience, folded, holds, words_of
+from koderz_tracker.memory.store import Filter, Store
+from koderz_tracker.scrubber import Scrubber
 
 _SHOWN = 50  # of the memories that would be forgotten
 

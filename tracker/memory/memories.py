@@ -12,9 +12,9 @@ import msgspec
 import orjson
 from msgspec.structs import replace
 
-from tracker.errors import KoderzError
-from tracker.memory.database import StoreDamaged
-from tracker.scrubber import Scrubber
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.memory.database import StoreDamaged
+from koderz_tracker.scrubber import Scrubber
 
 Category = Literal[
     "architecture", "pattern", "preference", "error", "context", "learning", "todo", "note", "relationship", "custom"

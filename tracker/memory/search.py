@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from tracker.memory import sql
-from tracker.memory.database import indexed
-from tracker.memory.memories import Memory, as_memory
-from tracker.memory.store import Filter, Store
+from koderz_tracker.memory import sql
+from koderz_tracker.memory.database import indexed
+from koderz_tracker.memory.memories import Memory, as_memory
+from koderz_tracker.memory.store import Filter, Store
 
 Ranking = Literal["full", "newest"]
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracker.errors import KoderzError
-from tracker.memory.cortex import Cortex
-from tracker.memory.tools import TOOLS, described, read_arguments, schema_of
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.memory.cortex import Cortex
+from koderz_tracker.memory.tools import TOOLS, described, read_arguments, schema_of
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -38,7 +38,7 @@ def make_server(cortex: Cortex) -> Server[Any]:
     import mcp_types as types
     from mcp.server import Server
 
-    from tracker.memory.sql import MIGRATIONS
+    from koderz_tracker.memory.sql import MIGRATIONS
 
     tools = [
         types.Tool(

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import orjson
 
-from tracker.memory import sql
-from tracker.memory.database import BUSY_SECONDS, connect, explained, transaction
-from tracker.memory.memories import Draft, Memory, as_memory, ready
-from tracker.memory.writer import Writer, writing
-from tracker.scrubber import Scrubber
+from koderz_tracker.memory import sql
+from koderz_tracker.memory.database import BUSY_SECONDS, connect, explained, transaction
+from koderz_tracker.memory.memories import Draft, Memory, as_memory, ready
+from koderz_tracker.memory.writer import Writer, writing
+from koderz_tracker.scrubber import Scrubber
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

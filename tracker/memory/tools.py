@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tracker.memory.cortex import Cortex
-from tracker.memory.memories import Category, Importance, InvalidMemory, Type
+from koderz_tracker.memory.cortex import Cortex
+from koderz_tracker.memory.memories import Category, Importance, InvalidMemory, Type
 
 Query = Annotated[str, Meta(description="Words to look for, in titles, tags and contents.")]
 Project = Annotated[str, Meta(description="Only memories of this project.")]

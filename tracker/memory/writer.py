@@ -11,10 +11,19 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from tracker.memory import sql
-from tracker.memory.database import indexed, transaction
-from tracker.memory.memories import Draft, Memory, as_memory, columns_of, draft_of, fingerprint, parsed, says_the_same
-from tracker.records import now
+from koderz_tracker.memory import sql
+from koderz_tracker.memory.database import indexed, transaction
+from koderz_tracker.memory.memories import (
+    Draft,
+    Memory,
+    as_memory,
+    columns_of,
+    draft_of,
+    fingerprint,
+    parsed,
+    says_the_same,
+)
+from koderz_tracker.records import now
 
 LAG = 256  # memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms
 AT_ONCE = 20_000  # memories at most that are kept in mind until the indexes are told of them

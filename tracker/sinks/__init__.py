@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from tracker.errors import KoderzError
-from tracker.members import Extensible
-from tracker.registry import find, names_in
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.members import Extensible
+from koderz_tracker.registry import find, names_in
 
 if TYPE_CHECKING:
-    from tracker.records import Plan, Record
-    from tracker.stories import Stories
+    from koderz_tracker.records import Plan, Record
+    from koderz_tracker.stories import Stories
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ class Sink(Extensible, ABC):
 
 
 SINKS: Mapping[str, str] = {
-    "mlflow": "tracker.sinks.mlflow.sink:MlflowSink",
-    "memory": "tracker.sinks.memory:MemorySink",
+    "mlflow": "koderz_tracker.sinks.mlflow.sink:MlflowSink",
+    "memory": "koderz_tracker.sinks.memory:MemorySink",
 }
 
 

@@ -1,4 +1,4 @@
-"""The process that feeds the sinks of a results folder: `python -m tracker.sinks RESULTS ENVIRONMENT`.
+"""The process that feeds the sinks of a results folder: `python -m koderz_tracker.sinks RESULTS ENVIRONMENT`.
 
 Only one is at work on a folder at a time: another one ends at once where that one does its jobs too, or waits for
 its turn where that one was started with other variables. It belongs to no terminal, and ends when no job is left.
@@ -20,13 +20,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from tracker.errors import KoderzError
-from tracker.runs import TO_LOOK
-from tracker.scrubber import Scrubber
-from tracker.sinks.feeder import HUNG, Feeder
-from tracker.sinks.jobs import MOST_TRIES, Queue, QueuedJob
-from tracker.sinks.process import BEAT, BEAT_EVERY, LOCK, LOG
-from tracker.sinks.projection import put_down
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.runs import TO_LOOK
+from koderz_tracker.scrubber import Scrubber
+from koderz_tracker.sinks.feeder import HUNG, Feeder
+from koderz_tracker.sinks.jobs import MOST_TRIES, Queue, QueuedJob
+from koderz_tracker.sinks.process import BEAT, BEAT_EVERY, LOCK, LOG
+from koderz_tracker.sinks.projection import put_down
 
 _NICENESS = 5  # of a busy core this leaves it a quarter: 19 would leave it one part in seventy, and nothing gets done
 _LOOK_EVERY = 0.05  # seconds between two looks at the jobs

@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
-from tracker.errors import KoderzError
-from tracker.runs import is_locked
-from tracker.scrubber import Scrubber
-from tracker.sinks import SinkDown, SinkSlow, sink_class
-from tracker.sinks.jobs import Job, QueuedJob
-from tracker.sinks.projection import Projection, SinkBusy, SinkFailed, as_down, put_down, start_again
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.runs import is_locked
+from koderz_tracker.scrubber import Scrubber
+from koderz_tracker.sinks import SinkDown, SinkSlow, sink_class
+from koderz_tracker.sinks.jobs import Job, QueuedJob
+from koderz_tracker.sinks.projection import Projection, SinkBusy, SinkFailed, as_down, put_down, start_again
 
 HUNG = "no progress for"  # how the reason begins why a sink is given up that neither goes on nor fails
 TO_OPEN = 3  # patiences that a sink has for its first batch: importing a library is no progress yet

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import msgspec
 import orjson
 
-from tracker.errors import StorageError
-from tracker.files import whole_file
-from tracker.scrubber import is_secret_variable
+from koderz_tracker.errors import StorageError
+from koderz_tracker.files import whole_file
+from koderz_tracker.scrubber import is_secret_variable
 
 FOLDER = ".sinks"
 _LEFT_OVER = ".left"  # the suffix of a job that was given up

@@ -11,10 +11,10 @@ import orjson
 from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
-from tracker.errors import StorageError
-from tracker.files import write_whole
-from tracker.results import ANSWER, Result
-from tracker.summary import ArmResults, Summary, summarize
+from koderz_tracker.errors import StorageError
+from koderz_tracker.files import write_whole
+from koderz_tracker.results import ANSWER, Result
+from koderz_tracker.summary import ArmResults, Summary, summarize
 
 _SELDOM = ("comparison", "breakdown", "generated", "rewarded_in", "until_decided", "decision")
 """Keys that a summary has only if there is something to say."""

@@ -13,19 +13,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracker.errors import JournalError
-from tracker.memory import maintenance as caretaking
-from tracker.memory.cortex import store_path
-from tracker.memory.database import StoreDown
-from tracker.memory.memories import Draft, how_it_failed
-from tracker.memory.store import Store
-from tracker.messages import text_of
-from tracker.parts import completes, from_parts
-from tracker.records import Attempt, Call, Experiment, Fault, Finished, Plan, Record
-from tracker.scrubber import Scrubber
-from tracker.sinks import Sink, SinkDown, Source
-from tracker.sinks.json import encode_summary
-from tracker.summary import Summary, summarize
+from koderz_tracker.errors import JournalError
+from koderz_tracker.memory import maintenance as caretaking
+from koderz_tracker.memory.cortex import store_path
+from koderz_tracker.memory.database import StoreDown
+from koderz_tracker.memory.memories import Draft, how_it_failed
+from koderz_tracker.memory.store import Store
+from koderz_tracker.messages import text_of
+from koderz_tracker.parts import completes, from_parts
+from koderz_tracker.records import Attempt, Call, Experiment, Fault, Finished, Plan, Record
+from koderz_tracker.scrubber import Scrubber
+from koderz_tracker.sinks import Sink, SinkDown, Source
+from koderz_tracker.sinks.json import encode_summary
+from koderz_tracker.summary import Summary, summarize
 
 _PATIENCE = 20.0  # seconds that another writer may hold the store
 _ASKED = 4000  # characters of what was asked

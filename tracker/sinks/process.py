@@ -11,20 +11,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from tracker.index import load_index
-from tracker.journal import NAME
-from tracker.runs import is_held
-from tracker.sinks.feeder import TO_OPEN
-from tracker.sinks.jobs import FOLDER, MOST_TRIES, Job, Queue, environment_of
-from tracker.sinks.projection import is_level
-from tracker.sinks.standing import Standing, standing_of
+from koderz_tracker.index import load_index
+from koderz_tracker.journal import NAME
+from koderz_tracker.runs import is_held
+from koderz_tracker.sinks.feeder import TO_OPEN
+from koderz_tracker.sinks.jobs import FOLDER, MOST_TRIES, Job, Queue, environment_of
+from koderz_tracker.sinks.projection import is_level
+from koderz_tracker.sinks.standing import Standing, standing_of
 
 LOG = "sinks.log"
 LOCK = "lock"
 BEAT = ".beat"  # its time is that of the last heartbeat
 BEAT_EVERY = 1.0  # seconds
 _BEAT_LOST = 60.0  # seconds without a heartbeat after which a process is taken for stopped
-_ROOT = Path(__file__).resolve().parents[2]  # where `tracker` is found
+_ROOT = Path(__file__).resolve().parents[2]  # where `koderz_tracker` is found
 _LOOK_EVERY = 0.05  # seconds
 _LOOK_FOR_LIFE_EVERY = 0.5
 _TO_BEGIN = 10.0  # seconds that a process has to take a job on
@@ -60,7 +60,7 @@ class SinkProcess:
             return
         path = os.pathsep.join(filter(None, [str(_ROOT), self._environ.get("PYTHONPATH")]))
         interpreter = [sys.executable, "-P", "-W", "ignore", "-m"]
-        command = [*interpreter, "tracker.sinks", str(self.queue.results.absolute()), self.queue.folder.name]
+        command = [*interpreter, "koderz_tracker.sinks", str(self.queue.results.absolute()), self.queue.folder.name]
         nowhere = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in (0, 1, 2)]
         environ = {**self._environ, "PYTHONPATH": path}
         self._pid = os.posix_spawn(sys.executable, command, environ, file_actions=nowhere, setsid=True)

@@ -11,12 +11,12 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tracker.errors import KoderzError
-from tracker.records import now
-from tracker.runs import acquired
-from tracker.sinks import Sink, SinkDown, Source, open_sink
-from tracker.sinks.standing import Standing, State, record_standings, standing_of
-from tracker.stories import Stories
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.records import now
+from koderz_tracker.runs import acquired
+from koderz_tracker.sinks import Sink, SinkDown, Source, open_sink
+from koderz_tracker.sinks.standing import Standing, State, record_standings, standing_of
+from koderz_tracker.stories import Stories
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import msgspec
 import orjson
 
-from tracker.errors import StorageError
-from tracker.files import write_whole
-from tracker.journal import NAME as JOURNAL
-from tracker.records import now
+from koderz_tracker.errors import StorageError
+from koderz_tracker.files import write_whole
+from koderz_tracker.journal import NAME as JOURNAL
+from koderz_tracker.records import now
 
 NAME = "sinks.json"
 _HEAD_BYTES = 4096  # of a plan, which hold its id and time

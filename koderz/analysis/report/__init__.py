@@ -8,7 +8,7 @@ from pathlib import Path
 
 from koderz.analysis.runs import Run
 from koderz.errors import KoderzError, StorageError
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.report.sections import Curves, Spread, Spreads
 from koderz.analysis.report.view import COLOURS, Entry, average, by_series, by_tasks, named
-from tracker.records import Measure
+from koderz_tracker.records import Measure
 
 _NEAR = 4.0  # per cent of the width: what lies nearer together shares a band
 _MOST_TOLD = 8  # lines of a band

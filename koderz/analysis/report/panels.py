@@ -13,7 +13,7 @@ from koderz.analysis.measures import SUCCESS
 from koderz.analysis.report import charts
 from koderz.analysis.report.charts import Plot, amount, value_of
 from koderz.analysis.report.view import Entry, average, by_series, headline, measured, shown_in
-from tracker.records import Measure
+from koderz_tracker.records import Measure
 
 _MOST = 6  # arms whose failures are told, and measures that have charts
 

@@ -9,7 +9,7 @@ from koderz.analysis.blocks import Heading, Table, Text
 from koderz.analysis.runs import Run
 from koderz.errors import KoderzError
 from koderz.settings.systems import names_of, required
-from tracker.runs import read_plan
+from koderz_tracker.runs import read_plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from koderz.analysis.conversation import shortened, told_asked, told_reply
 from koderz.analysis.report.view import Row, View
 from koderz.analysis.story import Experiments, Story, StoryStep, thought_of, told_frames, told_grades
 from koderz.errors import JournalError
-from tracker.records import Fault
+from koderz_tracker.records import Fault
 
 _SMALL, _LARGE = 1_000_000, 10_000_000  # bytes of a page on 328 experiments, and on 10,000
 _CHUNK = 24  # stories that are compressed together: the prompts of one task are much alike

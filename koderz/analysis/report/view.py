@@ -14,9 +14,9 @@ from koderz.analysis.measures import SUCCESS, declared, shown
 from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
 from koderz.types import NOBODY
-from tracker.breakdown import Mean
-from tracker.records import Measure
-from tracker.results import Result
+from koderz_tracker.breakdown import Mean
+from koderz_tracker.records import Measure
+from koderz_tracker.results import Result
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from koderz.errors import JournalError, KoderzError
 from koderz.runs.share import SUMS
 from koderz.runs.verify.findings import Verification
-from tracker.blobs import fetched, whole
-from tracker.files import links_in, pieces
-from tracker.index import CODES, DAMAGED, DOUBLED, Index, load_index, read_records, scan
-from tracker.journal import NAME
-from tracker.messages import digest_of, restored
-from tracker.privacy import Privacy
-from tracker.records import Call, LongMessage, Plan, Record
-from tracker.runs import read_plan
+from koderz_tracker.blobs import fetched, whole
+from koderz_tracker.files import links_in, pieces
+from koderz_tracker.index import CODES, DAMAGED, DOUBLED, Index, load_index, read_records, scan
+from koderz_tracker.journal import NAME
+from koderz_tracker.messages import digest_of, restored
+from koderz_tracker.privacy import Privacy
+from koderz_tracker.records import Call, LongMessage, Plan, Record
+from koderz_tracker.runs import read_plan
 
 _SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _CACHES = re.compile(r"journal\.index|sinks\.json|lock|\..*")

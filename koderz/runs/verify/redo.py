@@ -25,9 +25,9 @@ from koderz.sandbox import NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.suites.references import references_of
 from koderz.types import JUDGE, Reply, Task
-from tracker import records
-from tracker.plain_text import REDACTED
-from tracker.records import Attempt, Call, Experiment, Grade, Record, Text, encode
+from koderz_tracker import records
+from koderz_tracker.plain_text import REDACTED
+from koderz_tracker.records import Attempt, Call, Experiment, Grade, Record, Text, encode
 
 if TYPE_CHECKING:
     from koderz.runs.verify.findings import Kind, Verification

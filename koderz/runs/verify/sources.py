@@ -11,8 +11,8 @@ from typing import NamedTuple
 from koderz.errors import KoderzError
 from koderz.runs.archives import unpack
 from koderz.runs.share import SCHEMES, fetched
-from tracker.journal import NAME
-from tracker.runs import find_run
+from koderz_tracker.journal import NAME
+from koderz_tracker.runs import find_run
 
 
 class FoundRun(NamedTuple):

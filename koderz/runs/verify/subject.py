@@ -29,8 +29,8 @@ from koderz.solvers import SOLVERS
 from koderz.solvers.handles import OPENED
 from koderz.suites import SUITES, load_suite, suite_digest
 from koderz.types import EXCLUSIVE, Task
-from tracker import records
-from tracker.parts import KNOWN
+from koderz_tracker import records
+from koderz_tracker.parts import KNOWN
 
 _WORDS = ("dataset", "prompt_dir", "matrix", "results", "engine", "sandbox", "base_url", "api_key_env")
 """Settings that name something outside of the run, whatever their value."""

@@ -12,9 +12,9 @@ import orjson
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.runs.verify.findings import Verification
-from tracker.files import read_all
-from tracker.sinks.json import encode_summary
-from tracker.summary import Summary, summarize
+from koderz_tracker.files import read_all
+from koderz_tracker.sinks.json import encode_summary
+from koderz_tracker.summary import Summary, summarize
 
 _LARGEST = 2 << 30
 _ALWAYS = frozenset({"run_id", "mode", "start_time", "end_time", "config", "planned", "faults", "status", "simulated"})

@@ -18,9 +18,9 @@ from koderz.runs.verify.findings import Verification
 from koderz.runs.verify.redo import Redoing, open_offline, place_of
 from koderz.runs.verify.subject import RestoredRun, check_plan, foreign_parts, restored_run
 from koderz.runs.verify.summary import check_summary
-from tracker import records
-from tracker.index import experiment_number
-from tracker.records import Attempt, Call, Experiment, Plan, Record, Resumed
+from koderz_tracker import records
+from koderz_tracker.index import experiment_number
+from koderz_tracker.records import Attempt, Call, Experiment, Plan, Record, Resumed
 
 _HOW = ("resume", "retry", "rescore", "calibrate")
 _MOST_PLANNED = 10_000_000  # experiments

@@ -23,7 +23,7 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.sandbox.images.references import DIGEST, parse_reference
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 T = TypeVar("T")
 

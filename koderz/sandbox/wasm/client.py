@@ -28,7 +28,7 @@ from koderz.sandbox.wasm.cells import (
     answers_to,
 )
 from koderz.sandbox.wasm.session import CompletedCell, Variable, pieces, size_of
-from tracker.scrubber import shown_address
+from koderz_tracker.scrubber import shown_address
 
 PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0)  # seconds between tries while the manager is full, slow or gone
 T = TypeVar("T")

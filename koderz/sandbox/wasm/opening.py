@@ -14,7 +14,7 @@ from koderz.sandbox.wasm.image import Say, missing_packages
 from koderz.sandbox.wasm.session import Pool, Session
 from koderz.settings.installation import extra_command
 from koderz.settings.schema import Settings
-from tracker.scrubber import shown_address
+from koderz_tracker.scrubber import shown_address
 
 AnySession = Session | RemoteSession
 """A session on this machine or at a manager."""

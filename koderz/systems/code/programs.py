@@ -196,7 +196,7 @@ def lesson_of(task_id: str, verdicts: Sequence[Verdict]) -> Lesson | None:
     """The lesson of the attempts at a task; None if the first passed, or the last didn't."""
     if len(verdicts) < 2 or not verdicts[-1].passed:
         return None
-    from tracker.memory.memories import how_it_failed  # loads SQLite
+    from koderz_tracker.memory.memories import how_it_failed  # loads SQLite
 
     failed, passed = verdicts[-2:]
     told = (how_it_failed(one.verdict, one.cause, one.detail or one.feedback) for one in verdicts[:-1])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.session import SessionResult
     from koderz.systems.long_context.benchmarks import BenchmarkParameters
-    from tracker.records import Record
+    from koderz_tracker.records import Record
 
 _SUITES = ("oolong", "browsecomp-plus", "ruler")
 _WIDE, _THIN = "#" * 80, "=" * 80

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import orjson
 
-from tracker.files import write_whole
-from tracker.journal import NAME
-from tracker.records import Attempt, Experiment, Fault, Plan
-from tracker.runs import read_plan
-from tracker.stories import Stories
-from tracker.summary import ArmResults, Figures, Summary, summarize
+from koderz_tracker.files import write_whole
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Attempt, Experiment, Fault, Plan
+from koderz_tracker.runs import read_plan
+from koderz_tracker.stories import Stories
+from koderz_tracker.summary import ArmResults, Figures, Summary, summarize
 
 SUMMARY = "summary.json"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from koderz.suites.tokens import CHARS_A_TOKEN
 from koderz.types import Message
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 HALF = 8192  # tokens of a prompt with which every second thing is missed
 

@@ -9,7 +9,7 @@ import orjson
 
 from koderz.analysis.story import Story
 from koderz.systems.patches.machines import TasksRecord
-from tracker.records import Experiment, Plan
+from koderz_tracker.records import Experiment, Plan
 
 _ARMS = {"baseline": "base", "human": "human", "agent": "agent"}  # of ISO's record, and what its legs are called
 _METRICS = {

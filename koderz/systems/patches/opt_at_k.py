@@ -244,7 +244,7 @@ def evaluate(
     """
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
     from koderz.systems.patches.gso.reports import LOGS, model_of
-    from tracker.files import write_whole
+    from koderz_tracker.files import write_whole
 
     _require_tasks(given["dataset"], predictions)
     place = LOGS / run_id / model_of(next(iter(predictions.values())))
@@ -294,7 +294,7 @@ def _write_logs(folder: Path, run_id: str, predictions: Mapping[str, Prediction]
     from koderz.analysis.story import Experiments
     from koderz.systems.patches.gso.projection import log_of
     from koderz.systems.patches.gso.reports import LOG, folder_of
-    from tracker.files import write_whole
+    from koderz_tracker.files import write_whole
 
     experiments, written = Experiments(folder), 0
     for outcome in experiments.outcomes:

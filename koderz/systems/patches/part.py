@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from tracker.clusters import Clusters, clusters_in, interval_in, pass_at_k_in
-from tracker.parts import Part
-from tracker.rates import mean_interval, pass_at_k, rate_interval
+from koderz_tracker.clusters import Clusters, clusters_in, interval_in, pass_at_k_in
+from koderz_tracker.parts import Part
+from koderz_tracker.rates import mean_interval, pass_at_k, rate_interval
 
 if TYPE_CHECKING:
-    from tracker.records import Plan
-    from tracker.results import Result
+    from koderz_tracker.records import Plan
+    from koderz_tracker.results import Result
 
 _SPEEDUPS = ("speedup_base", "speedup_human")
 

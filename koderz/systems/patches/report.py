@@ -8,9 +8,9 @@ from typing import Any
 
 from koderz.analysis.blocks import Table
 from koderz.analysis.report.sections import Content, Section, Spread, Spreads
-from tracker.records import Plan
-from tracker.results import Result
-from tracker.summary import ArmResults, Summary, summarize
+from koderz_tracker.records import Plan
+from koderz_tracker.results import Result
+from koderz_tracker.summary import ArmResults, Summary, summarize
 
 _OF = {
     "base": "times as fast as base",

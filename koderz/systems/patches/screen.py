@@ -10,8 +10,8 @@ from koderz.analysis.blocks import Text
 from koderz.cli.session import Account
 from koderz.cli.tables import print_blocks
 from koderz.systems.patches.report import figures_of, label_of
-from tracker.records import Experiment, Fault, Once, Record
-from tracker.summary import Summary, summarize
+from koderz_tracker.records import Experiment, Fault, Once, Record
+from koderz_tracker.summary import Summary, summarize
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan

@@ -31,7 +31,7 @@ from koderz.systems.patches.released import fetch
 from koderz.systems.patches.tasks import PerfTask
 from koderz.systems.patches.trees import Trees
 from koderz.types import EXCLUSIVE, Headline, Measure, Message, Reply, Sampling, Task, Verdict
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 _NEEDS = frozenset({"workspace", EXCLUSIVE})
 _MARK = "Task: "

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracker.parts import Part
+from koderz_tracker.parts import Part
 
 if TYPE_CHECKING:
-    from tracker.records import Plan
-    from tracker.results import Result
+    from koderz_tracker.records import Plan
+    from koderz_tracker.results import Result
 
 
 class QuestionsPart(Part):

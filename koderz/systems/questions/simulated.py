@@ -12,7 +12,7 @@ from typing import Any
 from koderz.suites.scorers import squad_normalised
 from koderz.systems.questions.question import Question
 from koderz.types import Message
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 _RIGHT, _UNREAD = 0.6, 0.05  # chances of a right answer, and of one that can't be read
 _MARK = re.compile(r"a line `BEGIN ([0-9a-f]{16})`")

@@ -26,8 +26,8 @@ from koderz.systems.questions.question import Question, checked
 from koderz.systems.questions.rules import ByMetric, ScoringRule, rule_named
 from koderz.systems.questions.simulated import SimulatedAnswers
 from koderz.types import JUDGE, Headline, Measure, Message, Reply, Task, Verdict
-from tracker.files import MB, read_all
-from tracker.results import ANSWER
+from koderz_tracker.files import MB, read_all
+from koderz_tracker.results import ANSWER
 
 _SHOTS = 5  # where --few-shot-from names a file, and nobody says how many
 _LONGEST_ANSWER = 1000  # characters of an answer on record

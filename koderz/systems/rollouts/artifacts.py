@@ -21,7 +21,7 @@ from typing import Any
 from koderz.sandbox.workspace import Backend, Command, Limits, Mount
 from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.tasks import PUBLISHED, Artifact, Rollout
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 PUBLISHED_FOLDER = "artifacts"
 """The folder of a place that is seen as PUBLISHED."""

@@ -27,7 +27,7 @@ from koderz.systems.rollouts.options import AMOUNT
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.turned import test_files, with_tests
 from koderz.systems.rollouts.workspaces import open_backend
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 SUFFIX = "#canary"
 

@@ -22,7 +22,7 @@ from koderz.errors import KoderzError, StorageError
 from koderz.settings.layers import OWN, SOLVING, Scope
 from koderz.settings.schema import OF_PROGRAMS
 from koderz.systems.rollouts.swebench.command import regrade
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from tracker.breakdown import by_task, mean_score
-from tracker.clusters import pass_hat_k_in
-from tracker.parts import Part
-from tracker.rates import PASS_AT, pass_at_k, pass_at_k_interval, rate_interval
-from tracker.results import Result
+from koderz_tracker.breakdown import by_task, mean_score
+from koderz_tracker.clusters import pass_hat_k_in
+from koderz_tracker.parts import Part
+from koderz_tracker.rates import PASS_AT, pass_at_k, pass_at_k_interval, rate_interval
+from koderz_tracker.results import Result
 
 if TYPE_CHECKING:
-    from tracker.records import Fault, Plan
+    from koderz_tracker.records import Fault, Plan
 
 _EVERY_K = 10  # up to here each k is told, beyond the usual ones
 

@@ -14,11 +14,11 @@ import msgspec
 
 from koderz.systems.rollouts.artifacts import Collected, keep
 from koderz.systems.rollouts.results import RolloutRow, cell, row_of, table_lines
-from tracker.files import write_whole
-from tracker.records import Attempt, Call, Experiment, Fault, Once, Record
-from tracker.stories import Stories
-from tracker.summary import Summary
-from tracker.terminals import plain
+from koderz_tracker.files import write_whole
+from koderz_tracker.records import Attempt, Call, Experiment, Fault, Once, Record
+from koderz_tracker.stories import Stories
+from koderz_tracker.summary import Summary
+from koderz_tracker.terminals import plain
 
 DOCUMENT = "rollouts"  # the name under which a plan has its entry
 MANIFEST = "manifest.json"

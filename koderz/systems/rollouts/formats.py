@@ -20,7 +20,7 @@ from koderz.systems.rollouts.dockerfile import read_dockerfile
 from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
 from koderz.systems.rollouts.tasks import Need, Repo, Rollout, Rubric, Verifier, with_digest
 from koderz.systems.rollouts.trees import files_below, shown_below
-from tracker.files import MB
+from koderz_tracker.files import MB
 
 _LARGEST = 64 * MB  # of a file that describes a task
 _OVERRIDES = {

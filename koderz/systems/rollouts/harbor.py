@@ -17,8 +17,8 @@ from koderz.analysis.story import Story
 from koderz.analysis.workers import agent_version
 from koderz.systems.rollouts.files import DOCUMENT, RolloutsDocument
 from koderz.systems.rollouts.stages import EVALUATION
-from tracker.files import write_whole
-from tracker.records import Fault, Plan
+from koderz_tracker.files import write_whole
+from koderz_tracker.records import Fault, Plan
 
 
 @folder_format

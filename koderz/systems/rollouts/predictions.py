@@ -9,7 +9,7 @@ import orjson
 
 from koderz.analysis.story import Story
 from koderz.analysis.workers import worker_of
-from tracker.records import Experiment, Plan
+from koderz_tracker.records import Experiment, Plan
 
 
 def predictions(stories: Iterable[tuple[Plan, Story]], file: IO[bytes]) -> None:

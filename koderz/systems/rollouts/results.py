@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
-from tracker.terminals import plain
+from koderz_tracker.terminals import plain
 
 _STAMP = re.compile(r"\d{8}__\d\d-\d\d-\d\d")
 

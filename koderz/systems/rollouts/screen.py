@@ -16,7 +16,7 @@ from koderz.cli.console import OutputOptions, is_live, say, say_all
 from koderz.cli.session import SessionScreen
 from koderz.systems.rollouts.figures import canaries_line, lines_of
 from koderz.systems.rollouts.files import DOCUMENT, LAUNCH_FAILED, RolloutsDocument, launched
-from tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once, Record
+from koderz_tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once, Record
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from koderz.types import Message
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 _MEDIAN = """The function takes the upper of the two. I mend that.
 

@@ -36,7 +36,7 @@ from koderz.systems.rollouts.tools import stands_in
 from koderz.systems.rollouts.variants import Variants
 from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace, open_backend
 from koderz.types import Measure, Message, Reply, Task, Verdict
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 SAMPLE = Path(__file__).with_name("sample")
 NEEDS = frozenset({"workspace"})

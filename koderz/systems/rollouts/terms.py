@@ -29,7 +29,7 @@ from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.verifiers import Run
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once, open_backend
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 LIFTABLE = (*GUARDS, *CHANNEL_GUARDS, "reports", "assertions")
 """The guards that can be lifted for a task. The last two: pytest's own reports count, and tests turned round fail."""

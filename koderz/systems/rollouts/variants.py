@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
 from koderz.systems.rollouts.config import Config, TaskEntry
-from tracker.scrubber import Scrubber, is_secret_variable
+from koderz_tracker.scrubber import Scrubber, is_secret_variable
 
 if TYPE_CHECKING:
     from koderz.systems.rollouts.tasks import Rollout

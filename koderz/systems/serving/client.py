@@ -20,7 +20,7 @@ from koderz.models.faults import clean
 from koderz.models.transport import proxy_for, trusted_certificates
 from koderz.models.wire import count
 from koderz.systems.serving.prompts import Prompt
-from tracker.scrubber import secrets_of, shown_address
+from koderz_tracker.scrubber import secrets_of, shown_address
 
 SHOWN = 512  # bytes of an error's body
 

@@ -106,7 +106,7 @@ async def _first_model(target: Target) -> str:
 
     from koderz.models.faults import clean
     from koderz.systems.serving.client import first_model
-    from tracker.scrubber import secrets_of
+    from koderz_tracker.scrubber import secrets_of
 
     try:
         found = await first_model(replace(target, timeout=30.0))
@@ -121,8 +121,8 @@ async def _first_model(target: Target) -> str:
 def _recorded(folder: Path) -> Mapping[str, Any] | None:
     """The last recorded load of a run; None if there is none."""
     from koderz.plans.ids import planned_ids
-    from tracker.records import Once
-    from tracker.stories import Stories
+    from koderz_tracker.records import Once
+    from koderz_tracker.stories import Stories
 
     stories = Stories(folder, os.environ)
     stories.refresh()
@@ -146,7 +146,7 @@ def _save(record: Mapping[str, Any], folder: Path, name: str | None, *, detailed
     import orjson
 
     from koderz.systems.serving.figures import details_of, result_of
-    from tracker.files import write_whole
+    from koderz_tracker.files import write_whole
 
     result = result_of(record)
     at_once = f"-concurrency{result['max_concurrency']}" if result["max_concurrency"] is not None else ""

@@ -13,11 +13,11 @@ import pytest
 
 from koderz.analysis.catalogue import INDEX, chosen, load_catalogue, ordered
 from koderz.analysis.rows import RunRow
+from koderz_tracker.records import Finished, Plan, Record
+from koderz_tracker.sinks.json import write_summary
+from koderz_tracker.tracker import Tracker
 from tests.koderz.analysis import builders
 from tests.tracker.builders import call, fault, judged, plan, recorded
-from tracker.records import Finished, Plan, Record
-from tracker.sinks.json import write_summary
-from tracker.tracker import Tracker
 
 TWO = "bench_22222222_20260202_120000"
 

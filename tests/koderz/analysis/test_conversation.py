@@ -16,8 +16,8 @@ from koderz.analysis.story import Experiments, Story
 from koderz.cli.stories import tell
 from koderz.models.clients import packed
 from koderz.systems.rollouts.screen import _record_lines
+from koderz_tracker.records import Call, Once
 from tests.tracker.builders import RUN, call, judged, recorded
-from tracker.records import Call, Once
 
 COMMAND, OUTPUT = "pytest -q\necho \x1b[31mdone", "1 passed\x1b[31m"
 RULES = "You are an agent.\n" + "Be careful. " * 400

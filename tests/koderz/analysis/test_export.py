@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from koderz.analysis.export import Format, export, format_of
 from koderz.errors import KoderzError
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Record, encode
 from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
-from tracker.journal import NAME
-from tracker.records import Record, encode
 
 PROGRAM = "def f():\n    return 1\n"
 

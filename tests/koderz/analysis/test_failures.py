@@ -10,9 +10,9 @@ import pytest
 from koderz.analysis.failures import Cause, Failures, failures_of
 from koderz.analysis.pairs import Side
 from koderz.analysis.runs import load_run
+from koderz_tracker.records import Record
 from tests.koderz.analysis import builders
 from tests.tracker import builders as journals
-from tracker.records import Record
 
 
 def recorded(folder: Path, *records: Record) -> Failures:

@@ -18,8 +18,8 @@ from koderz.errors import KoderzError
 from koderz.suites import checked_measures
 from koderz.suites.suite import Suite
 from koderz.types import Headline, Measure
+from koderz_tracker.breakdown import mean_of
 from tests.koderz.analysis.builders import document, row, write
-from tracker.breakdown import mean_of
 
 SPEEDS = {"name": "speed", "direction": "higher", "unit": "times"}
 BY_SPEED: dict[str, Any] = {"measures": [SPEEDS], "headline": {"measure": "speed", "passed": "opt"}}

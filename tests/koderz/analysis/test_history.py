@@ -15,8 +15,8 @@ from koderz.models import Price
 from koderz.plans.estimate import Cells, Estimate, estimate
 from koderz.plans.plan import Plan
 from koderz.types import Message, Sampling
+from koderz_tracker.sinks.json import write_summary
 from tests.koderz.world import Run, Scripted, bad, begun, good, planned
-from tracker.sinks.json import write_summary
 
 PRICES = {"scripted": Price(1.0, 2.0), "frontier": Price(10.0, 20.0), "other": Price(1.0, 2.0)}
 ASKING: dict[str, Any] = {

@@ -20,8 +20,8 @@ from koderz.analysis.measures import measure_named, shown
 from koderz.analysis.pairs import sides_of
 from koderz.analysis.runs import Run
 from koderz.errors import KoderzError
+from koderz_tracker.records import Measure
 from tests.koderz.analysis import builders
-from tracker.records import Measure
 
 DECLARED = [
     {"name": "seconds", "direction": "lower", "unit": "s", "two_valued": False},

@@ -13,10 +13,10 @@ import pytest
 import koderz
 from koderz.analysis.runs import load_run, resolve
 from koderz.errors import KoderzError
+from koderz_tracker.runs import lock_run
+from koderz_tracker.sinks.json import write_summary
 from tests.koderz.analysis import builders
 from tests.tracker import builders as journals
-from tracker.runs import lock_run
-from tracker.sinks.json import write_summary
 
 
 def test_old_summary_is_read_with_defaults(tmp_path: Path) -> None:

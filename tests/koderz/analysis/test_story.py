@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from koderz.analysis.story import Experiments, Story, diff, journal_folder, problem_named
 from koderz.cli.stories import tell
 from koderz.errors import KoderzError
+from koderz_tracker.records import Cell, Experiment, Record
 from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
-from tracker.records import Cell, Experiment, Record
 
 ASKED = [{"role": "user", "content": "write it"}]
 AGAIN = [*ASKED, {"role": "assistant", "content": "reply 1"}, {"role": "user", "content": "it failed"}]

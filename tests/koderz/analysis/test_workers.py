@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from koderz.analysis.workers import worker_of
+from koderz_tracker.records import Arm, Plan
 from tests.tracker.builders import plan
-from tracker.records import Arm, Plan
 
 
 def _plan(*arms: tuple[str, str], model: str = "openai/m") -> Plan:

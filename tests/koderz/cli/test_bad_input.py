@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from koderz_tracker.files import MB
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
-from tracker.files import MB
 
 WRONG = {
     "an end below the start": ((5, 3), "END has to be above START"),

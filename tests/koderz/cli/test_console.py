@@ -24,13 +24,13 @@ from koderz.cli.session import SessionScreen
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.runs.orchestrator import SessionEnd
 from koderz.runs.session import SessionResult
+from koderz_tracker.records import Finished, Plan, Record
+from koderz_tracker.summary import summarize
+from koderz_tracker.terminals import plain
 from tests.conftest import PATIENCE, Shell
 from tests.koderz.world import write_tasks
 from tests.tracker import builders
 from tests.tracker.builders import call, fault, judged
-from tracker.records import Finished, Plan, Record
-from tracker.summary import summarize
-from tracker.terminals import plain
 
 HOSTILE = {
     "colour": "\x1b[31mred",

@@ -7,13 +7,13 @@ import json
 
 import pytest
 
+from koderz_tracker.records import Finished
+from koderz_tracker.sinks.json import write_summary
 from tests.conftest import Shell
 from tests.koderz.analysis.builders import OTHER, RUN
 from tests.koderz.cli.conftest import Command
 from tests.tracker import builders
 from tests.tracker.builders import fault, judged
-from tracker.records import Finished
-from tracker.sinks.json import write_summary
 
 BOTH = ["zero-shot", "iterative"]
 

@@ -22,11 +22,11 @@ from rich.cells import cell_len
 
 from koderz.analysis.blocks import Block, Table, Text
 from koderz.cli import tables
+from koderz_tracker.sinks.standing import Standing, State, record_standings
 from tests.conftest import PATIENCE, Shell
 from tests.koderz.analysis import builders
 from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_console import HOSTILE, dangerous
-from tracker.sinks.standing import Standing, State, record_standings
 
 MODELS = ("openai/gpt-4o-mini", "anthropic/claude-sonnet-4-5", f"hf.co/team/{'a-rather-long-name-' * 4}q4_K_M")
 WIDTHS = (80, 100, 120, 200)

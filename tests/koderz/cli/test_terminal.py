@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
+from koderz_tracker.records import Finished, Record
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_console import HOSTILE, dangerous
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, judged
-from tracker.records import Finished, Record
 
 EVERYTHING = " | ".join(text for name, text in HOSTILE.items() if name != "half a character")
 

@@ -12,11 +12,11 @@ import pytest
 
 from koderz.cli.progress import Pulse, _bar, _draw, _throttled, pulse_of
 from koderz.cli.stories import StoryPrinter
+from koderz_tracker.records import Finished, Record
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command
 from tests.tracker import builders
 from tests.tracker.builders import call, judged
-from tracker.records import Finished, Record
 
 
 @pytest.mark.parametrize(

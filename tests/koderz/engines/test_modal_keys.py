@@ -13,10 +13,10 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.modal.worker import ContainerState
 from koderz.testing.engines import performed, planned
+from koderz_tracker.records import Attempt
 from tests.conftest import Shell
 from tests.loopback_modal import ModalServer
 from tests.toys.toy_suite import ToySession
-from tracker.records import Attempt
 
 LOOKING = '''
 import os

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koderz.experiments.experiment import SANDBOX, UNPRICED, Totals
-from tracker.records import Compute
+from koderz_tracker.records import Compute
 
 
 @pytest.mark.parametrize(

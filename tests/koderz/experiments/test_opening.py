@@ -13,8 +13,8 @@ import pytest
 
 from koderz.solvers import load_solver
 from koderz.suites.suite import ExperimentContext, WorkspaceContext
+from koderz_tracker.journal import NAME
 from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
-from tracker.journal import NAME
 
 
 @dataclass

@@ -20,12 +20,12 @@ from koderz.plans.plan import Plan
 from koderz.runs.orchestrator import Orchestrator
 from koderz.runs.prepare import prepare
 from koderz.types import Message, Sampling
+from koderz_tracker.memory import Draft
+from koderz_tracker.memory.store import Store
+from koderz_tracker.records import Once
+from koderz_tracker.summary import summarize
+from koderz_tracker.tracker import Tracker
 from tests.koderz.world import NoSandbox, Run, Scripted, Words, bad, journal_of, planned, write_tasks
-from tracker.memory import Draft
-from tracker.memory.store import Store
-from tracker.records import Once
-from tracker.summary import summarize
-from tracker.tracker import Tracker
 
 HEAD = "Earlier attempts at programming tasks failed in the same way."
 

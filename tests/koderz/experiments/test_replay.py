@@ -23,8 +23,8 @@ from koderz.plans.plan import Identity
 from koderz.solvers import load_solver
 from koderz.solvers.handles import AskHandle
 from koderz.types import Completion, Reply, Sampling, Task, Verdict
+from koderz_tracker.records import Attempt, Call, Grade, Keyed, Record, decode, encode
 from tests.conftest import PATIENCE
-from tracker.records import Attempt, Call, Grade, Keyed, Record, decode, encode
 
 TASK = Task("T/0", "def f(): ...", "f")
 OTHER = Task("T/1", "def g(): ...", "g")

@@ -10,8 +10,8 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.plans.arms import make_arms
 from koderz.plans.matrix import Matrix, MatrixCells, read_matrix
+from koderz_tracker.records import Cell
 from tests.koderz.world import settings_of
-from tracker.records import Cell
 
 TASKS = ["T/0", "T/1", "T/2"]
 

@@ -21,9 +21,9 @@ from koderz.prompts import PLACEHOLDERS
 from koderz.settings.layers import replaced
 from koderz.settings.schema import OF_REQUESTS
 from koderz.types import Measure
+from koderz_tracker import records
+from koderz_tracker.records import decode, encode
 from tests.koderz.world import Words, planned
-from tracker import records
-from tracker.records import decode, encode
 
 
 def plan(folder: Path, n: int = 3, **settings: Any) -> Plan:

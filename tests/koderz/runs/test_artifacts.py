@@ -17,12 +17,12 @@ from koderz.engines.portable import pack_work, unpack_work
 from koderz.experiments.experiment import PendingExperiment
 from koderz.suites.suite import JudgeContext
 from koderz.types import Reply, Task, Verdict
+from koderz_tracker.blobs import read_data
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Attempt, Blob, decode, encode
+from koderz_tracker.tracker import Tracker
 from tests.conftest import Shell
 from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
-from tracker.blobs import read_data
-from tracker.journal import NAME
-from tracker.records import Attempt, Blob, decode, encode
-from tracker.tracker import Tracker
 
 IMAGE = bytes(range(256)) * 8
 LONG = "line\n" * 300_000

@@ -12,9 +12,9 @@ import pytest
 from koderz.analysis.story import Experiments
 from koderz.cli.stories import tell
 from koderz.experiments.replay import Replaying
+from koderz_tracker.sinks.json import write_summary
+from koderz_tracker.stories import Stories
 from tests.koderz.world import Run, Scripted, begun, planned, resumed
-from tracker.sinks.json import write_summary
-from tracker.stories import Stories
 
 SOURCE = """
 from koderz.types import Verdict

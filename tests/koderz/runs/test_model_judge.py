@@ -18,8 +18,8 @@ from koderz.plans.plan import Plan
 from koderz.settings.schema import Settings
 from koderz.suites.suite import JudgeContext
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
+from koderz_tracker.journal import NAME
 from tests.koderz.world import Run, Scripted, Words, begun, planned, resumed
-from tracker.journal import NAME
 
 
 @dataclass

@@ -20,11 +20,11 @@ from koderz.models import Price
 from koderz.runs.orchestrator import Orchestrator
 from koderz.suites.suite import JudgeContext
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
+from koderz_tracker.index import index_path
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Record, encode
+from koderz_tracker.summary import summarize
 from tests.koderz.world import Crowded, Run, Scripted, Words, bad, begun, planned, resumed
-from tracker.index import index_path
-from tracker.journal import NAME
-from tracker.records import Record, encode
-from tracker.summary import summarize
 
 
 def carried_out(folder: Path, model: Scripted, n: int = 3, **settings: Any) -> Run:

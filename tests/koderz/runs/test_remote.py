@@ -14,8 +14,8 @@ from koderz.engines import ENGINES, Driver, Engine, StoredRun
 from koderz.engines.portable import files_of, pack_plan
 from koderz.errors import KoderzError
 from koderz.runs.resume import find_anywhere
+from koderz_tracker.records import Call, encode
 from tests.koderz.world import journal_of, planned
-from tracker.records import Call, encode
 
 
 @dataclass

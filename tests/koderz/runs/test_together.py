@@ -16,11 +16,11 @@ from msgspec import structs
 from koderz.plans.plan import Plan
 from koderz.runs.prepare import prepare
 from koderz.runs.session import lay_down
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import encode
+from koderz_tracker.runs import read_plan
 from tests.conftest import PATIENCE, Shell, wait_for, whole_lines
 from tests.koderz.world import write_tasks
-from tracker.journal import NAME
-from tracker.records import encode
-from tracker.runs import read_plan
 
 
 def laid_down(koderz: Shell, *settings: dict[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ image = (
     modal.Image.debian_slim()
     .env({"FLAVOUR": "plain"})
     .uv_pip_install("orjson==3.11")
-    .add_local_python_source("tracker")
+    .add_local_python_source("koderz_tracker")
 )
 results = modal.Volume.from_name("results", create_if_missing=True)
 notes = modal.Dict.from_name("notes", create_if_missing=True)
@@ -34,7 +34,7 @@ def look_around(name: str) -> dict[str, Any]:
     results.commit()
     notes[name] = {"pid": os.getpid()}
     modules = {}
-    for module in ("tracker", "koderz"):
+    for module in ("koderz_tracker", "koderz"):
         try:
             modules[module] = str(__import__(module).__file__)
         except ImportError:

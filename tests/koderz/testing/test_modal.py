@@ -55,7 +55,7 @@ def test_deployment_can_be_read_by_tests(deployed: ModalServer) -> None:
     assert "serve" in deployed.functions["serve"].web_url
     assert any("orjson==3.11" in line for line in deployed.dockerfile("look_around"))
     mounted = deployed.mounted("look_around")
-    assert {"/root/app.py", "/root/tracker/__init__.py"} <= set(mounted)
+    assert {"/root/app.py", "/root/koderz_tracker/__init__.py"} <= set(mounted)
     assert not any("koderz" in path for path in mounted)
     assert not deployed.missing
 
@@ -65,7 +65,7 @@ def test_input_runs_where_only_mounted_files_are(deployed: ModalServer, client: 
     seen = function("look_around").remote("alpha")
     assert seen["environment"] == {"KEY": "of-the-secret", "FLAVOUR": "plain", "KODERZ_UNRELATED": None}
     assert seen["folder"] == "/root"
-    assert seen["modules"] == {"tracker": "/root/tracker/__init__.py", "koderz": "missing"}
+    assert seen["modules"] == {"koderz_tracker": "/root/koderz_tracker/__init__.py", "koderz": "missing"}
     assert (deployed.volume("results") / "alpha").read_text() == "written by alpha"
     volume = modal.Volume.from_name("results", client=client)
     assert b"".join(volume.read_file("alpha")) == b"written by alpha"

@@ -11,12 +11,12 @@ from typing import Any, get_args
 
 import pytest
 
-from tracker import open_cortex
-from tracker.memory import IMPORTANCE, Cortex, InvalidMemory, store_path
-from tracker.memory.database import StoreDown
-from tracker.memory.memories import Importance
-from tracker.memory.search import COMMON
-from tracker.memory.store import Filter, Store
+from koderz_tracker import open_cortex
+from koderz_tracker.memory import IMPORTANCE, Cortex, InvalidMemory, store_path
+from koderz_tracker.memory.database import StoreDown
+from koderz_tracker.memory.memories import Importance
+from koderz_tracker.memory.search import COMMON
+from koderz_tracker.memory.store import Filter, Store
 
 
 def using(path: Path, work: Callable[[Cortex], Awaitable[Any]]) -> Any:
@@ -199,7 +199,7 @@ def test_recall_narrows_by_tags_project_category_and_type(tmp_path: Path) -> Non
 
 def test_recall_ranks_very_common_words_among_the_newest(tmp_path: Path) -> None:
     with Store(tmp_path / "memory.db") as store:
-        from tracker.memory import Draft
+        from koderz_tracker.memory import Draft
 
         store.remember([Draft(title=f"n{i}", content="the same words") for i in range(COMMON + 5)])
         store.remember([Draft(title="special", content="the same words, and a rare one: xylophone")])

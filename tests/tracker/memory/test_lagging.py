@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tracker.memory import Draft, sql
-from tracker.memory import writer as writing
-from tracker.memory.maintenance import stats
-from tracker.memory.search import search
-from tracker.memory.store import Filter, Store
+from koderz_tracker.memory import Draft, sql
+from koderz_tracker.memory import writer as writing
+from koderz_tracker.memory.maintenance import stats
+from koderz_tracker.memory.search import search
+from koderz_tracker.memory.store import Filter, Store
 
 INDEXED = "SELECT count(*) FROM memory_tags"
 

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracker.memory import Draft, InvalidMemory, sql
-from tracker.memory import writer as writing
-from tracker.memory.database import StoreDamaged, StoreDown, indexed, migrate
-from tracker.memory.maintenance import rebuild
-from tracker.memory.store import Filter, Store
+from koderz_tracker.memory import Draft, InvalidMemory, sql
+from koderz_tracker.memory import writer as writing
+from koderz_tracker.memory.database import StoreDamaged, StoreDown, indexed, migrate
+from koderz_tracker.memory.maintenance import rebuild
+from koderz_tracker.memory.store import Filter, Store
 
 
 @pytest.fixture

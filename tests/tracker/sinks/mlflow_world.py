@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from koderz_tracker.records import Finished, Plan, Record
+from koderz_tracker.runs import read_plan
+from koderz_tracker.sinks import Source
+from koderz_tracker.sinks.mlflow.sink import MlflowSink
+from koderz_tracker.stories import Stories
+from koderz_tracker.tracker import Tracker
 from tests.tracker import builders
 from tests.tracker.builders import attempt, call, experiment_id, fault, judged
-from tracker.records import Finished, Plan, Record
-from tracker.runs import read_plan
-from tracker.sinks import Source
-from tracker.sinks.mlflow.sink import MlflowSink
-from tracker.stories import Stories
-from tracker.tracker import Tracker
 
 _NUMBERS = itertools.count()
 SHARED: dict[str, Any] = {

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import orjson
 
-from tracker.records import Record, encode
-from tracker.sinks import Sink, SinkDown, Source
+from koderz_tracker.records import Record, encode
+from koderz_tracker.sinks import Sink, SinkDown, Source
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -100,7 +100,7 @@ def killing(folder: Path) -> Mapping[str, str]:
     site = folder / "killing"
     site.mkdir()
     (site / "sitecustomize.py").write_text(
-        "import os, signal, sys\nif 'tracker.sinks' in sys.orig_argv:\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal, sys\nif 'koderz_tracker.sinks' in sys.orig_argv: os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     return {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from koderz.testing.sinks import CHECKS, Check, SinkTarget
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.records import Experiment, Record
+from koderz_tracker.sinks import SINKS, Sink, Source, sink_class
 from tests.tracker.sinks.test_memory import stored
-from tracker.errors import KoderzError
-from tracker.records import Experiment, Record
-from tracker.sinks import SINKS, Sink, Source, sink_class
 
 
 class Lines(Sink):
@@ -61,7 +61,7 @@ def memories_of(folder: Path) -> Sequence[object]:
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {each.__name__.lower(): f"{__name__}:{each.__name__}" for each in (Lines, Doubling, Plain)}
-    monkeypatch.setattr("tracker.sinks.SINKS", {**SINKS, **own})
+    monkeypatch.setattr("koderz_tracker.sinks.SINKS", {**SINKS, **own})
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -87,7 +87,7 @@ def test_sink_of_a_package_without_the_class_has_all_members(tmp_path: Path) -> 
 
 
 def test_sink_that_can_not_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracker.sinks.SINKS", {"nothing": "tracker.sinks:GROUP"})
+    monkeypatch.setattr("koderz_tracker.sinks.SINKS", {"nothing": "koderz_tracker.sinks:GROUP"})
     with pytest.raises(KoderzError, match=r"the sink nothing is no subclass of koderz\.extend\.Sink"):
         sink_class("nothing")
 

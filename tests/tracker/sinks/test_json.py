@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET, Struct, structs
 
+from koderz_tracker.errors import StorageError
+from koderz_tracker.records import Finished, Measure, Plan, Record
+from koderz_tracker.results import Result
+from koderz_tracker.sinks.json import encode_summary, write_summary
+from koderz_tracker.summary import ArmResults, Summary, figures, summarize
 from tests.tracker import builders
 from tests.tracker.builders import call, fault, judged
-from tracker.errors import StorageError
-from tracker.records import Finished, Measure, Plan, Record
-from tracker.results import Result
-from tracker.sinks.json import encode_summary, write_summary
-from tracker.summary import ArmResults, Summary, figures, summarize
 
 BOTH = ("zero-shot", "iterative")
 ALWAYS = {

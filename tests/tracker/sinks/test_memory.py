@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from koderz_tracker.memory import Cortex, Memory, open_cortex
+from koderz_tracker.memory.memories import how_it_failed
+from koderz_tracker.memory.store import Filter, Store
+from koderz_tracker.records import Finished, Plan, Record
+from koderz_tracker.sinks import Sink, SinkDown, Source, open_sink
+from koderz_tracker.sinks.memory import MemorySink
+from koderz_tracker.stories import Stories
 from tests.tracker.builders import RUN, attempt, call, experiment_id, fault, judged, plan, recorded
-from tracker.memory import Cortex, Memory, open_cortex
-from tracker.memory.memories import how_it_failed
-from tracker.memory.store import Filter, Store
-from tracker.records import Finished, Plan, Record
-from tracker.sinks import Sink, SinkDown, Source, open_sink
-from tracker.sinks.memory import MemorySink
-from tracker.stories import Stories
 
 WRONG = "def f(x):\n    return [y for y in x]\n"
 RIGHT = "import math\n\n\ndef f(x):\n    return sorted(x)\n"
@@ -214,7 +214,7 @@ def test_damaged_store_is_down_until_rebuilt_and_keeps_memories(tmp_path: Path) 
 def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     import sqlite3
 
-    monkeypatch.setattr("tracker.sinks.memory._PATIENCE", 0.1)
+    monkeypatch.setattr("koderz_tracker.sinks.memory._PATIENCE", 0.1)
     folder = written(tmp_path, *experiment(0, "passed"))
     taken(folder)
     holder = sqlite3.connect(folder.parent / "memory.db", isolation_level=None)

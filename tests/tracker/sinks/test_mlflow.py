@@ -14,6 +14,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.measures import TIMES
+from koderz_tracker.records import Finished, Headline, Measure, Record, Resumed
+from koderz_tracker.runs import lock_run
+from koderz_tracker.sinks import SinkDown
+from koderz_tracker.sinks.mlflow.outbox import page_of
+from koderz_tracker.sinks.mlflow.page import milliseconds
+from koderz_tracker.sinks.mlflow.target import border, log_ahead, put_aside
 from tests.tracker.builders import attempt, call, experiment_id, fault, judged
 from tests.tracker.sinks.mlflow_world import (
     SHARED,
@@ -29,14 +37,6 @@ from tests.tracker.sinks.mlflow_world import (
     scores,
     seen,
 )
-from tracker.errors import KoderzError
-from tracker.measures import TIMES
-from tracker.records import Finished, Headline, Measure, Record, Resumed
-from tracker.runs import lock_run
-from tracker.sinks import SinkDown
-from tracker.sinks.mlflow.outbox import page_of
-from tracker.sinks.mlflow.page import milliseconds
-from tracker.sinks.mlflow.target import border, log_ahead, put_aside
 
 BOTH = ("zero-shot", "iterative")
 

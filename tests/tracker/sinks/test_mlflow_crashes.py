@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from koderz_tracker.records import Finished
+from koderz_tracker.sinks import SinkDown
+from koderz_tracker.sinks.mlflow.outbox import Outbox
+from koderz_tracker.sinks.mlflow.store import MlflowStore
 from tests.tracker.builders import fault
 from tests.tracker.sinks.mlflow_world import SHARED, client, experiments, lines, new_plan, project, record, scores, seen
-from tracker.records import Finished
-from tracker.sinks import SinkDown
-from tracker.sinks.mlflow.outbox import Outbox
-from tracker.sinks.mlflow.store import MlflowStore
 
 pytestmark = pytest.mark.slow
 

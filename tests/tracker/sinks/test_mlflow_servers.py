@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from koderz_tracker.records import Finished, Resumed
+from koderz_tracker.sinks import SinkDown
+from koderz_tracker.sinks.mlflow.sink import MlflowSink
 from tests.conftest import PATIENCE
 from tests.tracker.builders import fault
 from tests.tracker.sinks.mlflow_world import (
@@ -25,9 +28,6 @@ from tests.tracker.sinks.mlflow_world import (
     seen,
 )
 from tests.tracker.sinks.servers import MlflowServer, postgresql
-from tracker.records import Finished, Resumed
-from tracker.sinks import SinkDown
-from tracker.sinks.mlflow.sink import MlflowSink
 
 pytestmark = pytest.mark.slow
 

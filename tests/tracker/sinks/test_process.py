@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
+from koderz_tracker.records import Finished
+from koderz_tracker.runs import lock_run
+from koderz_tracker.sinks.feeder import Pulse
+from koderz_tracker.sinks.jobs import FOLDER, Job, Queue, environment_of
+from koderz_tracker.sinks.process import BEAT, SinkProcess, Status, Submission, at_work, describe_sinks, wake
+from koderz_tracker.sinks.projection import Projection, start_again
+from koderz_tracker.sinks.standing import choose_sinks, standing_of
+from koderz_tracker.tracker import Tracker
 from tests.conftest import PATIENCE, processes_of, wait_for
 from tests.tracker.builders import call, judged
 from tests.tracker.builders import plan as plan_of
 from tests.tracker.sinks.standins import rows_of
 from tests.tracker.sinks.test_projection import a_run, assert_whole
-from tracker.records import Finished
-from tracker.runs import lock_run
-from tracker.sinks.feeder import Pulse
-from tracker.sinks.jobs import FOLDER, Job, Queue, environment_of
-from tracker.sinks.process import BEAT, SinkProcess, Status, Submission, at_work, describe_sinks, wake
-from tracker.sinks.projection import Projection, start_again
-from tracker.sinks.standing import choose_sinks, standing_of
-from tracker.tracker import Tracker
 
 NOTHING: Callable[[Mapping[str, Status]], None] = lambda _: None  # noqa: E731
 LONG = 600.0  # seconds of patience where none should be needed
@@ -56,7 +56,7 @@ def submit(process: SinkProcess, folder: Path, *sinks: str, patience: float = LO
 
 def processes(results: Path) -> set[int]:
     """The processes that feed the sinks of this folder, or wait for their turn."""
-    return processes_of(b"\0tracker.sinks\0%s\0" % os.fsencode(results))
+    return processes_of(b"\0koderz_tracker.sinks\0%s\0" % os.fsencode(results))
 
 
 def is_level(folder: Path, name: str = "ledger") -> bool:
@@ -155,7 +155,7 @@ def test_wait_for_another_process_is_announced(
     tmp_path: Path, standins: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_TO_BEGIN", "TO_OPEN"):
-        monkeypatch.setattr(f"tracker.sinks.process.{name}", 0)
+        monkeypatch.setattr(f"koderz_tracker.sinks.process.{name}", 0)
     one, other = (another_run(tmp_path, number) for number in range(2))
     with lock_run(one):
         submit(SinkProcess(tmp_path, standins), one)
@@ -170,7 +170,7 @@ def test_wait_covers_a_process_that_starts_slowly(
     tmp_path: Path, process: SinkProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_TO_BEGIN", "TO_OPEN"):
-        monkeypatch.setattr(f"tracker.sinks.process.{name}", 0)
+        monkeypatch.setattr(f"koderz_tracker.sinks.process.{name}", 0)
     submission = submit(process, a_run(tmp_path))
     wait_for(lambda: processes(tmp_path))
     (pid,) = processes(tmp_path)
@@ -359,8 +359,8 @@ def test_feeder_survives_its_killed_starter(tmp_path: Path, standins: Mapping[st
     (tmp_path / "ledger.slow").touch()
     starter = textwrap.dedent(f"""
         import os, pathlib, signal
-        from tracker.sinks.jobs import Job
-        from tracker.sinks.process import SinkProcess, Submission
+        from koderz_tracker.sinks.jobs import Job
+        from koderz_tracker.sinks.process import SinkProcess, Submission
         folder = pathlib.Path({str(folder)!r})
         Submission(SinkProcess(folder.parent, os.environ), folder, [Job(run=folder.name, sink="ledger")])
         os.killpg(0, signal.SIGKILL)
@@ -466,7 +466,7 @@ def test_heartbeat_tells_a_stopped_process(
     assert at_work(tmp_path) == {}
     assert process.is_alive()  # it still holds what another one would need
     with monkeypatch.context() as patched:
-        patched.setattr("tracker.sinks.process._BEAT_LOST", 0.0)
+        patched.setattr("koderz_tracker.sinks.process._BEAT_LOST", 0.0)
         assert submission.wait(NOTHING) == {"ledger": "the process that feeds it is stopped"}
 
     os.kill(pid, signal.SIGCONT)

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from koderz_tracker.journal import NAME as JOURNAL
+from koderz_tracker.records import Record, Resumed
+from koderz_tracker.sinks import SinkDown, Source
+from koderz_tracker.sinks.projection import Projection, SinkBusy, start_again
+from koderz_tracker.sinks.standing import NAME, Standing, choose_sinks, record_standings, standing_of
+from koderz_tracker.stories import Stories
+from koderz_tracker.tracker import Tracker
 from tests.conftest import PATIENCE
 from tests.tracker.builders import RUN, attempt, call, fault, judged, plan, recorded
 from tests.tracker.sinks.standins import Ledger, rows_of
-from tracker.journal import NAME as JOURNAL
-from tracker.records import Record, Resumed
-from tracker.sinks import SinkDown, Source
-from tracker.sinks.projection import Projection, SinkBusy, start_again
-from tracker.sinks.standing import NAME, Standing, choose_sinks, record_standings, standing_of
-from tracker.stories import Stories
-from tracker.tracker import Tracker
 
 
 def a_run(results: Path, tasks: int = 20) -> Path:
@@ -191,7 +191,7 @@ class Faulty:
 
 
 def test_bug_in_a_sink_means_it_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracker.sinks.SINKS", {"faulty": f"{__name__}:Faulty"})
+    monkeypatch.setattr("koderz_tracker.sinks.SINKS", {"faulty": f"{__name__}:Faulty"})
     folder = a_run(tmp_path, 1)
 
     with pytest.raises(SinkDown, match="ZeroDivisionError: one by none"):

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracker.sinks import SinkDown
+from koderz_tracker.sinks import SinkDown
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock

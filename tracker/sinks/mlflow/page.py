@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from tracker.parts import completes, from_parts
-from tracker.records import Attempt, Call, Experiment, Fault, Plan, Record
+from koderz_tracker.parts import completes, from_parts
+from koderz_tracker.records import Attempt, Call, Experiment, Fault, Plan, Record
 
 _CHILD_PARAMS = ("suite", "temperature", "max_iterations", "feedback", "seed")
 _MILLISECOND = 1000

@@ -17,13 +17,13 @@ from typing import Any
 
 import orjson
 
-from tracker import records
-from tracker.causes import cause_counts
-from tracker.index import ENDS, load_index, read_records
-from tracker.journal import NAME
-from tracker.parts import completes, from_parts
-from tracker.records import Experiment, Fault, Plan
-from tracker.sinks.mlflow.page import (
+from koderz_tracker import records
+from koderz_tracker.causes import cause_counts
+from koderz_tracker.index import ENDS, load_index, read_records
+from koderz_tracker.journal import NAME
+from koderz_tracker.parts import completes, from_parts
+from koderz_tracker.records import Experiment, Fault, Plan
+from koderz_tracker.sinks.mlflow.page import (
     Page,
     Point,
     as_param,
@@ -34,7 +34,7 @@ from tracker.sinks.mlflow.page import (
     scores_of,
     source_tags,
 )
-from tracker.summary import ArmResults, Figures, Summary
+from koderz_tracker.summary import ArmResults, Figures, Summary
 
 LAYOUT = "arms"
 """The tag `koderz.layout` of runs with this layout; runs of earlier versions have none."""

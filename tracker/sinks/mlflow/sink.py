@@ -12,18 +12,18 @@ from typing import Any
 
 import orjson
 
-from tracker.errors import KoderzError
-from tracker.journal import NAME
-from tracker.messages import text_of
-from tracker.parts import from_parts
-from tracker.records import Attempt, Call, Experiment, Fault, Finished, Record, Resumed, encode
-from tracker.runs import is_locked
-from tracker.sinks import Sink, Source
-from tracker.sinks.json import encode_summary
-from tracker.sinks.mlflow import target
-from tracker.sinks.mlflow.outbox import RUN, Outbox, of_arm
-from tracker.sinks.mlflow.page import Page, Point, child_page, curve_points, has_several_arms, scores_of
-from tracker.sinks.mlflow.run import (
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.journal import NAME
+from koderz_tracker.messages import text_of
+from koderz_tracker.parts import from_parts
+from koderz_tracker.records import Attempt, Call, Experiment, Fault, Finished, Record, Resumed, encode
+from koderz_tracker.runs import is_locked
+from koderz_tracker.sinks import Sink, Source
+from koderz_tracker.sinks.json import encode_summary
+from koderz_tracker.sinks.mlflow import target
+from koderz_tracker.sinks.mlflow.outbox import RUN, Outbox, of_arm
+from koderz_tracker.sinks.mlflow.page import Page, Point, child_page, curve_points, has_several_arms, scores_of
+from koderz_tracker.sinks.mlflow.run import (
     FIGURES,
     LAYOUT,
     TABLE,
@@ -36,10 +36,10 @@ from tracker.sinks.mlflow.run import (
     latest_page,
     outcomes_of,
 )
-from tracker.sinks.mlflow.store import MlflowStore, chunks
-from tracker.sinks.mlflow.trace import judgement_ids, trace_id, trace_of
-from tracker.stories import Stories
-from tracker.summary import Summary, summarize
+from koderz_tracker.sinks.mlflow.store import MlflowStore, chunks
+from koderz_tracker.sinks.mlflow.trace import judgement_ids, trace_id, trace_of
+from koderz_tracker.stories import Stories
+from koderz_tracker.summary import Summary, summarize
 
 _DETAILS = {"traces": "traces", "runs": "runs", "parent": "parent", "full": "runs"}
 """`parent`: the run with its table, and those of its arms. `traces`: and a trace for each experiment. `runs`, also

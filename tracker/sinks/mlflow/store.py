@@ -13,13 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tracker.parts import FoundPrompt, from_parts
-from tracker.records import Plan
-from tracker.sinks import SinkDown
-from tracker.sinks.mlflow.outbox import of_arm
-from tracker.sinks.mlflow.page import Page, Point
-from tracker.sinks.mlflow.target import Target, check_database, is_server
-from tracker.sinks.mlflow.trace import as_json, expectations_of
+from koderz_tracker.parts import FoundPrompt, from_parts
+from koderz_tracker.records import Plan
+from koderz_tracker.sinks import SinkDown
+from koderz_tracker.sinks.mlflow.outbox import of_arm
+from koderz_tracker.sinks.mlflow.page import Page, Point
+from koderz_tracker.sinks.mlflow.target import Target, check_database, is_server
+from koderz_tracker.sinks.mlflow.trace import as_json, expectations_of
 
 if TYPE_CHECKING:
     from mlflow.entities import EvaluationDataset, Run, Span, TraceInfo

@@ -14,8 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tracker.errors import KoderzError
-from tracker.sinks import SinkDown, SinkSlow
+from koderz_tracker.errors import KoderzError
+from koderz_tracker.sinks import SinkDown, SinkSlow
 
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # its own retries take minutes; ours is `koderz sync`

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tracker.messages import text_of
-from tracker.parts import Step, from_parts
-from tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
-from tracker.sinks.mlflow.page import begun, child_name, milliseconds, scores_of, source_tags, word_of
+from koderz_tracker.messages import text_of
+from koderz_tracker.parts import Step, from_parts
+from koderz_tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
+from koderz_tracker.sinks.mlflow.page import begun, child_name, milliseconds, scores_of, source_tags, word_of
 
 if TYPE_CHECKING:
     from mlflow.entities import Assessment, Span, TraceInfo

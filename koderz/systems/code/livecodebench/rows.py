@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from koderz.errors import KoderzError
 from koderz.suites.dataset import GZIP, Row
 from koderz.suites.keys import misspelt
-from tracker.files import MB
+from koderz_tracker.files import MB
 
 _LONGEST = 1024 * MB  # of a line, and of the tests in it
 _CHECKED = 64 * MB  # of a file whose tests are all read at once, so that a broken row is found before anything is spent

@@ -10,7 +10,7 @@ from typing import Literal
 
 from koderz.systems.code.tasks import CodeTask
 from koderz.types import Message
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 Wanted = Literal["code", "specification", "review"]
 

@@ -15,7 +15,7 @@ from koderz.errors import Fault, KoderzError
 from koderz.systems.long_context.browsecomp_plus.corpus import Corpus, Document, Sought, read_about
 from koderz.systems.long_context.contexts import Reading
 from koderz.systems.long_context.published import Fields, Layout, PublishedRow, published
-from tracker.privacy import xored
+from koderz_tracker.privacy import xored
 
 _LAYOUT = Layout(
     {"gold_docs": list, "evidence_docs": list, "negative_docs": list},

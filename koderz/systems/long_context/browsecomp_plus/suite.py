@@ -27,7 +27,7 @@ from koderz.systems.long_context.browsecomp_plus.simulated import PLAYER, READER
 from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Recipe, recipe_digest
 from koderz.systems.long_context.simulated import Player
 from koderz.types import PRIVACY, Measure, Message, Reply, Task, Verdict
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 _MEASURES = (
     Measure("score", "higher", "share", two_valued=True),

@@ -14,7 +14,7 @@ from koderz.prompts import Prompts
 from koderz.sandbox.wasm.cells import CellResult, SubCall
 from koderz.solvers.handles import AskHandle, OnceHandle
 from koderz.types import Message, Reply
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 if TYPE_CHECKING:
     from koderz.sandbox.wasm.opening import AnySession, Sessions

@@ -28,7 +28,7 @@ from koderz.systems.long_context.ruler.tasks import (
 )
 from koderz.systems.long_context.words import VERSION
 from koderz.types import Task
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 
 class Ruler(LongContextSuite):

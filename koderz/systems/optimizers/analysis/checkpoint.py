@@ -15,10 +15,10 @@ from koderz.systems.optimizers.analysis.estimates import gain_of
 from koderz.systems.optimizers.analysis.trials import SEARCHING, PlannedTrial, Trial, cells_of, differences, seconds_of
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.payload import NO_RECORD, DatasetRecord, DatasetRecords
-from tracker import records
-from tracker.files import write_whole
-from tracker.records import Record
-from tracker.sinks import Sink, Source
+from koderz_tracker import records
+from koderz_tracker.files import write_whole
+from koderz_tracker.records import Record
+from koderz_tracker.sinks import Sink, Source
 
 NAME = "checkpoint.json"
 _SPLITS = ("train", "validation", "test")

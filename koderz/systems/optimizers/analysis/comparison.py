@@ -24,8 +24,8 @@ from koderz.systems.optimizers.analysis.gains import (
 from koderz.systems.optimizers.analysis.report import methods_of, named, p_cell, row_blocks, verdict_in
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.payload import NO_RECORD, DatasetRecords
-from tracker.records import Plan
-from tracker.runs import read_plan
+from koderz_tracker.records import Plan
+from koderz_tracker.runs import read_plan
 
 Place = tuple[str, str, str]
 """Dataset, model and optimizer."""

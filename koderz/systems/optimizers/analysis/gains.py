@@ -14,10 +14,10 @@ from koderz.analysis.intervals import Interval
 from koderz.systems.optimizers.analysis.estimates import About, Gain, Scores, gain_of
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.payload import NO_RECORD, DatasetRecords
-from tracker import records
-from tracker.index import CODES, load_index, read_records
-from tracker.journal import NAME
-from tracker.runs import read_plan
+from koderz_tracker import records
+from koderz_tracker.index import CODES, load_index, read_records
+from koderz_tracker.journal import NAME
+from koderz_tracker.runs import read_plan
 
 RANDOM = "random_search"
 BETTER_PROMPTS, WORSE_PROMPTS = "prompts better", "prompts worse"

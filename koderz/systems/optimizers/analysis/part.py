@@ -16,11 +16,11 @@ from koderz.systems.optimizers.analysis.trials import PlannedTrial, Trial, cells
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.systems.optimizers.datasets.payload import DatasetRecords
 from koderz.types import Message
-from tracker import records
-from tracker.messages import text_of
-from tracker.parts import CurvePoint, Data, FoundPrompt, Part, Step
-from tracker.results import Result
-from tracker.stories import Stories
+from koderz_tracker import records
+from koderz_tracker.messages import text_of
+from koderz_tracker.parts import CurvePoint, Data, FoundPrompt, Part, Step
+from koderz_tracker.results import Result
+from koderz_tracker.stories import Stories
 
 _REMEMBERED = 2048  # bytes of a prompt
 

@@ -15,9 +15,9 @@ from koderz.systems.optimizers.analysis.estimates import FEWEST_SEARCHES
 from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of
 from koderz.systems.optimizers.analysis.trials import SEARCHING, PlannedTrial, Trial, differences
 from koderz.systems.optimizers.datasets import BASELINE
-from tracker.messages import text_of
-from tracker.records import Plan
-from tracker.stories import Stories
+from koderz_tracker.messages import text_of
+from koderz_tracker.records import Plan
+from koderz_tracker.stories import Stories
 
 _PURPOSES = (*SEARCHING, "test")
 

@@ -18,9 +18,9 @@ from koderz.systems.optimizers.analysis.checkpoint import NAME, State
 from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of
 from koderz.systems.optimizers.analysis.trials import differences
 from koderz.systems.optimizers.datasets.payload import DatasetRecord, DatasetRecords
-from tracker.records import decode
-from tracker.runs import is_locked, named, read_plan, run_folders
-from tracker.stories import Stories
+from koderz_tracker.records import decode
+from koderz_tracker.runs import is_locked, named, read_plan, run_folders
+from koderz_tracker.stories import Stories
 
 OPTIMIZE = "optimize"
 FOREIGN = "run_"

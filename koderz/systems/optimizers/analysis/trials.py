@@ -12,8 +12,8 @@ from typing import Any
 from koderz.plans.ids import planned_ids
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz.types import Message
-from tracker import records
-from tracker.records import Record
+from koderz_tracker import records
+from koderz_tracker.records import Record
 
 SEARCHING = ("item", "judge", "propose", "analyse")
 """The purposes of the calls before the test."""

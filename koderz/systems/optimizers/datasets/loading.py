@@ -24,7 +24,7 @@ from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Sp
 from koderz.systems.optimizers.datasets.published import PUBLISHED, JudgeMetric
 from koderz.systems.optimizers.datasets.rows import FileRows, source_splits
 from koderz.types import Message
-from tracker.files import MB, read_all, write_whole
+from koderz_tracker.files import MB, read_all, write_whole
 
 _SIZE = 150  # items of each split of one's own dataset
 _TEST_MODE = 5

@@ -18,7 +18,7 @@ from koderz.suites.scorers import squad_f1
 from koderz.suites.templates import placeholders
 from koderz.systems.optimizers.datasets.payload import Dataset, Item
 from koderz.types import Message
-from tracker.messages import text_of
+from koderz_tracker.messages import text_of
 
 
 class Rule(NamedTuple):

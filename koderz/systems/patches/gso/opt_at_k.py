@@ -12,8 +12,8 @@ from koderz.errors import KoderzError
 from koderz.suites.predictions import prediction_rows
 from koderz.systems.patches.gso.reports import Prediction
 from koderz.systems.patches.measuring.verdicts import FAR
-from tracker.clusters import pass_at_k_in
-from tracker.rates import pass_at_k
+from koderz_tracker.clusters import pass_at_k_in
+from koderz_tracker.rates import pass_at_k
 
 COUNTED = ("passed", "opt_base", "opt_commit")
 

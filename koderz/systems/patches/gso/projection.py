@@ -17,8 +17,8 @@ from koderz.analysis.workers import worker_of
 from koderz.errors import KoderzError
 from koderz.systems.patches.gso.reports import LOG, folder_of
 from koderz.systems.patches.measuring.figures import is_lower
-from tracker.files import write_whole
-from tracker.records import Fault, Plan
+from koderz_tracker.files import write_whole
+from koderz_tracker.records import Fault, Plan
 
 _NO_PATCHES = ("patch:base", "patch:human")
 _SIDES = {"Base": "base", "Patch": "agent", "Commit": "human"}

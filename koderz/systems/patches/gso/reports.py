@@ -15,7 +15,7 @@ import orjson
 
 from koderz.errors import KoderzError
 from koderz.systems.patches.measuring.verdicts import is_as_fast_as_human, is_faster_than_base
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 LOGS, REPORTS = Path("logs/run_evaluation"), Path("reports")
 LOG, REPORT = "test_output.txt", "report.json"

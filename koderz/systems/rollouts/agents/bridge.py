@@ -19,7 +19,7 @@ from koderz.models.clients import PATHS, Client, MalformedError, client_of, pack
 from koderz.sandbox.gate import SECONDS, Gate, is_same
 from koderz.solvers.handles import AskHandle
 from koderz.types import REJECTED, Reply
-from tracker.messages import letters_of
+from koderz_tracker.messages import letters_of
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import typer
 
 from koderz.cli.console import print_json, say, warn, writing
 from koderz.cli.flags import SummaryJson
-from tracker.files import write_whole
+from koderz_tracker.files import write_whole
 
 
 def regrade(

@@ -9,10 +9,10 @@ from typing import Any
 
 from koderz.analysis.report import WrittenReport, write_report
 from koderz.analysis.runs import load_run
+from koderz_tracker.journal import NAME
+from koderz_tracker.records import Finished, Plan, Record, encode
+from koderz_tracker.sinks.json import write_summary
 from tests.tracker.builders import attempt, call, fault, judged, plan, recorded
-from tracker.journal import NAME
-from tracker.records import Finished, Plan, Record, encode
-from tracker.sinks.json import write_summary
 
 EVIL = '</script><script>window.pwned = 1</script><img src=x onerror="window.pwned = 2">{{ 7 * 7 }}'
 

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from koderz.analysis.report.charts import Scale
 from koderz.analysis.report.stories import budget_of
 from koderz.errors import KoderzError
+from koderz_tracker.records import Arm, Measure, Record
 from tests.koderz.analysis.builders import document, write
 from tests.koderz.analysis.report.hostile import EVIL, run, several, small, written
 from tests.tracker.builders import call, judged, plan
-from tracker.records import Arm, Measure, Record
 
 
 class Tags(HTMLParser):

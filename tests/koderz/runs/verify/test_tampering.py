@@ -14,7 +14,7 @@ import pytest
 
 import koderz
 from koderz.runs.verify import Verification, verify_run
-from tracker.sinks.json import write_summary
+from koderz_tracker.sinks.json import write_summary
 
 Lines = list[dict[str, Any]]
 

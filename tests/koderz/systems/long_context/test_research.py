@@ -28,6 +28,7 @@ from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
 from koderz.systems.long_context.browsecomp_plus.simulated import answers
 from koderz.systems.long_context.browsecomp_plus.suite import BrowseCompPlus
 from koderz.types import PRIVACY, Judging, Reply
+from koderz_tracker.calibration import calibration_error
 from tests.koderz.systems.long_context.encrypted import (
     ANSWER,
     CANARY,
@@ -38,7 +39,6 @@ from tests.koderz.systems.long_context.encrypted import (
     plain_row,
     rows,
 )
-from tracker.calibration import calibration_error
 
 SOUGHT = Sought("Who?", "The Eiffel Tower", frozenset({"12", "34"}))
 

@@ -16,8 +16,8 @@ from koderz.analysis.report.strips import strips
 from koderz.analysis.runs import Run
 from koderz.systems.patches.report import contents
 from koderz.systems.patches.screen import told_of
+from koderz_tracker.results import Result
 from tests.koderz.analysis import builders
-from tracker.results import Result
 
 _MEASURES = [{"name": "speedup_base", "direction": "higher", "unit": "times"}]
 FACTS = {

@@ -13,7 +13,7 @@ from koderz.errors import KoderzError
 from koderz.solvers import load_solver
 from koderz.systems.rollouts import SYSTEM
 from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, Event, npm_package, python_package
-from tracker.registry import find
+from koderz_tracker.registry import find
 
 DIRS = Dirs("/opt/agent", "/home/user", "/workspace", "http://127.0.0.1:1", "the-token")
 LINES: Mapping[str, list[Any]] = {  # as the real ones printed them, shortened

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from koderz.systems.rollouts.figures import CANARIES, FIGURES, canaries_line, lines_of
+from koderz_tracker.rates import pass_at_k, wilson
+from koderz_tracker.results import Result
+from koderz_tracker.summary import figures
 from tests.tracker.builders import fault, plan
-from tracker.rates import pass_at_k, wilson
-from tracker.results import Result
-from tracker.summary import figures
 
 
 def _results(scores: dict[str, list[float]]) -> list[Result]:

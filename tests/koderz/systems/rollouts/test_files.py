@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from koderz.systems.rollouts import files
-from tracker import records
-from tracker.summary import Summary
-from tracker.tracker import Tracker
+from koderz_tracker import records
+from koderz_tracker.summary import Summary
+from koderz_tracker.tracker import Tracker
 
 NAME, STAMP = "bench_00000000_20260101_000000", "20260101__00-00-00"
 RUNS = [f"exp_{number:016x}" for number in range(1, 5)]

@@ -20,7 +20,7 @@ from koderz.solvers import load_solver
 from koderz.solvers.handles import AskHandle
 from koderz.systems.long_context.recursive.rlm import rlm
 from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
-from tracker.records import Call, Keyed, Once, Record, decode, encode
+from koderz_tracker.records import Call, Keyed, Once, Record, decode, encode
 
 TASK = Task("L/0", needs=frozenset({"session"}), digest="d")
 ARM = Arm("rlm", load_solver("zero-shot", {}, {}), {"main": "big", "sub": "small"})

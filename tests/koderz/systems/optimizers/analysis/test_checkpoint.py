@@ -13,11 +13,11 @@ from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis.checkpoint import CheckpointSink, State
 from koderz.systems.optimizers.analysis.runs import View, found_run, latest_runs
 from koderz.systems.optimizers.analysis.trials import cells_of
+from koderz_tracker.records import Experiment, Fault, Finished, Plan, Resumed
+from koderz_tracker.sinks import Source
+from koderz_tracker.stories import Stories
 from tests.koderz.systems.optimizers.solvers.worlds import World, searched
 from tests.koderz.world import Run
-from tracker.records import Experiment, Fault, Finished, Plan, Resumed
-from tracker.sinks import Source
-from tracker.stories import Stories
 
 pytestmark = pytest.mark.slow
 

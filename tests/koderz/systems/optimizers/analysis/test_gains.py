@@ -23,19 +23,19 @@ from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_
 from koderz.systems.optimizers.analysis.part import OPTIMIZE
 from koderz.systems.optimizers.analysis.report import section_of
 from koderz.systems.optimizers.analysis.trials import Trial
+from koderz_tracker.journal import NAME
+from koderz_tracker.memory import Memory
+from koderz_tracker.memory.store import Filter, Store
+from koderz_tracker.records import Once, Plan, encode
+from koderz_tracker.runs import read_plan
+from koderz_tracker.sinks import Source
+from koderz_tracker.sinks.json import write_summary
+from koderz_tracker.sinks.memory import MemorySink
+from koderz_tracker.stories import Stories
 from tests.koderz.systems.optimizers.solvers.worlds import World, gain, searched
 from tests.koderz.world import Run, Scripted
 from tests.tracker.builders import recorded
 from tests.tracker.sinks.mlflow_world import client, project, seen
-from tracker.journal import NAME
-from tracker.memory import Memory
-from tracker.memory.store import Filter, Store
-from tracker.records import Once, Plan, encode
-from tracker.runs import read_plan
-from tracker.sinks import Source
-from tracker.sinks.json import write_summary
-from tracker.sinks.memory import MemorySink
-from tracker.stories import Stories
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from koderz.analysis.blocks import Table, Text
 from koderz.systems.optimizers.analysis.gains import GainRow, Search, rows_of, searches_of
 from koderz.systems.optimizers.analysis.report import row_blocks
 from koderz.types import Message, Sampling
+from koderz_tracker.records import Plan
 from tests.koderz.systems.optimizers.solvers.worlds import World, searched
 from tests.koderz.world import Run, Scripted
-from tracker.records import Plan
 
 
 class Mute(World):

@@ -16,10 +16,10 @@ from koderz.suites.metrics import Gradable, Graded, TextMetric, Unread
 from koderz.suites.suite import AskJudge
 from koderz.systems.optimizers.datasets.payload import Item
 from koderz.types import Completion, Message, Sampling
+from koderz_tracker.journal import NAME
 from tests.koderz.systems.optimizers.solvers.worlds import World, candidates_of, plan_of, results_of, searched
 from tests.koderz.systems.optimizers.solvers.worlds import test_scores as scores_on_test
 from tests.koderz.world import Run, Scripted, begun, resumed
-from tracker.journal import NAME
 
 OWN = '''
 import asyncio

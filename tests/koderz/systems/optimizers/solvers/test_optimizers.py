@@ -12,9 +12,9 @@ from koderz.plans.arms import restore_arms
 from koderz.settings.installation import extra_command
 from koderz.solvers import load_solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
+from koderz_tracker import records
 from tests.koderz.systems.optimizers.solvers.worlds import World, candidates_of, gain, plan_of, results_of, searched
 from tests.koderz.world import settings_of
-from tracker import records
 
 WRITERS = ("meta_prompt", "evolutionary_optimizer", "hierarchical_reflective", "gepa")
 

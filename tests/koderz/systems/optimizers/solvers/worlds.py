@@ -26,8 +26,8 @@ from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, Le
 from koderz.systems.optimizers.datasets.search import SearchOptions
 from koderz.systems.optimizers.datasets.suite import described
 from koderz.types import Message, Sampling, Task
+from koderz_tracker.records import Cell
 from tests.koderz.world import FREE, Run, Scripted, begun, settings_of
-from tracker.records import Cell
 
 KINDS = ("copper", "silver", "marble", "velvet")
 LOW, HIGH, FLAT = 0.3, 0.9, 0.6

@@ -29,7 +29,7 @@ from koderz.systems.patches.gso.reports import (
     write_json,
 )
 from koderz.systems.patches.measuring.verdicts import is_faster_than_base
-from tracker.rates import BETA, CLUSTERED_WILSON
+from koderz_tracker.rates import BETA, CLUSTERED_WILSON
 
 GSO = Path(os.environ.get("KODERZ_TEST_DATA", "nowhere")) / "gso" / "src"
 """The sources of GSO's harness, https://github.com/gso-bench/gso, where they are at hand."""

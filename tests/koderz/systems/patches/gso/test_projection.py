@@ -13,7 +13,7 @@ from koderz.errors import KoderzError
 from koderz.systems.patches.gso.opt_at_k import read_predictions
 from koderz.systems.patches.gso.projection import gso
 from koderz.systems.patches.gso.reports import status_of, times_of
-from tracker import records
+from koderz_tracker import records
 
 RUN = "bench_0a1b2c3d_20260131_120000"
 
