@@ -73,12 +73,12 @@ def floors_of(imports: Imports) -> dict[str, int]:
 
 
 def _short(name: str) -> str:
-    return name.removeprefix("koderz.")
+    return "tracker" if name == "koderz_tracker" else name.removeprefix("koderz.")
 
 
 def _path(name: str) -> Path:
     """The file that says what a package is."""
-    base = ROOT / "tracker" if name == "koderz_tracker" else ROOT / "koderz" / name
+    base = ROOT / name if name == "tracker" else ROOT / "koderz" / name
     return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
 
 
@@ -98,7 +98,7 @@ def _table(floors: Mapping[str, int]) -> Iterator[str]:
     for row in _rows(floors):
         for name in row:
             text = (ast.get_docstring(ast.parse(_path(name).read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
-            shown = "tracker" if name == "koderz_tracker" else f"koderz.{name}"
+            shown = name if name == "tracker" else f"koderz.{name}"
             yield f"| {floors[name]} | `{shown}` | {' '.join(text.split()).replace('|', chr(92) + '|')} |"
 
 
