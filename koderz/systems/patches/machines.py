@@ -89,7 +89,7 @@ class Rules(msgspec.Struct, frozen=True):
         """The task with the import path of its rule, and the model that is served in place of what its row says, which
         its notes say."""
         task = replace(task, path=self._environment(task).path or task.path)
-        if task.service is None or task.format == "own":
+        if task.service is None or not task.conventions.published:
             return task
         argv, notes = [*task.service.argv], [*task.service.notes]
         for place, flag in enumerate(argv[:-1]):
@@ -127,8 +127,8 @@ class Rules(msgspec.Struct, frozen=True):
             path=rule.path,
             prepare=rule.prepare,
             build=rule.build,
-            gpu=self.gpu(command) if command and task.format != "own" else "",
-            model=found[1] if (found := _MODEL.search(command)) and task.format != "own" else "",
+            gpu=self.gpu(command) if command and task.conventions.published else "",
+            model=found[1] if (found := _MODEL.search(command)) and task.conventions.published else "",
             source=environment.source,
             downloads=environment.downloads,
         )

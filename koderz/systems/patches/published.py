@@ -80,9 +80,9 @@ def refused(tasks: Sequence[PerfTask], machines: Mapping[str, Machine] | None = 
         machine = (machines or {}).get(task.id, Machine())
         if task.service and task.service.refused:
             raise KoderzError(f"{task.id}: {task.service.refused}")
-        if task.service and task.format != "own" and not machine.base:
+        if task.service and task.conventions.published and not machine.base:
             return f"{task.id} needs a GPU and its own server: it can't be measured here"
-        if task.format != "own":
+        if task.conventions.published:
             _require_scripts(task)
             if not machine.base and (wanted := _fetching(machine.install(task))):
                 what = f"its install has {wanted!r}, and nothing is fetched within the sandbox"

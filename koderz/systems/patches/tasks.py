@@ -46,6 +46,24 @@ class Canned:
 
 
 @dataclass(frozen=True, slots=True)
+class Conventions:
+    """The conventions of the file that a task is read from."""
+
+    published: bool = False  # the workloads are a benchmark's own test scripts, made for an image of its own
+    checked_first: bool = False  # a script's check takes the result to be checked before the expected one
+    slow_start: bool = False  # a server loads a whole model before it is ready
+    clustered: bool = False  # tasks of one repository resemble each other
+
+
+CONVENTIONS = {
+    "own": Conventions(),
+    "gso": Conventions(published=True, clustered=True),
+    "iso": Conventions(published=True, checked_first=True, slow_start=True),
+}
+"""Conventions by the format that a task's record names."""
+
+
+@dataclass(frozen=True, slots=True)
 class PerfTask:
     """One commit: the code before it, the human's change, and the workloads by which both are timed."""
 
@@ -65,7 +83,12 @@ class PerfTask:
     canned: tuple[Canned, ...] = ()
     service: Service | None = None  # instead of workloads
     kind: str = "workload"  # one of `KINDS`
-    format: str = "own"  # or gso, iso: whose scripts the workloads are
+    format: str = "own"  # a key of `CONVENTIONS`
+
+    @property
+    def conventions(self) -> Conventions:
+        """The conventions of the task's format."""
+        return CONVENTIONS[self.format]
 
     @property
     def digest(self) -> str:
@@ -85,7 +108,7 @@ class PerfTask:
         """The commits whose trees are taken from `repo`."""
         if not self.repo:
             return ()
-        is_patched = self.human_patch and self.format == "own"  # others' rows name the commit that counts
+        is_patched = self.human_patch and not self.conventions.published  # published rows name the commit that counts
         return (self.base_commit,) if is_patched else (self.base_commit, self.human_commit)
 
     @property

@@ -102,7 +102,7 @@ class Bench:
         self._task, self._trees, self._folder, self._handles, self._rule = task, trees, folder, handles, rule
         self._given = given
         self._files: Mapping[str, str] | None = None
-        work = Services if task.service else Workloads if task.format == "own" else Scripts
+        work = Services if task.service else Scripts if task.conventions.published else Workloads
         self._work: TaskWork = work(task, trees.on(task), seconds)
         self._patched: dict[str, Path] = {}  # by patch
         self._count = self._made = 0  # what was to be measured, and the blocks that were made here
@@ -146,7 +146,7 @@ class Bench:
     def _inputs(self, calls: Mapping[str, int]) -> str:
         if self._task.service:
             return ""
-        if self._task.format == "own":
+        if not self._task.conventions.published:
             return "fresh"
         return "seeds" if all(drawn_for(name) in calls for name in self._task.workloads) else "fixed"
 

@@ -229,7 +229,7 @@ class Scripts:
 
         async def talk(frames: Frames) -> None:
             names = [(stored, stored.replace(base.prefix, run.prefix)) for stored in base.stored]
-            swapped = self._task.format == "iso"  # whose checks take what is to be checked first
+            swapped = self._task.conventions.checked_first
             places = {"expected": _EXPECTED, "got": _GOT}
             await frames.send(self._order(tree, name, names=names, swapped=swapped, **places))
             told.append(await frames.receive())

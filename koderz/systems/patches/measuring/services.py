@@ -88,7 +88,7 @@ class Services:
     async def _served(self, service: Service, tree: Path, seed: str, core: int | None) -> _Served:
         load, options = server_load(), service.load()
         number = random.Random(seed).getrandbits(60)  # noqa: S311 repeatable on purpose
-        ready = max(self._seconds, _READY) if self._task.format == "iso" else self._seconds
+        ready = max(self._seconds, _READY) if self._task.conventions.slow_start else self._seconds
         command = replace(
             self._command(service.words(port=PORT), service, core, ready + self._seconds + 30), reachable=True
         )
