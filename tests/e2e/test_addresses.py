@@ -80,6 +80,7 @@ def found_in(koderz: Shell) -> list[str]:
     return sorted({str(path.relative_to(koderz.folder)) for path, text in written(koderz.folder) if KEY[:24] in text})
 
 
+@pytest.mark.slow
 def test_address_with_a_key_is_on_no_record_and_given_again(koderz: Shell) -> None:
     env = {"KODERZ_SINKS": "json,memory"}
     with answering(CODE.reply, 0.1, Below) as (server, asked):
@@ -103,6 +104,7 @@ def test_address_with_a_key_is_on_no_record_and_given_again(koderz: Shell) -> No
     assert not any(KEY in text for text in told)
 
 
+@pytest.mark.slow
 def test_address_without_secrets_is_resumed_from_the_record(koderz: Shell) -> None:
     with answering(CODE.reply, 0.1) as (server, asked):
         url, env = server["OPENAI_BASE_URL"], {"OPENAI_API_KEY": "none"}
@@ -113,6 +115,7 @@ def test_address_without_secrets_is_resumed_from_the_record(koderz: Shell) -> No
     assert koderz.summary()["status"] == "complete"
 
 
+@pytest.mark.slow
 def test_address_on_record_of_an_earlier_version_is_resumed(koderz: Shell) -> None:
     with answering(CODE.reply, 0.1, Below) as (server, asked):
         url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
@@ -125,6 +128,7 @@ def test_address_on_record_of_an_earlier_version_is_resumed(koderz: Shell) -> No
     assert found_in(koderz) == [str(journal.relative_to(koderz.folder))]
 
 
+@pytest.mark.slow
 def test_address_of_koderz_toml_gets_no_key_on_resume(koderz: Shell) -> None:
     with answering(CODE.reply, 0.1, Below) as (server, asked):
         url, env = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1"), {"OPENAI_API_KEY": "a-key-of-mine"}
@@ -168,6 +172,7 @@ def test_agent_at_the_bridge_leaves_no_key(koderz: Shell, fakes: dict[str, str],
     assert found_in(koderz) == []
 
 
+@pytest.mark.slow
 def test_errors_do_not_tell_of_the_key(koderz: Shell) -> None:
     def fails(*words: object, code: int, env: Mapping[str, str]) -> None:
         done = koderz(*words, code=code, env={"OPENAI_API_KEY": "none", **env})

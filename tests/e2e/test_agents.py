@@ -75,6 +75,7 @@ def only(koderz: Shell) -> Any:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "name"), EACH_WAY)
 def test_agent_works_through_the_bridge(
     anywhere: Shell, fakes: dict[str, str], model: ScriptedModel, agent: str, name: str
@@ -99,6 +100,7 @@ def test_agent_works_through_the_bridge(
         assert key not in journal.read_text()
 
 
+@pytest.mark.slow
 def test_bridge_forwards_requests_on_the_models_wire_unchanged(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
@@ -109,6 +111,7 @@ def test_bridge_forwards_requests_on_the_models_wire_unchanged(
     assert body["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
 
 
+@pytest.mark.slow
 def test_cap_stops_agents_and_resume_goes_on(koderz: Shell, fakes: dict[str, str], model: ScriptedModel) -> None:
     env = {**fakes, **model.env()}
     rollout(koderz, "codex", "openai/m", "--max-cost", 0.0012, "--max-tokens", 10, code=3, env=env)
@@ -124,6 +127,7 @@ def test_cap_stops_agents_and_resume_goes_on(koderz: Shell, fakes: dict[str, str
     assert only(koderz)["success"]
 
 
+@pytest.mark.slow
 def test_koderz_agent_replays_its_calls_and_runs_its_commands_again(koderz: Shell, model: ScriptedModel) -> None:
     """In a fresh checkout; what they print now isn't what the model is told, which is what they printed before."""
     (koderz.folder / "koderz.toml").write_text(PRICES)
@@ -140,6 +144,7 @@ def test_koderz_agent_replays_its_calls_and_runs_its_commands_again(koderz: Shel
     assert int(again) > int(before)
 
 
+@pytest.mark.slow
 def test_rollout_files_hold_what_an_agent_printed_and_called(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
@@ -155,6 +160,7 @@ def test_rollout_files_hold_what_an_agent_printed_and_called(
     assert found == (1, 1, 2, 0)
 
 
+@pytest.mark.slow
 def test_agent_actions_are_told_on_screen_in_story_and_files(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
@@ -186,6 +192,7 @@ def test_agent_actions_are_told_on_screen_in_story_and_files(
     assert "[…]" in model.asked[-1][1]["messages"][3]["content"]  # what the model is told is cut
 
 
+@pytest.mark.slow
 def test_exports_tell_agents_of_one_model_apart_with_versions(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
@@ -225,6 +232,7 @@ def test_agent_that_is_missing_is_a_fault_that_says_how_to_install(koderz: Shell
     assert "npm install" in fault["reason"]
 
 
+@pytest.mark.slow
 def test_unreachable_server_is_a_fault_and_the_diff_is_kept(
     koderz: Shell, fakes: dict[str, str], model: ScriptedModel
 ) -> None:
@@ -234,6 +242,7 @@ def test_unreachable_server_is_a_fault_and_the_diff_is_kept(
     assert any(line.get("name") == "diff" for line in koderz.journal())
 
 
+@pytest.mark.slow
 def test_script_reaches_the_bridge(anywhere: Shell, model: ScriptedModel) -> None:
     (anywhere.folder / "ask.sh").write_text(
         'curl -s -H "x-api-key: $KODERZ_BRIDGE_TOKEN" $KODERZ_BRIDGE_URL/v1/messages '

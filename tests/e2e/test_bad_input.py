@@ -69,6 +69,7 @@ def test_plan_from_elsewhere_that_names_an_address_needs_trust(koderz: Shell) ->
     assert "--trust-config" in done.err
 
 
+@pytest.mark.slow
 def test_plan_whose_prompts_changed_is_refused_unless_accepted(koderz: Shell) -> None:
     prompts = koderz.folder / "prompts"
     prompts.mkdir()
@@ -85,6 +86,7 @@ def test_plan_whose_prompts_changed_is_refused_unless_accepted(koderz: Shell) ->
     koderz("benchmark", "resume", "latest", "--quiet", "--accept-changes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("indexed", [True, False])
 def test_damaged_line_is_skipped_told_and_repaired(koderz: Shell, indexed: bool) -> None:
     koderz("benchmark", 0, 3, "--quiet")

@@ -113,6 +113,7 @@ def _steps_and_separate(folder: Path) -> None:
         (folder / name).write_text(text)
 
 
+@pytest.mark.slow
 def test_trials_have_steps_and_the_names_of_rewards(koderz: Shell) -> None:
     _steps_and_separate(koderz.folder / "tasks")
     koderz("rollouts", "run", "--dataset", "tasks", "--agent", "oracle", "--quiet", env={"SANDBOX_BACKEND": "local"})

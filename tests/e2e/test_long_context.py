@@ -56,6 +56,7 @@ def cells(koderz: Shell) -> list[dict[str, Any]]:
     return [line["value"] for line in koderz.journal() if line["kind"] == "once" and line["name"].startswith("cell")]
 
 
+@pytest.mark.slow
 def test_rlm_works_on_texts_that_no_model_is_shown(koderz: Shell) -> None:
     koderz(*RLM, "--limit", 5, "--context-lengths", "64K", "--context", 16384)
 
@@ -215,6 +216,7 @@ def test_compaction_reads_a_long_text_in_parts_into_notes(koderz: Shell) -> None
 LONG = ("benchmark", "--suite", "ruler", "--model", "simulated", "--sink", "json", "--limit", 5)
 
 
+@pytest.mark.slow
 def test_comparison_shows_the_gain_of_recursion(koderz: Shell) -> None:
     done = koderz(*LONG, "--mode", "comparative", "--context-lengths", "1K,8K", "--limit", 10)
 

@@ -165,6 +165,7 @@ async def refused(client: Any, tool: str, **arguments: Any) -> str:
     return str(answer.content[0].text)
 
 
+@pytest.mark.slow
 def test_server_offers_cortex_tools_over_stdio(shell: Shell) -> None:
     async def session() -> None:
         async with stdio(shell) as client:
@@ -205,6 +206,7 @@ def test_server_offers_cortex_tools_over_stdio(shell: Shell) -> None:
     asyncio.run(session())
 
 
+@pytest.mark.slow
 def test_server_prints_the_protocol_alone_on_standard_output(shell: Shell) -> None:
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
     process = subprocess.Popen(

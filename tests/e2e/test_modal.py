@@ -18,6 +18,7 @@ from tests.e2e.conftest import MODEL, Remote, once_each, one_line, paid_once
 from tests.loopback_modal import ModalServer
 
 
+@pytest.mark.slow
 def test_modal_run_looks_like_any_other(on_modal: Remote) -> None:
     done = on_modal("benchmark", 0, 3, *MODEL)
 
@@ -158,6 +159,7 @@ def test_missing_token_names_the_command_that_gets_one(koderz: Shell) -> None:
     assert "MODAL_TOKEN_ID" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["benchmark_worker.py", "eval/modal_benchmark.py"])
 def test_missing_token_stops_the_deploy_in_one_line(koderz: Shell, script: str) -> None:
     program, path = Path(sys.executable).with_name("modal"), Path(__file__).parents[2] / "scripts" / script

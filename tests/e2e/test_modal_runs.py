@@ -216,6 +216,7 @@ def test_watch_follows_a_picked_up_run_to_its_end(on_modal: Remote) -> None:
 # Serving and looking
 
 
+@pytest.mark.slow
 def test_served_model_has_its_gpu_key_weights_and_address(on_modal: Remote) -> None:
     on_modal.modal.put_secret("koderz-serve", {"VLLM_API_KEY": "sk-serve"})
 

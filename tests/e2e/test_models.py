@@ -56,6 +56,7 @@ def test_wire_formats_give_the_same_figures(koderz: Shell, serve: Serve, name: s
         assert summary["environment"]["models"]["recorded"]["digest"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_FAST)
 def test_retries_end_with_each_experiment_judged_once(koderz: Shell, serve: Serve, name: str) -> None:
     server = serve("--faults", "429:0.1,500:0.1,drop:0.1,garbage:0.05", "--seed", 7)
@@ -158,6 +159,7 @@ def test_reasoning_is_kept_apart_from_the_reply(koderz: Shell, serve: Serve) -> 
     assert all(call["reasoning"] not in call["reply"] for call in thoughts)
 
 
+@pytest.mark.slow
 def test_cost_cap_stops_before_the_call_that_could_pass_it(koderz: Shell, serve: Serve) -> None:
     server = serve()
     options = ("--mode", "zero-shot", "--model", "openai/recorded", "--max-tokens", 400, "--quiet")
@@ -247,6 +249,7 @@ def test_ctrl_c_twice_ends_at_once_and_resumes(koderz: Shell, serve: Serve) -> N
     assert koderz.summary()["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_run_is_locked_against_a_second_process(koderz: Shell, serve: Serve) -> None:
     server = serve("--faults", "hang:1.0")
     koderz.start("benchmark", 0, 40, "--model", "openai/recorded", env=server.env())
@@ -257,6 +260,7 @@ def test_run_is_locked_against_a_second_process(koderz: Shell, serve: Serve) -> 
     assert "another koderz process is working on" in done.err
 
 
+@pytest.mark.slow
 def test_run_can_be_watched_from_another_terminal(koderz: Shell, serve: Serve) -> None:
     server = serve("--latency-ms", 100)
     running = koderz.start("benchmark", 0, 10, "--mode", "zero-shot", "--model", "openai/recorded", env=server.env())
@@ -269,6 +273,7 @@ def test_run_can_be_watched_from_another_terminal(koderz: Shell, serve: Serve) -
     assert "ended: complete" in watched.out
 
 
+@pytest.mark.slow
 def test_rescoring_makes_no_call(koderz: Shell, serve: Serve) -> None:
     server = serve()
     koderz("benchmark", 0, 4, "--mode", "comparative", "--model", "openai/recorded", "--quiet", env=server.env())

@@ -168,6 +168,7 @@ def test_private_run_killed_at_any_moment_leaves_no_text_and_goes_on(koderz: She
     assert not any(result.get("diverged") for result in koderz.summary()["results"])
 
 
+@pytest.mark.slow
 def test_private_run_needs_its_canary_again_on_resume(koderz: Shell) -> None:
     as_lines(koderz.folder / "rows.jsonl", rows(2))
     run = (*RUN[:-1], "simulated", "--model", "simulated", "--solver", "rlm", "--limit", 1)

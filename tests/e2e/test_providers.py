@@ -99,6 +99,7 @@ def test_provider_of_another_package_has_its_key_kept_out_of_records(koderz: She
     assert found == set()
 
 
+@pytest.mark.slow
 def test_provider_of_another_package_is_known_to_doctor_help_plans_and_hints(
     koderz: Shell, acme: Mapping[str, str]
 ) -> None:

@@ -34,6 +34,7 @@ def _repl(*lines: str) -> str:
     return "\n".join(["```repl", *lines, "```"])
 
 
+@pytest.mark.slow
 def test_recursion_of_18_calls(koderz: Shell) -> None:
     with answering(deep, latency=0.15) as (environ, asked):
         koderz(*RUN, *DEEP, "--quiet", "--limit", 1, env=environ)

@@ -70,6 +70,7 @@ def test_story_of_an_experiment_and_of_an_attempt_is_shown(ran: Shell) -> None:
     assert "one in full: koderz benchmark show" in failures.err
 
 
+@pytest.mark.slow
 def test_export_is_judged_and_imported_to_the_same_figures(ran: Shell, koderz: Shell) -> None:
     (koderz.folder / "theirs").symlink_to(ran.results)
     koderz("benchmark", "export", "latest", "--results", "theirs", "--output", "samples.jsonl", "--all-arms")
@@ -126,6 +127,7 @@ def test_bad_summary_in_the_folder_is_a_note_beside_the_list(ran: Shell, koderz:
     assert len(done.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_runs_without_a_common_task_are_compared_unpaired(koderz: Shell) -> None:
     for first in (0, 10):
         koderz("benchmark", first, first + 3, "--mode", "zero-shot", "--model", "simulated", "--quiet")

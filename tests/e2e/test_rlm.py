@@ -33,6 +33,7 @@ def runs(koderz: Shell) -> dict[str, Path]:
     return {whole_lines(path / "journal.jsonl")[0]["config"]["suite"]: path for path in found}
 
 
+@pytest.mark.slow
 def test_benchmarks_run_in_turn_and_write_the_files_of_the_original(koderz: Shell) -> None:
     out = koderz(*RUN, "--async", "--concurrency", 2, "--output-dir", "results/run1").out
 
@@ -63,6 +64,7 @@ def test_benchmarks_run_in_turn_and_write_the_files_of_the_original(koderz: Shel
     assert (first["task_index"], first["is_correct"], first["success"], first["score"]) == (0, True, True, 1.0)
 
 
+@pytest.mark.slow
 def test_files_are_made_anew_with_their_run(koderz: Shell) -> None:
     koderz(*RUN, "--benchmark", "ruler", "--quiet")
     before = documents(koderz)
@@ -91,6 +93,7 @@ def test_missing_key_ends_it_before_any_call(koderz: Shell) -> None:
     assert not koderz.results.exists()
 
 
+@pytest.mark.slow
 def test_hosted_model_answers_and_its_key_is_in_no_record(koderz: Shell) -> None:
     with answering(deep, latency=0.15) as (environ, asked):
         url = environ["OPENAI_BASE_URL"]
@@ -221,6 +224,7 @@ def test_ctrl_c_begins_no_other_benchmark(koderz: Shell) -> None:
     assert out.count("Status: NOT RUN - resume bench_") == 2
 
 
+@pytest.mark.slow
 def test_interrupted_run_says_how_it_goes_on(koderz: Shell) -> None:
     running = koderz.start(*RUN, "--simulated-latency", 0.5, "--max-tasks", 9, "--grace", 0, "--enable-logging")
     assert running.stderr

@@ -37,6 +37,7 @@ PROMPT = 'def add(x, y):\n    """Adds.\n\n    Notes: {}\n    """\n'
 TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n"
 
 
+@pytest.mark.slow
 def test_secrets_do_not_leave_the_journal(koderz: Shell) -> None:
     _played(koderz, ("json", "memory", "ledger"), exports=("1.csv",))
 

@@ -146,6 +146,7 @@ def test_ctrl_c_while_sinks_catch_up_leaves_the_rest_to_sync(koderz: Shell, env:
     assert_whole(koderz)
 
 
+@pytest.mark.slow
 def test_killed_with_its_sinks_beside_it_a_run_resumes_into_them(koderz: Shell, env: Mapping[str, str]) -> None:
     trouble(koderz, "ledger.slow")
     running = koderz.start("benchmark", 0, 12, *LEDGER, "--simulated-latency", 0.1, env=env)
@@ -177,6 +178,7 @@ def test_feeder_death_is_told_once(koderz: Shell, env: Mapping[str, str]) -> Non
     assert_whole(koderz)
 
 
+@pytest.mark.slow
 def test_later_sessions_reach_the_sinks_and_choose_them_anew(koderz: Shell, env: Mapping[str, str]) -> None:
     koderz("benchmark", 0, 4, *LEDGER, "--simulated-fault-rate", 1, "--max-retries", 0, env=env, code=3)
     assert_whole(koderz)
@@ -227,6 +229,7 @@ def test_store_is_rebuilt_from_all_runs(koderz: Shell, env: Mapping[str, str]) -
         assert len(rows_of(koderz.results, journal.parent.name)) == len(journal.read_bytes().splitlines())
 
 
+@pytest.mark.slow
 def test_rebuild_passes_over_an_unreadable_run(koderz: Shell) -> None:
     for _ in range(2):
         koderz("benchmark", 0, 20, "--mode", "zero-shot", "--sink", "json", "--quiet")
@@ -378,6 +381,7 @@ def test_single_experiment_is_fed_to_no_sink(koderz: Shell, env: Mapping[str, st
     assert not list(koderz.results.glob("*/sinks.json"))
 
 
+@pytest.mark.slow
 def test_doctor_says_how_many_runs_a_sink_lacks(koderz: Shell, env: Mapping[str, str]) -> None:
     trouble(koderz, "ledger.down")
     koderz("benchmark", 0, 1, *LEDGER, "--sink-patience", 0.5, "--quiet", env=env)

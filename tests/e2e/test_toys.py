@@ -111,6 +111,7 @@ async def solve(task, once, exclusive):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", [("--mode", "zero-shot"), ("--solver", "turns.py:solve")], ids=["judge", "solver"])
 def test_exclusive_tasks_are_measured_one_at_a_time(
     koderz: Shell, installed: Mapping[str, str], solver: tuple[str, ...]

@@ -31,6 +31,7 @@ def got(url: str) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.slow
 def test_serve_status_and_stop(koderz: Shell) -> None:
     process = subprocess.Popen(  # which is recognized by its words
         [sys.executable, "-m", "koderz", "wasm", "serve", "--port", "0", "--workers", "1"],

@@ -408,6 +408,7 @@ def test_rate_limit_refuses_excess_requests() -> None:
     assert asyncio.run(ask()) == [429, 429, 429, 200, 200]
 
 
+@pytest.mark.slow
 def test_256_connections_are_served_at_once_and_kept_alive() -> None:
     server = ModelServer("yes", latency=0.3, keep_requests=False)
     body = json.dumps(body_for("ollama")).encode()

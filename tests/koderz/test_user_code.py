@@ -89,6 +89,7 @@ def test_frames_are_the_innermost_ones_of_users_files(
     assert found[-1].source == (last or "return 1 // n if n < 1 else deep(n - 1)")
 
 
+@pytest.mark.slow
 def test_fault_of_a_solver_names_its_lines_wherever_it_is_shown(koderz: Shell) -> None:
     (koderz.folder / "mine.py").write_text(SOLVER)
     own = ("--model", "simulated", "--sink", "json", "--quiet")

@@ -160,6 +160,7 @@ def test_pages_that_a_power_cut_left_empty_give_the_same(journal: Path) -> None:
         assert list(load_index(journal)) == expected, f"zeros from byte {start}"
 
 
+@pytest.mark.slow
 def test_index_with_a_flipped_bit_gives_the_same(journal: Path) -> None:
     expected, whole = fresh(journal), index_path(journal).read_bytes()
     bits = random.Random(1)

@@ -171,6 +171,7 @@ def test_append_that_is_cancelled_is_on_record(path: Path, monkeypatch: pytest.M
 # What a crash leaves behind
 
 
+@pytest.mark.slow
 def test_torn_last_line_is_dropped_and_cut_off_on_reopening(path: Path) -> None:
     write(path, note("a"), note("b"))
     whole = path.read_bytes()

@@ -108,6 +108,7 @@ def test_scrubber_patterns_are_fast_on_a_hostile_megabyte(piece: str) -> None:
     assert time.process_time() - begun < 20
 
 
+@pytest.mark.slow
 @given(st.from_regex(credentials._PREFIXED))
 def test_quick_look_misses_no_format(text: str) -> None:
     assert REDACTED in SCRUBBER.text(f" {text} ")

@@ -182,6 +182,7 @@ def test_markdown_cells_cannot_break_the_table(tmp_path: Path) -> None:
     assert "program" not in lines[0]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_programs(tmp_path: Path) -> None:
     program = "x = 1  # " + "a" * 50_000
     records: list[Record] = []

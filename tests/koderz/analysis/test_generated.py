@@ -25,6 +25,7 @@ def begun(koderz: Shell, *arguments: object) -> str:
     return path.stem
 
 
+@pytest.mark.slow
 def test_made_up_tasks_share_no_table_with_others(koderz: Shell) -> None:
     one, other, made_up, needles = (begun(koderz, *run) for run in (OFFICIAL, OFFICIAL, MADE_UP, NEEDLES))
 

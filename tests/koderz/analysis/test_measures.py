@@ -157,6 +157,7 @@ def test_arms_that_are_compared_at_once_are_corrected_together(tmp_path: Path) -
     assert zero_shot.interval_holm == pytest.approx([100 * limit for limit in intervals.tango(0, 8, 8, 0.975)])
 
 
+@pytest.mark.slow
 def test_intervals_beside_holms_p_agree_with_it(tmp_path: Path) -> None:
     drawn = random.Random(3)
     shown, alone = 0, 0

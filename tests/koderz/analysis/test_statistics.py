@@ -158,6 +158,7 @@ def test_detectable_difference_on_164_tasks_is_about_8_points() -> None:
     assert statistics.smallest_paired_difference(6, 0.1, alpha=0.01) is None
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(tasks=st.integers(20, 300), discordant=st.floats(0.05, 0.5))
 def test_detectable_difference_shrinks_with_more_tasks(tasks: int, discordant: float) -> None:

@@ -331,6 +331,7 @@ def tasks(koderz: Shell) -> Path:
     return write_tasks(koderz.folder, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "benchmark"])
 def test_hostile_reply_reaches_the_terminal_escaped(koderz: Shell, tasks: Path, command: str) -> None:
     raised = EVERYTHING.replace(HOSTILE["half a character"], "")

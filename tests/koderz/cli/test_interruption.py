@@ -76,6 +76,7 @@ HELLO = {
 }
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_memory_server_that_waits_for_its_client(koderz: Shell) -> None:
     terminal, inner = pty.openpty()
     served = subprocess.Popen(

@@ -44,6 +44,7 @@ def plan(done: Done) -> dict[str, Any]:
     return config
 
 
+@pytest.mark.slow
 def test_package_solver_runs_and_resumes_with_its_options(koderz: Shell, toys: Mapping[str, str]) -> None:
     koderz(*RUN, *TOY, "--toy-hints", 2, "--toy-styles", "plain", "odd", "--quiet", env=toys)
     asked = ["plain hint 1", "plain hint 2", "odd hint 1", "odd hint 2"]
@@ -158,6 +159,7 @@ def test_model_options_of_a_package_have_their_own_heading(toy: Command, way: tu
     assert "--toy-reply" not in toy("benchmark", "run", "--help").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a flag", "a table", "a matrix"])
 def test_package_models_answer_and_resume_with_their_options(koderz: Shell, toys: Mapping[str, str], how: str) -> None:
     model, table = {

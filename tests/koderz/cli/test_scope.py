@@ -202,6 +202,7 @@ def test_koderz_toml_is_trusted_by_rlm_run(command: Command, koderz: Shell) -> N
     assert planned(command, "rlm run", "--trust-config")["prompt_dir"] == "prompts"
 
 
+@pytest.mark.slow
 def test_resume_takes_up_runs_whose_plans_hold_options_without_effect(koderz: Shell) -> None:
     data = ("--suite", "datasets", "--demo-datasets", "labels", "--train-items", 8, "--validation-items", 8)
     without = ("--max-iterations", 4, "--feedback", "none", "--judges", 2, "--simulated-skill", 0.1)

@@ -170,6 +170,7 @@ def _residue(cap: float, most: float, seed: int) -> Callable[[Budget], Awaitable
     return go
 
 
+@pytest.mark.slow
 def test_cap_waits_for_no_call_if_none_is_under_way() -> None:
     async def go() -> None:
         for seed in range(40):

@@ -306,6 +306,7 @@ async def cells(handles: Handles) -> list[Any]:
 PACE = {"cell": 0.0}  # seconds that the code takes
 
 
+@pytest.mark.slow
 def test_replay_waits_while_recorded_code_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
     value, world = asyncio.run(play(cells, []))

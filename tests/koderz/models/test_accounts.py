@@ -114,6 +114,7 @@ def test_account_that_can_not_be_shared_goes_on_alone_and_says_so_once(tmp_path:
     assert "can't be used" in notice
 
 
+@pytest.mark.slow
 def test_account_is_not_waited_for_when_its_holder_is_stopped(tmp_path: Path) -> None:
     import fcntl
 

@@ -127,6 +127,7 @@ async def test_retries_of_zero_try_once(server: Server, models: Models, prompt: 
     assert len(server.asked) == 1
 
 
+@pytest.mark.slow
 async def test_hanging_server_is_given_up_after_a_few_tries(
     server: Server, models: Models, prompt: list[Message], clock: Clock
 ) -> None:

@@ -57,6 +57,7 @@ print(tariff_of(parse_model_name(sys.argv[1]), sys.argv[2], {}).price.input, "ge
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "executable", "price", "is_loaded"),
     [("x", "", 0.0, False), ("gpt-4o-mini", "", 0.15, True), ("x", "/nowhere/python", 0.0, True)],

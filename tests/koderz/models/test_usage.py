@@ -71,6 +71,7 @@ def read(wire: str, usage: Any) -> WireReply:
     return reader(json.dumps(body(usage)).encode())
 
 
+@pytest.mark.slow
 @every_wire
 @settings(max_examples=40)
 @given(usage=USAGE)

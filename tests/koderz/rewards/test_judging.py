@@ -123,6 +123,7 @@ def test_held_out_of_koderz_toml_is_refused_at_start(koderz: Shell) -> None:
     koderz("benchmark", 0, 1, "--model", "simulated", "--dry-run")  # which the key doesn't concern
 
 
+@pytest.mark.slow
 def test_runs_and_rewards_on_the_same_tasks_say_so(koderz: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(koderz.folder)
     tasks = write_tasks(koderz.folder, ADD)

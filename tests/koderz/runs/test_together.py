@@ -45,6 +45,7 @@ def begun(koderz: Shell, runs: Sequence[str]) -> list[bool]:
     return ["resumed" in kinds(koderz, run) for run in runs]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", ["latest", "latest~1", "by its id"])
 def test_resume_takes_up_all_runs_that_were_planned_together(koderz: Shell, named: str) -> None:
     runs = laid_down(koderz, {}, {}, {})
@@ -62,6 +63,7 @@ def test_resume_takes_up_all_runs_that_were_planned_together(koderz: Shell, name
     assert [kinds(koderz, run) for run in runs] == before
 
 
+@pytest.mark.slow
 def test_resume_ends_with_the_exit_code_of_what_went_most_wrong(koderz: Shell) -> None:
     runs = laid_down(koderz, {"simulated_fault_rate": 1.0, "max_retries": 0}, {})
     koderz("benchmark", "resume", "latest", "--quiet", code=3)
@@ -69,6 +71,7 @@ def test_resume_ends_with_the_exit_code_of_what_went_most_wrong(koderz: Shell) -
     assert begun(koderz, runs) == [True, True]
 
 
+@pytest.mark.slow
 def test_retry_takes_the_named_run_alone(koderz: Shell) -> None:
     runs = laid_down(koderz, {}, {})
     koderz("benchmark", "retry", runs[1], "--quiet", code=(0, 3))
@@ -76,6 +79,7 @@ def test_retry_takes_the_named_run_alone(koderz: Shell) -> None:
     assert begun(koderz, runs) == [False, True]
 
 
+@pytest.mark.slow
 def test_resume_that_is_interrupted_leaves_the_following_runs(koderz: Shell) -> None:
     runs = laid_down(koderz, {"simulated_latency": 0.5, "samples": 20, "concurrency": 1}, {}, {})
     running = koderz.start("benchmark", "resume", "latest")
@@ -97,6 +101,7 @@ def test_resume_leaves_out_a_run_that_is_gone_and_says_so(koderz: Shell) -> None
     assert kinds(koderz, runs[1])[-1] == "finished"
 
 
+@pytest.mark.slow
 def test_plan_from_elsewhere_resumes_no_other_runs(koderz: Shell) -> None:
     (own,), (foreign,) = laid_down(koderz, {}), laid_down(koderz, {})
     journal = koderz.results / foreign / NAME

@@ -76,6 +76,7 @@ def test_machine_is_measured_once_and_limits_are_stretched(tmp_path: Path, monke
     assert asyncio.run(scale()) == 3.5
 
 
+@pytest.mark.slow
 def test_stretched_limits_are_told_by_records_and_the_doctor(koderz: Shell) -> None:
     koderz("benchmark", "0", "1", "--model", "simulated", "--quiet")
     assert koderz.summary()["environment"]["cpu_scale"] >= 1

@@ -53,6 +53,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(SANDBOXES.known, kind.__name__.lower(), f"{__name__}:{kind.__name__}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", ["contained", "uncontained", "plain"])
 def test_sandbox_passes(name: str, check: Check) -> None:

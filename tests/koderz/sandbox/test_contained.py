@@ -66,6 +66,7 @@ def test_stubs_all_fail(judged: Judges) -> None:
     assert {outcome.verdict for outcome in judged(*jobs)} == {"failed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "verdict", "cause", "said"),
     [
@@ -351,6 +352,7 @@ def test_memory_limit_of_a_candidate_may_exceed_its_judges(judged: Judges) -> No
     assert outcome.verdict == "passed"
 
 
+@pytest.mark.slow
 def test_setup_of_tests_takes_no_time_of_the_candidate() -> None:
     job = add("def add(x, y): return x + y", f"import time\ntime.sleep(1.1)\n{TEST}", timeout=0.1)
 

@@ -44,6 +44,7 @@ def places(environ: Mapping[str, str]) -> list[str]:
     return [place.name for place in Path(environ["XDG_STATE_HOME"], "koderz", "exclusive.queue").iterdir()]
 
 
+@pytest.mark.slow
 def test_exclusive_turns_go_round_among_processes(environ: Mapping[str, str]) -> None:
     turns: list[str] = []
     enough = asyncio.Event()

@@ -52,6 +52,7 @@ def jobs(category: str, test: str) -> dict[str, Job]:
     return {program["name"]: Job(program["source"], test, "add", timeout=0.25, memory_mb=256) for program in chosen}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layers", "category"), ON_EACH_RUNG, indirect=["layers"])
 def test_hostile_programs_do_not_pass(
     category: str, layers: Sequence[str], judged: Judges, monkeypatch: pytest.MonkeyPatch

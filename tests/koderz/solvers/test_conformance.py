@@ -51,6 +51,7 @@ SLOW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", TRIALS)
 def test_solver_passes(name: str, check: Check, tmp_path: Path) -> None:
@@ -64,6 +65,7 @@ def test_solver_passes_in_its_system(name: str, check: Check, tmp_path: Path) ->
     asyncio.run(check(tmp_path, SLOW[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_solver_that_breaks_a_rule_does_not_pass(check: Check, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(f"from koderz.extend import solver\n\n\n{BROKEN[check.__name__]}\n")

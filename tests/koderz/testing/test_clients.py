@@ -28,6 +28,7 @@ async def server() -> AsyncIterator[ModelServer]:
         yield served
 
 
+@pytest.mark.slow
 async def test_openais_client_reads_replies_streams_models_and_errors(server: ModelServer) -> None:
     import openai
 

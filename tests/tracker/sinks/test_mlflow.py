@@ -47,6 +47,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("results")
 
 
+@pytest.mark.slow
 def test_mlflow_run_has_a_trace_per_experiment(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0), fault(1), Finished(status="incomplete"))
     project(folder)
@@ -321,6 +322,7 @@ def test_averages_follow_measures_without_rate_where_nothing_passes(results: Pat
     assert seen(folder).run.data.metrics == {"ms/median": 2.0, "rate/mean": 4.0}
 
 
+@pytest.mark.slow
 def test_nested_runs_of_experiments_are_below_the_runs_of_their_arms(results: Path) -> None:
     folder = record(results, new_plan(1, solvers=BOTH), judged(0), judged(0, solver="iterative"))
     for _ in range(2):
@@ -338,6 +340,7 @@ def test_nested_runs_of_experiments_are_below_the_runs_of_their_arms(results: Pa
     assert all(arms[tags["mlflow.parentRunId"]] == tags["koderz.arm"] for tags in experiments)
 
 
+@pytest.mark.slow
 def test_arm_run_deleted_in_mlflow_comes_back(results: Path) -> None:
     folder = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
     project(folder)
@@ -348,6 +351,7 @@ def test_arm_run_deleted_in_mlflow_comes_back(results: Path) -> None:
     assert seen(folder).facts() == before
 
 
+@pytest.mark.slow
 def test_mlflow_run_of_an_earlier_version_is_rebuilt_without_doubles(results: Path) -> None:
     """It was one evaluation run for all arms, with all figures as metrics, and attempts as assessments."""
     folder = record(results, new_plan(1, solvers=BOTH), *experiments(0), *experiments(0, solver="iterative"))
@@ -515,6 +519,7 @@ def test_store_is_put_aside_with_its_log(tmp_path: Path) -> None:
         assert database.execute("SELECT count(*) FROM kept").fetchone() == (0,)
 
 
+@pytest.mark.slow
 def test_outbox_that_is_lost_is_rebuilt_from_mlflow(results: Path) -> None:
     folder = record(results, new_plan(2), *experiments(0, 1), Finished(status="complete"))
     project(folder, detail="runs")

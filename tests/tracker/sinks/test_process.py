@@ -80,6 +80,7 @@ def another_run(results: Path, number: int) -> Path:
     return asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_sinks_are_brought_level_and_nothing_is_left_lying_about(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
     seen: list[Mapping[str, Status]] = []
@@ -119,6 +120,7 @@ def test_wait_ends_when_a_run_in_progress_lacks_nothing(tmp_path: Path, process:
         assert process.queue.entries()
 
 
+@pytest.mark.slow
 def test_runs_of_a_folder_are_fed_by_one_process(tmp_path: Path, standins: Mapping[str, str]) -> None:
     (tmp_path / "ledger.wait").touch()
     folders = [another_run(tmp_path, number) for number in range(3)]
@@ -373,6 +375,7 @@ def test_feeder_survives_its_killed_starter(tmp_path: Path, standins: Mapping[st
     end(tmp_path)
 
 
+@pytest.mark.slow
 def test_told_to_end_it_leaves_the_rest_to_the_next(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path, 40)
     (tmp_path / "ledger.wait").touch()
@@ -387,6 +390,7 @@ def test_told_to_end_it_leaves_the_rest_to_the_next(tmp_path: Path, process: Sin
     assert_whole(folder)
 
 
+@pytest.mark.slow
 def test_feeder_ends_when_the_results_folder_is_deleted(tmp_path: Path, standins: Mapping[str, str]) -> None:
     results = tmp_path / "results"
     folder = a_run(results)
@@ -421,6 +425,7 @@ def test_rebuild_is_done_by_a_fresh_process(tmp_path: Path, process: SinkProcess
     assert_whole(folder)
 
 
+@pytest.mark.slow
 def test_backlog_of_earlier_runs_is_taken_up_by_the_next_run(tmp_path: Path, process: SinkProcess) -> None:
     folder, another = a_run(tmp_path), another_run(tmp_path, 1)
     (tmp_path / "ledger.down").touch()

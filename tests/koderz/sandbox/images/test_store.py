@@ -177,6 +177,7 @@ def _unpacked(images: Path) -> Path:
     return store_of(images).unpacked("it").root
 
 
+@pytest.mark.slow
 def test_processes_may_unpack_at_once(images: Path) -> None:
     docker_save(images / "a.tar.gz", ["it"], [layer(*(File(f"app/{n}", b"x" * 1000) for n in range(500)))])
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
@@ -203,6 +204,7 @@ def damaged(images: Path) -> str:
     return str(raised.value)
 
 
+@pytest.mark.slow
 def test_damage_is_told_in_a_line_that_names_the_file(images: Path) -> None:
     path = docker_save(images / "a.tar", ["it"], [SMALL])
     whole = path.read_bytes()

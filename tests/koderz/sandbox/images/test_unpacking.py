@@ -97,6 +97,7 @@ def test_absolute_links_and_names_stay_in_the_image(tmp_path: Path) -> None:
     assert not (root / str(outside).lstrip("/") / "file").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hostile",
     [

@@ -152,6 +152,7 @@ def test_candidate_that_every_judge_dies_over_is_to_blame(monkeypatch: pytest.Mo
     play(story)
 
 
+@pytest.mark.slow
 def test_results_that_hold_the_tests_up_are_the_candidates_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("koderz.sandbox.judge.pool.GRACE_SECONDS", 0.5)
     endless = "def check(candidate):\n    assert sum(candidate(1, 2)) == 3\n"  # in one call of C, deaf to alarms
@@ -230,6 +231,7 @@ def test_pool_does_not_grow_over_many_verdicts() -> None:
     play(story, size=2)
 
 
+@pytest.mark.slow
 def test_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "koderz.sandbox.judge.pool.command", lambda *_, **__: ["/bin/sh", "-c", "echo no room >&2; exit 1"]
@@ -243,6 +245,7 @@ def test_judge_that_does_not_start_is_a_fault(monkeypatch: pytest.MonkeyPatch) -
         asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_container_without_its_command_is_a_fault_that_names_it() -> None:
     async def story() -> None:
         async with Pool(1, Premises([], {}, ["/nonexistent/docker"])):

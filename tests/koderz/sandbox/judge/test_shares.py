@@ -27,6 +27,7 @@ def check(candidate):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "of_asserts", "of_inputs"),
     [

@@ -26,6 +26,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(plain)
 def test_plain_values_arrive_as_they_left(value: Any) -> None:
     arrived = wire.loads(wire.dumps(value))

@@ -146,6 +146,7 @@ def test_channel_knows_programs_made_of_the_agents_files(verified: Verified) -> 
     assert ended.output.count("Permission denied") == 2
 
 
+@pytest.mark.slow
 def test_channel_refuses_daemons_of_the_agents(verified: Verified) -> None:
     code = """import os, sys, time
 if not os.fork():

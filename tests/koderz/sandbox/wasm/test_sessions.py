@@ -50,6 +50,7 @@ def test_variables_are_told_by_value_or_by_type_and_size(within: Done) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NATIVE_SLOW, indirect=True)
 def test_cells_ask_models_and_wait_for_them(within: Done) -> None:
     async def slow(call: SubCall) -> Sequence[str]:
@@ -109,6 +110,7 @@ def test_clock_and_randomness_repeat(within: Done) -> None:
     assert first != other
 
 
+@pytest.mark.slow
 def test_variables_are_put_and_read_also_large_ones(within: Done, tmp_path: Path) -> None:
     file = tmp_path / "context"
     file.write_text("äöü\r\n" * 1_000_000, encoding="utf-8", newline="")

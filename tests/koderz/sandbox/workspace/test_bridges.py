@@ -44,6 +44,7 @@ async def reached(backend: Any, place: Path) -> Ended:
     return ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["own namespaces", "bubblewrap", "docker", "modal", "uncontained"])
 def test_bridge_is_reached(
     kind: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

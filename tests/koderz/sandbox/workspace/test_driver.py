@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from koderz.sandbox.workspace import scripts
 
 _LOAD = (
@@ -15,6 +17,7 @@ _LOAD = (
 )
 
 
+@pytest.mark.slow
 def test_driver_loads_pytest_and_nothing_else_present(tmp_path: Path) -> None:
     """Its own small session runs in a folder of the system's for temporary ones, which others write into too."""
     for name in ("planted.py", "conftest.py"):

@@ -481,6 +481,7 @@ def test_files_above_the_limit_are_not_read_by_git(store: Store, tmp_path: Path)
     assert asyncio.run(store.change(checkout, MB)).diff.count("new file mode") == 50
 
 
+@pytest.mark.slow
 def test_folders_deeper_than_any_path_are_removed(store: Store, tmp_path: Path) -> None:
     checkout = _checkout(store, tmp_path / "checkout")
     (checkout / "new").write_text("new\n")

@@ -136,6 +136,7 @@ def test_background_processes_end_with_the_command(runs: Runs) -> None:
 _HOLD = "python3 -c 'import time; kept = bytearray(80 << 20); time.sleep(1000)' & "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "limits", "cause"),
     [
@@ -328,6 +329,7 @@ def test_killed_koderz_leaves_nothing(runs: Runs) -> None:
     assert not place.parent.exists()
 
 
+@pytest.mark.slow
 def test_folders_of_other_processes_that_live_are_left_alone() -> None:
     line = "from koderz.sandbox.workspace.folders import own_folder; print(own_folder(), flush=True); input()"
     with subprocess.Popen(

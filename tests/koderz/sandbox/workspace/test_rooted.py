@@ -258,6 +258,7 @@ def test_checkout_lies_over_the_folder_of_the_image(local: Local, place: Path, w
     assert changed(local, place) == {}
 
 
+@pytest.mark.slow
 def test_limits_hold_in_an_image(local: Local, place: Path) -> None:
     limits = Limits(seconds=1, grace=0.2)
     about: dict[str, Any] = {"image": "app", "checkout": "/app", "in_image": True, "limits": limits}
@@ -275,6 +276,7 @@ def test_image_that_needs_several_users_is_refused_by_name(local: Local) -> None
         asyncio.run(local.look_up(["nowhere"]))
 
 
+@pytest.mark.slow
 def test_agent_can_make_paths_that_are_too_deep(local: Local, place: Path, works: Works) -> None:
     works("i=0; while [ $i -lt 1500 ]; do mkdir d || break; cd d; i=$((i+1)); done; cd /app; chmod 0 sub")
     found = changes(root_of(local), place / "upper")

@@ -291,6 +291,7 @@ def test_real_and_pairs_come_from_the_users_file(tmp_path: Path) -> None:
         OolongReal.load(SuiteSource(None))
 
 
+@pytest.mark.slow
 def test_generated_questions_are_right_by_counting_the_text() -> None:
     found = suite(context_lengths=("4096", "16K"), tasks_per_length=2 * len(KINDS))
 

@@ -46,6 +46,7 @@ def test_clocks_of_the_process_itself_change_nothing(task: PerfTask, local: Loca
     assert cheating.work["sums"].cpu == pytest.approx(honest.work["sums"].cpu, rel=0.9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "said"),
     [
@@ -66,6 +67,7 @@ def test_leg_failure_is_told(task: PerfTask, local: Local, tmp_path: Path, modul
     assert said in ran.leg.wrong
 
 
+@pytest.mark.slow
 def test_time_of_allowed_processes_counts(task: PerfTask, local: Local, tmp_path: Path) -> None:
     forking = (
         "import os, time\n\n\ndef total(n):\n    if not os.fork():\n        end = time.process_time() + 0.3\n"
@@ -153,6 +155,7 @@ _DEAF = _ENDLESS.replace("except Exception", "except BaseException").replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "said"),
     [(_ENDLESS_FOR_OTHERS, ""), (_ENDLESS, "`equal` takes longer than"), (_DEAF, "takes longer than 2 s")],

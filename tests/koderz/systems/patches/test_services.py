@@ -65,6 +65,7 @@ def test_servers_are_loaded_from_outside_of_their_network(local: Local, tmp_path
     assert legs["base"].wall > 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "change"),
     [
@@ -81,6 +82,7 @@ def test_answers_are_held_against_those_of_base(
     assert _legs(_task(), local, base=_server(tmp_path / "base"), agent=patched)["agent"].figures[AGREEMENT] < 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -36,6 +36,7 @@ def judged(suite: PublishedSuite, reply: str, number: int = 0, finish: str = "st
     return asyncio.run(suite.judge(suite.tasks[number], Reply(1, reply, finish_reason=finish), context))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_published_sets_read_right_replies(tmp_path: Path, name: str) -> None:
     verdict = judged(loaded(name, tmp_path), RIGHT[name])

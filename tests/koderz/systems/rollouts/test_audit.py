@@ -32,6 +32,7 @@ def audited(runner: asyncio.Runner, local: Local, tmp_path: Path) -> Audited_:
     return run
 
 
+@pytest.mark.slow
 def test_audit_counts_what_passes_as_published_and_by_koderz(audited: Audited_) -> None:
     found = audited("weak-report", exploits=["programs-in-home", "state-in-tmp", "answer-linked", "unknown"])
     (task,) = found.tasks
@@ -47,6 +48,7 @@ def test_audit_counts_what_passes_as_published_and_by_koderz(audited: Audited_) 
     assert told["tasks"][0]["sound"] is True
 
 
+@pytest.mark.slow
 def test_audit_tries_nothing_on_unsound_tasks_and_tells_tasks_in_order(audited: Audited_) -> None:
     told: list[str] = []
     found = audited("odd-task", "hard-answer", exploits=["state-in-tmp"], tell=lambda each: told.append(each.id))
@@ -56,6 +58,7 @@ def test_audit_tries_nothing_on_unsound_tasks_and_tells_tasks_in_order(audited: 
     assert told == ["odd/task", "hard/answer"]
 
 
+@pytest.mark.slow
 def test_audit_counts_an_exploit_that_does_the_work(audited: Audited_) -> None:
     """Nothing can tell it from an honest agent: the count is of what is graded, not of what was meant."""
     honest = Exploit("honest", "does the work", "honest", run="echo 42 > answer.txt")

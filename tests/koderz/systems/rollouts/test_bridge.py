@@ -76,6 +76,7 @@ async def test_token_that_is_no_utf8_is_wrong() -> None:
         writing.close()
 
 
+@pytest.mark.slow
 async def test_bodies_that_never_end_are_bounded_in_sum_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridges, "_HELD_BYTES", 300_000)
     monkeypatch.setattr(bridges, "SECONDS", 2.0)
@@ -90,6 +91,7 @@ async def test_bodies_that_never_end_are_bounded_in_sum_and_in_time(monkeypatch:
             assert answer.status == 200  # what was held is free again
 
 
+@pytest.mark.slow
 async def test_bridge_bounds_connections_without_a_whole_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -85,6 +85,7 @@ def test_artifact_that_shadows_the_verifier_is_put_aside(tmp_path: Path, run: Ru
     assert any("link" in each for each in found.tampering)
 
 
+@pytest.mark.slow
 def test_dockerfile_of_tests_is_stood_in_for(tmp_path: Path, run: Run) -> None:
     toml = 'artifacts = ["/app/out"]\n' + SEPARATE
     files = {
@@ -257,6 +258,7 @@ def test_links_of_the_agent_do_not_lead_a_steps_files_away(
     assert not [*outside.iterdir()]
 
 
+@pytest.mark.slow
 def test_check_works_through_all_steps(tmp_path: Path, local: Local, runner: asyncio.Runner) -> None:
     assert runner.run(check(stepped(tmp_path / "t"), Stores({"": local}))).wrong == ""
     broken = stepped(tmp_path / "u", **{"steps/two/solution/solve.sh": "true"})

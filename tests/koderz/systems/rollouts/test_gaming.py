@@ -60,6 +60,7 @@ def _gaming() -> Iterator[object]:
         yield pytest.param(dict(zip(files[::2], texts, strict=True)), script, id=name, marks=marks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("files", "script"), [*_gaming()])
 def test_useless_diffs_do_not_pass(graded: Grading, files: dict[str, str], script: str) -> None:
     found = graded(files, _task(script))

@@ -184,6 +184,7 @@ _CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", _CASES)
 def test_useless_diffs_do_not_pass(graded: Grading, files: dict[str, str]) -> None:
     found = graded(files)
@@ -267,6 +268,7 @@ _LIE = (
 )
 
 
+@pytest.mark.slow
 def test_script_that_fails_on_purpose_distinguishes_no_run(graded: Grading) -> None:
     """Else what it leaves would say that the one after it isn't turned round."""
     form = "import calc\n\n\ndef test_it():\n    assert calc.{}() == 1\n"
@@ -415,6 +417,7 @@ def test_settings_for_a_plugin_that_is_missing_are_a_fault(
         runner.run(judged())
 
 
+@pytest.mark.slow
 def test_script_over_its_time_fails(graded: Grading) -> None:
     task = replace(TASK, scripts=(replace(TASK.scripts[0], timeout_sec=2.0),))
     found = graded({"calc.py": "import time\ntime.sleep(1000)\n"}, task)

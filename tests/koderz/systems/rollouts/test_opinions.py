@@ -73,6 +73,7 @@ def test_diff_stands_between_marks_that_it_cannot_hold() -> None:
     assert mark in str(asked[0][0]["content"])
 
 
+@pytest.mark.slow
 def test_opinions_of_a_run_decide_nothing(koderz: Shell) -> None:
     koderz("rollouts", "sample", "tasks")
     (koderz.folder / "one.toml").write_text('[[tasks]]\nprepared_dir = "tasks/median"\nagent = "nop"\n')

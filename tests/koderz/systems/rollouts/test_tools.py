@@ -52,6 +52,7 @@ def published(folder: Path, call: str, **more: str) -> Rollout:
     return loaded(folder, "", {"tests/test.sh": PUBLISHED.format(call=call), "tests/test_it.py": TEST, **more})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_published_verifier_runs_without_network(tmp_path: Path, run: Run, call: str) -> None:
     task = published(tmp_path / "t", call)
@@ -61,6 +62,7 @@ def test_published_verifier_runs_without_network(tmp_path: Path, run: Run, call:
     assert (failed.scored.success, failed.rewards) == (False, {"reward": 0.0})
 
 
+@pytest.mark.slow
 def test_report_of_tests_is_written(tmp_path: Path, run: Run) -> None:
     call = "uvx pytest --ctrf /logs/verifier/ctrf.json /tests/test_it.py; cat /logs/verifier/ctrf.json"
     log = run(published(tmp_path / "t", call), "printf x > made").log
@@ -93,6 +95,7 @@ def _wheel(folder: Path, name: str = "pytest_given", **files: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_plugin_comes_from_a_wheel(tmp_path: Path, run: Run) -> None:
     _wheel(tmp_path / "wheels")
     task = published(tmp_path / "t", "uvx --with pytest-given==1.0 pytest --given /tests/test_it.py")

@@ -29,6 +29,7 @@ def test_docker_is_taken_where_a_daemon_answers_and_else_this_machine(
     assert asyncio.run(usual_sandbox({})) == "docker"
 
 
+@pytest.mark.slow
 def test_backend_that_cannot_run_exits_with_4(koderz: Shell) -> None:
     koderz("rollouts", "sample", "tasks")
     (koderz.folder / "one.toml").write_text('[[tasks]]\nprepared_dir = "tasks/median"\nagent = "nop"\n')

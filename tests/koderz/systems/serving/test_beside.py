@@ -50,6 +50,7 @@ def test_chunks_with_text_are_tokens_as_they_come() -> None:
     assert burst.itls == [0.0] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

@@ -66,6 +66,7 @@ def test_tokens_are_counted_by_chunks_or_tokenizer_as_fallback() -> None:
     assert chunks["requests"][0]["input_tokens"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

@@ -70,6 +70,7 @@ def test_interpreter_that_fails_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> N
         extracted(CODE * 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_loop_runs_on_while_a_long_reply_is_read_and_cancelled(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     class Slow(subprocess.Popen[bytes]):

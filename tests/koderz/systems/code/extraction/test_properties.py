@@ -103,6 +103,7 @@ prompts = st.sampled_from(
 reasons = st.sampled_from(("stop", "length", "refusal", "tool_calls"))
 
 
+@pytest.mark.slow
 @given(replies, prompts, st.sampled_from(("area", "", "a b", "x", "(")), reasons)
 def test_extraction_never_raises(reply: str, prompt: str, entry_point: str, reason: str) -> None:
     found = extract_program(reply, prompt, entry_point, finish_reason=reason)

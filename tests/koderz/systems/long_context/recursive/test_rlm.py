@@ -171,6 +171,7 @@ def test_recursion_records_calls_with_depth_and_parent(played: Played) -> None:
     assert "['leaf of a', 'leaf of b', 'leaf of c']" in "".join(cell["output"] for cell in world.cells)
 
 
+@pytest.mark.slow
 def test_killed_between_any_two_lines_it_asks_nothing_twice(runner: asyncio.Runner, pool: Pool) -> None:
     async def go() -> None:
         _, world = await solved(pool, deep, max_depth=2)

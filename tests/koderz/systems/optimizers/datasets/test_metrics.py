@@ -349,6 +349,7 @@ def test_rouge_l_and_levenshtein_are_those_of_their_libraries() -> None:
     assert levenshtein_ratio("abc", "") == 0
 
 
+@pytest.mark.slow
 def test_absurd_lengths_are_scored_in_no_time() -> None:
     long = "word " * 400_000
 
