@@ -286,7 +286,7 @@ def test_absent_dataset_is_one_line_with_licence_and_download(name: str) -> None
         f"--dataset {name}=PATH",
     ):
         assert part in told
-    docs = Path(__file__).parents[5] / "docs" / "optimizers.md"
+    docs = Path(__file__).parents[5] / "docs" / "optimizers" / "reference.md"
     assert f"| `{name}` | `{PUBLISHED[name].download} ~/data/{name}` | `" in docs.read_text(encoding="utf-8")
 
 

@@ -116,6 +116,6 @@ def test_plan_tells_how_optimizers_differ_from_their_originals(tmp_path: Path) -
     about = plan_of(tmp_path, World("rule"), "none", "gepa", "few_shot").record.details["solvers"]
 
     assert about == {"gepa": {"version": 2, "differs": DIFFERS["gepa"]}, "few_shot": {"differs": DIFFERS["few_shot"]}}
-    docs = Path(__file__).parents[5] / "docs" / "optimizers.md"
+    docs = Path(__file__).parents[5] / "docs" / "optimizers" / "reference.md"
     told = " ".join(docs.read_text(encoding="utf-8").split())
     assert [name for name, text in DIFFERS.items() if text not in told] == []
