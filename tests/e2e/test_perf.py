@@ -155,14 +155,14 @@ def test_server_of_base_that_does_not_start_is_a_fault_with_its_log(koderz: Shel
 
 
 def canned(task_id: str, kind: str) -> str:
-    from koderz.systems.patches.mini import mini_tasks
+    from koderz.systems.patches.sources import mini_tasks
 
     (task,) = (task for task in mini_tasks() if task.id == task_id)
     return next(canned.diff for canned in task.canned if canned.kind == kind)
 
 
 def test_patches_of_nine_kinds_are_judged_as_labelled(koderz: Shell) -> None:
-    from koderz.systems.patches.mini import mini_tasks
+    from koderz.systems.patches.sources import mini_tasks
 
     koderz("perf", "run", "--mode", "agent", "--quiet")
     kinds = {task.id: task.canned[0].kind for task in mini_tasks()}
@@ -206,7 +206,7 @@ def test_dry_run_shows_the_plan_and_writes_nothing(koderz: Shell) -> None:
 
 
 def test_patches_of_a_file_are_measured_as_samples(koderz: Shell) -> None:
-    from koderz.systems.patches.mini import mini_tasks
+    from koderz.systems.patches.sources import mini_tasks
 
     task = next(task for task in mini_tasks() if task.id == ONE)
     diffs = {canned.kind: canned.diff for canned in task.canned}
@@ -260,7 +260,7 @@ def _require_exports(koderz: Shell, commit: str) -> None:
 
 
 def test_patches_of_agents_have_arms_and_missing_ones_fail(koderz: Shell) -> None:
-    from koderz.systems.patches.mini import mini_tasks
+    from koderz.systems.patches.sources import mini_tasks
 
     task = mini_tasks()[0]
     for agent, kind in (("claude_code", "no-op"), ("codex", "tests")):
@@ -337,7 +337,7 @@ def test_legs_run_on_modal_each_block_in_one_sandbox(koderz: Shell) -> None:
 
 @pytest.mark.skipif(not rooted(), reason="needs user namespaces")
 def test_server_on_modal_is_loaded_from_beside_it(koderz: Shell) -> None:
-    from koderz.systems.patches.mini import mini_tasks
+    from koderz.systems.patches.sources import mini_tasks
 
     (task,) = (task for task in mini_tasks() if task.kind == "serving")
     diffs = [each.diff for each in task.canned if each.kind in ("good", "wrong")]

@@ -143,7 +143,7 @@ def test_detached_run_is_watched_and_collected_elsewhere(on_modal: Remote, tmp_p
 
 
 def test_patches_are_judged_as_labelled(on_modal: Remote) -> None:
-    from koderz.systems.patches.mini import mini_tasks
+    from koderz.systems.patches.sources import mini_tasks
 
     wanted = {"good", "wrong", "clocks", "tests"}
     kinds = {task.id: task.canned[0].kind for task in mini_tasks() if task.canned[0].kind in wanted}

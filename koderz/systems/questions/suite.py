@@ -17,14 +17,13 @@ from koderz.suites.metrics import UNREAD, Graded, OwnMetric
 from koderz.suites.suite import JudgeContext, Suite, SuiteSource, digest_of_rows
 from koderz.suites.templates import fill, placeholders
 from koderz.systems.questions.apart import SHORT, Reader
-from koderz.systems.questions.examples import Examples
+from koderz.systems.questions.examples import Examples, SimulatedAnswers
 from koderz.systems.questions.judging import Factual, Judged
 from koderz.systems.questions.options import QaOptions, QuestionOptions
 from koderz.systems.questions.own import own_questions
 from koderz.systems.questions.packing import packed_files, unpacked_source
 from koderz.systems.questions.question import Question, checked
 from koderz.systems.questions.rules import ByMetric, ScoringRule, rule_named
-from koderz.systems.questions.simulated import SimulatedAnswers
 from koderz.types import JUDGE, Headline, Measure, Message, Reply, Task, Verdict
 from koderz_tracker.files import MB, read_all
 from koderz_tracker.results import ANSWER

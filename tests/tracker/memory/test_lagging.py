@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from koderz_tracker.memory import Draft, sql
-from koderz_tracker.memory import writer as writing
+from koderz_tracker.memory import store as writing
 from koderz_tracker.memory.maintenance import stats
 from koderz_tracker.memory.search import search
 from koderz_tracker.memory.store import Filter, Store

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koderz_tracker.memory import Draft, InvalidMemory, sql
-from koderz_tracker.memory import writer as writing
+from koderz_tracker.memory import store as writing
 from koderz_tracker.memory.database import StoreDamaged, StoreDown, indexed, migrate
 from koderz_tracker.memory.maintenance import rebuild
 from koderz_tracker.memory.store import Filter, Store

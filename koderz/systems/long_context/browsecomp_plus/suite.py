@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from koderz.errors import KoderzError
+from koderz.errors import Fault, KoderzError
 from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN
-from koderz.systems.long_context.browsecomp_plus.corpus import Corpus, Sought
-from koderz.systems.long_context.browsecomp_plus.generated import LEAST, GeneratedResearch
+from koderz.systems.long_context.browsecomp_plus.corpus import Corpus, Document, Sought, read_about
+from koderz.systems.long_context.browsecomp_plus.generated import LEAST, RELATIONS, GeneratedResearch
 from koderz.systems.long_context.browsecomp_plus.judging import (
     OWN_PROMPT,
     PROMPT,
@@ -22,12 +27,97 @@ from koderz.systems.long_context.browsecomp_plus.judging import (
     simulated_judgement,
 )
 from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
-from koderz.systems.long_context.browsecomp_plus.rows import Choice, encrypted_rows, key_of
-from koderz.systems.long_context.browsecomp_plus.simulated import PLAYER, READER
-from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Recipe, recipe_digest
+from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe, recipe_digest
+from koderz.systems.long_context.published import Fields, Layout, PublishedRow, published
 from koderz.systems.long_context.simulated import Player
 from koderz.types import PRIVACY, Measure, Message, Reply, Task, Verdict
 from koderz_tracker.messages import text_of
+from koderz_tracker.privacy import xored
+
+_LAYOUT = Layout(
+    {"gold_docs": list, "evidence_docs": list, "negative_docs": list},
+    {"query_id": int | str, "query": str, "answer": str},
+)
+
+
+def key_of(canary: str) -> bytes:
+    """The key of the rows' encryption."""
+    return hashlib.sha256(canary.encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The choice of the documents for a question."""
+
+    documents: int | None  # None: those that its row names
+    corpus: Corpus | None
+    seed: int
+
+    def of(self, query_id: str, row: Mapping[str, list[Document]]) -> list[Document]:
+        """Gold and evidence, then negatives, then others of the corpus, up to the wanted number; shuffled.
+
+        Raises Fault where there are too few.
+        """
+        draw = random.Random(f"{self.seed} {query_id}")  # noqa: S311 repeatable on purpose
+        needed = {each.docid: each for name in ("gold_docs", "evidence_docs") for each in row[name]}
+        others = {each.docid: each for each in row["negative_docs"] if each.docid not in needed}
+        if self.documents is None:
+            chosen = [*needed.values(), *others.values()]
+        else:
+            chosen = [*needed.values(), *others.values()][: max(self.documents, len(needed))]
+            chosen += self._more(self.documents - len(chosen), {*needed, *others}, draw)
+        draw.shuffle(chosen)
+        return chosen
+
+    def _more(self, count: int, known: set[str], draw: random.Random) -> list[Document]:
+        if count <= 0:
+            return []
+        if self.corpus is None:
+            raise Fault(
+                f"--documents {self.documents}, but its row has {len(known)} of them; add --corpus", cause="data"
+            )
+        return self.corpus.others(count, known, draw)
+
+
+def encrypted_rows(path: Path, key: bytes, choice: Choice) -> Iterator[PublishedRow]:
+    """The rows of a file or folder. Raises KoderzError for another layout or another key."""
+    for row in published(path, _LAYOUT, lambda _: True, partial(_of_row, key, choice)):
+        for name in ("query", "answer"):
+            try:
+                decrypted(row.fields[name], key)
+            except ValueError:
+                where = f"{path}, query_id {row.fields['query_id']}"
+                raise KoderzError(f"{where}: the {name} isn't encrypted with this --canary") from None
+        yield row
+
+
+def decrypted(value: Any, key: bytes) -> Any:
+    """A value with its texts decrypted. Raises ValueError if the key is another one."""
+    if isinstance(value, str):
+        return xored(base64.b64decode(value, validate=True), key).decode()
+    if isinstance(value, list):
+        return [decrypted(item, key) for item in value]
+    if isinstance(value, Mapping):
+        return {name: decrypted(item, key) for name, item in value.items()}
+    return value
+
+
+def _of_row(key: bytes, choice: Choice, fields: Fields, late: Fields) -> tuple[Reading, Sought]:
+    query_id = str(fields["query_id"])
+    try:
+        row = {name: [_document(each) for each in decrypted(late[name], key)] for name in _LAYOUT.late}
+    except (KeyError, TypeError, ValueError):
+        raise Fault(
+            f"a document of query_id {query_id} isn't {{docid, text, url}} with this --canary", cause="data"
+        ) from None
+    evidence = frozenset(each.docid for each in row["evidence_docs"])
+    query, answer = decrypted(fields["query"], key), decrypted(fields["answer"], key)
+    return read_about(choice.of(query_id, row), query, answer, evidence, generator="published")
+
+
+def _document(fields: Fields) -> Document:
+    return Document(str(fields["docid"]), str(fields["text"]), str(fields.get("url") or ""))
+
 
 _MEASURES = (
     Measure("score", "higher", "share", two_valued=True),
@@ -151,3 +241,79 @@ def _generated(options: ResearchOptions, seed: int) -> tuple[str, str, Sequence[
 def _exact_match(_task: Task[Recipe], sought: Sought, reply: str) -> tuple[float, Mapping[str, float]]:
     metrics = metrics_of(sought, reply)
     return metrics["exact_match"], metrics
+
+
+_QUERY = re.compile(r"What is the name of ([^?]+)\?")
+_CITED = re.compile(r"(?: \[\d+\])+$")
+_SAYS = {
+    each.phrase: [
+        re.compile(rf"(?:^|\. ){re.escape(sentence).replace(re.escape('{}'), '([^.]+?)')}", re.IGNORECASE)
+        for sentence in each.sentences
+    ]
+    for each in RELATIONS
+}
+_SEARCH = f"""I follow the question from its innermost name outwards, and read only the documents that mention it.
+
+```repl
+phrases = {[each.phrase for each in RELATIONS]!r}
+name, steps = re.search(r'name of ([^?]+)', question)[1], []
+while begun := [each for each in phrases if name.startswith(each)]:
+    steps.insert(0, begun[0])
+    name = name[len(begun[0]):]
+documents, seen, reply = re.split(r'\\n\\n(?=\\[)', context), [], ''
+for step in steps:
+    about = [each for each in documents if name.removeprefix('the ') in each]
+    print(len(about), 'documents mention', name)
+    asked = '\\n\\nWhat is the name of ' + step + name + '?'
+    reply = llm_query('\\n\\n'.join(about) + asked)
+    if 'Exact Answer: ' not in reply:  # once more, each by itself
+        again = llm_query_batched([each + asked for each in about])
+        reply = max([reply, *again], key=lambda said: 'Exact Answer: ' in said)
+    found = re.search(r'Exact Answer: (.+)', reply)
+    if not found:
+        break
+    name, seen = found[1], seen + re.findall(r'\\[\\d+\\]', reply)
+replies = [re.sub(r'Explanation: .*', 'Explanation: ' + ' '.join(seen), reply)]
+```"""
+
+
+def answers(asked: str) -> list[str]:
+    """The requested name with the numbers of the documents that tell it, if all of them are in the text."""
+    queries = _QUERY.findall(asked)
+    if not queries:
+        return []
+    name, phrases = _read_question(queries[-1])
+    cited = ""
+    for phrase in phrases:
+        document = re.search(rf"^\[(\d+)\] .*\n({re.escape(name)} is .*)$", asked, re.MULTILINE | re.IGNORECASE)
+        sentence_match = document and next(
+            filter(None, (sentence.search(document[2]) for sentence in _SAYS[phrase])), None
+        )
+        if not (document and sentence_match):
+            return []
+        name, cited = sentence_match[1], f"{cited} [{document[1]}]"
+    return [f"{name}{cited}"]
+
+
+def _read_question(query: str) -> tuple[str, list[str]]:
+    """The name in a question, and the phrases around it from the innermost outwards."""
+    phrases: list[str] = []
+    while begun := next((phrase for phrase in _SAYS if query.startswith(phrase)), None):
+        phrases.insert(0, begun)
+        query = query.removeprefix(begun)
+    return query, phrases
+
+
+def _answer(found: Sequence[str], chance: float) -> str:
+    cited = _CITED.search(found[0])
+    name = found[0][: cited.start()] if cited else found[0]
+    return (
+        f"Explanation: one document after the other says so{cited[0] if cited else ''}.\n"
+        f"Exact Answer: {name}\nConfidence: {chance:.0%}"
+    )
+
+
+PLAYER = Player(answers, _SEARCH, _answer)
+
+READER = Player(lambda _: [])
+"""The player of published questions, which need more than a search for words."""

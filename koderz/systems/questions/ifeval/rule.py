@@ -2,18 +2,220 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from koderz.suites.dataset import Row
 from koderz.suites.metrics import Graded
 from koderz.suites.suite import AskJudge
-from koderz.systems.questions.ifeval.checks import CHECKS, LISTS, NUMBERS, PATTERNS, RELATIONS, forms_of, is_followed
-from koderz.systems.questions.ifeval.words import load_libraries
+from koderz.systems.questions.ifeval.words import capital_words, count_sentences, language_of, load_libraries
 from koderz.systems.questions.question import Instruction, Question
 from koderz.systems.questions.rules import ReadingRule, nothing_read
+
+Arguments = Mapping[str, Any]
+"""Arguments by name, checked when the rows are read."""
+
+
+class Check(NamedTuple):
+    """The verification of one kind of instruction, and the arguments that it needs."""
+
+    is_followed: Callable[[str, Arguments], bool]
+    needs: tuple[str, ...] = ()
+
+
+RELATIONS = ("less than", "at least")
+
+
+def _related(count: int, relation: str, limit: float) -> bool:
+    return count < limit if relation == "less than" else count >= limit
+
+
+def _has_keywords(reply: str, given: Arguments) -> bool:
+    return all(re.search(keyword, reply, re.IGNORECASE) for keyword in given["keywords"])
+
+
+def _keyword_often(reply: str, given: Arguments) -> bool:
+    count = sum(1 for _ in re.finditer(given["keyword"].strip(), reply, re.IGNORECASE))
+    return _related(count, given["relation"], given["frequency"])
+
+
+def _lacks_words(reply: str, given: Arguments) -> bool:
+    return not any(re.search(rf"\b{word}\b", reply, re.IGNORECASE) for word in given["forbidden_words"])
+
+
+def _letter_often(reply: str, given: Arguments) -> bool:
+    count = reply.lower().count(given["letter"].strip().lower())
+    return _related(count, given["let_relation"], given["let_frequency"])
+
+
+def _in_language(reply: str, given: Arguments) -> bool:
+    return language_of(reply) in (None, given["language"])
+
+
+def _sentences(reply: str, given: Arguments) -> bool:
+    return _related(count_sentences(reply), given["relation"], given["num_sentences"])
+
+
+def _words(reply: str, given: Arguments) -> bool:
+    return _related(sum(1 for _ in re.finditer(r"\w+", reply)), given["relation"], given["num_words"])
+
+
+def _paragraphs(reply: str, given: Arguments) -> bool:
+    """As many paragraphs between `***`; empty ones may stand at the ends alone."""
+    paragraphs = re.split(r"\s?\*\*\*\s?", reply)
+    filled = [bool(each.strip()) for each in paragraphs]
+    return all(filled[1:-1]) and bool(sum(filled) == given["num_paragraphs"])
+
+
+def _first_word(reply: str, given: Arguments) -> bool:
+    """As many paragraphs between empty lines, the n-th of which begins with the word."""
+    paragraphs = reply.split("\n\n")
+    count = sum(bool(each.strip()) for each in paragraphs)
+    number = int(given["nth_paragraph"])
+    if not 1 <= number <= count or not (paragraph := paragraphs[number - 1].strip()):
+        return False
+    word = paragraph.split()[0].lstrip("'").lstrip('"')
+    word = "".join(map(str.lower, re.split(r"[.,?!'\"]", word, maxsplit=1)[0]))
+    return bool(count == given["num_paragraphs"] and word == given["first_word"].lower())
+
+
+def _placeholders(reply: str, given: Arguments) -> bool:
+    return bool(sum(1 for _ in re.finditer(r"\[.*?\]", reply)) >= given["num_placeholders"])
+
+
+def _postscript(reply: str, given: Arguments) -> bool:
+    marker = given["postscript_marker"].strip()
+    known = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
+    return re.search(known.get(marker, marker.lower()), reply.lower()) is not None
+
+
+def _bullets(reply: str, given: Arguments) -> bool:
+    starred = re.findall(r"^\s*\*[^\*].*$", reply, re.MULTILINE)
+    return bool(len(starred) + len(re.findall(r"^\s*-.*$", reply, re.MULTILINE)) == given["num_bullets"])
+
+
+def _highlights(reply: str, given: Arguments) -> bool:
+    single = sum(bool(each.strip("*").strip()) for each in re.findall(r"\*[^\n\*]*\*", reply))
+    double = sum(bool(each[2:-2].strip()) for each in re.findall(r"\*\*[^\n\*]*\*\*", reply))
+    return bool(single + double >= given["num_highlights"])
+
+
+def _sections(reply: str, given: Arguments) -> bool:
+    mark = given["section_spliter"].strip()
+    return bool(len(re.split(rf"\s?{mark}\s?\d+\s?", reply)) - 1 >= given["num_sections"])
+
+
+def _title(reply: str, _: Arguments) -> bool:
+    return any(each.lstrip("<").rstrip(">").strip() for each in re.findall(r"<<[^\n]+>>", reply))
+
+
+def _constrained(reply: str, _: Arguments) -> bool:
+    return any(f"My answer is {word}." in reply for word in ("yes", "no", "maybe"))
+
+
+def _json(reply: str, _: Arguments) -> bool:
+    text = reply.strip()
+    for fence in ("```json", "```Json", "```JSON", "```"):
+        text = text.removeprefix(fence)
+    try:
+        json.loads(text.removesuffix("```").strip())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _two_responses(reply: str, _: Arguments) -> bool:
+    responses = reply.split("******")
+    if not all(each.strip() for each in responses[1:-1]):
+        return False
+    first, *others = [each.strip() for each in responses if each.strip()] or [""]
+    return len(others) == 1 and first != others[0]
+
+
+def _repeats(reply: str, given: Arguments) -> bool:
+    return reply.strip().lower().startswith(str(given["prompt_to_repeat"]).strip().lower())
+
+
+def _ends(reply: str, given: Arguments) -> bool:
+    return reply.strip().strip('"').lower().endswith(str(given["end_phrase"]).strip().lower())
+
+
+def _capital_words(reply: str, given: Arguments) -> bool:
+    return _related(capital_words(reply), given["capital_relation"], given["capital_frequency"])
+
+
+def _upper(reply: str, _: Arguments) -> bool:
+    return reply.isupper() and language_of(reply) in (None, "en")
+
+
+def _lower(reply: str, _: Arguments) -> bool:
+    return reply.islower() and language_of(reply) in (None, "en")
+
+
+def _no_comma(reply: str, _: Arguments) -> bool:
+    return "," not in reply
+
+
+def _quoted(reply: str, _: Arguments) -> bool:
+    text = reply.strip()
+    return len(text) > 1 and text[0] == text[-1] == '"'
+
+
+CHECKS: Mapping[str, Check] = {
+    "keywords:existence": Check(_has_keywords, ("keywords",)),
+    "keywords:frequency": Check(_keyword_often, ("keyword", "frequency", "relation")),
+    "keywords:forbidden_words": Check(_lacks_words, ("forbidden_words",)),
+    "keywords:letter_frequency": Check(_letter_often, ("letter", "let_frequency", "let_relation")),
+    "language:response_language": Check(_in_language, ("language",)),
+    "length_constraints:number_sentences": Check(_sentences, ("num_sentences", "relation")),
+    "length_constraints:number_paragraphs": Check(_paragraphs, ("num_paragraphs",)),
+    "length_constraints:number_words": Check(_words, ("num_words", "relation")),
+    "length_constraints:nth_paragraph_first_word": Check(
+        _first_word, ("num_paragraphs", "nth_paragraph", "first_word")
+    ),
+    "detectable_content:number_placeholders": Check(_placeholders, ("num_placeholders",)),
+    "detectable_content:postscript": Check(_postscript, ("postscript_marker",)),
+    "detectable_format:number_bullet_lists": Check(_bullets, ("num_bullets",)),
+    "detectable_format:constrained_response": Check(_constrained),
+    "detectable_format:number_highlighted_sections": Check(_highlights, ("num_highlights",)),
+    "detectable_format:multiple_sections": Check(_sections, ("section_spliter", "num_sections")),
+    "detectable_format:json_format": Check(_json),
+    "detectable_format:title": Check(_title),
+    "combination:two_responses": Check(_two_responses),
+    "combination:repeat_prompt": Check(_repeats, ("prompt_to_repeat",)),
+    "startend:end_checker": Check(_ends, ("end_phrase",)),
+    "change_case:capital_word_frequency": Check(_capital_words, ("capital_frequency", "capital_relation")),
+    "change_case:english_capital": Check(_upper),
+    "change_case:english_lowercase": Check(_lower),
+    "punctuation:no_comma": Check(_no_comma),
+    "startend:quotation": Check(_quoted),
+}
+"""Instructions by their ids."""
+
+_COUNTS = ("sentences", "paragraphs", "words", "placeholders", "bullets", "highlights", "sections")
+NUMBERS = frozenset(
+    {"frequency", "let_frequency", "capital_frequency", "nth_paragraph", *(f"num_{each}" for each in _COUNTS)}
+)
+"""Arguments that are numbers; `keywords` and `forbidden_words` are lists of texts, all others texts."""
+
+LISTS = frozenset({"keywords", "forbidden_words"})
+PATTERNS = frozenset({"keywords", "keyword", "forbidden_words", "postscript_marker", "section_spliter"})
+"""Arguments that are used as regular expressions."""
+
+
+def is_followed(instruction: str, arguments: Arguments, reply: str) -> bool:
+    """Whether a reply follows an instruction. An empty one follows none."""
+    return bool(reply.strip()) and CHECKS[instruction].is_followed(reply, arguments)
+
+
+def forms_of(reply: str) -> tuple[str, ...]:
+    """The eight forms of a reply of which any may follow an instruction when judged loosely."""
+    lines = reply.split("\n")
+    parts = (reply, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1])))
+    return tuple(dict.fromkeys((*parts, *(part.replace("*", "") for part in parts))))
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from koderz.systems.long_context.oolong.generated import GeneratedQuestion, Wind
 from koderz.systems.long_context.oolong.options import OolongOptions
 from koderz.systems.long_context.oolong.questions import KINDS
 from koderz.systems.long_context.oolong.scoring import score, score_pairs, score_real
-from koderz.systems.long_context.oolong.simulated import answers
-from koderz.systems.long_context.oolong.suite import Oolong, OolongPairs, OolongReal
+from koderz.systems.long_context.oolong.suite import Oolong, OolongPairs, OolongReal, answers
 from koderz.types import Judging
 
 DATA = Path(__file__).parents[5] / "shared" / "data" / "oolong_scored_open.jsonl.gz"

@@ -25,8 +25,7 @@ from koderz.systems.long_context.browsecomp_plus.judging import (
     metrics_of,
 )
 from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
-from koderz.systems.long_context.browsecomp_plus.simulated import answers
-from koderz.systems.long_context.browsecomp_plus.suite import BrowseCompPlus
+from koderz.systems.long_context.browsecomp_plus.suite import BrowseCompPlus, answers
 from koderz.types import PRIVACY, Judging, Reply
 from koderz_tracker.calibration import calibration_error
 from tests.koderz.systems.long_context.encrypted import (

@@ -19,8 +19,7 @@ from koderz.suites.suite import ExperimentContext, JudgeContext, SuiteSource
 from koderz.suites.tokens import Characters, read_length, wrong_lengths
 from koderz.systems.long_context.contexts import LongContextSuite
 from koderz.systems.long_context.ruler.options import RulerOptions
-from koderz.systems.long_context.ruler.simulated import answers
-from koderz.systems.long_context.ruler.suite import Ruler, rows_of, score
+from koderz.systems.long_context.ruler.suite import Ruler, answers, rows_of, score
 from koderz.systems.long_context.ruler.tasks import TASKS, Material, Rows
 from koderz.systems.long_context.words import WordPairs, word_pairs, words_of
 from koderz.types import Judging

@@ -35,8 +35,8 @@ def local() -> Local:
 
 @pytest.fixture
 def task() -> PerfTask:
-    from koderz.systems.patches.mini import commit_of
     from koderz.systems.patches.patches import diff_of
+    from koderz.systems.patches.sources import commit_of
 
     return replace(
         PerfTask("sums", commit_of(FILES, "Baseline")),

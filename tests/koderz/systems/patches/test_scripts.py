@@ -21,13 +21,13 @@ from koderz.sandbox.linux import kernel
 from koderz.sandbox.workspace import Command
 from koderz.sandbox.workspace.local import Counter, Local
 from koderz.solvers.handles import ExclusiveHandle
-from koderz.systems.patches.fitting import Fitted
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.measuring.legs import GUEST
 from koderz.systems.patches.measuring.scripts import Scripts, drawn_for
 from koderz.systems.patches.measuring.verdicts import Block, Finding, Leg, Rule, found
 from koderz.systems.patches.sources import tasks_of
 from koderz.systems.patches.tasks import PerfTask
+from koderz.systems.patches.trees import Fitted
 from tests.koderz.systems.patches import rows
 from tests.koderz.systems.patches.rows import FAST, PATCHES, SLOW
 

@@ -13,8 +13,8 @@ from koderz.sandbox.workspace.local import Local
 from koderz.systems.patches.measuring.figures import AGREEMENT, CLAIMED
 from koderz.systems.patches.measuring.services import Services
 from koderz.systems.patches.measuring.verdicts import Leg
-from koderz.systems.patches.mini import mini_tasks
 from koderz.systems.patches.services import Service
+from koderz.systems.patches.sources import mini_tasks
 from koderz.systems.patches.tasks import PerfTask
 
 _SERVE = ("python3", "server.py", "{port}")

@@ -13,8 +13,8 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import git
-from koderz.systems.patches.mini import KINDS, commit_of, mini_tasks
 from koderz.systems.patches.services import METRICS
+from koderz.systems.patches.sources import KINDS, commit_of, mini_tasks
 from koderz.systems.patches.tasks import PerfTask, chosen, read_tasks
 from tests.conftest import Shell
 
