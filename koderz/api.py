@@ -60,15 +60,18 @@ async def decide(
     return await benchmark(problems, model=(a, b), until_decided=against or FIRST_ARM, **settings)
 
 
-async def resume(run: str = "latest", *, results: Path | None = None, **changes: Any) -> Summary:
+async def resume(
+    run: str = "latest", *, results: Path | None = None, past_decision: bool = False, **changes: Any
+) -> Summary:
     """Resumes a run where it stopped; nothing on record is asked, judged or paid for again.
 
     `run` is named as on the command line: by its id, a unique prefix, a summary file, `latest` or `latest~1`; `results`
-    is its folder. `changes` are settings that may differ from the run's, such as `max_cost`. Unlike on the command
-    line, runs that were planned together with it are left as they are. Raises KoderzError where there is no such run,
-    or where it can't be resumed as it is.
+    is its folder. `changes` are settings that may differ from the run's, such as `max_cost`. With `past_decision` the
+    rest of a decided run is asked, too; its decision stays what it was. Unlike on the command line, runs that were
+    planned together with it are left as they are. Raises KoderzError where there is no such run, or where it can't be
+    resumed as it is.
     """
-    return await _resume(run, ResumeOptions("resume"), results, changes)
+    return await _resume(run, ResumeOptions("resume", past_decision=past_decision), results, changes)
 
 
 async def retry(

@@ -27,12 +27,11 @@ def decisions_in(folder: Path, index: Index | None = None) -> dict[str, Decision
 
 
 def is_decided_in(folder: Path, plan: Plan) -> bool:
-    """Whether every comparison of the run is decided for good."""
-    found = decisions_in(folder)
-    return bool(plan.until_decided) and all(
-        arm.name in found and found[arm.name].is_final
-        for arm in plan.arms
-        if plan.until_decided and arm.name != plan.until_decided.arm
+    """Whether every comparison of the run is decided for good, and one of them before its last task."""
+    about, found = plan.until_decided, decisions_in(folder)
+    compared = [found.get(arm.name) for arm in plan.arms if about and arm.name != about.arm]
+    return all(each and each.is_final for each in compared) and any(
+        each and each.outcome != "tasks" for each in compared
     )
 
 

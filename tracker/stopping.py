@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import ceil, log
+from math import ceil, log, log1p
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from koderz_tracker.rates import Interval
@@ -21,6 +22,7 @@ _FIRST_LOOK, _LEAST_STEP, _STEP = 20, 10, 0.05  # of looks at futility: in tasks
 _DRAWS, _AT_ONCE = 1000, 100
 _FUTILE = 0.05
 _POINTS = 500  # of a path
+_ALMOST = 1e-9
 _PRIOR = 0.5  # of each of the three rates: A only, B only, neither
 
 
@@ -179,22 +181,42 @@ def _is_similar(evidence: Evidence, rule: StoppingRule) -> bool:
 
 
 def tasks_needed(
-    parts: float, difference: float, alpha: float = 0.05, *, most: int = 20_000, paths: int = 2000, seed: int = 0
+    parts: float, difference: float, alpha: float = 0.05, *, chances: Sequence[float] = (0.5, 0.9), most: int = 20_000
 ) -> list[int | None]:
-    """The tasks after which a difference is shown, in simulated comparisons, in increasing order; None: not by `most`.
+    """The tasks after which a difference is shown with each of these chances; None: not by `most`.
 
     `parts` is the share of tasks that exactly one of A and B passes, `difference` how much oftener B does.
     """
     import numpy as np
-    from numpy.random import default_rng
 
-    random, found = default_rng(seed), list[int]()
-    rates = np.tile([(parts - difference) / 2, (parts + difference) / 2, 1 - parts], (_AT_ONCE, 1))
-    for _ in range(0, paths, _AT_ONCE):
-        flips = _walks(rates, most, random).crossings(alpha)
-        waits = random.negative_binomial(np.maximum(flips + 1, 1), parts)  # tasks that don't part, before so many do
-        found += [int(count) for count in np.where(flips < 0, most + 1, flips + 1 + waits)]
-    return [count if count <= most else None for count in sorted(found)]
+    shown = np.cumsum(_first_shown((parts + difference) / 2 / parts, alpha, most))  # after each number that parts
+    logs = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, most + 1)))))
+
+    def chance(tasks: int) -> float:
+        flips = np.arange(tasks + 1)
+        of_them = logs[tasks] - logs[flips] - logs[tasks - flips] + flips * log(parts) + (tasks - flips) * log1p(-parts)
+        return float(np.exp(of_them) @ shown[np.minimum(flips, len(shown) - 1)])
+
+    return [bisect_left(range(most), wanted, key=chance) if chance(most) >= wanted else None for wanted in chances]
+
+
+def _first_shown(up: float, alpha: float, most: int) -> NDArray[Any]:
+    """The chance that a difference is first shown by the n-th task that parts, for each n from 0, B passing with `up`.
+
+    Ends where it is shown almost surely.
+    """
+    import numpy as np
+
+    limits = limits_of_flips(alpha, most)
+    found, leads, wide = [0.0], np.ones(1), 0  # of B, from -wide to wide
+    while len(found) <= most and sum(found) < 1 - _ALMOST:
+        limit = int(limits[len(found)])
+        leads = np.pad(leads * up, (2, 0)) + np.pad(leads * (1 - up), (0, 2))
+        wide += 1
+        cut = max(0, wide - limit + 1)
+        found.append(float(leads[:cut].sum() + leads[len(leads) - cut :].sum()))
+        leads, wide = leads[cut : len(leads) - cut], wide - cut
+    return np.asarray(found)
 
 
 class _Walks(NamedTuple):

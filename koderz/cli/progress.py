@@ -88,7 +88,7 @@ def pulse_of(view: SessionView, doing: str = "") -> Pulse:
         throttled=_throttled(view),
         stopping=progress.stopping,
         passed=word_for_passed(view.plan.record),
-        doing=view.engine.waits or " · ".join(filter(None, (progress.evidence, doing))),
+        doing=view.engine.waits or " · ".join(filter(None, (progress.evidence(), doing))),
     )
 
 

@@ -44,6 +44,12 @@ class Driver(Ledger, Protocol):
     def work(self) -> Iterator[PendingExperiment]:
         """The remaining experiments, drawn one by one; ends early where no more is to be begun."""
 
+    async def room(self) -> None:
+        """Waits until it is time to draw the next experiment, for engines that have several under way at once.
+
+        A run that stops once it is decided would pay in vain for what is begun far beyond what is decided on.
+        """
+
     async def settle(self, outcome: ExperimentOutcome) -> None:
         """Takes note of how an experiment ended."""
 
@@ -167,8 +173,9 @@ class Engine(Extensible, ABC):
     async def run(self, driver: Driver) -> None:
         """Perform what `driver.work()` yields, and have the driver `settle` the outcome of each.
 
-        Called once. Lines are recorded by the driver, before the solver sees what they say, and each once. What goes
-        wrong in an experiment is a fault of that experiment; what is raised here ends the run.
+        Called once, and again for faults that are tried a second time in the session. Lines are recorded by the driver,
+        before the solver sees what they say, and each once. What goes wrong in an experiment is a fault of that
+        experiment; what is raised here ends the run.
         """
 
 

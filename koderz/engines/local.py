@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -92,17 +92,19 @@ class LocalEngine(Engine):
         references = resources.references
         tried = references.trying(self._plan.tasks, self._notices.append) if references else nullcontext()
         async with tried, asyncio.TaskGroup() as group:
-            async for work in _drawn(driver.work(), places, begun):
+            async for work in _drawn(driver, places, begun):
                 group.create_task(perform(work))
 
 
 async def _drawn(
-    works: Iterator[PendingExperiment], places: asyncio.Semaphore, begun: asyncio.Semaphore
+    driver: Driver, places: asyncio.Semaphore, begun: asyncio.Semaphore
 ) -> AsyncIterator[PendingExperiment]:
     """Draws each experiment when a slot is free, so that none begins that can't be worked on at once."""
+    works = driver.work()
     while True:
         await begun.acquire()
         await places.acquire()
+        await driver.room()
         work = next(works, None)
         if work is None:
             places.release()

@@ -78,7 +78,10 @@ class Submission:
     # Submitting
 
     async def _submit(self, works: Iterator[PendingExperiment]) -> None:
-        for work in works:
+        while True:
+            await self._driver.room()
+            if (work := next(works, None)) is None:
+                return
             flight = Flight.of(work)
             if self._known and not flight.call_id and await self._found(flight):
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from koderz_tracker.sequential import SEQUENCE
 from koderz_tracker.stopping import OpenDecision, Outcome, StoppingRule, path_of, would_hold
 
 _OF_DECIDING = tuple(CODES[name] for name in ("experiment", "fault", "decision"))
+_AHEAD = 3  # times the concurrency: experiments that may be begun beyond the first task that is not settled
 
 
 @dataclass(slots=True)
@@ -77,6 +79,8 @@ class _ArmsCompared:
         self._left_out: Counter[str] = Counter()
         self._costs: list[float] = []
         self._bounds = bounds
+        self._scale = 100.0 if about.measure == PASSES else bounds[1] - bounds[0]
+        self._told = (0, "")  # how many tasks were counted when the text was made, and it
 
     @property
     def tasks(self) -> int:
@@ -85,6 +89,33 @@ class _ArmsCompared:
     @property
     def is_final(self) -> bool:
         return self.decision is not None and self.decision.is_final
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether it is decided for good before its last task."""
+        return self.is_final and self.decision is not None and self.decision.outcome != "tasks"
+
+    @property
+    def text(self) -> str:
+        """The state of the comparison: tasks, difference, interval and evidence; in the end, how it ended."""
+        if self.decision and self.decision.is_final:
+            return f"{self.decision.outcome} after {self.decision.tasks}/{self.planned} tasks"
+        if not self.tasks:
+            return "no task counted yet"
+        if self._told[0] != self.tasks:
+            evidence, alpha = self.trial.evidence, self.trial.rule.alpha
+            mean, low, high = (self._scale * value for value in (evidence.mean, *evidence.interval(alpha)))
+            unit, digits = ("points", ".1f") if self._about.measure == PASSES else (f"in {self._about.measure}", ".3g")
+            shown = f"{mean:+{digits}} {unit} ({low:+{digits}} to {high:+{digits}})"
+            evidence_of = f"evidence {evidence.e_value:.3g} of {1 / alpha:.4g}"
+            self._told = self.tasks, f"{self.tasks}/{self.planned} tasks, {shown}, {evidence_of}"
+        return self._told[1]
+
+    @property
+    def waits_for(self) -> str:
+        """The last task of the first unit that is not settled; empty once only those are left that are tried again."""
+        unit, is_last_try = self._queue[self._at] if self._at < len(self._queue) else ((), True)
+        return "" if is_last_try else unit[-1].task
 
     def open_numbers(self) -> Iterator[int]:
         """The experiments that are not counted yet."""
@@ -132,7 +163,7 @@ class _ArmsCompared:
 
     def _decision(self, outcome: Outcome) -> Decision:
         rule, evidence, about = self.trial.rule, self.trial.evidence, self._about
-        scale = 100.0 if about.measure == PASSES else self._bounds[1] - self._bounds[0]
+        scale = self._scale
         of_means = 100.0 if about.measure == PASSES else 1.0
         left_out = sum(self._left_out.values())
         cost = math.fsum(self._costs)
@@ -173,12 +204,15 @@ def _is_open(state: _Judged, number: int, is_last_try: bool) -> bool:
 class Decider:
     """Follows the outcomes of a run whose plan has `until_decided`, and decides its comparisons."""
 
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        """Takes in what is on record in `folder`."""
+    def __init__(self, plan: Plan, folder: Path, *, goes_past: bool = False) -> None:
+        """Takes in what is on record in `folder`. `goes_past`: everything is asked, whatever is decided."""
         about = plan.record.until_decided
         assert about, "made only for runs that are decided on"
-        self.about = about
+        self._goes_past = goes_past
         self._state = _Judged(about.measure)
+        self._places = {task: place for place, task in enumerate(about.order)}
+        self._ahead = _AHEAD * plan.settings.concurrency
+        self._begun: list[int] = []  # the places of the tasks that have begun since, in order
         numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
         for each in plan.experiments():
             numbers[each.task.id, each.arm.name].append(experiment_number(each.experiment_id))
@@ -194,18 +228,31 @@ class Decider:
                 self._state.note(record)
 
     @property
-    def is_over(self) -> bool:
-        """Whether every comparison is decided for good."""
-        return all(each.is_final for each in self._comparisons)
+    def leaves_rest(self) -> bool:
+        """Whether no more is to be asked: every comparison is decided, and one of them before its last task."""
+        is_over = all(each.is_final for each in self._comparisons)
+        return is_over and any(each.is_cut_short for each in self._comparisons) and not self._goes_past
 
-    @property
     def text(self) -> str:
         """The state of the evidence, for the screen."""
-        return " · ".join(_text(each, several=len(self._comparisons) > 1) for each in self._comparisons)
+        several = len(self._comparisons) > 1
+        return " · ".join(f"{each.b}: {each.text}" if several else each.text for each in self._comparisons)
 
     def is_settled(self, arm: str) -> bool:
-        """Whether an arm is asked no more: all comparisons that it takes part in are decided."""
-        return all(each.is_final for each in self._comparisons if arm in (each.a, each.b))
+        """Whether an arm is asked no more: all comparisons that it takes part in are decided before their last task."""
+        mine = [each for each in self._comparisons if arm in (each.a, each.b)]
+        return all(each.is_cut_short for each in mine) and not self._goes_past
+
+    def begins(self, task: str) -> None:
+        """Notes that an experiment on a task begins."""
+        self._begun.append(self._places.get(task, len(self._places)))
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Whether enough is begun beyond the first task that is not settled: it is paid for, perhaps in vain."""
+        waiting = [each.waits_for for each in self._comparisons if not each.is_final]
+        behind = min((self._places[task] for task in waiting if task), default=len(self._places))
+        return len(self._begun) - bisect_right(self._begun, behind) >= self._ahead and not self._goes_past
 
     def take(self, lines: Iterable[Record]) -> list[Decision]:
         """Takes in lines that have become durable; returns the decisions that follow."""
@@ -219,7 +266,8 @@ class Decider:
         return [each.ended("money") for each in self._comparisons if not each.is_final]
 
     def to_retry(self) -> list[int]:
-        """The experiments that ended in a fault once, of arms that are still asked."""
+        """The experiments that ended in a fault once, of arms that are still asked, to begin from the first task on."""
+        self._begun.clear()
         faults, values = self._state.faults, self._state.values
         return [
             number
@@ -245,16 +293,3 @@ def _comparisons(
         margin = None if about.margin is None else about.margin / scale
         rule = StoppingRule(len(units), about.alpha / len(others), margin, about.fewest, plan.settings.seed)
         yield _ArmsCompared((about.arm, b), units, about, rule, bounds)
-
-
-def _text(one: _ArmsCompared, *, several: bool) -> str:
-    """The state of one comparison: tasks, difference, interval and evidence."""
-    evidence, rule = one.trial.evidence, one.trial.rule
-    name = f"{one.b}: " if several else ""
-    if not one.tasks:
-        return f"{name}no task counted yet"
-    low, high = evidence.interval(rule.alpha)
-    return (
-        f"{name}{one.tasks}/{one.planned} tasks, {100 * evidence.mean:+.1f} points ({100 * low:+.1f} to "
-        f"{100 * high:+.1f}), evidence {evidence.e_value:.3g} of {1 / rule.alpha:g}"
-    )

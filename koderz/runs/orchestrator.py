@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,12 +19,14 @@ from koderz.plans.plan import Identity, Plan
 from koderz.runs.deciding import Decider
 from koderz_tracker.blobs import read_text
 from koderz_tracker.privacy import public_reason
-from koderz_tracker.records import Call, Record, Text
+from koderz_tracker.records import Call, Experiment, Record, Submitted, Text
+from koderz_tracker.records import Fault as Faulted
 from koderz_tracker.tracker import Tracker
 
 DECIDED = "decided"
 """The status of a run that stopped since its comparison was decided."""
 
+_OVERRIDDEN = ("stopped", "incomplete")  # statuses in place of which a run is decided, where what was under way decides
 _FAULTS_IN_A_ROW = 10  # and at least two rounds of what runs at once: then the run stops
 _OF_ONE_EXPERIMENT = ("needs_call", "reference", "cost_cap")  # causes of faults that say nothing about the next one
 
@@ -39,7 +41,7 @@ class Progress:
     done_before: int = 0  # experiments that ended in earlier sessions
     stopping: str = ""  # why no more experiments are begun
     tokens_out: int = 0  # of this session
-    evidence: str = ""  # of a run that stops once it is decided
+    evidence: Callable[[], str] = str  # of a run that stops once it is decided
 
 
 Observer = Callable[[Record], None]
@@ -85,6 +87,9 @@ class Orchestrator:
         self._faults_in_a_row = 0
         self._audience_error: Exception | None = None
         self._decider = decider
+        if decider:
+            self.progress.evidence = decider.text
+        self._moved = asyncio.Event()
 
     async def run(self) -> SessionEnd:
         """Runs the remaining experiments of the plan. Raises StorageError if the disk refuses."""
@@ -99,7 +104,7 @@ class Orchestrator:
                     raise
         tally = self._tracker.tally
         left = self.plan.record.planned - tally.judged - tally.faults
-        if left and self._ended and self._ended.status == DECIDED and tally.faults:
+        if left and self._ended and self._is_decided and tally.faults:
             return SessionEnd("incomplete", self._ended.reason)
         if left:
             return self._ended or SessionEnd("incomplete", f"{left} experiments have not ended")
@@ -124,8 +129,9 @@ class Orchestrator:
             return
         for decision in self._decider.take(lines):
             await self.record(decision)
-        self.progress.evidence = self._decider.text
-        if self._decider.is_over:
+        if self._decider.leaves_rest:
+            if self._ended and self._ended.status in _OVERRIDDEN:
+                self._ended = None
             self.stop(DECIDED, "every comparison is decided")
 
     # What the engine reaches
@@ -134,15 +140,31 @@ class Orchestrator:
     def stopping(self) -> str:
         return self.progress.stopping
 
-    def work(self) -> Iterator[PendingExperiment]:
-        """Draws the remaining experiments, until the session is stopping."""
-        for experiment in self._left():
-            if self.stopping:
+    async def room(self) -> None:
+        """Waits while a run to be decided is too far ahead of what it may count, unless nothing is under way."""
+        while self._decider and self.progress.in_flight and not self.stopping and not self.detach:
+            if not self._decider.is_far_ahead:
                 return
-            if self._decider and self._decider.is_settled(experiment.arm.name):
+            self._moved.clear()
+            await self._moved.wait()
+
+    def work(self) -> Iterator[PendingExperiment]:
+        """Draws the remaining experiments, until the session is stopping.
+
+        Once it is decided, those that an engine elsewhere has begun already, since they are paid for.
+        """
+        for experiment in self._left():
+            if self.stopping and not self._is_decided:
+                return
+            is_settled = self._decider and (self.stopping or self._decider.is_settled(experiment.arm.name))
+            if is_settled and not self._engine.outlives:
+                continue
+            recorded = self._tracker.recorded(experiment.experiment_id)
+            if is_settled and not _is_elsewhere(recorded):
                 continue
             self.progress.in_flight += 1
-            recorded = self._tracker.recorded(experiment.experiment_id)
+            if self._decider:
+                self._decider.begins(experiment.task.id)
             yield PendingExperiment(experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id))
 
     async def record(self, *lines: Record) -> None:
@@ -162,6 +184,12 @@ class Orchestrator:
     async def settle(self, outcome: ExperimentOutcome) -> None:
         """Records the end of an experiment, or ends the run if it couldn't be run."""
         self.progress.in_flight -= 1
+        try:
+            await self._settled(outcome)
+        finally:
+            self._moved.set()
+
+    async def _settled(self, outcome: ExperimentOutcome) -> None:
         if self._audience_error:
             raise self._audience_error
         if outcome.record:
@@ -181,6 +209,11 @@ class Orchestrator:
         """Begins no more experiments. Those under way go on."""
         self._ended = self._ended or SessionEnd(status, reason, was_called_off=status == "interrupted")
         self.progress.stopping = self._ended.reason
+        self._moved.set()
+
+    @property
+    def _is_decided(self) -> bool:
+        return self._ended is not None and self._ended.status == DECIDED
 
     def _left(self) -> Iterator[Identity]:
         left = self.plan.experiments(self._tracker.tally.ended)
@@ -220,6 +253,12 @@ class Orchestrator:
             return
         self.stop("interrupted", "interrupted")
         asyncio.get_running_loop().call_later(self.plan.settings.grace, engine.cancel)
+
+
+def _is_elsewhere(recorded: Sequence[Record]) -> bool:
+    """Whether an experiment was handed to an engine elsewhere, and hasn't come back."""
+    last = [line for line in recorded if isinstance(line, Submitted | Experiment | Faulted)][-1:]
+    return bool(last) and isinstance(last[0], Submitted)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

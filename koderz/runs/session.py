@@ -129,7 +129,11 @@ async def _carry_out(
         observer.recorded(record)
 
     listen()
-    decider = Decider(plan, tracker.folder) if plan.record.until_decided and not past_decision else None
+    decider = Decider(plan, tracker.folder, goes_past=past_decision) if plan.record.until_decided else None
+    if decider and detach and not past_decision:
+        observer.notice(
+            "--detach: nobody looks at the results meanwhile, so all is asked; resume says what they decide"
+        )
     orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=detach, decider=decider)
     with following_sinks(plan, tracker.folder, environ) as follow_own:
         async with observer.showing(SessionView(plan, tracker, orchestrator, engine)):

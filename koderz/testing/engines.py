@@ -51,6 +51,9 @@ class Notes:
             self.began.append(experiment.experiment_id)
             yield PendingExperiment(experiment, self.recorded.get(experiment.experiment_id, ()))
 
+    async def room(self) -> None:
+        """There always is."""
+
     async def record(self, *lines: Record) -> None:
         self.lines += lines
 

@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 
 from koderz_tracker.sequential import Evidence
@@ -91,12 +92,21 @@ def test_claim_that_rests_on_few_tasks_falls_with_pairs_left_out() -> None:
     assert not would_hold(Evidence([-1.0] * 8), 0.05, 1)
 
 
-def test_tasks_needed_are_as_simulated_before() -> None:
-    found = tasks_needed(0.2, 0.1, most=2000)
+def test_tasks_needed_are_as_simulated() -> None:
+    half, nine_tenths = tasks_needed(0.2, 0.1)
 
-    half, nine_tenths = (found[int(share * len(found))] for share in (0.5, 0.9))
-    assert half == pytest.approx(145, abs=12)
-    assert nine_tenths == pytest.approx(318, abs=25)
+    assert half
+    assert nine_tenths
+    every = np.concatenate([*parting(0.2, 0.1, 320, 2000)])
+    for tasks, chance in ((half, 0.5), (320, 0.9)):
+        found = np.mean([(most_evidence(every[at : at + 500, :tasks]) >= 20).mean() for at in range(0, 2000, 500)])
+        assert found == pytest.approx(chance, abs=0.035)  # three standard errors
+    assert (half, nine_tenths) == (145, 322)
+
+
+def test_tasks_needed_are_none_where_none_are_enough() -> None:
+    assert tasks_needed(0.2, 0.1, most=200) == [145, None]
+    assert tasks_needed(0.2, 0.1, 1e-6, chances=(0.99,), most=200) == [None]
 
 
 @pytest.mark.slow
