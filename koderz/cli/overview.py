@@ -18,10 +18,10 @@ from koderz.engines.resources import listed_tariff
 from koderz.errors import KoderzError
 from koderz.models.tariffs import Tariff
 from koderz.plans.arms import opened_models
-from koderz.plans.estimate import Estimate, Share, estimate
+from koderz.plans.estimate import Ending, Estimate, Foreseen, Share, estimate
 from koderz.plans.plan import Plan
 from koderz_tracker.causes import cause_counts
-from koderz_tracker.records import Measure
+from koderz_tracker.records import PASSES, Measure
 from koderz_tracker.runs import read_plan
 
 if TYPE_CHECKING:
@@ -272,8 +272,29 @@ def _plan_lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None
         f"Cost: about {_dollars(guess.cost)}{_likely_cost(guess)}",
         *(_share(each) for each in (guess.models if len(guess.models) > 1 else ())),
         *(_basis(guess) if _varies(guess) else ()),
+        *((_foretold(guess.decision),) if guess.decision else ()),
         *plan.suite.outline(plan),
     ]
+
+
+def _foretold(decision: Foreseen) -> str:
+    """The line on when a run that stops once it is decided will be, and on what it costs by then."""
+    percent, parts = (f"{100 * share:g}" for share in (decision.difference, decision.parts))
+    better = f"{percent} points" if decision.measure == PASSES else f"{percent} % of the range of {decision.measure}"
+    who = f"If B is {better} better" if decision.compared == 1 else f"If an arm is {better} better than {decision.a}"
+    ends = ", ".join(_ending(each, decision, is_first=not at) for at, each in enumerate(decision.endings))
+    return f"{who} and the two part on {parts} % of tasks: decided {ends}"
+
+
+def _ending(ending: Ending, decision: Foreseen, *, is_first: bool) -> str:
+    """The tasks by which a run is decided in some of the cases, and the cost of so many."""
+    often = {0.5: "half of the cases", 0.9: "nine of ten"}[ending.chance]
+    of = f" of {decision.planned:,} {decision.unit}" if is_first else ""
+    if ending.tasks is None or ending.tasks > decision.planned:
+        tasks = "more than 20,000" if ending.tasks is None else f"{ending.tasks:,}"
+        return f"by the end{of} in fewer than {often} (which takes {tasks})"
+    cost = "cost unknown" if ending.cost is None else f"about {_dollars(ending.cost)}"
+    return f"{'after ' if is_first else ''}{ending.tasks:,}{of} in {often} ({cost})"
 
 
 def _basis(guess: Estimate) -> Iterator[str]:

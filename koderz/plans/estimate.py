@@ -13,9 +13,12 @@ from koderz.plans.arms import Arm
 from koderz.plans.plan import Plan
 from koderz.suites.suite import Suite
 from koderz.types import JUDGE, MAIN, Expected, Task
+from koderz_tracker.clusters import clusters_in, members
 from koderz_tracker.messages import text_of
+from koderz_tracker.stopping import tasks_needed
 
 _CHARS_A_TOKEN = 4
+_DIFFERENCE, _PARTS, _CHANCES = 0.1, 0.2, (0.5, 0.9)  # of a comparison whose length is foreseen
 _VERDICT_TOKENS = 200  # of what a judge that is a model usually says
 
 Span = tuple[float, float]
@@ -143,6 +146,29 @@ class _Sum:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """A moment by which a run that stops once it is decided has been decided, with a chance."""
+
+    chance: float
+    tasks: int | None  # or clusters of tasks, which may be more than there are; None: more than 20,000
+    cost: tuple[float, float] | None  # US dollars, a range; None: a price is unknown, or it takes more than there are
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """The length of a run that stops once it is decided, if B is better by a difference and the two part so often."""
+
+    difference: float  # as a share of tasks, or of the range of the measure
+    parts: float  # share of tasks that exactly one of them passes
+    planned: int  # tasks, or clusters of tasks
+    unit: str
+    measure: str
+    a: str  # the arm that others are compared with
+    compared: int  # the others
+    endings: tuple[Ending, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """The estimate of a plan, from the least to the most."""
 
@@ -155,6 +181,7 @@ class Estimate:
     likely: Likely | None = None  # None: of an arm nothing is known
     basis: Mapping[str, str] = field(default_factory=dict)  # how that is known, or that it isn't, by arm
     models: tuple[Share, ...] = ()
+    decision: Foreseen | None = None  # of a run that stops once it is decided
 
 
 def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = lambda _: None) -> Estimate:
@@ -175,21 +202,42 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = 
         usual = _usual(expected, samples, price)
         sums[arm.name][model].add(expected.role, (made, asked, told, cost), usual)
     known = all(price is not None for price in prices.values())
+    cost = reduce(_sum, costs.values(), _NONE) if known else None
     likely, basis = _likely(plan, prices, sums, history)
     shares = [*_shares(sums, likely, priced=known)]
     depths = [Depth(depth, _whole(calls[depth]), costs[depth] if known else None) for depth in sorted(calls)]
+    whole = None if likely is None else Likely.of(reduce(Amount.__add__, likely.values(), _FREE), priced=known)
     every = [each for models in sums.values() for each in models.values()]
     return Estimate(
         plan.record.planned,
         _whole(reduce(_sum, calls.values(), _NONE)),
         _whole(reduce(_sum, [each.tokens_in for each in every], _NONE)),
         _whole(reduce(_sum, [each.tokens_out for each in every], _NONE)),
-        reduce(_sum, costs.values(), _NONE) if known else None,
+        cost,
         tuple(depths) if len(depths) > 1 else (),
-        None if likely is None else Likely.of(reduce(Amount.__add__, likely.values(), _FREE), priced=known),
+        whole,
         basis,
         tuple(shares),
+        _foreseen(plan, (whole and whole.cost_range) or cost),
     )
+
+
+def _foreseen(plan: Plan, cost: Span | None) -> Foreseen | None:
+    """The likely length of a run that stops once it is decided, and what it costs by then; None for other runs."""
+    about = plan.record.until_decided
+    if about is None:
+        return None
+    clusters = clusters_in(plan.record)
+    planned = len(members(about.order, clusters))
+    compared = len(plan.arms) - 1
+    needed = tasks_needed(_PARTS, _DIFFERENCE, about.alpha / compared, chances=_CHANCES)
+    endings = []
+    for chance, tasks in zip(_CHANCES, needed, strict=True):
+        tasks = tasks and max(tasks, about.fewest)
+        is_within = tasks is not None and tasks <= planned
+        endings.append(Ending(chance, tasks, _times(tasks / planned, cost) if tasks and is_within and cost else None))
+    unit = "clusters of tasks" if len(about.order) > planned else "tasks"
+    return Foreseen(_DIFFERENCE, _PARTS, planned, unit, about.measure, about.arm, compared, tuple(endings))
 
 
 def _likely(
