@@ -26,13 +26,15 @@ def decisions_in(folder: Path, index: Index | None = None) -> dict[str, Decision
     return found
 
 
-def is_decided_in(folder: Path, plan: Plan) -> bool:
-    """Whether every comparison of the run is decided for good, and one of them before its last task."""
-    about, found = plan.until_decided, decisions_in(folder)
-    compared = [found.get(arm.name) for arm in plan.arms if about and arm.name != about.arm]
-    return all(each and each.is_final for each in compared) and any(
-        each and each.outcome != "tasks" for each in compared
-    )
+def are_decided(plan: Plan, found: Mapping[str, Decision]) -> bool:
+    """Whether every comparison of a run is decided for good; also of one that has none to decide."""
+    others = [arm.name for arm in plan.arms if plan.until_decided and arm.name != plan.until_decided.arm]
+    return all(name in found and found[name].is_final for name in others)
+
+
+def cut_short(plan: Plan, found: Mapping[str, Decision]) -> bool:
+    """Whether a run asks no more since every comparison is decided, and one of them before its last task."""
+    return are_decided(plan, found) and any(each.outcome != "tasks" for each in found.values())
 
 
 def told_decisions(plan: Plan, found: Mapping[str, Decision]) -> dict[str, Any] | None:

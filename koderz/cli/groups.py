@@ -77,6 +77,7 @@ MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {
 
 `first` is `koderz.settings.schema.FIRST_ARM`, which no help needs to load.
 """
+_TAKES_NAMES = "--until-decided"  # which may name anything where a command's own arguments are numbers
 
 
 class PanelCommand(TyperCommand):
@@ -151,13 +152,16 @@ def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
     """
     flags = {flag: param for param in params for flag in param.opts}
     listed = {flag for flag, param in flags.items() if getattr(param, "metavar", None) and param.metavar.endswith("…")}
+    arguments = [param for param in params if param.param_type_name == "argument"]
+    takes_names = all(param.type.name.startswith("int") for param in arguments)
     spelled: list[str] = []
     before = ""  # the option that the words since it may belong to
     for position, argument in enumerate(args):
         if argument == "--":
             return [*spelled, *args[position:]]
         word = hyphenated if (hyphenated := _hyphenated(argument)).partition("=")[0] in flags else argument
-        if word in MAY_STAND_ALONE.get(before, ()):
+        is_name = takes_names and before == _TAKES_NAMES and not (word.startswith("-") or word.isdecimal())
+        if is_name or word in MAY_STAND_ALONE.get(before, ()):
             spelled[-1] = f"{before}={word}"
         elif before in listed and not word.startswith("-"):
             spelled += [word] if spelled[-1] == before else [before, word]

@@ -25,7 +25,7 @@ from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
 from koderz.settings.trust import require_trust, risks_of_plan
 from koderz_tracker.causes import CAUSES
-from koderz_tracker.decisions import is_decided_in
+from koderz_tracker.decisions import are_decided, cut_short, decisions_in
 from koderz_tracker.records import Record
 from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan
 from koderz_tracker.sinks import check_names
@@ -104,9 +104,11 @@ async def resume_run(
         require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore", causes=way.causes)
-        is_decided = tracker.plan.until_decided is not None and is_decided_in(folder, tracker.plan)
+        decisions = decisions_in(folder) if tracker.plan.until_decided else {}
+        is_decided = cut_short(tracker.plan, decisions)
         goes_past = way.past_decision or (is_decided and way.how != "resume")
         has_all = tracker.tally.judged + tracker.tally.faults == tracker.plan.planned
+        has_all &= are_decided(tracker.plan, decisions)  # or faults may have to be tried once more
         is_over = way.how != "rescore" and (has_all or (is_decided and not goes_past))
         needed = not is_over and (way.replaying().calls_allowed or way.ask_judge)
         addresses = {name: given.pop(name) for name in address_names(settings) if name in given}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from koderz.testing import ModelServer
@@ -15,14 +15,14 @@ from tests.conftest import PATIENCE
 
 @contextmanager
 def answering(
-    reply: Callable[[Request], str], latency: float, server: type[ModelServer] = ModelServer
+    reply: Callable[[Request], str | Awaitable[str]], latency: float, server: Callable[..., ModelServer] = ModelServer
 ) -> Iterator[tuple[dict[str, str], list[Sequence[Message]]]]:
     """A server that replies after so many seconds; the variables by which it is found, and what it has been asked."""
     asked: list[Sequence[Message]] = []
     ready, over = threading.Event(), threading.Event()
     environ: dict[str, str] = {}
 
-    def answer(request: Request) -> str:
+    def answer(request: Request) -> str | Awaitable[str]:
         asked.append(request.messages)
         return reply(request)
 
