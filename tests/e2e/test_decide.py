@@ -24,6 +24,7 @@ from koderz.testing.engines import write_tasks
 from koderz.testing.wire import Request
 from tests.conftest import Shell, kill_after, whole_lines
 from tests.e2e.answering import answering
+from tests.e2e.conftest import MODEL, Remote, once_each, paid_once
 
 TASKS, CONCURRENCY = 60, 4
 MODELS = ("weak", "strong", "same")
@@ -232,3 +233,28 @@ def test_until_decided_counts_a_task_once_whatever_its_samples(koderz: Shell) ->
         koderz(*DECIDE, "--samples", 3, env=env)
 
     as_computed(decision_of(koderz.results), models.differences(plan_of(koderz.results)["until_decided"]["order"]))
+
+
+@pytest.mark.slow
+def test_until_decided_hands_modal_no_more_than_it_may_need(on_modal: Remote) -> None:
+    on_modal("benchmark", 0, 60, *MODEL, "--solvers", "zero-shot,iterative", "--until-decided", "--concurrency", 4)
+
+    found = on_modal.summary()["decision"]
+    assert found["outcome"] == "shown"
+    submitted = [line["problem_id"] for line in on_modal.journal() if line["kind"] == "submitted"]
+    assert 2 * found["tasks"] <= len(submitted) <= 2 * (found["tasks"] + 1) + 3 * CONCURRENCY
+    once_each(on_modal, len(submitted))
+    paid_once(on_modal)
+
+
+@pytest.mark.slow
+def test_until_decided_collects_all_that_was_handed_to_modal_and_left(on_modal: Remote) -> None:
+    asked = ("--solvers", "zero-shot,iterative", "--until-decided", "--min-tasks", 2, "--alpha", 0.5, "--detach")
+    done = on_modal("benchmark", 0, 12, *MODEL, *asked)
+    assert "--detach: nobody looks at the results meanwhile" in done.err
+    on_modal("benchmark", "resume", "latest")
+
+    found = on_modal.summary()["decision"]
+    assert found["tasks"] < 12
+    once_each(on_modal, 24)
+    paid_once(on_modal)
