@@ -15,6 +15,7 @@ from koderz.experiments.runner import Resources
 from koderz.models import ModelName, Price
 from koderz.plans.plan import Plan
 from koderz.prompts import Prompts
+from koderz.runs.deciding import Decider
 from koderz.runs.orchestrator import Observer, Orchestrator, SessionEnd
 from koderz.runs.prepare import prepare
 from koderz.sandbox import Job, JobResult, Sandbox
@@ -179,7 +180,8 @@ async def begun(
 ) -> Run:
     """The first session of a plan."""
     with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
-        orchestrator = Orchestrator(plan, tracker, engine_of(plan, model, baseline, references), observe=observe)
+        engine = engine_of(plan, model, baseline, references)
+        orchestrator = Orchestrator(plan, tracker, engine, observe=observe, decider=decider_of(plan, tracker))
         started(orchestrator)
         return await _finished(orchestrator, tracker)
 
@@ -197,7 +199,13 @@ async def resumed(
     with Tracker.reopen(folder) as tracker:
         tracker.select(faults=faults, judged=judged)
         await tracker.begin_session("resume", {})
-        return await _finished(Orchestrator(plan, tracker, engine_of(plan, model), how=how), tracker)
+        engine, decider = engine_of(plan, model), decider_of(plan, tracker)
+        return await _finished(Orchestrator(plan, tracker, engine, how=how, decider=decider), tracker)
+
+
+def decider_of(plan: Plan, tracker: Tracker) -> Decider | None:
+    """What stops a run once it is decided, if its plan says so."""
+    return Decider(plan, tracker.folder) if plan.record.until_decided else None
 
 
 def engine_of(

@@ -1,0 +1,252 @@
+"""A run that stops once it is decided: what it counts, how far it goes ahead, and what it does about faults."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from koderz.errors import Fault, KoderzError
+from koderz.models import Price
+from koderz.plans.plan import Plan
+from koderz.runs.deciding import Decider
+from koderz.runs.orchestrator import Orchestrator
+from koderz.types import Completion, Message, Sampling
+from koderz_tracker.index import index_path
+from koderz_tracker.journal import NAME
+from tests.koderz.world import Run, Scripted, begun, planned, resumed
+
+A, B = "a", "b"
+PRICE = Price(1000, 1000)
+
+
+def number_of(messages: Sequence[Message]) -> int:
+    (number,) = map(int, re.findall(r"def f(\d+)\(\)", str(messages[-1]["content"])))
+    return number
+
+
+@dataclass
+class Knowing(Scripted):
+    """A model that passes some tasks, and falls ill on others as often as they say."""
+
+    passes: Callable[[int], bool] = lambda number: True
+    faults: dict[int, int] = field(default_factory=dict)  # by task
+    paid: float = 0.0  # US dollars a call
+
+    def __post_init__(self) -> None:
+        self.line = lambda messages, sampling: Completion(
+            "GOOD" if self.passes(number_of(messages)) else "BAD", tokens_in=10, tokens_out=5, cost=self.paid
+        )
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Any:
+        number = number_of(messages)
+        if self.faults.get(number, 0):
+            self.faults[number] -= 1
+            self.asked.append((tuple(messages), sampling))
+            raise Fault("it is ill")
+        return await super().complete(messages, sampling)
+
+    @property
+    def tasks(self) -> list[int]:
+        """The tasks that it was asked, in order."""
+        return [number_of(messages) for messages, _ in self.asked]
+
+
+async def comparing(folder: Path, n: int = 40, *, models: Sequence[str] = (A, B), **settings: Any) -> Plan:
+    """A plan of models that are asked until it is decided."""
+    given = {"until_decided": "first", "local_model": models[0], "models": models, **settings}
+    return await planned(folder, n, **given)
+
+
+def decided(folder: Path, a: Knowing, b: Knowing, n: int = 40, **settings: Any) -> Run:
+    async def go() -> Run:
+        return await begun(await comparing(folder, n, **settings), {A: a, B: b})
+
+    return asyncio.run(go())
+
+
+def order_of(run: Run) -> list[int]:
+    (plan,) = run.of("plan")
+    return [int(task.removeprefix("T/")) for task in plan.until_decided.order]
+
+
+def never(number: int) -> bool:
+    return False
+
+
+def half(number: int) -> bool:
+    return number % 2 == 0
+
+
+def test_decision_ends_a_run_at_the_first_task_that_shows_a_difference(tmp_path: Path) -> None:
+    a, b = Knowing(passes=never), Knowing()
+
+    run = decided(tmp_path, a, b, concurrency=1)
+
+    (decision,) = run.of("decision")
+    assert (decision.outcome, decision.tasks, decision.difference) == ("shown", 8, 100)
+    assert run.ended.status == "decided"
+    assert a.tasks[:8] == b.tasks[:8] == order_of(run)[:8]
+    assert len(a.tasks) + len(b.tasks) <= 18  # calls go on while a program is judged
+
+
+def test_decision_is_of_the_seed_and_not_of_the_order_of_the_suite(tmp_path: Path) -> None:
+    for n in range(3):
+        (tmp_path / str(n)).mkdir()
+    orders = [
+        order_of(decided(tmp_path / str(n), Knowing(), Knowing(), n=9, seed=seed)) for n, seed in enumerate((1, 1, 2))
+    ]
+
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[2]) == [*range(9)] != orders[0]
+
+
+@dataclass
+class Stuck(Knowing):
+    """A model that doesn't answer one task until nobody asks it anything else."""
+
+    task: int = 0
+    others: int = 0  # that it was asked meanwhile
+
+    async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Any:
+        if number_of(messages) == self.task:
+            before = -1
+            while before < len(self.asked):
+                before = len(self.asked)
+                await asyncio.sleep(0.3)
+            self.others = len(self.asked)
+        return await super().complete(messages, sampling)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_run_to_be_decided_is_not_far_ahead_of_its_first_open_task(tmp_path: Path, samples: int) -> None:
+    async def go() -> tuple[Run, Stuck]:
+        plan = await comparing(tmp_path, 60, concurrency=4, samples=samples)
+        assert plan.record.until_decided
+        b = Stuck(task=int(plan.record.until_decided.order[2].removeprefix("T/")))
+        return await begun(plan, {A: Knowing(), B: b}), b
+
+    run, b = asyncio.run(go())
+    assert 0 < b.others <= 3 * samples + 3 * 4 / 2 + samples
+    assert run.summary.decision
+    assert run.summary.decision["outcome"] == "futile"
+
+
+def test_fault_is_tried_once_more_at_the_end_and_then_left_out(tmp_path: Path) -> None:
+    b = Knowing(passes=half, faults={3: 1, 5: 9, 8: 2})
+
+    run = decided(tmp_path, Knowing(passes=half), b, n=12)
+
+    (decision,) = run.of("decision")
+    assert (decision.outcome, decision.tasks, decision.left_out) == ("tasks", 10, {f"zero-shot · {B}": 2})
+    assert sorted(b.tasks[-3:]) == [3, 5, 8]
+    assert run.ended.status == "incomplete"
+    assert sorted(fault.problem_id for fault in run.of("fault")) == ["T/3", "T/5", "T/5", "T/8", "T/8"]
+
+
+def test_fault_that_passes_at_its_second_try_leaves_nothing_out(tmp_path: Path) -> None:
+    run = decided(tmp_path, Knowing(passes=half), Knowing(passes=half, faults={3: 1}), n=12)
+
+    (decision,) = run.of("decision")
+    assert (decision.outcome, decision.tasks, decision.left_out) == ("tasks", 12, {})
+    assert run.ended.status == "complete"
+
+
+def test_claim_that_pairs_left_out_could_reverse_says_so(tmp_path: Path) -> None:
+    run = decided(tmp_path, Knowing(passes=never), Knowing(faults={3: 2, 5: 2}), n=10, min_tasks=8, seed=1)
+
+    (decision,) = run.of("decision")
+    assert (decision.outcome, decision.tasks) == ("shown", 8)
+    assert decision.holds is (not decision.left_out)
+
+
+def test_decision_is_the_same_from_every_tenth_line_of_its_journal(tmp_path: Path) -> None:
+    def models() -> dict[str, Knowing]:
+        return {A: Knowing(passes=half), B: Knowing(faults={7: 9, 9: 9})}
+
+    async def whole() -> tuple[Plan, Run]:
+        plan = await comparing(tmp_path, 24, min_tasks=22, concurrency=3)
+        return plan, await begun(plan, models())
+
+    plan, run = asyncio.run(whole())
+    (right,) = run.of("decision")
+    journal = (run.folder / NAME).read_bytes().splitlines(keepends=True)
+    assert len(journal) > 100
+    for at in range(10, len(journal), 10):
+        folder = tmp_path / f"killed-{at}" / run.folder.name
+        shutil.copytree(run.folder, folder)
+        (folder / NAME).write_bytes(b"".join(journal[:at]))
+        index_path(folder / NAME).unlink(missing_ok=True)
+        (found,) = asyncio.run(resumed(folder, plan, models())).of("decision")
+        assert structs.replace(found, time=right.time) == right
+
+
+def test_cap_ends_a_run_undecided_and_a_higher_one_decides_it(tmp_path: Path) -> None:
+    def models() -> dict[str, Knowing]:
+        return {A: Knowing(passes=never, cost=PRICE, paid=0.015), B: Knowing(cost=PRICE, paid=0.015)}
+
+    async def go(**settings: Any) -> tuple[Plan, Run]:
+        plan = await comparing(tmp_path, 40, concurrency=2, max_tokens=100, **settings)
+        return plan, await begun(plan, models())
+
+    plan, stopped = asyncio.run(go(max_cost=0.42, min_tasks=20))
+    (money,) = stopped.of("decision")
+    assert (stopped.ended.status, money.outcome) == ("stopped", "money")
+    assert 0 < money.tasks < 20
+    more = replace(plan, settings=replace(plan.settings, max_cost=9.0))
+    run = asyncio.run(resumed(stopped.folder, more, models()))
+    assert (run.ended.status, [each.outcome for each in run.of("decision")]) == ("decided", ["money", "shown"])
+    assert run.summary.decision
+    assert run.summary.decision["tasks"] == 20
+
+
+def test_run_past_its_decision_asks_everything_and_decides_once(tmp_path: Path) -> None:
+    async def go() -> None:
+        plan = await comparing(tmp_path, 20)
+        first = await begun(plan, {A: Knowing(passes=never), B: Knowing()})
+        found = Decider(plan, first.folder, goes_past=True)
+        assert not found.leaves_rest
+        assert not found.is_far_ahead
+        assert not any(found.is_settled(arm.name) for arm in plan.arms)
+        assert found.take(first.of("experiment")) == []
+        assert Decider(plan, first.folder).leaves_rest
+
+    asyncio.run(go())
+
+
+def test_screen_shows_tasks_difference_interval_and_evidence(tmp_path: Path) -> None:
+    shown: list[str] = []
+
+    async def go() -> None:
+        plan = await comparing(tmp_path, 20, concurrency=1)
+        models = {A: Knowing(passes=never), B: Knowing()}
+        found: list[Orchestrator] = []
+        await begun(plan, models, started=found.append, observe=lambda _: shown.append(found[0].progress.evidence()))
+
+    asyncio.run(go())
+    told = [*dict.fromkeys(shown)]
+    assert told[0] == "no task counted yet"
+    assert told[1] == "1/20 tasks, +100.0 points (-97.4 to +100.0), evidence 1 of 20"
+    assert re.fullmatch(r"7/20 tasks, \+100\.0 points \(-\d\.\d to \+100\.0\), evidence 16 of 20", told[7])
+    assert told[8:] in ([], ["shown after 8/20 tasks"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"models": (A,)}, "--until-decided compares arms, and this run has one"),
+        ({"until_decided": "c"}, "--until-decided c: the run has no such arm; it has zero-shot · a, zero-shot · b"),
+        ({"until_decided": None, "alpha": 0.1}, "--alpha is for runs with --until-decided"),
+        ({"until_decided": None, "min_tasks": 3}, "--min-tasks is for runs with --until-decided"),
+    ],
+)
+def test_plan_to_be_decided_refuses_what_can_not_be(tmp_path: Path, settings: dict[str, Any], error: str) -> None:
+    with pytest.raises(KoderzError, match=re.escape(error)):
+        asyncio.run(comparing(tmp_path, 4, **settings))
