@@ -156,3 +156,29 @@ def test_estimate_is_split_by_model(tmp_path: Path) -> None:
     assert mine.cost
     assert spec.cost
     assert found.cost == pytest.approx((mine.cost[0] + spec.cost[0], mine.cost[1] + spec.cost[1]))
+
+
+COMPARED = {"until_decided": "first", "local_model": "scripted", "models": ("scripted", "frontier")}
+
+
+def test_length_of_a_comparison_is_foreseen_with_its_cost(tmp_path: Path) -> None:
+    found = guess(tmp_path, 200, **COMPARED)
+
+    assert found.decision
+    assert found.cost
+    half, nine_tenths = found.decision.endings
+    assert (half.chance, half.tasks, nine_tenths.chance, nine_tenths.tasks) == (0.5, 145, 0.9, 322)
+    assert half.cost == pytest.approx([145 / 200 * cost for cost in found.cost])
+    assert nine_tenths.cost is None  # there are fewer tasks
+    assert guess(tmp_path, 2, prices={**PRICED, "frontier": None}, **COMPARED).decision
+    assert guess(tmp_path, 2).decision is None
+
+
+def test_length_of_a_comparison_depends_on_its_arms_and_fewest_tasks(tmp_path: Path) -> None:
+    several = guess(tmp_path, 200, **{**COMPARED, "models": ("scripted", "frontier", "third", "fourth")}, prices={})
+    late = guess(tmp_path, 200, **COMPARED, min_tasks=150)
+
+    assert several.decision
+    assert (several.decision.compared, several.decision.endings[0].tasks) == (3, 190)
+    assert late.decision
+    assert late.decision.endings[0].tasks == 150
