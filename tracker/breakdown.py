@@ -121,6 +121,8 @@ def mean_score(results: Iterable[Result], order: Sequence[str] | None = None) ->
 
 def bounds_of(measure: Measure) -> tuple[float, float] | None:
     """The bounds of a measure's values if they are known; an undeclared `score` is taken to be a share."""
+    if measure.bounds:
+        return measure.bounds
     return (
         SHARE
         if measure.two_valued or measure.unit == "share" or (measure.name == "score" and not measure.unit)

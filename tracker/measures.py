@@ -19,6 +19,7 @@ class Measure(Struct, frozen=True):
     unit: str = ""
     two_valued: bool = False  # only ever 0 or 1
     average: Literal["", "arithmetic", "geometric", "median"] = ""  # empty: geometric of TIMES, else arithmetic
+    bounds: tuple[float, float] | None = None  # of its values; None: of a share 0 and 1, else unknown
 
     @property
     def averaged(self) -> str:

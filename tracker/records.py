@@ -438,7 +438,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
         *("generated", "measures", "parts", "groups", "clusters"),
         *("compared", "apart", "together", "headline", "rewarded_in", "until_decided"),
     ),
-    Measure: ("average",),
+    Measure: ("average", "bounds"),
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
     Call: ("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled"),

@@ -70,7 +70,7 @@ def bounds_in(plan: Plan, name: str) -> Interval:
         unit = f", in {measure.unit}," if measure.unit else ""
         raise KoderzError(
             f"--until-decided: {name}{unit} has no bounds, and a decision that holds at any stop needs some; "
-            "run without it"
+            "run without it, or have the suite declare the measure's bounds"
         )
     return bounds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -62,6 +63,8 @@ def checked_measures(suite: Suite) -> tuple[Measure, ...]:
     for measure in suite.measures:
         if measure.direction not in ("higher", "lower"):
             raise KoderzError(f"the measure {measure.name!r}: its direction has to be higher or lower")
+        if measure.bounds and not -math.inf < measure.bounds[0] < measure.bounds[1] < math.inf:
+            raise KoderzError(f"the measure {measure.name!r}: its bounds have to be two numbers, the lower one first")
     names = [measure.name for measure in suite.measures]
     if len({*names}) < len(names):
         raise KoderzError(f"two measures have one name among {', '.join(names)}")

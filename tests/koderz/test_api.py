@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import pytest
 
 import koderz
 from koderz import KoderzError, Unreachable
+from koderz.testing import ModelServer
+from koderz.testing.wire import Request
 from koderz_tracker.journal import NAME
 from tests.conftest import PATIENCE
 from tests.koderz.world import write_tasks
@@ -163,6 +166,30 @@ def test_benchmark_runs_beside_another_and_outside_the_main_thread() -> None:
     thread.join()
     assert [summary.status for summary in found] == ["complete", "complete"]
     assert len({summary.run_id for summary in found}) == 2
+
+
+def test_decide_stops_and_resume_goes_past_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tasks(Path(), 20)
+
+    def reply(request: Request) -> str:
+        name = re.findall(r"def (f\d+)\(\)", str(request.messages[-1]["content"]))[0]
+        return f"```python\ndef {name}():\n    return {name[1:] if request.model == 'good' else 'None'}\n```"
+
+    async def go() -> tuple[koderz.Summary, koderz.Summary, koderz.Summary]:
+        async with ModelServer(reply, models=("good", "bad")) as server:
+            monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+            monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+            first = await koderz.decide("openai/bad", "openai/good", concurrency=2)
+            return first, await koderz.resume(), await koderz.resume(past_decision=True)
+
+    first, again, whole = asyncio.run(go())
+    assert first.decision
+    assert (first.status, first.decision["outcome"], first.decision["tasks"]) == ("decided", "shown", 8)
+    assert len(first.arms["zero-shot · openai/good"].results) < 20
+    assert (again.decision, len(again.results)) == (first.decision, len(first.results))
+    assert (whole.status, whole.decision) == ("complete", first.decision)
+    with pytest.raises(KoderzError, match="name two models"):
+        asyncio.run(koderz.decide("simulated", "simulated"))
 
 
 # One experiment

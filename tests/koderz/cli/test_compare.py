@@ -61,7 +61,14 @@ def test_measure_says_what_is_compared_and_by_which_methods(command: Command, ru
     assert "Intervals of the other measures: Tango's score interval" in done.out
     assert "each of 98.8%, so that those of all 4 measures hold with 95%." in done.out
     found = json.loads(command("benchmark", "compare", "good.json", "dear.json", "--measure", "cost", "--json").out)
-    assert found["measure"] == {"name": "cost", "direction": "lower", "unit": "$", "two_valued": False, "average": ""}
+    assert found["measure"] == {
+        "name": "cost",
+        "direction": "lower",
+        "unit": "$",
+        "two_valued": False,
+        "average": "",
+        "bounds": None,
+    }
     assert (found["measures"]["success"]["p_value"], found["measures"]["success"]["p_holm"]) == pytest.approx(
         (0.220, 0.881), abs=1e-3
     )

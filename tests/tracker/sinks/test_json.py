@@ -82,7 +82,7 @@ def test_json_has_measures_with_every_result_and_mean(tmp_path: Path) -> None:
     found = written(tmp_path, judged(0, score=0.5, metrics={"seconds": 2.0}), of=of)
 
     assert found["measures"] == [
-        {"name": "seconds", "direction": "lower", "unit": "s", "two_valued": False, "average": ""}
+        {"name": "seconds", "direction": "lower", "unit": "s", "two_valued": False, "average": "", "bounds": None}
     ]
     assert (found["results"][0]["score"], found["results"][0]["metrics"]) == (0.5, {"seconds": 2.0})
     mean = {"mean": 2.0, "interval": None, "interval_method": None, "results": 1}
