@@ -26,7 +26,7 @@ from koderz_tracker.tracker import Tracker
 DECIDED = "decided"
 """The status of a run that stopped since its comparison was decided."""
 
-_OVERRIDDEN = ("stopped", "incomplete")  # statuses in place of which a run is decided, where what was under way decides
+_OVERRIDDEN = ("stopped", "incomplete", "interrupted")  # statuses that give way where what is under way decides the run
 _FAULTS_IN_A_ROW = 10  # and at least two rounds of what runs at once: then the run stops
 _OF_ONE_EXPERIMENT = ("needs_call", "reference", "cost_cap")  # causes of faults that say nothing about the next one
 
@@ -87,6 +87,7 @@ class Orchestrator:
         self._faults_in_a_row = 0
         self._audience_error: Exception | None = None
         self._decider = decider
+        self._tries_again = False  # only what ended in a fault, which may well be one again
         if decider:
             self.progress.evidence = decider.text
         self._moved = asyncio.Event()
@@ -105,7 +106,7 @@ class Orchestrator:
         tally = self._tracker.tally
         left = self.plan.record.planned - tally.judged - tally.faults
         if left and self._ended and self._is_decided and tally.faults:
-            return SessionEnd("incomplete", self._ended.reason)
+            return self._ended._replace(status="incomplete")
         if left:
             return self._ended or SessionEnd("incomplete", f"{left} experiments have not ended")
         called_off = self._ended is not None and self._ended.was_called_off
@@ -117,6 +118,7 @@ class Orchestrator:
         await self._engine.run(self)
         while self._decider and not self.stopping and (faulted := self._decider.to_retry()):
             self._tracker.redo(faulted)
+            self._tries_again = True
             self.spent = self._tracker.tally.cost
             await self._engine.run(self)
         if self._decider and self._ended and self._ended.status == "stopped":
@@ -129,10 +131,9 @@ class Orchestrator:
             return
         for decision in self._decider.take(lines):
             await self.record(decision)
-        if self._decider.leaves_rest:
-            if self._ended and self._ended.status in _OVERRIDDEN:
-                self._ended = None
-            self.stop(DECIDED, "every comparison is decided")
+        if self._decider.leaves_rest and (self._ended is None or self._ended.status in _OVERRIDDEN):
+            called_off = self._ended is not None and self._ended.was_called_off
+            self._end(SessionEnd(DECIDED, "every comparison is decided", was_called_off=called_off))
 
     # What the engine reaches
 
@@ -154,7 +155,7 @@ class Orchestrator:
         Once it is decided, those that an engine elsewhere has begun already, since they are paid for.
         """
         for experiment in self._left():
-            if self.stopping and not self._is_decided:
+            if self.stopping and (not self._is_decided or (self._ended and self._ended.was_called_off)):
                 return
             is_settled = self._decider and (self.stopping or self._decider.is_settled(experiment.arm.name))
             if is_settled and not self._engine.outlives:
@@ -202,13 +203,16 @@ class Orchestrator:
             self.stop("failed", self._reason(fault))
         elif fault is None:
             self._faults_in_a_row = 0
-        elif fault.cause not in _OF_ONE_EXPERIMENT:
+        elif fault.cause not in _OF_ONE_EXPERIMENT and not self._tries_again:
             self._count_fault(fault)
 
     def stop(self, status: str, reason: str) -> None:
         """Begins no more experiments. Those under way go on."""
-        self._ended = self._ended or SessionEnd(status, reason, was_called_off=status == "interrupted")
-        self.progress.stopping = self._ended.reason
+        self._end(self._ended or SessionEnd(status, reason, was_called_off=status == "interrupted"))
+
+    def _end(self, end: SessionEnd) -> None:
+        self._ended = end
+        self.progress.stopping = end.reason
         self._moved.set()
 
     @property

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from koderz.runs.orchestrator import Orchestrator
 from koderz.types import Completion, Message, Sampling
 from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
+from koderz_tracker.records import Record
 from tests.koderz.world import Run, Scripted, begun, planned, resumed
 
 A, B = "a", "b"
@@ -149,6 +151,32 @@ def test_fault_is_tried_once_more_at_the_end_and_then_left_out(tmp_path: Path) -
     assert sorted(b.tasks[-3:]) == [3, 5, 8]
     assert run.ended.status == "incomplete"
     assert sorted(fault.problem_id for fault in run.of("fault")) == ["T/3", "T/5", "T/5", "T/8", "T/8"]
+
+
+def test_faults_that_are_tried_again_are_left_out_however_many(tmp_path: Path) -> None:
+    ill = {n: 9 for n in range(40) if n % 2}
+
+    run = decided(tmp_path, Knowing(passes=half), Knowing(passes=half, faults=ill), concurrency=1, min_tasks=40)
+
+    (decision,) = run.of("decision")
+    assert (decision.outcome, decision.tasks, [*decision.left_out.values()]) == ("tasks", 20, [20])
+
+
+def test_interrupted_run_that_is_decided_meanwhile_says_so(tmp_path: Path) -> None:
+    found: list[Orchestrator] = []
+
+    def observe(record: Record) -> None:
+        if record.kind == "experiment" and len(found[0].plan.arms) * 8 - 1 == next(ended):
+            found[0].stop("interrupted", "interrupted")
+
+    async def go() -> Run:
+        plan = await comparing(tmp_path, 40, concurrency=4)
+        return await begun(plan, {A: Knowing(passes=never), B: Knowing()}, started=found.append, observe=observe)
+
+    ended = count(1)
+    run = asyncio.run(go())
+    assert (run.ended.status, run.ended.was_called_off) == ("decided", True)
+    assert run.summary.status == "decided"
 
 
 def test_fault_that_passes_at_its_second_try_leaves_nothing_out(tmp_path: Path) -> None:
