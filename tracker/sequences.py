@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from koderz_tracker.basis import UntilDecided
 from koderz_tracker.clusters import ChanceEstimate, Clusters, count_of, members, method_in
@@ -18,6 +19,7 @@ from koderz_tracker.sequential import SEQUENCE, sequence
 
 UNBOUNDED = "none: without bounds nothing holds at any stop"
 NO_NUMPY = "none: it takes numpy, which isn't installed"
+STOPS = "none: the run stops once it is decided, and this interval takes a number of tasks fixed beforehand"
 
 
 def settled_order(about: UntilDecided, results: Iterable[Result], faulted: Iterable[str]) -> list[str]:
@@ -84,3 +86,16 @@ def rate_along(
     """The confidence sequence of a success rate in per cent, and its method; without an interval, why."""
     interval, method = interval_along(order, passes, clusters, SHARE)
     return interval and (100 * interval[0], 100 * interval[1]), method
+
+
+def without_intervals(value: Any) -> Any:
+    """A part of the summary of a run that stops once it is decided: as it is, but for all intervals in it."""
+    if isinstance(value, Mapping):
+        return {name: _barred(str(name), each) for name, each in value.items()}
+    return [without_intervals(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _barred(name: str, value: Any) -> Any:
+    if name.endswith("interval_method"):
+        return STOPS
+    return None if name.endswith("interval") else without_intervals(value)

@@ -27,7 +27,7 @@ from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headl
 from koderz_tracker.results import ANSWER, Result
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import scrubber_of
-from koderz_tracker.sequences import chances_along, rate_along, settled_orders
+from koderz_tracker.sequences import chances_along, rate_along, settled_orders, without_intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,8 @@ def _parts(
 ) -> dict[str, Any]:
     """The parts of the summary that suite and solvers add; faults on tasks that stand apart are none of theirs."""
     own_faults = [fault for fault in faults if fault.problem_id not in plan.apart]
-    return parts_of(plan, of_arms, own_faults, apart) if plan.parts else {}
+    found = parts_of(plan, of_arms, own_faults, apart) if plan.parts else {}
+    return without_intervals(found) if plan.until_decided else found
 
 
 def _sort(plan: Plan, results: list[Result], faults: list[Fault]) -> None:
@@ -419,10 +420,11 @@ def _arm(
     arm: Arm, results: Iterable[Result], costs: Sequence[float], plan: Plan, order: Sequence[str] | None
 ) -> ArmResults:
     mine = [result for result in results if result.arm == arm.name]
-    more = from_parts(plan, lambda part: part.of_arm(plan, arm.name, mine).items())
+    more = dict(from_parts(plan, lambda part: part.of_arm(plan, arm.name, mine).items()))
+    more = without_intervals(more) if order is not None else more
     own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None, plan.measures, order)
     simulated = plan.is_simulated(arm.name)
-    return ArmResults(mine, own, arm.baseline, dict(more), None if simulated == plan.simulated else simulated)
+    return ArmResults(mine, own, arm.baseline, more, None if simulated == plan.simulated else simulated)
 
 
 _OF_FAULT = ("experiment_id", "problem_id", "solver", "arm", "sample", "reason", "cause", "cost")

@@ -126,10 +126,21 @@ class Comparison:
         corrected = ", ".join([corrected, *([UNEQUAL] if self.unequal_resources else [])])
         if not self.significant:
             return f"No significant difference{by} ({corrected})."
+        if self.is_at_any_stop and self.interval_holm:
+            low, high = (limit / self.scale for limit in self.interval_holm)
+            is_better = (low > 0) == (self.measure.direction == "higher")
+            span = interval_text((low, high), self.measure, signed=True)
+            unit = " points" if self.measure.two_valued else ""
+            return f"B is {'better' if is_better else 'worse'}{by}: {span}{unit} ({corrected})."
         value = self.judged.difference if self.judged and self.judged.difference is not None else self.difference
         difference = shown(value / self.scale, self.measure, signed=True)
         is_better = (value > 0) == (self.measure.direction == "higher")
         return f"B is {'better' if is_better else 'worse'}{by}: {difference} ({corrected})."
+
+    @property
+    def is_at_any_stop(self) -> bool:
+        """Whether a run stopped once it was decided, which makes the difference larger than it is, not the interval."""
+        return bool(self.a.run.until_decided or self.b.run.until_decided)
 
     @property
     def scale(self) -> int:
@@ -360,12 +371,16 @@ def _methods(one: Comparison) -> Iterator[Text]:
     if one.interval_holm_method:
         together = _together(one.alpha, one.at_once, "arms")
         yield Text(f"Interval of {_name(one.measure)}: {one.interval_holm_method}{together}.")
-    others = {each.interval_holm_method for each in one.measures.values() if each.interval_holm_method}
+    tested = {name: each for name, each in one.measures.items() if each.p_holm is not None}
+    others = {each.interval_holm_method for each in tested.values() if each.interval_holm_method}
     if others:
-        together = _together(one.alpha, len(one.measures), "measures")
+        together = _together(one.alpha, len(tested), "measures")
         yield Text(f"Intervals of the other measures: {'; '.join(sorted(others))}{together}.")
-    if tests := sorted({each.method for each in one.measures.values()}):
-        yield Text(f"p of the other measures: {' or '.join(tests)}, Holm-corrected for {len(one.measures)}.")
+    if tests := sorted({each.method for each in tested.values()}):
+        yield Text(f"p of the other measures: {' or '.join(tests)}, Holm-corrected for {len(tested)}.")
+    if left := [name for name in one.measures if name not in tested]:
+        why = one.measures[left[0]].method.removeprefix("none: ")
+        yield Text(f"No claim on {', '.join(left)}: {why}.")
 
 
 def _together(alpha: float, count: int, what: str) -> str:
@@ -424,7 +439,7 @@ def _difference_cells(found: Difference, measure: Measure) -> list[str]:
         shown(found.b, measure),
         shown(found.difference, measure, signed=True),
         interval_text(found.interval_holm, measure, signed=True),
-        p_figure(found.p_holm),
+        "" if found.p_holm is None else p_figure(found.p_holm),
     ]
 
 

@@ -33,14 +33,18 @@ def is_decided(decision: Told | None) -> bool:
     return bool(found) and all(each["outcome"] != "money" for each in found)
 
 
-def stopped_early(decision: Told | None) -> str:
-    """A mark for lists: `stopped early: shown after 84 of 164`; empty for a run that wasn't cut short."""
+def stopped_early(decision: Told | None, *, went_on: bool = False) -> str:
+    """A mark for lists: `stopped early: shown after 84 of 164`; empty for a run that wasn't cut short.
+
+    `went_on`: whether all that was planned has been asked since.
+    """
     told = [
         f"{each['outcome']} after {each['tasks']} of {each['planned']}"
         for each in each_of(decision)
         if each["outcome"] != "tasks"
     ]
-    return f"stopped early: {', '.join(told)}" if told else ""
+    mark = "decided early, then run to the end" if went_on else "stopped early"
+    return f"{mark}: {', '.join(told)}" if told else ""
 
 
 def decision_lines(summary: Summary) -> Iterator[str]:
@@ -52,10 +56,15 @@ def decision_lines(summary: Summary) -> Iterator[str]:
     for each in found:
         yield sentence(each, lower_is_better=_is_lower_better(summary, each), named=several)
         yield from _caveats(each)
-    if stopped_early(summary.decision) and len(summary.results) + len(summary.faults) == summary.planned:
+    if stopped_early(summary.decision) and went_on(summary):
         yield "It was decided there; the rest was run afterwards."
     elif found:
         yield f"{'Stopped there' if stopped_early(summary.decision) else 'Ended there'}: {_money(summary, found)}."
+
+
+def went_on(summary: Summary) -> bool:
+    """Whether all that was planned has been asked, whatever was decided on the way."""
+    return len(summary.results) + len(summary.faults) >= summary.planned
 
 
 def sentence(decision: Told, *, lower_is_better: bool = False, named: bool = False) -> str:

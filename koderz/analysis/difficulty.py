@@ -15,6 +15,7 @@ from koderz_tracker.breakdown import mean_of
 from koderz_tracker.rates import WILSON, wilson
 from koderz_tracker.records import Measure
 from koderz_tracker.results import Result
+from koderz_tracker.sequences import STOPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +24,8 @@ class Problem:
 
     problem_id: str
     success_rate: float
-    interval: tuple[float, float]  # 95 %, over experiments
-    interval_method: str = WILSON
+    interval: tuple[float, float] | None  # 95 %, over experiments; None where one is of a run that stops once decided
+    interval_method: str = WILSON  # without an interval, why
     successes: int
     experiments: int
     runs: int
@@ -125,12 +126,14 @@ def _problem(suite: str, task: str, judged: Sequence[tuple[Side, Result]], measu
     values = [value for result in results if (value := value_of(result, measure.name)) is not None]
     n, successes = len(results), sum(result.success for result in results)
     low, high = wilson(successes, n)
+    stops = any(side.run.until_decided for side, _ in judged)
     models = dict.fromkeys(side.model for side, _ in judged)
     solvers = dict.fromkeys(side.model for side, result in judged if result.success)
     return Problem(
         problem_id=task,
         success_rate=100 * successes / n,
-        interval=(100 * low, 100 * high),
+        interval=None if stops else (100 * low, 100 * high),
+        interval_method=STOPS if stops else WILSON,
         successes=successes,
         experiments=n,
         runs=len({side.run.path for side, _ in judged}),
@@ -160,7 +163,7 @@ def _cells(problem: Problem, measure: Measure, *, passed: bool) -> dict[str, str
         cells[named_average(measure)] = "" if problem.mean is None else shown(problem.mean, measure)
     if passed:
         cells["Success rate"] = f"{problem.success_rate:.1f}% ({problem.successes}/{problem.experiments})"
-        cells["95% Wilson"] = f"{problem.interval[0]:.1f}% to {problem.interval[1]:.1f}%"
+        cells["95% Wilson"] = "{:.1f}% to {:.1f}%".format(*problem.interval) if problem.interval else ""
     cells["Runs"] = str(problem.runs)
     if passed:
         cells["Flaky"] = "" if problem.flakiness is None else f"{problem.flakiness:.2f}"

@@ -71,7 +71,7 @@ def why_shut(gates: Gates, b: Side, comparison: Comparison | None) -> list[str]:
 def caution_on(gates: Gates, b: Side) -> str:
     """A warning if gates judged fewer experiments of B than planned; empty otherwise."""
     run = b.run
-    if not gates.are_asked or run.status == "complete" or not (_is_left(run) or run.faults):
+    if not gates.are_asked or run.status == "complete" or not (_is_left(run) or run.faults or run.early):
         return ""
     return f"{run.name} {run.progress}, and the gates are about those alone"
 
@@ -92,6 +92,11 @@ def _refuse_unjudgeable(gates: Gates, b: Side, comparison: Comparison | None) ->
             raise KoderzError(
                 f"{one.a.label} and {one.b.label} have no task in common, so no drop can be judged; "
                 "run both on the same problems"
+            )
+        if one.p_value is None and one.difference is not None:
+            raise KoderzError(
+                f"{one.measure.name} of {one.a.label} and {one.b.label} can't be judged by a gate: "
+                f"{one.method.removeprefix('none: ')}"
             )
 
 

@@ -40,8 +40,8 @@ class Difference:
     difference: float
     interval: Interval | None  # of this measure alone
     interval_method: str | None
-    p_value: float  # two-sided, that A and B are alike
-    p_holm: float  # corrected for the number of measures that are tested beside the one asked for
+    p_value: float | None  # two-sided, that A and B are alike; None where a run stopped and no evidence holds then
+    p_holm: float | None  # corrected for the number of measures that are tested beside the one asked for
     method: str  # of the test
     interval_holm: Interval | None = None  # corrected for as many; without 0 exactly where p_holm shows a difference
     interval_holm_method: str | None = None
@@ -319,34 +319,28 @@ def false_alarm(matched: Matched, allowed: float, confidence: float | None) -> f
 
 def differences_of(each: Sequence[Matched], alpha: float, *, exact: bool = False) -> dict[str, Difference]:
     """The differences in the measures that both sides have, each tested, and corrected together by Holm's procedure."""
-    found = [
-        (one, means, p) for one in each if (means := means_of(one)) and (p := _p_or_one(one, exact=exact)) is not None
-    ]
-    corrected = statistics.holm([p for _, _, p in found])
+    found = [(one, means, p_of(one, exact=exact)) for one in each if (means := means_of(one))]
+    tested = [p for _, _, p in found if p is not None]
+    corrected = iter(statistics.holm(tested))
     differences = {}
-    for (one, (a, b), p), p_holm in zip(found, corrected, strict=True):
+    for one, (a, b), p in found:
+        p_holm = None if p is None else next(corrected)
         alone = interval_of(one, alpha, shown=is_shown(one, p, alpha)) or (None, reason_for_none(one))
-        together = corrected_interval(one, alpha, len(found), p_holm) or (None, reason_for_none(one))
+        together = corrected_interval(one, alpha, len(tested), p_holm) or (None, reason_for_none(one))
         differences[one.measure.name] = Difference(
             a, b, b - a, alone[0], alone[1], p, p_holm, method_of(one, exact=exact), together[0], together[1]
         )
     return differences
 
 
-def _p_or_one(matched: Matched, *, exact: bool) -> float | None:
-    """The p-value, which is 1 where a run stopped once it was decided and there is no evidence that holds then."""
-    p = p_of(matched, exact=exact)
-    return 1.0 if p is None and matched.order is not None and matched.kind != "nothing" else p
-
-
-def corrected_interval(matched: Matched, alpha: float, count: int, p_holm: float) -> tuple[Interval, str] | None:
+def corrected_interval(matched: Matched, alpha: float, count: int, p_holm: float | None) -> tuple[Interval, str] | None:
     """One of `count` intervals that hold together with confidence 1 - alpha, and its method; None as `interval_of`.
 
     Each is of confidence 1 - alpha / count, and excludes 0 exactly where Holm's p shows a difference. Source: C. E.
     Bonferroni's inequality, which Holm's procedure refines; R. G. Miller, "Simultaneous statistical inference" (2nd
     ed., 1981), section 1.4.
     """
-    return interval_of(matched, alpha / count, shown=is_shown(matched, p_holm, alpha))
+    return interval_of(matched, alpha / max(1, count), shown=is_shown(matched, p_holm, alpha))
 
 
 def ratios_of(each: Sequence[Matched], alpha: float) -> dict[str, Ratio]:

@@ -59,6 +59,10 @@ def judged_difference(
     if lacking or not matched.paired:
         named = " and ".join(dict.fromkeys(lacking)) or " and ".join(filter(None, judges))
         return JudgedDifference(judges, None, None, f"judged by {named}, not calibrated")
+    if matched.order is not None:
+        named = " and ".join(dict.fromkeys(filter(None, judges)))
+        why = "a run stopped once it was decided, so the difference isn't corrected for the judge's errors"
+        return JudgedDifference(judges, None, None, f"judged by {named}; {why}")
     pairs = [fmean(matched.b[task]) - fmean(matched.a[task]) for task in matched.tasks]
     if len(pairs) < 2:
         return None

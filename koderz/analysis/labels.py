@@ -24,6 +24,7 @@ from koderz_tracker.files import MB, read_all, write_whole
 from koderz_tracker.messages import text_of
 from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.records import Experiment
+from koderz_tracker.sequences import STOPS, without_intervals
 from koderz_tracker.terminals import plain
 
 FOLDER = "calibrations"
@@ -146,7 +147,7 @@ class JudgedRun:
                 others[self.outcomes[name].problem_id].append(value)
         found: Correction = corrected(others, items, drawn=drawn)
         rectified = [each.label - each.judged for each in items]
-        return {
+        figures = {
             "judge": model,
             "items": len(items),
             "labellers": len({name for each in items for name in each.labels}),
@@ -156,6 +157,10 @@ class JudgedRun:
             "corrected": asdict(found),
             "rectifier": {"mean": sum(rectified) / len(rectified), "variance": _variance_of_mean(rectified)},
         }
+        if self.plan.until_decided is None:
+            return figures
+        figures["corrected"] = asdict(found) | {"standard_error": None}
+        return {**without_intervals(figures), "interval_method": STOPS}
 
 
 def write_rows(path: Path, rows: Iterator[dict[str, str]]) -> int:

@@ -105,6 +105,11 @@ def _left_out(sides: Sequence[Side], ranked: Sequence[Side], measure: Measure) -
 def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
     notes = [f"{side.label} has no results." for side in sides if not side.results]
     notes += [f"{side.label} {side.run.progress}." for side in sides if side.run.is_going or side.run.is_cut_short]
+    notes += [
+        f"{side.label} {side.run.early}; its averages are {asked}."
+        for side in sides
+        if not (side.run.is_going or side.run.is_cut_short) and (asked := side.run.asked_of(side.arm))
+    ]
     notes += [f"{side.label} has {side.faults} faults; they count neither way." for side in sides if side.faults]
     notes += [
         f"In {side.label} {note}."

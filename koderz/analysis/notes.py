@@ -44,21 +44,23 @@ def _on_pairing(matched: Matched) -> Iterator[str]:
     if matched.kind == "nothing":
         return
     if matched.kind == "unpaired":
-        yield "A and B have no task in common, so they are compared unpaired: only a large difference can show."
+        unpaired = "so they are compared unpaired: only a large difference can show"
+        stopped = "and a run stopped once it was decided: what holds then takes tasks in common"
+        yield f"A and B have no task in common, {unpaired if matched.order is None else stopped}."
     elif len(matched.tasks) < max(len(matched.a), len(matched.b)):
         left = len(matched.a) - len(matched.tasks), len(matched.b) - len(matched.tasks)
         yield (
             f"Rates and differences are over the {len(matched.tasks)} tasks that both were judged on; "
             f"left out: {left[0]} others of A's, {left[1]} of B's."
         )
-    if matched.kind == "samples" and matched.measure.two_valued:
+    if matched.kind == "samples" and matched.measure.two_valued and matched.order is None:
         yield "There are several samples a task, so McNemar's test gives way to tests clustered by task."
     tasks = matched.smallest_side
     groups = min(tasks, matched.cluster_count or tasks)
     if tasks < FEWEST_TASKS:
         count = "1 task is" if tasks == 1 else f"{tasks} tasks are"
         yield f"{count} too few to show anything: it takes {FEWEST_TASKS} at least."
-    if groups < FEWEST_TO_RESAMPLE:
+    if groups < FEWEST_TO_RESAMPLE and matched.order is None:
         what = "clusters" if groups < tasks else "tasks"
         yield f"Averages such as cost and latency have intervals on {FEWEST_TO_RESAMPLE} {what} and more."
 
@@ -107,7 +109,8 @@ def unread_note(sides: Sequence[tuple[str, UnreadAnswers | None]]) -> str:
 def _on_side(name: str, side: Side) -> Iterator[str]:
     run = side.run
     if run.is_going or (run.status != "complete" and not side.faults):
-        yield f"{name} {run.progress}."
+        asked = run.asked_of(side.arm)
+        yield f"{name} {run.progress}{asked and f'; its averages are {asked}'}."
     if not side.results:
         yield f"{name} has no results."
     if note := side.figures.truncated.note(side.figures.total_problems):

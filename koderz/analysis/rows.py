@@ -168,6 +168,8 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         )
         for name, found in figures
     )
+    planned = sum(arm.judged for arm in arms) if head.planned is None else head.planned
+    asked = sum(arm.judged for arm in arms) + len(head.faults)
     return RunRow(
         run_id=head.run_id,
         status=head.status,
@@ -176,7 +178,7 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         suite=head.generated or head.config.suite,
         started=head.start_time,
         seconds=head.duration_seconds,
-        planned=sum(arm.judged for arm in arms) if head.planned is None else head.planned,
+        planned=planned,
         faults=len(head.faults),
         cost=head.paid.total if head.paid else sum(arm.cost for arm in arms),
         cost_known=all(found.cost_known for _, found in figures),
@@ -187,7 +189,7 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         arms=arms,
         sinks=sinks,
         headline=head.headline,
-        stopped_early=stopped_early(head.decision),
+        stopped_early=stopped_early(head.decision, went_on=asked >= planned),
         fault_causes=dict(Counter(each.cause or cause_of(each.reason) for each in head.faults).most_common()),
         behind=tuple(name for name, state in sinks.items() if state in ("behind", "down")),
     )

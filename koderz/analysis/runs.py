@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
-from koderz.analysis.decisions import is_decided, stopped_early
+from koderz.analysis.decisions import is_decided, stopped_early, went_on
 from koderz.analysis.measures import declared, named_average, shown
 from koderz.analysis.reader import read_summary
 from koderz.errors import KoderzError
@@ -74,10 +74,22 @@ class Run(Summary):
     @property
     def progress(self) -> str:
         """A phrase on its state, to follow its name: `is stopped: 3 of 10 experiments are judged`."""
-        if self.is_decided and not self.is_going and (early := stopped_early(self.decision)):
-            return early
+        if self.is_decided and not self.is_going and self.early:
+            return self.early
         state = _STATES.get(self.status, f"is {self.status}")
         return f"{state}: {len(self.results)} of {self.planned} experiments are judged"
+
+    @property
+    def early(self) -> str:
+        """A mark for a run that stopped early: `stopped early: shown after 84 of 164`; empty for any other."""
+        return stopped_early(self.decision, went_on=went_on(self))
+
+    def asked_of(self, arm: str) -> str:
+        """The tasks that an arm's averages are over, in a run that stopped early; empty for any other."""
+        if not self.early or went_on(self) or self.until_decided is None:
+            return ""
+        asked = len({result.problem_id for result in self.arms[arm].results})
+        return f"over the {asked} of {len(self.until_decided.order)} tasks that were asked"
 
     @property
     def folder(self) -> Path | None:

@@ -26,9 +26,15 @@ def why_none(matched: Matched) -> str:
     """The reason for having no evidence between two sides; empty if there is some."""
     if not matched.paired:
         return "none: a run stopped once it was decided, and there is no task in common"
-    if _bounds(matched.measure) is None:
+    bounds = _bounds(matched.measure)
+    if bounds is None:
         return "none: a run stopped once it was decided, and a measure without bounds has none that holds then"
-    return "" if _differences(matched) else "none: no task in common lies in the settled part of the order"
+    kept = _kept(matched)
+    if any(
+        not bounds[0] <= value <= bounds[1] for side in (matched.a, matched.b) for task in kept for value in side[task]
+    ):
+        return f"none: a run stopped once it was decided, and a {matched.measure.name} lies outside of its bounds"
+    return "" if kept else "none: no task in common lies in the settled part of the order"
 
 
 def method_of(matched: Matched) -> str:
@@ -67,10 +73,15 @@ def _bounds(measure: Measure) -> Interval | None:
 def _differences(matched: Matched) -> tuple[float, ...]:
     """B less A in the order of the tasks, between -1 and 1: one a task, or one a cluster of them."""
     low, high = _bounds(matched.measure) or (0.0, 1.0)
-    kept = [task for task in matched.order or () if task in matched.a and task in matched.b]
+    kept = _kept(matched)
     found = {task: (fmean(matched.b[task]) - fmean(matched.a[task])) / (high - low) for task in kept}
     units = (fmean(found[task] for task in unit) for unit in members(kept, matched.clusters))
-    return tuple(max(-1.0, min(1.0, difference)) for difference in units)
+    return tuple(max(-1.0, min(1.0, difference)) for difference in units)  # rounding apart it is within
+
+
+def _kept(matched: Matched) -> list[str]:
+    """The tasks in common within the settled part of the order."""
+    return [task for task in matched.order or () if task in matched.a and task in matched.b]
 
 
 def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 0) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -110,22 +110,30 @@ def calibration_lines(arm: str, figures: Mapping[str, Any]) -> Iterator[str]:
     if found["rate"] is None:
         yield f"{raw}; no correction: {found['reason']}."
         return
-    low, high = found["interval"]
     basis = "labels drawn at random from this run" if figures["drawn"] else found["assumption"]
-    yield f"{raw}; corrected {100 * found['rate']:.1f} % (95 % interval {100 * low:.1f} to {100 * high:.1f})."
+    yield f"{raw}; corrected {100 * found['rate']:.1f} %{_interval(found['interval'], 100, '.1f')}."
     yield f"By {found['method']}: {basis}."
+    if why := figures.get("interval_method"):
+        yield f"No intervals: {why.removeprefix('none: ')}."
     if found["reason"]:
         yield f"Too wide to be used: {found['reason']}."
 
 
 def _kappa(figures: Mapping[str, Any], name: str) -> str:
-    interval = figures[f"{name}_interval"]
-    return f"{figures[name]:.2f}" + (f" (95 % interval {interval[0]:.2f} to {interval[1]:.2f})" if interval else "")
+    return f"{figures[name]:.2f}{_interval(figures[f'{name}_interval'], 1, '.2f')}"
 
 
 def _share(share: Mapping[str, Any]) -> str:
-    low, high = share["interval"]
-    return f"{100 * share['share']:.1f} % of {share['items']} ({100 * low:.1f} to {100 * high:.1f})"
+    of_items = f"{100 * share['share']:.1f} % of {share['items']}"
+    return f"{of_items}{_interval(share['interval'], 100, '.1f')}"
+
+
+def _interval(interval: Sequence[float] | None, scale: int, form: str) -> str:
+    """An interval in brackets; empty for none."""
+    if interval is None:
+        return ""
+    low, high = (scale * limit for limit in interval)
+    return f" (95 % interval {low:{form}} to {high:{form}})"
 
 
 def _repeat(judged: JudgedRun, rounds: int, max_cost: float | None, *, json: bool, trust_config: bool) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
-from koderz.analysis.decisions import decision_lines, stopped_early
+from koderz.analysis.decisions import decision_lines
 from koderz.analysis.history import history_of
 from koderz.analysis.measures import SUCCESS, headline_measure
 from koderz.analysis.story import thought_of
@@ -112,8 +112,7 @@ def _head(run: Run) -> Iterator[str]:
     reason = f" ({run.reason})" if run.reason else ""
     yield f"Status: {run.status}{reason}, {len(run.results)} of {run.planned} judged"
     if run.decision:
-        early = stopped_early(run.decision)
-        yield from ([f"{early[0].upper()}{early[1:]}"] if early else [])
+        yield from ([f"{run.early[0].upper()}{run.early[1:]}"] if run.early else [])
         yield from decision_lines(run)
     for asked, answering in run.answered_by.items():
         names = ", ".join(f"{name} ({counted(calls, 'call')})" for name, calls in answering.items())
@@ -162,8 +161,9 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
     yield f"  cost ${f.total_cost:.4f}{each}{cost}"
     if any(value for tier, value in f.cost_by_tier.items() if tier != "local"):
         yield "  by tier: " + ", ".join(f"{tier} ${value:.4f}" for tier, value in f.cost_by_tier.items())
+    asked = run.asked_of(name)
     yield (
-        f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average; "
+        f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average{asked and f' {asked}'}; "
         f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out{thought_of(f.tokens_reasoning)}"
     )
     for other, found in () if has_sections else f.measures.items():  # which tell what matters

@@ -15,6 +15,7 @@ from koderz._version import __version__
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import believed
 from koderz.analysis.report.charts import spreads, steps
+from koderz.analysis.report.decided import decision_charts
 from koderz.analysis.report.panels import SHADE_NAMES, HeatMap, causes_of, heat_maps, panels
 from koderz.analysis.report.sections import sections_of
 from koderz.analysis.report.stories import packed_json
@@ -55,7 +56,7 @@ class Pages:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._charts = list(panels(view.judged))
+        self._charts = [*decision_charts(view.runs), *panels(view.judged)]
         self._comparisons = comparisons(view.judged)
         self._maps = heat_maps([entry for entry in shown_in("difficulty", view.judged) if entry.passed])
         self._added = [*sections_of(view.runs)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
@@ -72,13 +73,17 @@ def comparisons(entries: Sequence[Entry]) -> Comparisons:
     from koderz.analysis.comparison import between, corrected
 
     found = zip(pairs, corrected([between(a, b) for a, b in pairs]), strict=True)
-    sections = [_versus(a, b, one, several=len(pairs) > 1) for (a, b), one in found if one.p_value is not None]
+    every = [*found]
+    sections = [_versus(a, b, one, several=len(pairs) > 1) for (a, b), one in every if one.p_value is not None]
     clearest = sorted(sections, key=lambda one: one.p)[:_MOST]
     full = [one for one in sections if one in clearest]
-    return Comparisons(full, [*_matrices(entries, sections, full)], _note(entries, sections))
+    return Comparisons(full, [*_matrices(entries, sections, full)], _note(entries, sections, [one for _, one in every]))
 
 
-def _note(entries: Sequence[Entry], told: Sequence[Versus]) -> str:
+def _note(entries: Sequence[Entry], told: Sequence[Versus], every: Sequence[Comparison]) -> str:
+    silent = [one for one in every if one.p_value is None and one.is_at_any_stop and one.difference is not None]
+    if not told and not silent:
+        return ""
     note = "Paired by task where the runs share tasks. A difference counts as shown where p is below 0.05"
     if len(told) > 1:
         note += f", corrected for all {len(told)} comparisons (Holm), as the intervals are (Bonferroni)"
@@ -87,6 +92,12 @@ def _note(entries: Sequence[Entry], told: Sequence[Versus]) -> str:
     for chosen in _by_suite(entries):
         if len(chosen) > _MOST_ARMS:
             note += f". {chosen[0].run.suite}: of {len(chosen)} arms the newest {_MOST_ARMS} are compared"
+    if any(one.is_at_any_stop for one in every):
+        note += (
+            ". Runs that stop once they are decided are compared along their order of tasks, by what holds at any stop"
+        )
+    for method, count in Counter(one.method.removeprefix("none: ") for one in silent).items():
+        note += f". No claim in {count} of the comparisons: {method}"
     return f"{note}."
 
 
@@ -132,7 +143,10 @@ def _matrices(entries: Sequence[Entry], told: Sequence[Versus], full: Sequence[V
 
 def _versus(a: Entry, b: Entry, one: Comparison, *, several: bool) -> Versus:
     difference = one.difference or 0.0
-    verdict = f"{abs(difference):.1f} points {'better' if difference > 0 else 'worse'}"
+    size = f"{abs(difference):.1f}"
+    if one.is_at_any_stop and one.interval_holm:
+        size = " to ".join(f"{limit:.1f}" for limit in sorted(map(abs, one.interval_holm)))
+    verdict = f"{size} points {'better' if difference > 0 else 'worse'}"
     return Versus(
         a=a,
         b=b,
@@ -170,9 +184,12 @@ def _evidence(one: Comparison, *, several: bool) -> Iterator[str]:
             interval = f" (95% interval {sure}, {ratio.interval_method})" if sure else ""
             yield f"Geometric means of {measure.name} {ratio.a:.3g} and {ratio.b:.3g}: ×{ratio.ratio:.3g}{interval}"
         elif found := one.measures.get(measure.name):
+            tested = sum(each.p_holm is not None for each in one.measures.values())
+            sure = "no claim" if found.p_holm is None else p_text(found.p_holm)
+            corrected = "" if found.p_holm is None else f"; Holm-corrected for {tested} measures"
             yield (
                 f"Average {measure.name} {shown(found.a, measure)} and {shown(found.b, measure)}, "
-                f"{p_text(found.p_holm)} ({found.method}; Holm-corrected for {len(one.measures)} measures)"
+                f"{sure} ({found.method}{corrected})"
             )
     cost = one.measures.get("cost")
     if cost and (cost.a or cost.b):

@@ -40,6 +40,9 @@ class Entry(Side):
     def mark(self) -> str:
         """A note that the run is not complete; empty if it is."""
         run = self.run
+        if run.is_decided and run.early:
+            asked = run.asked_of(self.arm)
+            return f"{run.early}{asked and f'; averages are {asked}'}"
         return "" if self.is_complete else f"{run.status}, {len(run.results)} of {run.planned} judged"
 
     @property

@@ -83,7 +83,7 @@ def _of_canaries(results: Sequence[Result]) -> dict[str, Any]:
 
 def canaries_line(part: Mapping[str, Any]) -> str:
     """A line on the canaries that were tried."""
-    rate = f"{100 * part['rate']:.1f}%{_told_interval([100 * limit for limit in part['interval']], '.1f')}"
+    rate = f"{100 * part['rate']:.1f}%{_told_interval(part['interval'], '.1f', 100)}"
     return f"canaries: {part['passed']} of {part['tried']} passed, {rate}; nobody passes one without cheating"
 
 
@@ -131,7 +131,7 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
         mean = f"score {score['mean']:.2f} on average{_told_interval(score['interval'], '.2f')}"
         mean += f", {score['max']:.2f} at best"
         rates = (
-            f"{name} {100 * each['value']:.1f}%{_told_interval([100 * limit for limit in each['interval']], '.1f')}"
+            f"{name} {100 * each['value']:.1f}%{_told_interval(each['interval'], '.1f', 100)}"
             for name, each in (own["pass_at_k"] | own.get("pass_hat_k", {})).items()
             if int(name[len("pass@") :]) in PASS_AT and name != "pass^1"
         )
@@ -143,10 +143,10 @@ def _told_alone(own: Mapping[str, Any]) -> str:
     return f"graded only as published, apart: {found['successes']} of {found['rollouts']} passed" if found else ""
 
 
-def _told_interval(interval: Sequence[float] | None, form: str) -> str:
+def _told_interval(interval: Sequence[float] | None, form: str, scale: float = 1) -> str:
     if not interval:
         return ""
-    low, high = interval
+    low, high = (scale * limit for limit in interval)
     return f" (95% interval {low:{form}} to {high:{form}})"
 
 

@@ -104,7 +104,7 @@ def _pairs(plans: Sequence[Plan], searches: Sequence[Sequence[Search]]) -> list[
     pairs: list[Pair] = []
     for family in dict.fromkeys(place[:2] for place in places):
         own = [place for place in places if place[:2] == family]
-        gains = [(place, gain_over_seeds(a[place], b[place])) for place in own]
+        gains = [(place, gain_over_seeds(plans, a[place], b[place])) for place in own]
         known = [(place, gain) for place, gain in gains if gain]
         adjusted = statistics.holm([gain.p for _, gain in known])
         pairs += [
@@ -126,6 +126,8 @@ def _by_place(searches: Sequence[Search]) -> dict[Place, list[Search]]:
 def _reasons(plans: Sequence[Plan], dataset: str, a: Sequence[Search], b: Sequence[Search]) -> Iterator[str]:
     if any(plan.config.get("test_mode") for plan in plans):
         yield "test mode"
+    if any(plan.until_decided for plan in plans):
+        yield "a run stops once it is decided, and is compared by its decision alone"
     caps = {search.result["budget_calls"] for search in (*a, *b)}
     if len(caps) > 1 or len({plan.config.get("max_experiment_cost") for plan in plans}) > 1:
         yield "unequal caps"

@@ -58,18 +58,24 @@ class Gain:
 
 
 def gain_of(
-    a: Sequence[Scores], b: Sequence[Scores], clusters: Clusters | None = None, *, is_fixed: bool = False
+    a: Sequence[Scores],
+    b: Sequence[Scores],
+    clusters: Clusters | None = None,
+    *,
+    is_fixed: bool = False,
+    untested: str = "",
 ) -> Gain | None:
     """B's scores less A's, item by item; None if they have no item in common.
 
-    `a` and `b` have the scores of each search; `is_fixed`: A is no search, but one prompt that was there before.
+    `a` and `b` have the scores of each search; `is_fixed`: A is no search, but one prompt that was there before;
+    `untested`: the reason for which nothing is tested, and there is no interval.
     """
     items = [item for item in (a[0] if a else ()) if all(item in scores for scores in (*a, *b))]
     if not items or not b:
         return None
     of = clusters or {}
     count = count_of(items, of)
-    reason = no_interval(len(items), count).replace("tasks", "items")
+    reason = untested or no_interval(len(items), count).replace("tasks", "items")
     fewest = len(b) if is_fixed else min(len(a), len(b))
     about: About = "optimizer" if fewest >= FEWEST_SEARCHES and len(items) > 1 and not reason else "prompts"
     p, method, limits, detectable = (_of_searches if about == "optimizer" else _of_items)(a, b, items, of)
@@ -84,7 +90,7 @@ def gain_of(
         interval=interval,
         interval_method=interval_method,
         p=1.0 if reason else p,
-        method=method,
+        method=untested or method,
         detectable=None if reason else detectable,
         about=about,
         prompts=len(b),

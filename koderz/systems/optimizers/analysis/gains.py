@@ -18,6 +18,7 @@ from koderz_tracker import records
 from koderz_tracker.index import CODES, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import read_plan
+from koderz_tracker.sequences import STOPS
 
 RANDOM = "random_search"
 BETTER_PROMPTS, WORSE_PROMPTS = "prompts better", "prompts worse"
@@ -135,12 +136,16 @@ def rows_of(plan: records.Plan, searches: Sequence[Search]) -> list[GainRow]:
     return rows
 
 
-def gain_over_seeds(a: Sequence[Search], b: Sequence[Search], *, is_fixed: bool = False) -> Gain | None:
+def gain_over_seeds(
+    plans: Sequence[records.Plan], a: Sequence[Search], b: Sequence[Search], *, is_fixed: bool = False
+) -> Gain | None:
     """B less A, each averaged over its searches; None if they have no item in common.
 
-    `is_fixed`: A is the initial prompt, and no search.
+    `plans`: those of their runs. `is_fixed`: A is the initial prompt, and no search.
     """
-    return gain_of([search.scores for search in a], [search.scores for search in b], b[0].clusters, is_fixed=is_fixed)
+    untested = STOPS if any(plan.until_decided for plan in plans) else ""
+    of_a, of_b = ([search.scores for search in side] for side in (a, b))
+    return gain_of(of_a, of_b, b[0].clusters, is_fixed=is_fixed, untested=untested)
 
 
 class _Group:
@@ -151,9 +156,10 @@ class _Group:
         self.plan, self.here = plan, here
         self.base = next((search for search in here if search.optimizer == BASELINE), None)
         self.searches = self._of(optimizer)
-        self.gain = gain_over_seeds([self.base], self.searches, is_fixed=True) if self.base and self.searches else None
+        base = [self.base] if self.base else []
+        self.gain = gain_over_seeds([plan], base, self.searches, is_fixed=True) if base and self.searches else None
         others = self._of(RANDOM) if optimizer != RANDOM else []
-        self.over_random = gain_over_seeds(others, self.searches) if others and self.searches else None
+        self.over_random = gain_over_seeds([plan], others, self.searches) if others and self.searches else None
 
     def _of(self, optimizer: str) -> list[Search]:
         found = [search.with_scores_of(self.base) for search in self.here if search.optimizer == optimizer]
@@ -163,6 +169,8 @@ class _Group:
         """The reasons why the group isn't comparable."""
         if self.plan.config.get("test_mode"):
             yield "test mode (5 items a split)"
+        if self.plan.until_decided:
+            yield "the run stops once it is decided, and is compared by its decision alone"
         if self.base is None:
             yield "no baseline: the experiment of none has not ended"
         used = [*self.searches, *([self.base] if self.base else [])]
