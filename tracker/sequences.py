@@ -19,7 +19,7 @@ from koderz_tracker.sequential import SEQUENCE, sequence
 
 UNBOUNDED = "none: without bounds nothing holds at any stop"
 NO_NUMPY = "none: it takes numpy, which isn't installed"
-STOPS = "none: the run stops once it is decided, and this interval takes a number of tasks fixed beforehand"
+STOPS = "none: the run stops once it is decided, and this takes a number of tasks fixed beforehand"
 
 
 def settled_order(about: UntilDecided, results: Iterable[Result], faulted: Iterable[str]) -> list[str]:

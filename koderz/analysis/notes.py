@@ -108,7 +108,7 @@ def unread_note(sides: Sequence[tuple[str, UnreadAnswers | None]]) -> str:
 
 def _on_side(name: str, side: Side) -> Iterator[str]:
     run = side.run
-    if run.is_going or (run.status != "complete" and not side.faults):
+    if run.is_going or run.early or (run.status != "complete" and not side.faults):
         asked = run.asked_of(side.arm)
         yield f"{name} {run.progress}{asked and f'; its averages are {asked}'}."
     if not side.results:

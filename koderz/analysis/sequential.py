@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from koderz.analysis.blocks import Block, Text
-from koderz.analysis.decisions import sentence
+from koderz.analysis.decisions import sentence, went_on
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Matched, Side, match
 from koderz.errors import KoderzError
@@ -29,12 +29,15 @@ def why_none(matched: Matched) -> str:
     bounds = _bounds(matched.measure)
     if bounds is None:
         return "none: a run stopped once it was decided, and a measure without bounds has none that holds then"
-    kept = _kept(matched)
-    if any(
-        not bounds[0] <= value <= bounds[1] for side in (matched.a, matched.b) for task in kept for value in side[task]
-    ):
+    if _is_outside(matched, bounds):
         return f"none: a run stopped once it was decided, and a {matched.measure.name} lies outside of its bounds"
-    return "" if kept else "none: no task in common lies in the settled part of the order"
+    return "" if _kept(matched) else "none: no task in common lies in the settled part of the order"
+
+
+def _is_outside(matched: Matched, bounds: Interval) -> bool:
+    """Whether a value on the tasks in common lies outside of the measure's bounds."""
+    every = (value for side in (matched.a, matched.b) for task in matched.tasks for value in side[task])
+    return not all(bounds[0] <= value <= bounds[1] for value in every)
 
 
 def method_of(matched: Matched) -> str:
@@ -90,17 +93,24 @@ def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 
     In the order that one of the runs has on record, else in one shuffled by `seed`. Raises KoderzError for runs that
     aren't complete, that share no task, and for a measure without bounds.
     """
-    for side in (a, b):
-        if side.run.is_going or side.run.is_cut_short:
-            raise KoderzError(f"--sequential looks at complete runs, and {side.run.name} {side.run.progress}")
+    for run in (a.run, b.run):
+        if run.is_going or run.is_cut_short:
+            raise KoderzError(f"--sequential looks at complete runs, and {run.name} {run.progress}")
+        if run.early and not went_on(run):
+            raise KoderzError(f"--sequential looks at complete runs, and {run.name} {run.early}; compare it without")
     matched = match(a, b, measure)
     bounds = _bounds(measure)
     if bounds is None:
         raise KoderzError(f"--sequential: {measure.name} has no bounds, and a decision at any stop needs some")
+    for side, values in ((a, matched.a), (b, matched.b)):
+        if not values:
+            raise KoderzError(f"--sequential: {side.label} has no result with a {measure.name}")
     tasks = matched.order if matched.order is not None else _shuffled(matched, seed)
     units = members([task for task in tasks if task in matched.a and task in matched.b], matched.clusters)
     if not units:
         raise KoderzError(f"--sequential: {a.label} and {b.label} have no task in common")
+    if _is_outside(matched, bounds):
+        raise KoderzError(f"--sequential: a {measure.name} lies outside of its bounds, {bounds[0]:g} to {bounds[1]:g}")
     rule = StoppingRule(len(units), alpha, seed=seed)
     deciding, counted, outcome = OpenDecision(rule), list[str](), None
     for unit in units:
@@ -108,7 +118,8 @@ def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 
         differences = [(fmean(matched.b[task]) - fmean(matched.a[task])) / (bounds[1] - bounds[0]) for task in unit]
         if outcome := deciding.add(fmean(differences)):
             break
-    return _told(a, b, matched, deciding, counted, outcome or "tasks", bounds)
+    told = _told(a, b, matched, deciding, counted, outcome or "tasks", bounds)
+    return {**told, "order": "shuffled" if matched.order is None else "recorded", "seed": seed}
 
 
 def _told(
@@ -148,9 +159,9 @@ def told_blocks(decision: Mapping[str, Any], measure: Measure) -> Iterator[Block
     yield Text(sentence(decision, lower_is_better=measure.direction == "lower"))
     left = decision["planned"] - decision["tasks"]
     saved = f" and ${decision['cost_saved']:.4f}" if decision["cost_saved"] else ""
-    yield Text(
-        f"Asked task by task it would have stopped there, and saved {left} of {decision['planned']} tasks{saved}."
-    )
+    ordered = "in the order on record" if decision["order"] == "recorded" else f"shuffled by seed {decision['seed']}"
+    end = f"stopped there, and saved {left} of {decision['planned']} tasks{saved}" if left else "gone to the end"
+    yield Text(f"Asked task by task, {ordered}, it would have {end}.")
 
 
 def title_of(decision: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from koderz.systems.optimizers.analysis.trials import SEARCHING, PlannedTrial, T
 from koderz.systems.optimizers.datasets import BASELINE
 from koderz_tracker.messages import text_of
 from koderz_tracker.records import Plan
+from koderz_tracker.sequences import STOPS
 from koderz_tracker.stories import Stories
 
 _PURPOSES = (*SEARCHING, "test")
@@ -82,7 +83,9 @@ def methods_of(rows: Sequence[TestedRow]) -> Iterator[str]:
     """A sentence on the methods of p-values and intervals."""
     tests = dict.fromkeys(row.method for row in rows if row.method)
     intervals = dict.fromkeys(row.interval_method for row in rows if row.interval_method)
-    if tests:
+    if [*tests] == [*intervals] == [STOPS]:
+        yield f"Tests and intervals: {STOPS}."
+    elif tests:
         suffix = f"; intervals: {' or '.join(intervals)}" if intervals else ""
         yield f"Tests: {' or '.join(tests)}{suffix}; both corrected for the optimizers beside each other."
 
