@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
-from koderz.analysis.comparison import Comparison, comparison_blocks, last_comparable, of_sides, side_blocks
+from koderz.analysis.comparison import Comparison, comparison_blocks, of_sides, side_blocks
 from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, leaderboard_blocks, row_of
 from koderz.analysis.measures import measure_named, usual_measure
 from koderz.analysis.pairs import Side, believed, pairs_to_compare, sides_of
 from koderz.analysis.resources import require_equal_resources
-from koderz.analysis.runs import refuse_simulated_runs, resolve
+from koderz.analysis.runs import Run, load_run, refuse_simulated_runs, resolve, run_paths
 from koderz.analysis.sequential import as_if_stopped, title_of, told_blocks
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
 from koderz.settings.systems import added
+
+_LOOK_BACK = 50  # runs, in search of two that share tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,30 @@ def compare_as_if_stopped(
     by = measure_named(measure or usual_measure(runs), runs)
     decision = as_if_stopped(*sides[-1], by, alpha)
     return Compared(title_of(decision), partial(told_blocks, decision, by), lambda: {"sequential": decision})
+
+
+def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run]:
+    """The last two runs that share tasks, baseline first; a comparative run alone if no other shares its tasks.
+
+    Raises KoderzError where there are none.
+    """
+    recent: list[Run] = []
+    for path in reversed(run_paths(results)[-_LOOK_BACK:]):
+        run = load_run(path)
+        for later in recent:
+            if (allow_simulated or later.simulated == run.simulated) and _tasks(later) & _tasks(run):
+                return [run, later]
+        recent.append(run)
+    alone = [run for run in recent if len(run.arms) > 1 and run.results]
+    if alone:
+        return alone[:1]
+    raise KoderzError(
+        f"{results} holds no two runs on the same tasks; make some with: koderz benchmark 0 10 --mode comparative"
+    )
+
+
+def _tasks(run: Run) -> set[str]:
+    return {result.problem_id for result in run.results}
 
 
 def _alone(side: Side, gates: Gates) -> Compared:

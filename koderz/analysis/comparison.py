@@ -36,20 +36,16 @@ from koderz.analysis.resources import UNEQUAL
 from koderz.analysis.runs import (
     Run,
     figures_table,
-    load_run,
     load_summary,
     of_summary,
     rate_of,
     refuse_generated,
-    run_paths,
 )
 from koderz.analysis.statistics import ALPHA, holm, p_figure, p_text
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
 from koderz_tracker.records import Measure
 from koderz_tracker.summary import Summary
-
-_LOOK_BACK = 50  # runs, in search of two that share tasks
 
 Source = Summary | Path | str
 
@@ -215,26 +211,6 @@ def _corrected(one: Comparison, p_holm: float, count: int) -> Comparison:
     )
 
 
-def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run]:
-    """The last two runs that share tasks, baseline first; a comparative run alone if no other shares its tasks.
-
-    Raises KoderzError where there are none.
-    """
-    recent: list[Run] = []
-    for path in reversed(run_paths(results)[-_LOOK_BACK:]):
-        run = load_run(path)
-        for later in recent:
-            if (allow_simulated or later.simulated == run.simulated) and _tasks(later) & _tasks(run):
-                return [run, later]
-        recent.append(run)
-    alone = [run for run in recent if len(run.arms) > 1 and run.results]
-    if alone:
-        return alone[:1]
-    raise KoderzError(
-        f"{results} holds no two runs on the same tasks; make some with: koderz benchmark 0 10 --mode comparative"
-    )
-
-
 def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, *, exact: bool = False) -> Comparison:
     """Compares two arms, paired by task if they have tasks in common."""
     matched = match(a, b, measure)
@@ -303,10 +279,6 @@ def _compared(side: Side, matched: Matched, mean: float | None) -> Compared:
         other_tasks=len(by_task) - len(tasks),
         cost_per_success=math.fsum(result.cost for result in results) / successes if successes else None,
     )
-
-
-def _tasks(run: Run) -> set[str]:
-    return {result.problem_id for result in run.results}
 
 
 def _run(source: Source) -> Run:

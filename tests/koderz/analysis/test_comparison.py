@@ -9,7 +9,8 @@ import pytest
 
 import koderz
 from koderz.analysis.blocks import Table
-from koderz.analysis.comparison import between, comparison_blocks, last_comparable
+from koderz.analysis.compare import last_comparable
+from koderz.analysis.comparison import between, comparison_blocks
 from koderz.analysis.leaderboard import leaderboard
 from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
