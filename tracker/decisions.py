@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
 from koderz_tracker.index import CODES, Index, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Decision, Plan
+
+if TYPE_CHECKING:
+    from koderz_tracker.summary import Summary
+
+Told = Mapping[str, Any]
+"""A decision in the form in which a summary has it."""
 
 _DECISION = CODES[Decision.kind]
 
@@ -44,6 +50,40 @@ def told_decisions(plan: Plan, found: Mapping[str, Decision]) -> dict[str, Any] 
         return None
     last = [*told.values()][-1]
     return last if len(plan.arms) == 2 else {**last, "arms": told}
+
+
+def each_of(decision: Told | None) -> Sequence[Told]:
+    """The decision on each compared arm."""
+    if not decision:
+        return ()
+    return [*decision["arms"].values()] if "arms" in decision else [decision]
+
+
+def is_decided(summary: Summary) -> bool:
+    """Whether no more will be asked because every comparison is decided."""
+    if summary.until_decided is None:
+        return False
+    final = {each["b"] for each in each_of(summary.decision) if each["outcome"] != "money"}
+    return final >= {*summary.arms} - {summary.until_decided.arm}
+
+
+def stopped_early(decision: Told | None, *, went_on: bool = False) -> str:
+    """A mark for lists: `stopped early: shown after 84 of 164`; empty for a run that wasn't cut short.
+
+    `went_on`: whether all that was planned has been asked since.
+    """
+    told = [
+        f"{each['outcome']} after {each['tasks']} of {each['planned']}"
+        for each in each_of(decision)
+        if each["tasks"] + sum((each.get("left_out") or {}).values()) < each["planned"]
+    ]
+    mark = "decided early, then run to the end" if went_on else "stopped early"
+    return f"{mark}: {', '.join(told)}" if told else ""
+
+
+def went_on(summary: Summary) -> bool:
+    """Whether all that was planned has been asked, whatever was decided on the way."""
+    return len(summary.results) + len(summary.faults) >= summary.planned
 
 
 def _told(decision: Decision) -> dict[str, Any]:

@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from koderz_tracker.decisions import Told, each_of, stopped_early, went_on
 from koderz_tracker.records import PASSES
 
 if TYPE_CHECKING:
     from koderz_tracker.summary import Summary
-
-Told = Mapping[str, Any]
-"""A decision in the form in which a summary has it."""
 
 _WHY = {
     "futile": "what is left would show a difference with a chance below 5 %, so it stopped",
     "money": "the cost cap is reached",
     "tasks": "no task is left",
 }
-
-
-def each_of(decision: Told | None) -> Sequence[Told]:
-    """The decision on each compared arm."""
-    if not decision:
-        return ()
-    return [*decision["arms"].values()] if "arms" in decision else [decision]
-
-
-def is_decided(decision: Told | None) -> bool:
-    """Whether no more will be asked because of a decision."""
-    found = each_of(decision)
-    return bool(found) and all(each["outcome"] != "money" for each in found)
-
-
-def stopped_early(decision: Told | None, *, went_on: bool = False) -> str:
-    """A mark for lists: `stopped early: shown after 84 of 164`; empty for a run that wasn't cut short.
-
-    `went_on`: whether all that was planned has been asked since.
-    """
-    told = [
-        f"{each['outcome']} after {each['tasks']} of {each['planned']}"
-        for each in each_of(decision)
-        if each["outcome"] != "tasks"
-    ]
-    mark = "decided early, then run to the end" if went_on else "stopped early"
-    return f"{mark}: {', '.join(told)}" if told else ""
 
 
 def decision_lines(summary: Summary) -> Iterator[str]:
@@ -60,11 +31,6 @@ def decision_lines(summary: Summary) -> Iterator[str]:
         yield "It was decided there; the rest was run afterwards."
     elif found:
         yield f"{'Stopped there' if stopped_early(summary.decision) else 'Ended there'}: {_money(summary, found)}."
-
-
-def went_on(summary: Summary) -> bool:
-    """Whether all that was planned has been asked, whatever was decided on the way."""
-    return len(summary.results) + len(summary.faults) >= summary.planned
 
 
 def sentence(decision: Told, *, lower_is_better: bool = False, named: bool = False) -> str:

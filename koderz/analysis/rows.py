@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from koderz.analysis.decisions import stopped_early
 from koderz_tracker.causes import cause_of
+from koderz_tracker.decisions import stopped_early
 from koderz_tracker.measures import PASSING
 from koderz_tracker.records import PASSES, Headline, Measure
 

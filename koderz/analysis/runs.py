@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
-from koderz.analysis.decisions import is_decided, stopped_early, went_on
 from koderz.analysis.measures import declared, named_average, shown
 from koderz.analysis.reader import read_summary
 from koderz.errors import KoderzError
+from koderz_tracker.decisions import is_decided, stopped_early, went_on
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import RUN_ID, is_locked, named, run_folders
 from koderz_tracker.summary import Summary, summarize
@@ -69,7 +69,7 @@ class Run(Summary):
     @property
     def is_decided(self) -> bool:
         """Whether it stopped since its arms were told apart, or can't be."""
-        return is_decided(self.decision)
+        return is_decided(self)
 
     @property
     def progress(self) -> str:

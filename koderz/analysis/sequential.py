@@ -10,12 +10,13 @@ from statistics import fmean
 from typing import Any
 
 from koderz.analysis.blocks import Block, Text
-from koderz.analysis.decisions import sentence, went_on
+from koderz.analysis.decisions import sentence
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Matched, Side, match
 from koderz.errors import KoderzError
 from koderz_tracker.breakdown import bounds_of
 from koderz_tracker.clusters import members, method_in
+from koderz_tracker.decisions import went_on
 from koderz_tracker.rates import SHARE
 from koderz_tracker.records import PASSES, Measure
 from koderz_tracker.sequential import EVIDENCE, SEQUENCE, ConfidenceSequence

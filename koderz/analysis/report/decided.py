@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from koderz.analysis.decisions import each_of, sentence
+from koderz.analysis.decisions import sentence
 from koderz.analysis.report.charts import Band, Mark, Plot, Scale
 from koderz.analysis.report.panels import Chart
 from koderz.analysis.runs import Run
+from koderz_tracker.decisions import each_of
 from koderz_tracker.records import PASSES
 
 _MOST_BANDS, _MOST_ROWS = 50, 20

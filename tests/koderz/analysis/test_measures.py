@@ -137,7 +137,7 @@ def test_measures_are_corrected_together(tmp_path: Path) -> None:
 
     raw = {name: each.p_value for name, each in found.measures.items()}
     assert {name: each.p_holm for name, each in found.measures.items()} == pytest.approx(
-        dict(zip(raw, statistics.holm(list(raw.values())), strict=True))
+        dict(zip(raw, statistics.holm([p for p in raw.values() if p is not None]), strict=True))
     )
     text = "\n".join(block.text for block in comparison_blocks(found) if hasattr(block, "text"))
     assert "p of the other measures: sign-flip permutation test, paired by task, Holm-corrected for 4." in text
@@ -174,6 +174,8 @@ def test_intervals_beside_holms_p_agree_with_it(tmp_path: Path) -> None:
         )
         for difference in koderz.compare(a, b).measures.values():
             if difference.interval and difference.interval_holm:
+                assert difference.p_holm is not None
+                assert difference.p_value is not None
                 low, high = difference.interval_holm
                 assert (difference.p_holm <= 0.05) == (not low <= 0 <= high)
                 assert high - low > difference.interval[1] - difference.interval[0]

@@ -19,6 +19,7 @@ import orjson
 
 from koderz_tracker import records
 from koderz_tracker.causes import cause_counts
+from koderz_tracker.decisions import stopped_early, went_on
 from koderz_tracker.index import ENDS, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.parts import completes, from_parts
@@ -306,6 +307,8 @@ def _note(plan: Plan, summary: Summary, arms: Sequence[str]) -> str:
     lines = [*(f"**{caution}.**\n" for caution in summary.cautions), *table]
     if summary.faults:
         lines.append(f"\n{len(summary.faults)} of {summary.planned} experiments ended in a fault, which is no verdict.")
+    if early := stopped_early(summary.decision, went_on=went_on(summary)):
+        lines.append(f"\n{early[0].upper()}{early[1:]} tasks; the figures are over all that were asked.")
     lines.append(f"\nStatus: {summary.status}{f' ({summary.reason})' if summary.reason else ''}")
     return "\n".join(lines)
 
