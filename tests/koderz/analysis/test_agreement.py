@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import product
+from statistics import NormalDist
 
 import pytest
 
@@ -54,6 +56,31 @@ def test_rogan_gladen_is_the_published_example() -> None:
     assert found.rate == pytest.approx(0.5)
     assert found.interval is not None
     assert sum(found.interval) / 2 == pytest.approx(0.5)
+
+
+def published(p: float, q1: float, q0: float, n: int, m1: int, m0: int) -> tuple[float, float, float]:
+    """Rogan & Gladen's rate, and Lang & Reiczigel's interval, as arXiv 2511.21140 writes them down."""
+    z = NormalDist().inv_cdf(0.975)
+    rate = (p + q0 - 1) / (q0 + q1 - 1)
+    p, q1, q0 = (n * p + z * z / 2) / (n + z * z), (m1 * q1 + 1) / (m1 + 2), (m0 * q0 + 1) / (m0 + 2)
+    theta = (p + q0 - 1) / (q0 + q1 - 1)
+    of_1, of_0 = theta * q1 * (1 - q1) / (m1 + 2), (1 - theta) * q0 * (1 - q0) / (m0 + 2)
+    middle = theta + 2 * z * z * (of_1 - of_0)
+    half = z * math.sqrt(p * (1 - p) / (n + z * z) + theta * of_1 + (1 - theta) * of_0) / (q0 + q1 - 1)
+    low, high, value = (min(1.0, max(0.0, each)) for each in (middle - half, middle + half, rate))
+    return value, low, high
+
+
+def test_rogan_gladen_is_as_published_on_random_inputs() -> None:
+    rng, compared = random.Random(0), 0
+    while compared < 1000:
+        n, m1, m0 = rng.randint(5, 2000), rng.randint(1, 300), rng.randint(1, 300)
+        passed, hits, rights = rng.randint(0, n), rng.randint(0, m1), rng.randint(0, m0)
+        found = rogan_gladen(passed, n, (hits, m1), (rights, m0))
+        if found.rate is not None and found.interval is not None:
+            expected = published(passed / n, hits / m1, rights / m0, n, m1, m0)
+            assert (found.rate, *found.interval) == pytest.approx(expected, abs=1e-9)
+            compared += 1
 
 
 @pytest.mark.parametrize(("right", "wrong"), [((5, 10), (5, 10)), ((3, 10), (2, 10))])
