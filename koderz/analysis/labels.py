@@ -185,7 +185,7 @@ def read_labels(path: Path, known: Mapping[str, Any]) -> tuple[dict[str, dict[st
     """
     try:
         data = read_all(path, _LARGEST)
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8").lstrip("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{path} can't be read as UTF-8 text ({error})") from None
     labels: dict[str, dict[str, float]] = defaultdict(dict)
@@ -218,19 +218,31 @@ def _parsed(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
                     raise KoderzError(f"{path}, line {number}: not an object")
                 yield number, row
         return
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     csv.field_size_limit(_LARGEST)
-    names = [(name or "").strip() for name in reader.fieldnames or ()]
-    if not {"experiment_id", "label"} <= {*names}:
+    begin = len(text.partition("\n")[0]) + 1 if text.startswith("sep=") else 0  # spreadsheets ask so for a delimiter
+    readers = [csv.DictReader(io.StringIO(text[begin:], newline=""), delimiter=each, strict=True) for each in ",;\t"]
+    reader = next((each for each in readers if {"experiment_id", "label"} <= {*_names(each)}), None)
+    if reader is None:
         raise KoderzError(f"{path}, line 1: a file of labels has the columns {', '.join(COLUMNS)}")
+    names = _names(reader)
+    for name in ("experiment_id", "label", "labeller"):
+        if names.count(name) > 1:
+            raise KoderzError(f"{path}, line 1: several columns are called {name}")
     reader.fieldnames = names
+    lines = begin > 0
     try:
         for row in reader:
-            yield reader.line_num, row
+            yield reader.line_num + lines, row
     except csv.Error as error:
-        raise KoderzError(f"{path}, line {reader.line_num}: {error}") from None
+        raise KoderzError(f"{path}, after line {reader.line_num + lines}: {error}; is a quote left open?") from None
+
+
+def _names(reader: csv.DictReader[str]) -> list[str]:
+    """The names of a file's columns as one delimiter reads them; none if it can't be the file's."""
+    try:
+        return [(name or "").strip() for name in reader.fieldnames or ()]
+    except csv.Error:
+        return []
 
 
 def _value(label: str, where: str) -> float:

@@ -107,6 +107,11 @@ KNOWN = {"exp_1": 1, "exp_2": 1}
         ("experiment_id,label\nexp_1,\n", "no row has a label"),
         ("task,verdict\na,b\n", "line 1: a file of labels has the columns"),
         ("", "line 1: a file of labels has the columns"),
+        ("experiment_id,label,label\nexp_1,1,0\n", "line 1: several columns are called label"),
+        (
+            'experiment_id,label\n"exp_1,pass\nexp_2,fail\n',
+            r"after line 1: unexpected end of data; is a quote left open\?",
+        ),
     ],
 )
 def test_labels_that_are_none_are_named_with_their_line(tmp_path: Path, text: str, reason: str) -> None:
@@ -123,12 +128,21 @@ def test_labels_that_are_none_are_named_with_their_line(tmp_path: Path, text: st
         "experiment_id,label,labeller\nexp_1,pass,ann\nexp_1,0,bob\nexp_2,,\n",
         '\ufeffexperiment_id;label;labeller\r\n"exp_1";"PASS";"ann"\r\nexp_1;FALSE;bob\r\n',
         "experiment_id\tlabel\tlabeller\nexp_1\t1\tann\nexp_1\tfail\tbob\n",
+        """"experiment_id";answer;label;labeller;"notes, if any, here"
+exp_1;"a ""b""; c
+d";"1,0"; ann ;
+exp_1;'=1+1;0,0;bob;
+;;;;
+exp_2;;;;
+""",
+        "sep=;\r\nexperiment_id;label;labeller\r\nexp_1;Pass ;ann\r\nexp_1;fail;bob\r\n",
     ],
-    ids=["commas", "LibreOffice with semicolons", "tabs"],
+    ids=["commas", "LibreOffice with semicolons", "tabs", "cells of several lines, decimal commas", "a line sep="],
 )
-def test_labels_are_read_as_spreadsheets_write_them(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_labels_are_read_as_spreadsheets_write_them(tmp_path: Path, text: str, encoding: str) -> None:
     path = tmp_path / "labels.csv"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text.encode(encoding))
 
     assert read_labels(path, KNOWN)[0] == {"exp_1": {"ann": 1.0, "bob": 0.0}}
 
