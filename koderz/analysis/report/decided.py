@@ -13,7 +13,7 @@ from koderz.analysis.runs import Run
 from koderz_tracker.decisions import each_of
 from koderz_tracker.records import PASSES
 
-_MOST_BANDS, _MOST_ROWS = 50, 20
+_MOST, _MOST_POINTS, _MOST_BANDS, _MOST_ROWS = 6, 120, 50, 20  # of decisions; of each
 _COLOUR = 1
 
 Point = tuple[int, float, float, float]
@@ -21,12 +21,14 @@ Point = tuple[int, float, float, float]
 
 
 def decision_charts(runs: Sequence[Run]) -> Iterator[Chart]:
-    """Two charts of each decision: the interval along the tasks, and the evidence beside what a claim takes."""
+    """Two charts of each of the newest decisions: the interval along the tasks, and the evidence for a claim."""
     found = [(run, decision) for run in runs for decision in each_of(run.decision) if decision.get("path")]
-    for number, (run, decision) in enumerate(found):
+    for number, (run, decision) in enumerate(found[-_MOST:]):
         a, b, told = decision["a"], decision["b"], sentence(decision, named=True)
         title = f"{b} less {a}" + (f", {run.name}" if len(runs) > 1 else "")
-        points = [(int(tasks), float(e), float(low), float(high)) for tasks, e, low, high in decision["path"]]
+        points = _thinned(
+            [(int(tasks), float(e), float(low), float(high)) for tasks, e, low, high in decision["path"]], _MOST_POINTS
+        )
         heads, rows = _table(points, _unit(decision))
         about = f"{told} {'Each interval holds' if len(points) > 1 else 'It holds'} at whatever moment one looks."
         yield Chart(f"decision-{number}", f"Decision: {title}", about, _interval_plot(points, decision), heads, rows)
@@ -41,14 +43,20 @@ def decision_charts(runs: Sequence[Run]) -> Iterator[Chart]:
         )
 
 
+def _thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """About so many of the points, the last among them."""
+    every = -(-len(points) // most)
+    return [*points[:-1][::every], points[-1]]
+
+
 def _unit(decision: Mapping[str, Any]) -> str:
     return "points" if decision["measure"] == PASSES else str(decision["measure"])
 
 
 def _table(points: Sequence[Point], unit: str) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    every = max(1, len(points) // _MOST_ROWS)
-    kept = [*points[:-1][::every], points[-1]]
-    rows = [[str(tasks), f"{e:.3g}", f"{low:+.1f} to {high:+.1f}"] for tasks, e, low, high in kept]
+    rows = [
+        [str(tasks), f"{e:.3g}", f"{low:+.1f} to {high:+.1f}"] for tasks, e, low, high in _thinned(points, _MOST_ROWS)
+    ]
     return ["Tasks", "E-value", f"Interval, {unit}"], rows
 
 
@@ -66,7 +74,8 @@ def _interval_plot(points: Sequence[Point], decision: Mapping[str, Any]) -> Plot
         interval=(up.place(last[2]), up.place(last[3])),
         tooltip=f"{decision['outcome']} after {last[0]} tasks",
     )
-    return _plot(points, across, up, lines, levels, [mark], f"difference in {_unit(decision)}, with its interval")
+    label = f"difference, {_unit(decision)}"
+    return _plot(points, across, up, lines, levels, [mark], label, "the ends of its interval, and where it stopped")
 
 
 def _evidence_plot(points: Sequence[Point], limit: float) -> Plot:
@@ -74,7 +83,7 @@ def _evidence_plot(points: Sequence[Point], limit: float) -> Plot:
     lines = [[(point[0], max(point[1], 1e-9)) for point in points]]
     across = _across(points)
     mark = Mark(across.place(points[-1][0]), up.place(lines[0][-1][1]), _COLOUR, tooltip=f"{points[-1][1]:.3g}")
-    return _plot(points, across, up, lines, [limit], [mark], "e-value, logarithmic scale")
+    return _plot(points, across, up, lines, [limit], [mark], "e-value, logarithmic scale", "the evidence")
 
 
 def _across(points: Sequence[Point]) -> Scale:
@@ -89,6 +98,7 @@ def _plot(
     levels: Sequence[float],
     marks: Sequence[Mark],
     label: str,
+    key: str,
 ) -> Plot:
     """Curves over the counted tasks, and dashed lines at some levels."""
     return Plot(
@@ -102,13 +112,12 @@ def _plot(
         ],
         marks=marks,
         bands=[*_bands(points, across)],
-        keys=(),
+        keys=[(_COLOUR, key)],
     )
 
 
 def _bands(points: Sequence[Point], across: Scale) -> Iterator[Band]:
-    every = -(-len(points) // _MOST_BANDS)
-    kept = [*points[:-1][::every], points[-1]]
+    kept = _thinned(points, _MOST_BANDS)
     places = [across.place(point[0]) for point in kept]
     borders = [0.0, *((a + b) / 2 for a, b in pairwise(places)), 100.0]
     for (tasks, e, low, high), (left, right) in zip(kept, pairwise(borders), strict=True):
