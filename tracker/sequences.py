@@ -6,9 +6,12 @@ run that went on to its end, since it went on because of what was seen.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
+
+from msgspec.structs import replace
 
 from koderz_tracker.basis import UntilDecided
 from koderz_tracker.clusters import ChanceEstimate, Clusters, count_of, members, method_in
@@ -22,24 +25,44 @@ NO_NUMPY = "none: it takes numpy, which isn't installed"
 STOPS = "none: the run stops once it is decided, and this takes a number of tasks fixed beforehand"
 
 
-def settled_order(about: UntilDecided, results: Iterable[Result], faulted: Iterable[str]) -> list[str]:
-    """The longest prefix of the order whose tasks have ended in an arm, given its results and its tasks with faults."""
-    ended = {result.problem_id for result in results} | {*faulted}
+def until_decided_in(plan: Plan) -> UntilDecided | None:
+    """The way in which a run stops, as its summary has it: with the samples of each task, where it isn't one."""
+    about = plan.until_decided
+    if about is None or (plan.cells is None and plan.samples == 1):
+        return about
+    samples: dict[str, dict[str, int]] = {arm.name: {} for arm in plan.arms}
+    if plan.cells is None:
+        samples = {name: dict.fromkeys(about.order, plan.samples) for name in samples}
+    for cell in plan.cells or ():
+        samples[cell.arm][cell.task] = cell.samples
+    return replace(about, samples=samples)
+
+
+def settled_order(about: UntilDecided, arm: str, results: Iterable[Result], faulted: Iterable[str]) -> list[str]:
+    """The longest prefix of the order whose tasks have ended in an arm with all of their samples.
+
+    Tasks that the arm doesn't ask are left out. `faulted` has the task of each fault.
+    """
+    ended = Counter(result.problem_id for result in results) + Counter(faulted)
     found = []
     for task in about.order:
-        if task not in ended:
+        planned = about.samples.get(arm, {}).get(task, 0) if about.samples else 1
+        if ended[task] < planned:
             break
-        found.append(task)
+        if planned:
+            found.append(task)
     return found
 
 
 def settled_orders(plan: Plan, results: Sequence[Result], faults: Sequence[Fault]) -> dict[str, list[str]]:
     """The settled tasks of each arm, in the order of a run that stops once it is decided; empty for other runs."""
-    if plan.until_decided is None:
+    about = until_decided_in(plan)
+    if about is None:
         return {}
     return {
         arm.name: settled_order(
-            plan.until_decided,
+            about,
+            arm.name,
             (result for result in results if result.arm == arm.name),
             (fault.problem_id for fault in faults if fault.arm == arm.name),
         )

@@ -27,7 +27,7 @@ from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headl
 from koderz_tracker.results import ANSWER, Result
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import scrubber_of
-from koderz_tracker.sequences import chances_along, rate_along, settled_orders, without_intervals
+from koderz_tracker.sequences import chances_along, rate_along, settled_orders, until_decided_in, without_intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def summarize(folder: Path) -> Summary:
         headline=plan.headline or PASSING,
         parts=with_calibrations(_parts(plan, of_arms, faults, apart), journal, lines),
         breakdown=breakdown(plan, of_arms, orders) if plan.groups else (),
-        until_decided=plan.until_decided,
+        until_decided=until_decided_in(plan),
         decision=told_decisions(plan, decisions_in(folder, index)) if plan.until_decided else None,
     )
 

@@ -163,6 +163,13 @@ def row_of(side: Side) -> Mapping[str, Any]:
     }
 
 
+def _against_first(board: Leaderboard, standing: Standing) -> str:
+    first, own = board.standings[0].side.label, standing.side.label
+    if not any((pair.a, pair.b) == (first, own) for pair in board.pairwise):
+        return "no claim"  # of a run that stopped once it was decided
+    return "no significant difference" if standing.level_with_best else "worse"
+
+
 def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     """The blocks of a leaderboard: standings, then the tests that tell some of them apart."""
     success = board.measure.name == SUCCESS.name
@@ -180,7 +187,7 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
                 interval_text(standing.mean.interval, board.measure),
                 f"${standing.side.figures.avg_cost:.5f}",
                 f"{standing.side.figures.avg_iterations:.1f}",
-                "" if rank == 1 else "no significant difference" if standing.level_with_best else "worse",
+                "" if rank == 1 else _against_first(board, standing),
             ]
             for rank, standing in enumerate(board.standings, start=1)
         ],

@@ -112,7 +112,8 @@ class Side:
         about = self.run.until_decided
         if about is None:
             return None
-        return settled_order(about, self.results, (str(each.get("problem_id")) for each in self.run.faulted(self.arm)))
+        faulted = (str(each.get("problem_id")) for each in self.run.faulted(self.arm))
+        return settled_order(about, self.arm, self.results, faulted)
 
 
 Values = Mapping[str, Sequence[float]]
@@ -163,8 +164,9 @@ def _order(a: Side, b: Side) -> list[str] | None:
     if not deciding:
         return None
     older = min((side.run for side in deciding), key=lambda run: (run.start_time, run.name))
-    orders = [side.settled or [] for side in (a, b) if side.run.name == older.name]
-    return min(orders, key=len)
+    first, *others = (side.settled or [] for side in (a, b) if side.run.name == older.name)
+    settled = {*first}.intersection(*others)
+    return [task for task in first if task in settled]
 
 
 def matched(

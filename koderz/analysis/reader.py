@@ -111,7 +111,7 @@ class _File:
         if self.until_decided is None:
             return None
         faulted = (str(each.get("problem_id")) for each in self.faults if each.get("arm", arm) == arm)
-        return settled_order(self.until_decided, results, faulted)
+        return settled_order(self.until_decided, arm, results, faulted)
 
 
 _TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(Summary)} - {"arms", "comparison"}

@@ -8,7 +8,8 @@ from pathlib import Path
 from koderz_tracker.basis import UntilDecided
 from koderz_tracker.decisions import is_decided, stopped_early, went_on
 from koderz_tracker.records import Decision, Finished
-from koderz_tracker.sequences import STOPS, without_intervals
+from koderz_tracker.results import Result
+from koderz_tracker.sequences import STOPS, settled_order, without_intervals
 from koderz_tracker.sinks.mlflow.run import figures_file
 from koderz_tracker.summary import Summary, summarize
 from tests.tracker import builders
@@ -62,3 +63,12 @@ def test_parts_keep_all_but_their_intervals() -> None:
         "items": [{"interval": None, "value": 2}], "exact_interval": None, "exact_interval_method": STOPS,
         "intervals": 3,
     }  # fmt: skip
+
+
+def test_settled_tasks_have_all_their_samples() -> None:
+    about = UntilDecided(arm="a", order=ORDER, samples={"a": dict.fromkeys(ORDER, 2), "b": {"T/2": 1, "T/0": 1}})
+    once = [Result(problem_id=task, success=True) for task in ORDER]
+
+    assert settled_order(about, "a", once, ()) == []
+    assert settled_order(about, "a", [*once, *once[:2]], ["T/0"]) == ["T/4", "T/2", "T/0"]
+    assert settled_order(about, "b", once, ()) == ["T/2", "T/0"]

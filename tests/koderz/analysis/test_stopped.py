@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import koderz
+from koderz.analysis.blocks import Table
 from koderz.analysis.compare import compare_as_if_stopped, compare_runs, comparison_document
 from koderz.analysis.comparison import comparison_blocks
 from koderz.analysis.difficulty import difficulty
@@ -108,6 +109,9 @@ def test_stopped_run_without_common_tasks_claims_nothing(tmp_path: Path) -> None
 
     found = koderz.compare(stopped(tmp_path), other)
 
+    (table, *_) = leaderboard_blocks(leaderboard([*sides_of(found.a.run, "iterative"), *sides_of(other)]))
+    assert isinstance(table, Table)
+    assert table.rows[1][-1] == "no claim"
     assert found.p_value is found.interval is None
     assert found.verdict == "No claim: a run stopped once it was decided, and there is no task in common."
     assert not found.significant
