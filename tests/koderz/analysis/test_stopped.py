@@ -79,7 +79,7 @@ def test_stopped_run_is_tested_by_what_holds_at_any_stop(tmp_path: Path) -> None
     assert (found.mcnemar_p, found.probability_better, found.smallest_difference) == (None, None, None)
     assert found.verdict.startswith("B is better: +")
     assert "to +100.0 points" in found.verdict
-    assert found.measures["cost"].p_value is found.measures["cost"].interval is None
+    assert (found.measures["cost"].p_value, found.measures["cost"].interval) == (None, None)
     assert fixed_in([comparison_document(found), [*comparison_blocks(found)]]) == []
     for arm in run.arms.values():
         assert arm.summary.success_rate_interval is not None
@@ -112,7 +112,7 @@ def test_stopped_run_without_common_tasks_claims_nothing(tmp_path: Path) -> None
     (table, *_) = leaderboard_blocks(leaderboard([*sides_of(found.a.run, "iterative"), *sides_of(other)]))
     assert isinstance(table, Table)
     assert table.rows[1][-1] == "no claim"
-    assert found.p_value is found.interval is None
+    assert (found.p_value, found.interval) == (None, None)
     assert found.verdict == "No claim: a run stopped once it was decided, and there is no task in common."
     assert not found.significant
 
