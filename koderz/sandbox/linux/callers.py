@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `i
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LONGEST_PATH, _MOST_WORDS, _PAGE = 4096, 64, 4096
+_LONGEST_PATH, _LONGEST_WORD, _MOST_WORDS, _PAGE = 4096, 1 << 17, 64, 4096
 _OPENAT2 = 437
 
 
@@ -38,10 +38,16 @@ class Process:
         self.number = number
         self.judged: bool = not is_verifier and (parent is None or parent.judged)
         self.tainted: bool = bool(parent and parent.tainted)
-        self.reads = False  # whether it has read a file of the agent's
+        self.parent = parent
+        self.reads = False  # whether it has read a file of the agent's, see `flows`
+        self.hears = False  # whether it has been told of one
+        self.input = ""  # what its standard input is, as /proc names it
+        self.runs = ""  # the same of what it takes its script from, where that is no file
+        self.texts: list[str] = []  # the files of its script
+        self.text = ""  # the script that it was given as a word
         self.is_of_tests = False  # whether it has read one of the tests
         self.includes = False  # whether it compiles a file of the agent's, before any of the tests
-        self.made: set[str] = set()  # the files that it has made before
+        self.made: set[str] = set()  # the files that it has made before it read one
         self._handle = os.pidfd_open(number)
         self._poll = select.poll()
         self._poll.register(self._handle, select.POLLIN)
@@ -79,15 +85,17 @@ def read(thread: int, address: int, size: int) -> bytes:
     return _buffer.raw[:count] if count > 256 else ctypes.string_at(_buffer, count)
 
 
-def read_text(thread: int, address: int) -> bytes:
-    """A text that ends with a zero."""
+def read_text(thread: int, address: int, most: int = 0) -> bytes:
+    """A text that ends with a zero. Raises OSError if it is longer than a path; with `most`, it is cut there."""
     found = b""
-    while len(found) < _LONGEST_PATH:
+    while len(found) < (most or _LONGEST_PATH):
         part = read(thread, address + len(found), min(256, _PAGE - (address + len(found)) % _PAGE))
         head, end, _ = part.partition(b"\0")
         found += head
         if end:
             return found
+    if most:
+        return found
     raise OSError(errno.ENAMETOOLONG, "path")
 
 
@@ -98,10 +106,7 @@ def read_words(thread: int, address: int) -> list[str]:
         pointer = int.from_bytes(read(thread, address + 8 * len(words), 8), "little")
         if not pointer:
             break
-        try:
-            words.append(os.fsdecode(read_text(thread, pointer)))
-        except OSError:  # longer than a path
-            words.append("-")
+        words.append(os.fsdecode(read_text(thread, pointer, _LONGEST_WORD)))
     return words
 
 
@@ -112,6 +117,22 @@ def status(thread: int) -> dict[str, str]:
         name.decode(): value.strip().decode()
         for name, _, value in (each.partition(b":") for each in text.splitlines()[:12])
     }
+
+
+def descriptor(thread: int, number: int) -> str:
+    """What a thread's descriptor is open on, as /proc names it; empty if it has ended, or has none."""
+    try:
+        return os.readlink(f"/proc/{thread}/fd/{number}")
+    except OSError:
+        return ""
+
+
+def program(process: int) -> str:
+    """The program that a process runs; empty if it has ended."""
+    try:
+        return os.readlink(f"/proc/{process}/exe")
+    except OSError:
+        return ""
 
 
 def umask(thread: int) -> int:

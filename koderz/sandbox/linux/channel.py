@@ -6,7 +6,8 @@ is all that it starts, and whatever has lost its parents: it can't write there, 
 their memory. Its opens are made for it, so that no thread of its changes a path meanwhile. A process that loads the
 agent's code without being started as such is *tainted*: it may not write the reward itself.
 
-The agent's are the files that it changed, and those made of them: what a process writes after it has read one.
+The agent's are the files that it changed, and those made of them: what a process writes after it has read one, see
+`flows`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import struct
 
 from koderz.sandbox.linux import callers, programs
 from koderz.sandbox.linux.callers import AT_CWD, Call, Refusal
+from koderz.sandbox.linux.flows import Flows
 
 TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Broker:
         self.folder, self.listener, self._verifier = folder, listener, verifier
         self._hidden: tuple[str, ...] = () if "tests-readable" in terms["lifted"] else tuple(terms["hidden"])
         self._guards_rewards = "rewards-writable" not in terms["lifted"]
+        self._guards_loaders = self._guards_rewards and "loaders-write" not in terms["lifted"]
         self.guards_signals = "signals" not in terms["lifted"]
         self.agents: set[str] = {*terms["agents"]}
         self._given = frozenset(self.agents)
@@ -65,6 +68,7 @@ class Broker:
         self._notice, self._answer = bytearray(_NOTICE.size), bytearray(_ANSWER.size)
         self.loaded: list[str] = []
         self.refused: list[str] = []
+        self.flows = Flows(self.agents, self._known, self._load, lambda what: self._list(self.loaded, what))
         try:
             fcntl.ioctl(listener, _SET_FLAGS, _SYNC_WAKE_UP)
         except OSError:  # before Linux 6.6
@@ -138,6 +142,7 @@ class Broker:
         is_verifier = number == self._verifier
         above = None if is_verifier or parent <= 1 else self.of(parent)
         found = self._known[number] = callers.Process(number, above, is_verifier=is_verifier)
+        self.flows.began(found)
         return found
 
     def _forget(self) -> None:
@@ -207,6 +212,10 @@ class Broker:
             argv, folder = callers.read_words(thread, words), self._base(thread, AT_CWD)
             starting = programs.Starting(thread, program, argv, folder, self.agents)
             process.judged = starting.runs_agents(self._is_or_leads_to_agents)
+            if not process.judged:
+                self.flows.starts(process, starting)
+        if process.judged:
+            self.flows.gives(process)
         return False
 
     def _require_unreplaced(self, program: str) -> None:
@@ -221,13 +230,14 @@ class Broker:
         process = self.of(call[1])
         descriptor = ctypes.c_int(call[2][4]).value
         if not process.judged and not process.tainted and descriptor >= 0:
-            self._load(process, os.readlink(f"/proc/{call[1]}/fd/{descriptor}"))
+            path = os.readlink(f"/proc/{call[1]}/fd/{descriptor}")
+            if self.is_agents(path):
+                self._load(process, path)
         return False
 
-    def _load(self, process: callers.Process, path: str) -> None:
-        if self.is_agents(path):
-            process.tainted = True
-            self._list(self.loaded, path)
+    def _load(self, process: callers.Process, what: str) -> None:
+        process.tainted = True
+        self._list(self.loaded, what)
 
     # Files that are opened.
 
@@ -268,6 +278,7 @@ class Broker:
             raise Refusal(errno.EACCES, f"include {path}")
         elif self.is_hidden(path):
             process.is_of_tests = True
+            self.flows.opened_script(process, path)
         return False
 
     def _noticed(self, process: callers.Process, path: str, flags: int) -> None:
@@ -276,16 +287,14 @@ class Broker:
         if self.is_agents(path) or self.is_agents(real):
             if flags & os.O_ACCMODE != os.O_WRONLY and not flags & os.O_DIRECTORY:
                 process.includes = process.includes or (not process.is_of_tests and programs.compiles(process))
-                process.reads = True
-                self.agents |= process.made
+                self.flows.received(process)
+                self.flows.weigh(process, opened=path)
                 if (path.endswith(_CODE) or os.path.basename(path) in _CODE_NAMES) and not programs.only_copies(
                     process.number
                 ):
-                    process.tainted = True
-                    self._list(self.loaded, path)
+                    self._load(process, path)
         elif flags & os.O_CREAT:
-            made = self.agents if process.reads or process.tainted else process.made
-            made |= {path, real}
+            self.flows.made(process, {path, real})
         if self.is_hidden(real) and not self.is_hidden(path) and self._by_agents_link(path):
             raise Refusal(errno.EACCES, f"lead to {real} by {path}")
 
@@ -298,8 +307,8 @@ class Broker:
 
     def require_writer(self, process: callers.Process, inside: str) -> None:
         """Raises Refusal where a process may not write a file of the folder."""
-        guarded = process.tainted and os.path.basename(inside) in _REWARDS
-        if self._guards_rewards and (process.judged or guarded):
+        loads = process.tainted and os.path.basename(inside) in _REWARDS
+        if (process.judged and self._guards_rewards) or (loads and self._guards_loaders):
             raise Refusal(errno.EACCES, f"write {self._at}/{inside}")
 
     def own(self, inside: str, flags: int, mode: int, thread: int) -> int:
@@ -389,7 +398,7 @@ class Broker:
             return self._hand(call, handle, flags)
         try:
             if flags & _WRITES:
-                self.agents.add(os.readlink(f"/proc/self/fd/{handle}"))
+                self.flows.add({os.readlink(f"/proc/self/fd/{handle}")})
             if stat.S_ISFIFO(os.fstat(handle).st_mode):
                 self._wait_apart(call, handle, flags)
             else:
@@ -416,7 +425,7 @@ class Broker:
         try:
             self._require_visible(folder, thread)
             made = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode & 0o7777, dir_fd=folder)
-            self.agents.add(f"{os.readlink(f'/proc/self/fd/{folder}')}/{name}")
+            self.flows.add({f"{os.readlink(f'/proc/self/fd/{folder}')}/{name}"})
             return made
         finally:
             os.umask(before)

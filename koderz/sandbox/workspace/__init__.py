@@ -87,8 +87,10 @@ class RewardChannel:
         return {"target": self.target, **{name: [*values] for name, values in lists.items()}}
 
 
-CHANNEL_GUARDS = ("tests-readable", "rewards-writable", "signals")
-"""The guards of a channel that can be lifted: hidden files, rewards that loaded code writes, signals."""
+CHANNEL_GUARDS = ("tests-readable", "rewards-writable", "signals", "loaders-write")
+"""The guards of a channel that can be lifted: hidden files, rewards that the agent's programs write, signals, rewards
+that programs of the verifier write once they have loaded the agent's code.
+"""
 
 
 @dataclass(frozen=True, slots=True)
