@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _LONGEST_PATH, _LONGEST_WORD, _MOST_WORDS, _PAGE = 4096, 1 << 17, 64, 4096
 _OPENAT2 = 437
+_RENAMEAT2 = {"x86_64": 316, "aarch64": 276}
 
 
 AT_CWD = -100
@@ -120,11 +121,38 @@ def status(thread: int) -> dict[str, str]:
 
 
 def descriptor(thread: int, number: int) -> str:
-    """What a thread's descriptor is open on, as /proc names it; empty if it has ended, or has none."""
+    """The file that a thread's descriptor is open on, as /proc names it; empty if it has ended, or has none."""
     try:
         return os.readlink(f"/proc/{thread}/fd/{number}")
     except OSError:
         return ""
+
+
+def descriptors(thread: int) -> list[int]:
+    """The descriptors that a thread has open; none if it has ended."""
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{thread}/fd")]
+    except OSError:
+        return []
+
+
+def identity(path: str) -> tuple[int, int]:
+    """The device and the number of a file; zeros if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def is_written(thread: int, number: int) -> bool:
+    """Whether a thread's descriptor is open for writing."""
+    try:
+        with open(f"/proc/{thread}/fdinfo/{number}") as lines:
+            found = [int(line.split()[1], 8) for line in lines if line.startswith("flags:")]
+    except OSError:
+        return False
+    return bool(found) and found[0] & os.O_ACCMODE != os.O_RDONLY
 
 
 def program(process: int) -> str:
@@ -143,6 +171,12 @@ def open_2(folder: int, path: str, flags: int, mode: int, resolve: int) -> int:
     """Calls openat2(2). Raises OSError."""
     how = kernel.pointer_to(struct.pack("=3Q", (flags | os.O_CLOEXEC) & 0xFFFFFFFF, mode, resolve))
     return kernel.syscall(_OPENAT2, folder, kernel.pointer_to(os.fsencode(path) + b"\0"), how, 24)
+
+
+def rename(flags: int, source: int, name: str, target: int, other: str) -> None:
+    """Calls renameat2(2). Raises OSError."""
+    words = [kernel.pointer_to(os.fsencode(each) + b"\0") for each in (name, other)]
+    kernel.syscall(_RENAMEAT2[os.uname().machine], source, words[0], target, words[1], flags)
 
 
 def members(group: int) -> Iterator[int]:

@@ -21,7 +21,7 @@ import select
 import stat
 import struct
 
-from koderz.sandbox.linux import callers, programs
+from koderz.sandbox.linux import callers, programs, startup
 from koderz.sandbox.linux.callers import AT_CWD, Call, Refusal
 from koderz.sandbox.linux.flows import Flows
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 _NOTICE, _ANSWER, _DESCRIPTOR = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI"), struct.Struct("=QIIII")
 _RECEIVE, _SEND, _IS_VALID, _ADD, _SET_FLAGS = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103, 0x40082104
-_CONTINUE, _SEND_WITH_IT, _SYNC_WAKE_UP = 1, 2, 1
+_CONTINUE, _SET, _SEND_WITH_IT, _SYNC_WAKE_UP = 1, 1, 2, 1
+_ERRORS = 2
 
 _NO_MAGIC_LINKS, _NO_LINKS, _BENEATH = 2, 4, 8
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -43,7 +44,7 @@ _CODE = (
     *(".jl", ".class", ".jar", ".tcl", ".ts", ".mk", ".pkl", ".pickle", ".joblib", ".pt", ".pth", ".exs", ".el"),
 )
 _CODE_NAMES = ("Makefile", "makefile", "GNUmakefile", "CMakeLists.txt", "package.json", "build.rs", "Rakefile")
-_PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin")
+_PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin", "/opt/koderz/tools", "/opt/koderz/tools/bin")
 _OWN = re.compile(r"/proc/(?:self|thread-self|\d+)/fd/(\d+)")
 
 
@@ -61,6 +62,8 @@ class Broker:
         self.agents: set[str] = {*terms["agents"]}
         self._given = frozenset(self.agents)
         self._homes: tuple[str, ...] = tuple(terms["homes"])  # where the agent's files may lie
+        self._handed: set[tuple[int, int]] = set()  # files of the folder, by their identity
+        self._by_judged: set[str] = set()  # those that judged processes have made
         self._known: dict[int, callers.Process] = {}
         self.handlers: dict[
             int, Callable[[Call], bool]
@@ -172,6 +175,12 @@ class Broker:
     def is_agents(self, path: str) -> bool:
         return path in self.agents
 
+    def take(self, paths: set[str], judged: bool) -> None:
+        """Files become the agent's; `judged`: made by a process that is."""
+        if judged:
+            self._by_judged |= paths
+        self.flows.add(paths)
+
     def _is_or_leads_to_agents(self, path: str) -> bool:
         return self.is_agents(path) or self.is_agents(self._real(path))
 
@@ -193,37 +202,59 @@ class Broker:
     # Programs and code.
 
     def execute(self, call: Call) -> bool:
-        _, thread, (path, words, *_) = call
-        return self._executed(self.path(call, AT_CWD, path), words, thread)
+        path, words = call[2][:2]
+        return self._executed(call, self.path(call, AT_CWD, path), words)
 
     def execute_at(self, call: Call) -> bool:
-        _, thread, (folder, path, words, *_) = call
-        return self._executed(self.path(call, folder, path), words, thread)
+        folder, path, words = call[2][:3]
+        return self._executed(call, self.path(call, folder, path), words)
 
-    def _executed(self, program: str, words: int, thread: int) -> bool:
+    def _executed(self, call: Call, program: str, words: int) -> bool:
+        thread = call[1]
         process = self.of(thread)
         if process.judged:
             if self.is_hidden(program) or self.is_hidden(os.path.realpath(program)):
                 raise Refusal(errno.EACCES, f"run {program}")
             return False
-        self._require_unreplaced(program)
+        argv = callers.read_words(thread, words)
+        self._require_unreplaced(program, argv[0] if argv else "")
         process.judged = self._is_or_leads_to_agents(program) or programs.is_of_git(thread, program)
         if not process.judged:
-            argv, folder = callers.read_words(thread, words), self._base(thread, AT_CWD)
-            starting = programs.Starting(thread, program, argv, folder, self.agents)
+            starting = programs.Starting(thread, program, argv, self._base(thread, AT_CWD), self.agents)
             process.judged = starting.runs_agents(self._is_or_leads_to_agents)
             if not process.judged:
                 self.flows.starts(process, starting)
         if process.judged:
             self.flows.gives(process)
+            self._take_descriptors(call, process)
         return False
 
-    def _require_unreplaced(self, program: str) -> None:
-        """Refuses a program that a judged process has put where one of the system's is looked for."""
+    def _require_unreplaced(self, program: str, word: str) -> None:
+        """Refuses a program that a judged process has put where one of the system's is looked for.
+
+        Where a program's own folder may be meant, that is one that is called by its name, without a folder.
+        """
         name = os.path.basename(program)
-        is_new = self.is_agents(program) and program not in self._given and not program.startswith(self._homes)
+        is_new = self.is_agents(program) and program not in self._given
+        if is_new and program.startswith(self._homes) and ("/" in word or program not in self._by_judged):
+            return
         if is_new and any(os.path.exists(f"{folder}/{name}") for folder in _PROGRAMS):
             raise Refusal(errno.ENOENT, f"run {program} in place of the system's")
+
+    def _take_descriptors(self, call: Call, process: callers.Process) -> None:
+        """Puts /dev/null in the place of what a judged process would have inherited of the tests and rewards.
+
+        Its standard input, output and errors are what the verifier gives it.
+        """
+        for number in callers.descriptors(process.number):
+            path = callers.descriptor(process.number, number)
+            is_handed = callers.identity(f"/proc/{process.number}/fd/{number}") in self._handed
+            if number > _ERRORS and (is_handed or self.is_hidden(path) or self.inside(path) is not None):
+                nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    fcntl.ioctl(self.listener, _ADD, _DESCRIPTOR.pack(call[0], _SET, nothing, number, 0))
+                finally:
+                    os.close(nothing)
 
     def map(self, call: Call) -> bool:
         """A file that is mapped as code."""
@@ -272,14 +303,31 @@ class Broker:
         if inside is not None and flags & _WRITES and not flags & os.O_PATH:
             self.require_writer(process, inside)
             return self._hand(call, self.own(inside, flags, mode, call[1]), flags)
-        if path.startswith(self._homes):
+        if path.startswith(self._homes) or path in self.agents:
+            self._require_unobeyed(path, call[1])
             self._noticed(process, path, flags)
+        elif flags & os.O_CREAT:
+            self.flows.made(process, {path})
         elif process.includes and self.is_hidden(os.path.realpath(path)):
             raise Refusal(errno.EACCES, f"include {path}")
         elif self.is_hidden(path):
             process.is_of_tests = True
             self.flows.opened_script(process, path)
         return False
+
+    def _require_unobeyed(self, path: str, thread: int) -> None:
+        """Hides what a judged process has made for a program of the verifier's to obey as it starts."""
+        if path in self._by_judged and startup.is_obeyed(path, self._home(), self._base(thread, AT_CWD)):
+            raise Refusal(errno.ENOENT, f"have {path} obeyed")
+
+    def _home(self) -> str:
+        """The home of the verifier's user."""
+        try:
+            with open(f"/proc/{self._verifier}/environ", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            return ""
+        return next((os.fsdecode(word[5:]) for word in words if word.startswith(b"HOME=")), "")
 
     def _noticed(self, process: callers.Process, path: str, flags: int) -> None:
         """Takes note of what a process of the verifier's opens where the agent's files may lie."""
@@ -316,9 +364,11 @@ class Broker:
         creates = flags & (os.O_CREAT | 0o20000000)
         before = os.umask(callers.umask(thread))
         try:
-            return callers.open_2(
+            found = callers.open_2(
                 self.folder, inside or ".", flags, mode & 0o7777 if creates else 0, _BENEATH | _NO_LINKS
             )
+            self._handed.add(callers.identity(f"/proc/self/fd/{found}"))
+            return found
         finally:
             os.umask(before)
 
@@ -398,7 +448,7 @@ class Broker:
             return self._hand(call, handle, flags)
         try:
             if flags & _WRITES:
-                self.flows.add({os.readlink(f"/proc/self/fd/{handle}")})
+                self.take({os.readlink(f"/proc/self/fd/{handle}")}, judged=True)
             if stat.S_ISFIFO(os.fstat(handle).st_mode):
                 self._wait_apart(call, handle, flags)
             else:
@@ -425,7 +475,7 @@ class Broker:
         try:
             self._require_visible(folder, thread)
             made = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode & 0o7777, dir_fd=folder)
-            self.flows.add({f"{os.readlink(f'/proc/self/fd/{folder}')}/{name}"})
+            self.take({f"{os.readlink(f'/proc/self/fd/{folder}')}/{name}"}, judged=True)
             return made
         finally:
             os.umask(before)

@@ -13,15 +13,14 @@ import ctypes
 import os
 import select
 
-from koderz.sandbox.linux import callers, evaluating
+from koderz.sandbox.linux import callers, evaluating, programs
 
 TYPE_CHECKING = False  # so that process 1 of a workspace starts at once, see `inside`
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from koderz.sandbox.linux.programs import Starting
 
-_PIPES = ("pipe:", "socket:")
+_PIPES, _DEVICES = ("pipe:", "socket:"), ("/dev/null", "/dev/pts", "/dev/tty", "anon_inode:")
 _LONGEST_TEXT, _MOST_SCRIPTS = 1 << 16, 50
 _WAIT = 30  # ms for a text that a shell is about to write
 _tee = ctypes.CDLL(None, use_errno=True).tee
@@ -40,7 +39,7 @@ class Flows:
     ) -> None:
         """`agents`: the agent's files and pipes, which grow here; `note`: what is loaded, without a taint."""
         self._agents, self._known, self._taint, self._note = agents, known, taint, note
-        self._doubtful: set[str] = set()  # files made by shells that have heard
+        self._doubtful: set[str] = set()  # files made by shells and interpreters that have heard
 
     def began(self, process: callers.Process) -> None:
         """A process is seen for the first time."""
@@ -52,10 +51,10 @@ class Flows:
         if process.input in self._agents:
             self.received(process)
 
-    def starts(self, process: callers.Process, starting: Starting) -> None:
+    def starts(self, process: callers.Process, starting: programs.Starting) -> None:
         """A process is about to become another program, by which it isn't judged."""
         process.input, process.runs = starting.input(), starting.source()
-        if process.hears and self._brings_text(process, starting):
+        if self._starts_doubtful(process, starting) or (process.hears and self._brings_text(process, starting)):
             process.judged = True
             return
         settings = [path for path in process.texts if evaluating.sets_settings(_read(path))]
@@ -65,7 +64,7 @@ class Flows:
         elif process.hears:
             self.weigh(process, starting.name)
 
-    def _brings_text(self, process: callers.Process, starting: Starting) -> bool:
+    def _brings_text(self, process: callers.Process, starting: programs.Starting) -> bool:
         """Whether a process that hears hands a text of the agent's to the program that it becomes.
 
         Where it may be one it is tainted.
@@ -77,18 +76,35 @@ class Flows:
             self._taint(process, f"what {starting.name} is sent")
         elif text and not self._is_literal(text, process):
             self._taint(process, f"a text that {starting.name} is given")
-        for script in starting.scripts():
+        return False
+
+    def _starts_doubtful(self, process: callers.Process, starting: programs.Starting) -> bool:
+        """Whether a process starts a script that a shell has made of a text of the agent's; tainted where it may be."""
+        for script in (starting.program, *starting.scripts()):
             if script in self._doubtful and not self._is_literal(_read(script), process):
+                if starting.holds_agents(_read(script)):
+                    return True
                 self._taint(process, script)
         return False
 
     def gives(self, process: callers.Process) -> None:
-        """What a process writes is the agent's: to its pipe, and to the files that it has made."""
+        """Take for the agent's what a process writes: to its pipes, and to the files that it has made or was handed."""
         self.add(process.made)
-        out, above = callers.descriptor(process.number, 1), process.parent
-        if out.startswith(_PIPES) and above and callers.descriptor(above.number, 1) != out:
-            self.add({out})
-            self._heard(above)
+        above = first = process.parent
+        while first and first.parent:
+            first = first.parent
+        usual, known = _outputs(first), _outputs(above)
+        for number in callers.descriptors(process.number):
+            what = callers.descriptor(process.number, number)
+            if (
+                number
+                and what not in usual
+                and not what.startswith(_DEVICES)
+                and callers.is_written(process.number, number)
+            ):
+                self.add({what})
+                if above and what not in known and what.startswith(_PIPES):
+                    self._heard(above)
 
     def received(self, process: callers.Process, name: str = "") -> None:
         """A process reads the agent's. `name`: the program that it is about to become."""
@@ -120,7 +136,7 @@ class Flows:
             self.add(names)
             return
         process.made |= names
-        if process.hears:
+        if process.hears and programs.takes_variables(process.number):
             self._doubtful |= names
 
     def opened_script(self, process: callers.Process, path: str) -> None:
@@ -166,6 +182,11 @@ class Flows:
             return ""
         finally:
             os.close(source)
+
+
+def _outputs(process: callers.Process | None) -> set[str]:
+    """The standard output and errors of a process."""
+    return {callers.descriptor(process.number, number) for number in (1, 2)} if process else set()
 
 
 def _waiting_in(pipe: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from functools import partial
 
 from koderz.sandbox.linux import callers, seccomp
 from koderz.sandbox.linux.callers import AT_CWD, Call, Refusal
@@ -31,49 +32,70 @@ class Names:
     def __init__(self, rules: Broker) -> None:
         self._rules = rules
 
-    def _named(self, call: Call, *arguments: tuple[int, int]) -> list[str | None]:
-        """Paths relative to the folder of each pair of a folder and a path; the caller has to be allowed to write."""
+    def _paths(self, call: Call, *arguments: tuple[int, int]) -> list[str]:
+        """The paths of some pairs of a folder and a path, read once, since another thread may change them."""
+        return [self._rules.path(call, folder, address) for folder, address in arguments]
+
+    def _named(self, call: Call, *paths: str) -> list[str | None]:
+        """The paths relative to the verifier's folder, if the caller may write there; None for others."""
         process = self._rules.of(call[1])
-        found = [self._rules.inside(self._rules.path(call, folder, address)) for folder, address in arguments]
-        if any(each is not None for each in found):
-            for each in found:
-                if each is not None:
-                    self._rules.require_writer(process, each)
+        found = [self._rules.inside(path) for path in paths]
+        for each in found:
+            if each is not None:
+                self._rules.require_writer(process, each)
         return found
 
-    def rename(self, call: Call, first: tuple[int, int], second: tuple[int, int]) -> bool:
-        source, target = self._named(call, first, second)
+    def rename(self, call: Call, first: tuple[int, int], second: tuple[int, int], flags: int = 0) -> bool:
+        before, after = self._paths(call, first, second)
+        source, target = self._named(call, before, after)
         if source is not None and target is not None:
             os.rename(source, target, src_dir_fd=self._rules.folder, dst_dir_fd=self._rules.folder)
             return self._rules.done(call)
         if source is None and target is None:
-            before, after = self._rules.path(call, *first), self._rules.path(call, *second)
-            self._require_kept_in_place(self._rules.of(call[1]), before, after)
-            self._require_kept_in_place(self._rules.of(call[1]), after, before)
-            moved = [path for path in self._rules.agents if path == before or path.startswith(f"{before}/")]
-            self._rules.agents |= {after + path[len(before) :] for path in moved}
-            if self._rules.of(call[1]).judged:
-                self._rules.agents.add(after)
+            judged = self._rules.of(call[1]).judged
+            if judged:
+                self._require_kept_in_place(before, after)
+                self._require_kept_in_place(after, before)
+                self._in_folders(before, after, partial(callers.rename, flags))
+            moved = {path for path in self._rules.agents if path == before or path.startswith(f"{before}/")}
+            self._rules.take({after + path[len(before) :] for path in moved} | ({after} if judged else set()), judged)
+            return self._rules.done(call) if judged else False
         return False  # between two mounts: the kernel says so, and the file is copied
 
-    def link(self, call: Call, first: tuple[int, int], second: tuple[int, int]) -> bool:
-        source, target = self._named(call, first, second)
+    def link(self, call: Call, first: tuple[int, int], second: tuple[int, int], flags: int = 0) -> bool:
+        before, after = self._paths(call, first, second)
+        source, target = self._named(call, before, after)
         if source is not None and target is not None:
             os.link(source, target, src_dir_fd=self._rules.folder, dst_dir_fd=self._rules.folder, follow_symlinks=False)
             return self._rules.done(call)
         if source is None and target is None:
-            before, after = self._rules.path(call, *first), self._rules.path(call, *second)
-            self._require_kept_in_place(self._rules.of(call[1]), before, after)
-            if self._rules.is_agents(before):
-                self._rules.agents.add(after)
+            judged = self._rules.of(call[1]).judged
+            if judged or self._rules.is_agents(before):
+                self._rules.take({after}, judged)
+            if judged and not flags:
+                self._require_kept_in_place(before, after)
+                self._in_folders(before, after, _linked)
+                return self._rules.done(call)
         return False
+
+    def _in_folders(self, before: str, after: str, act: Callable[[int, str, int, str], object]) -> None:
+        """Acts on two paths for the caller, by their folders' handles."""
+        source = self._rules.folder_of(before)
+        try:
+            target = self._rules.folder_of(after)
+            try:
+                act(source, os.path.basename(before), target, os.path.basename(after))
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
 
     def symlink(self, call: Call, text: int, folder: int, address: int) -> bool:
         process = self._rules.of(call[1])
         if not (process.judged or process.tainted or process.reads):
             return False
         path = self._rules.path(call, folder, address)
-        self._rules.agents.add(path)
+        self._rules.take({path}, process.judged)
         if (process.tainted and not process.judged) or self._rules.inside(path) is not None:
             return False
         target = callers.read_text(call[1], text)
@@ -104,20 +126,21 @@ class Names:
         ):
             raise Refusal(errno.EACCES, f"link to {reached}")
 
-    def _require_kept_in_place(self, process: callers.Process, before: str, after: str) -> None:
+    @staticmethod
+    def _require_kept_in_place(before: str, after: str) -> None:
         """Make a judged process copy a link that would lead elsewhere from its new place."""
-        if process.judged and os.path.dirname(before) != os.path.dirname(after) and _has_relative_link(before):
+        if os.path.dirname(before) != os.path.dirname(after) and _has_relative_link(before):
             raise Refusal(errno.EXDEV)
 
     def remove(self, call: Call, folder: int, address: int, *, is_folder: bool) -> bool:
-        (inside,) = self._named(call, (folder, address))
+        (inside,) = self._named(call, *self._paths(call, (folder, address)))
         if inside is None:
             return False
         (os.rmdir if is_folder else os.unlink)(inside, dir_fd=self._rules.folder)
         return self._rules.done(call)
 
     def make_folder(self, call: Call, folder: int, address: int, mode: int) -> bool:
-        (inside,) = self._named(call, (folder, address))
+        (inside,) = self._named(call, *self._paths(call, (folder, address)))
         if inside is None:
             return False
         os.mkdir(inside or ".", mode & 0o7777, dir_fd=self._rules.folder)
@@ -125,7 +148,7 @@ class Names:
 
     def truncate(self, call: Call) -> bool:
         address, length = call[2][:2]
-        (inside,) = self._named(call, (AT_CWD, address))
+        (inside,) = self._named(call, *self._paths(call, (AT_CWD, address)))
         if inside is None:
             return False
         opened = self._rules.own(inside, os.O_WRONLY, 0, call[1])
@@ -136,7 +159,7 @@ class Names:
         return self._rules.done(call)
 
     def change_mode(self, call: Call, folder: int, address: int, mode: int) -> bool:
-        (inside,) = self._named(call, (folder, address))
+        (inside,) = self._named(call, *self._paths(call, (folder, address)))
         if inside is None:
             return False
         opened = self._rules.own(inside, os.O_RDONLY, 0, call[1])
@@ -150,7 +173,7 @@ class Names:
         """Owners and times of files, which nobody looks at."""
         if not address:
             return False
-        (inside,) = self._named(call, (folder, address))
+        (inside,) = self._named(call, *self._paths(call, (folder, address)))
         return inside is not None and self._rules.done(call)
 
     def signal(self, call: Call) -> bool:
@@ -170,6 +193,12 @@ class Names:
                 found = [int(line.split()[1]) for line in lines if line.startswith("Pid:")]
             if not all(self.is_judged(each) for each in found if each > 0):
                 raise Refusal(errno.EPERM, "signal the verifier")
+        return False
+
+    def limit(self, call: Call) -> bool:
+        process, number = self._rules.of(call[1]), ctypes.c_int(call[2][0]).value
+        if process.judged and call[2][2] and not self.is_judged(number):
+            raise Refusal(errno.EPERM, "limit the verifier")
         return False
 
     def is_judged(self, number: int) -> bool:
@@ -220,12 +249,10 @@ def handlers(rules: Broker) -> dict[int, Callable[[Call], bool]]:
         "openat": rules.open_at,
         "openat2": rules.open_at_2,
         "rename": lambda call: names.rename(call, (cwd, call[2][0]), (cwd, call[2][1])),
-        **dict.fromkeys(
-            ("renameat", "renameat2"),
-            lambda call: names.rename(call, call[2][:2], call[2][2:4]),  # type: ignore[arg-type]
-        ),
+        "renameat": lambda call: names.rename(call, call[2][:2], call[2][2:4]),  # type: ignore[arg-type]
+        "renameat2": lambda call: names.rename(call, call[2][:2], call[2][2:4], call[2][4]),  # type: ignore[arg-type]
         "link": lambda call: names.link(call, (cwd, call[2][0]), (cwd, call[2][1])),
-        "linkat": lambda call: names.link(call, call[2][:2], call[2][2:4]),  # type: ignore[arg-type]
+        "linkat": lambda call: names.link(call, call[2][:2], call[2][2:4], call[2][4]),  # type: ignore[arg-type]
         "symlink": lambda call: names.symlink(call, call[2][0], cwd, call[2][1]),
         "symlinkat": lambda call: names.symlink(call, *call[2][:3]),
         "unlink": lambda call: names.remove(call, cwd, call[2][0], is_folder=False),
@@ -243,5 +270,10 @@ def handlers(rules: Broker) -> dict[int, Callable[[Call], bool]]:
         "connect": names.connect,
     }
     machine = os.uname().machine
-    numbers = {**seccomp.NOTIFIED[machine], "mmap": seccomp.MAPPED[machine]}
-    return {number: calls[name] if name != "mmap" else rules.map for name, number in numbers.items()}
+    numbers = {**seccomp.NOTIFIED[machine], **seccomp.HEARD[machine]}
+    calls |= {"mmap": rules.map, "prlimit64": names.limit}
+    return {number: calls[name] for name, number in numbers.items()}
+
+
+def _linked(source: int, name: str, target: int, other: str) -> None:
+    os.link(name, other, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)

@@ -92,7 +92,7 @@ class Starting:
 
     def __init__(self, thread: int, program: str, words: Sequence[str], folder: str, agents: Iterable[str]) -> None:
         """`folder`: the one that it starts in; `agents`: the agent's files."""
-        self.name, self._words = os.path.basename(program), words
+        self.program, self.name, self._words = program, os.path.basename(program), words
         if self.name == "busybox" and len(words) > 1 and os.path.basename(words[0]) == "busybox":
             self.name, self._words = words[1], words[1:]
         self._thread, self._folder, self._agents = thread, folder, agents
@@ -107,7 +107,7 @@ class Starting:
         return is_agents(self.source()) or any(self.holds_agents(word) for word in self._texts())
 
     def input(self) -> str:
-        """What its standard input is, as /proc names it."""
+        """Its standard input, as /proc names it."""
         return callers.descriptor(self._thread, 0)
 
     def source(self) -> str:
@@ -225,6 +225,12 @@ def is_of_git(thread: int, program: str) -> bool:
 def only_copies(process: int) -> bool:
     """Whether a process runs a program that does nothing with code but to hand it on."""
     return _running(process) in _COPIERS
+
+
+def takes_variables(process: int) -> bool:
+    """Whether a process runs a program that may write what it holds in its memory, as shells do."""
+    name = _running(process)
+    return bool(_INTERPRETER.fullmatch(name)) or name in _COPIERS
 
 
 def compiles(process: callers.Process) -> bool:

@@ -55,6 +55,7 @@ _CLONE_NAMESPACES = 0x7E020000
 _TERMINAL_FREE_IOCTLS = (0x5421, 0x5451, 0x5450, 0x541B)  # FIONBIO, FIOCLEX, FIONCLEX, FIONREAD
 _TYPING = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX, which put words into a terminal's mouth
 _FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6 and NETLINK, by which addresses are resolved; each namespace has its own
+_OWNING_FCNTLS, _OWNING_IOCTLS = (8, 10, 15), (0x8901, 0x8902)  # F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP
 _PLAIN_FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no F_SETOWN, which would send signals to others
 _OPENS_TO_CHANGE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | 0o20000000  # the last: O_TMPFILE
 
@@ -168,9 +169,12 @@ NOTIFIED: Mapping[str, Mapping[str, int]] = {
     "x86_64": _table(_NOTIFIED + _NOTIFIED_X86_64),
     "aarch64": _table(_NOTIFIED + _NOTIFIED_AARCH64),
 }
-"""The calls of a verifier that a listener answers, see `channel`; beside them it hears of code that is mapped."""
+"""The calls of a verifier that a listener always answers, see `channel`."""
 
-MAPPED: Mapping[str, int] = {machine: numbers["mmap"] for machine, numbers in NUMBERS.items()}
+HEARD: Mapping[str, Mapping[str, int]] = {
+    machine: {name: numbers[name] for name in ("mmap", "prlimit64")} for machine, numbers in NUMBERS.items()
+}
+"""The calls that it answers by their arguments: code that is mapped, and limits of other processes."""
 
 KEEPING = frozenset({"clone", "fork", "kill", "prctl", "prlimit64", "setpriority", "wait4"})
 """The additional calls of a zygote to keep candidates. A candidate loses them in whole or in part."""
@@ -255,14 +259,21 @@ def verifiers_steps(machine: str = _MACHINE) -> list[Instruction]:
     """The additional filter of a verifier, by which a listener hears of its calls.
 
     Nobody may adopt orphans, or have a child that counts as its parent's, since by their parents it is told whose
-    processes are.
+    processes are; nor have the kernel send signals to others when something happens to a descriptor.
     """
     numbers = NUMBERS[machine]
     notify: Instruction = (_RETURN, 0, 0, _NOTIFY)
     maps = [_low(2), (_ANY_BIT, 1, 0, _PROT_EXEC), _answer(0), _low(3), (_ANY_BIT, 0, 1, _MAP_ANONYMOUS), _answer(0)]
     adopts = [_low(0), (_EQUAL, 0, 1, _SET_CHILD_SUBREAPER), _answer(errno.EPERM), _answer(0)]
     clone = _without_bits(0, _CLONE_PARENT, errno.EPERM)
-    rules: list[Rule] = [("mmap", [*maps, notify]), ("prctl", adopts), ("clone", clone)]
+    limits = [_low(0), (_EQUAL, 0, 1, 0), _answer(0), notify]  # 0: one's own
+    rules: list[Rule] = [
+        *(("mmap", [*maps, notify]), ("prctl", adopts), ("clone", clone), ("prlimit64", limits)),
+        *(
+            (name, [_low(1), *(step for each in numbers for step in _answer_to(each, errno.EPERM)), _answer(0)])
+            for name, numbers in (("fcntl", _OWNING_FCNTLS), ("ioctl", _OWNING_IOCTLS))
+        ),
+    ]
     listened = [step for number in NOTIFIED[machine].values() for step in ((_EQUAL, 0, 1, number), notify)]
     return [(_LOAD, 0, 0, _NUMBER_OFFSET), *_ruled(rules, numbers), *listened, _answer(0)]
 
