@@ -17,6 +17,7 @@ from koderz.models.prices import could_spend
 from koderz.models.providers import every_provider, provider_of
 from koderz.sandbox import FULL, DockerOptions, Job
 from koderz.sandbox.calibration import calibrated_sandbox
+from koderz.settings.installation import dependency_command
 from koderz.settings.schema import OF_SINKS
 from koderz.settings.systems import names_of, required
 from koderz.settings.toml import NAME, load_config, read_sources, results_folder
@@ -138,7 +139,7 @@ async def _modal(environ: Mapping[str, str]) -> Finding:
     except KoderzError as error:
         return Finding("modal", "missing", str(error), optional)
     except ImportError:
-        return Finding("modal", "missing", "a token without Modal's SDK", "pip install modal")
+        return Finding("modal", "missing", "a token without Modal's SDK", dependency_command("modal"))
     return Finding("modal", "ok", f"--sandbox modal, and the app {app} for --engine modal")
 
 

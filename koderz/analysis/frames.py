@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from koderz.analysis.runs import Run, load_run, load_summary, of_summary, run_paths
 from koderz.errors import KoderzError
+from koderz.settings.installation import package_command
 from koderz_tracker.results import Result
 from koderz_tracker.summary import Summary
 
@@ -55,7 +56,9 @@ def _frame(columns: dict[str, list[Any]], library: Library) -> Any:
         try:
             import polars
         except ImportError:
-            raise KoderzError("polars isn't installed; install it, or take pandas: to_dataframe(runs)") from None
+            raise KoderzError(
+                f"polars isn't installed; run: {package_command('polars')}; or take pandas: to_dataframe(runs)"
+            ) from None
         return polars.DataFrame(columns).with_columns(polars.col("start_time").str.to_datetime(strict=False))
     import pandas as pd
 

