@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from koderz._version import __version__
@@ -190,6 +191,9 @@ def _sinks(results: Path | None, environ: Mapping[str, str]) -> Iterator[Finding
     wake(settings.results, environ)
     at_it = Counter(name for sinks in at_work(settings.results).values() for name in sinks)
     for name in settings.chosen_sinks:
+        if name == "mlflow" and find_spec(name) is None:
+            yield Finding("sink mlflow", "missing", "MLflow isn't installed", dependency_command(name))
+            continue
         states = Counter[str](each[name].state for each in standings if name in each)
         try:
             where = _where_sink(name, settings.results, environ)

@@ -118,6 +118,12 @@ def main() -> int:
         return _fail(str(error), error.exit_code)
     except typer.Abort:
         return _fail("interrupted", EXIT_INTERRUPTED)
+    except ModuleNotFoundError as error:
+        from koderz.settings.installation import dependency_command, is_dependency
+
+        if os.environ.get("KODERZ_DEBUG") or not is_dependency(error.name or ""):
+            raise
+        return _fail(f"this needs {error.name}, which isn't installed; run: {dependency_command(error.name or '')}", 4)
 
 
 def _warn_of_variables() -> None:

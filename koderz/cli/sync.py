@@ -14,7 +14,7 @@ from koderz.cli.console import LINE_EVERY, is_live, print_json, say, warn
 from koderz.cli.flags import Quiet, SummaryJson, Trust, named_runs
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
-from koderz.runs.sinks import QUICK, Backlog, Choice, Synced, choose_work, leave_runs, left_behind, sync_runs
+from koderz.runs.sinks import QUICK, Backlog, Choice, Synced, choose_work, leave_runs, left_behind, left_out, sync_runs
 from koderz.settings.schema import OF_SINKS
 from koderz_tracker.sinks import JSON
 from koderz_tracker.sinks.process import Status, Watch
@@ -57,6 +57,7 @@ def sync(
         raise KoderzError("name runs, or say --all")
     settings = read_sources(given, names=("results", *OF_SINKS), trust_config=trust_config).settings
     refused = given.get("no_sinks", ())
+    refused = (*refused, *left_out(settings.chosen_sinks, warn, named="sinks" in given))
     choice = Choice(settings, runs=runs or (), named="sinks" in given, refused=refused, rebuild=rebuild)
     found = []
     for synced in sync_runs(choose_work(choice), choice, lambda run: showing(quiet=quiet, title=lambda: run)):

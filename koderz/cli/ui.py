@@ -13,6 +13,7 @@ import time
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import IO, Annotated, NoReturn
@@ -22,6 +23,7 @@ import typer
 from koderz.cli.console import say, warn
 from koderz.cli.flags import Results
 from koderz.errors import KoderzError, Unreachable
+from koderz.settings.installation import dependency_command
 from koderz_tracker.runs import read_plan, run_folders
 from koderz_tracker.sinks.mlflow.outbox import page_of
 from koderz_tracker.sinks.mlflow.target import is_server, store_file, target_of, tracking_uri, without_password
@@ -59,6 +61,8 @@ def ui(
     if server := _remote_server(results, os.environ):
         _show(server, page, open_=open_)
         return
+    if find_spec("mlflow") is None:
+        raise Unreachable(f"the UI is MLflow's, which isn't installed; run: {dependency_command('mlflow')}")
     signal.signal(signal.SIGTERM, _interrupt)
     with suppress(KeyboardInterrupt), _served(results, host, port, os.environ, waiting=_tell_waiting) as address:
         _show(address, page, open_=open_)

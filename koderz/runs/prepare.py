@@ -22,6 +22,7 @@ from koderz.plans.plan import Plan, Subject, load_subject, make_plan
 from koderz.plans.selection import select_tasks
 from koderz.runs.addresses import require_whole
 from koderz.runs.observer import NullObserver, Observer
+from koderz.runs.sinks import left_out
 from koderz.settings.layers import EVERYTHING, Scope, values_in
 from koderz.settings.options import flag_of
 from koderz.settings.requests import base_urls, headers_in, plain_body, plain_roles
@@ -61,6 +62,9 @@ async def prepare(
     for notice in subject.suite.notices:
         observer.notice(notice)
     matrix = read_matrix(settings.matrix) if settings.matrix else matrix
+    if not single:
+        absent = left_out(settings.chosen_sinks, observer.notice, named="sinks" in sources.is_ours)
+        settings = replace(settings, no_sinks=(*settings.no_sinks, *absent))
     settings = await _with_model(settings, matrix, observer, environ)
     at_hand: dict[str, Any] = {}
 

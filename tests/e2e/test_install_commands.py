@@ -107,6 +107,11 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
+def sources(machine: Machine, editable: str) -> Mapping[str, list[str | Path]]:
+    """The words that an installer is told, by what it installs."""
+    return {"folder": [machine.project], "editable": [editable, machine.project], "name": ["koderz"]}
+
+
 def type_each(machine: Machine, koderz: Sequence[object], *, begins: str | tuple[str, ...]) -> None:
     """Type the command for an extra, then the one for a package, and see that both, and all before, are there."""
     command = machine.run(*koderz, "extra_command", "leaf")
@@ -124,11 +129,7 @@ def test_install_commands_work_where_pip_installed_koderz(machine: Machine, sour
     python = bin_folder / "python"
     if source == "name":
         shutil.copy(machine.wheel(), machine.folder / "wheels")
-    words: list[object] = {
-        "folder": [machine.project],
-        "editable": ["-e", machine.project],
-        "name": ["koderz"],
-    }.get(source) or [machine.wheel()]
+    words = sources(machine, "-e").get(source) or [machine.wheel()]
     machine.run(python, "-m", "pip", "install", *words)
     if source == "gone":
         (wheel,) = machine.folder.glob("koderz-*.whl")
@@ -159,7 +160,7 @@ def test_install_commands_work_without_pip(machine: Machine) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["folder", "editable", "wheel"])
 def test_install_commands_work_where_uv_tool_installed_koderz(machine: Machine, source: str) -> None:
-    words = {"folder": [machine.project], "editable": ["--editable", machine.project]}.get(source) or [machine.wheel()]
+    words = sources(machine, "--editable").get(source) or [machine.wheel()]
     machine.run(UV, "tool", "install", *words)
     type_each(machine, [machine.folder / "bin" / "koderz"], begins="uv tool install ")
 

@@ -22,7 +22,7 @@ from koderz.sandbox.wasm import opening
 from koderz.sandbox.wasm.cells import SessionOptions
 from koderz.sandbox.wasm.opening import open_sessions
 from koderz.settings import installation
-from koderz.settings.installation import extra_command
+from koderz.settings.installation import dependency_command, extra_command, is_dependency
 from koderz.settings.schema import Settings
 from koderz.solvers import load_solver
 from koderz.systems.optimizers.commands import OPTIMIZERS
@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 DEPENDENCIES = {Requirement(line).name for line in PROJECT["project"]["dependencies"]}
 KINDS = ("core", "all", "dev", "bench")
+NOT_IN_SLIM = {"mlflow", "modal", "mcp", "pandas", "pyarrow"}
 
 
 def locked(kind: str) -> str:
@@ -58,6 +59,14 @@ def test_locked_requirements_hold_all_dependencies_and_name_no_index(kind: str) 
     assert not [line for line in lines if "://" in line or line.startswith("-")]
 
 
+def test_slim_requirements_hold_the_other_dependencies_at_the_versions_of_core() -> None:
+    lines = {line for line in locked("slim").splitlines() if "==" in line}
+    names = {line.partition("==")[0] for line in lines}
+
+    assert DEPENDENCIES - names == NOT_IN_SLIM
+    assert {line.split()[0] for line in lines} <= {line.split()[0] for line in locked("core").splitlines() if line}
+
+
 def test_extra_named_all_locks_the_packages_of_the_extras() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = {
@@ -74,16 +83,25 @@ def test_extra_command_is_that_of_the_installation(tmp_path: Path, monkeypatch: 
     (checkout / "scripts" / "setup").touch()
     elsewhere.mkdir()
     monkeypatch.setattr(installation, "_CHECKOUT", checkout)
+    by_pip = f"{sys.executable} -m pip install -e '{ROOT}[wasm]'"  # from which these tests run
     monkeypatch.chdir(elsewhere)
 
     monkeypatch.setattr(sys, "prefix", str(elsewhere))
-    assert extra_command("wasm") == "pip install 'koderz[wasm]'"
+    assert extra_command("wasm") == by_pip
     monkeypatch.setattr(sys, "prefix", str(checkout / ".venv"))
     assert extra_command("wasm") == f"'{checkout}/scripts/setup' all"
     monkeypatch.chdir(checkout)
     assert extra_command("wasm") == "scripts/setup all"
     (checkout / "scripts" / "setup").unlink()
-    assert extra_command("wasm") == "pip install 'koderz[wasm]'"
+    assert extra_command("wasm") == by_pip
+
+
+def test_dependency_command_names_the_version_and_package_of_a_module() -> None:
+    (wanted,) = (line for line in PROJECT["project"]["dependencies"] if line.startswith("pyyaml"))
+
+    assert dependency_command("yaml.nodes").endswith(f" '{wanted}'")
+    assert is_dependency("yaml.nodes")
+    assert not is_dependency("mine")
 
 
 def test_sessions_without_wasm_say_the_command_and_go_on_natively(monkeypatch: pytest.MonkeyPatch) -> None:
