@@ -149,7 +149,7 @@ def test_setup_takes_what_is_asked_for_and_else_what_is_there(clone: Path) -> No
     assert set_up(clone) == set_up(clone, "") == (0, "")
     (clone / "requirements" / "all.txt").write_text("changed")
     assert "requirements/all.txt" in set_up(clone)[1]
-    assert set_up(clone, "al") == (2, "scripts/setup: core, all, dev or bench, not al\n")
+    assert set_up(clone, "al") == (2, "scripts/setup: slim, core, all, dev or bench, not al\n")
 
 
 @pytest.mark.skipif(not (uv := shutil.which("uv", path=str(Path(sys.prefix, "bin")))), reason="uv is not installed")
