@@ -1,4 +1,4 @@
-"""The Dockerfile and the manifest of the WASM manager do what they say."""
+"""The recipes of images, and the manifest that names them, do what they say."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.conftest import PATIENCE, WASM_CACHE
+from tests.conftest import PATIENCE, WASM_CACHE, Shell
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile.wasm-manager"
+KODERZ = ROOT / "deploy" / "docker" / "Dockerfile"
+HADOLINT = Path(sys.executable).with_name("hadolint")
 MANIFEST = ROOT / "deploy" / "k8s" / "rlm-sidecar-deployment.yaml"
 
 
@@ -37,6 +39,66 @@ def test_manifest_is_valid_for_kubernetes() -> None:
     validate = pytest.importorskip("kubernetes_validate")
     for manifest in manifests():
         validate.validate(manifest, "1.37", strict=True)
+
+
+@pytest.mark.skipif(not HADOLINT.exists(), reason="hadolint is not installed")
+@pytest.mark.parametrize("recipe", [KODERZ, DOCKERFILE], ids=lambda path: path.name)
+def test_recipes_of_images_are_clean_and_pinned(recipe: Path) -> None:
+    linted = subprocess.run([HADOLINT, recipe], capture_output=True, text=True, check=False)
+    assert (linted.returncode, linted.stdout) == (0, "")
+    text = recipe.read_text()
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE))
+    bases = {base for base in re.findall(r"^FROM (\S+)", text, re.MULTILINE) if base not in stages}
+    assert bases
+    assert all(re.fullmatch(r"[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}", base) for base in bases)
+    assert re.findall(r"^USER (\d+)", text, re.MULTILINE) == ["65532"]
+
+
+def test_recipes_make_every_image_of_the_manifest() -> None:
+    named = {one["image"] for one in manifests()[0]["spec"]["template"]["spec"]["containers"]}
+    commands = [line for path in (KODERZ, DOCKERFILE) for line in re.findall(r"docker build (.*)", path.read_text())]
+    made = {re.findall(r"-t (\S+)", line)[0]: line for line in commands}
+
+    assert named <= made.keys()
+    for line in made.values():
+        (recipe,) = re.findall(r"-f (\S+)", line)
+        assert (ROOT / recipe).is_file()
+        assert all(f" AS {stage}\n" in (ROOT / recipe).read_text() for stage in re.findall(r"--target (\S+)", line))
+
+
+def test_commands_in_recipes_and_manifest_exist(koderz: Shell) -> None:
+    texts = [path.read_text().replace("\\\n#", " ") for path in (KODERZ, MANIFEST)]
+    lines = {line for text in texts for line in re.findall(r"(?:-- koderz|koderz:latest) +([a-z].*)", text)}
+    assert len(lines) >= 2
+    for line in lines:
+        koderz(*line.split(), "--dry-run", env={"LLM_API_KEY": "x"})
+
+
+@pytest.mark.slow
+def test_recipe_of_koderz_makes_an_installation_that_runs(tmp_path: Path) -> None:
+    text = KODERZ.read_text().replace("\\\n", " ").partition("\nFROM")[2].partition("\nFROM")[0]
+    source, target = tmp_path / "src", tmp_path / "opt"
+    source.mkdir()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("KODERZ_", "VIRTUAL_ENV"))}
+    environ |= {"KIND": "slim", "PYTHONDONTWRITEBYTECODE": "1"}
+    for word, rest in re.findall(r"^(COPY|RUN) (.*)$", text, re.MULTILINE):
+        if word == "RUN":
+            line = rest.replace("/opt/koderz", str(target)).replace("python -m venv", f"{sys.executable} -m venv", 1)
+            subprocess.run(["sh", "-ec", line], cwd=source, env=environ, check=True, capture_output=True)
+            continue
+        *paths, place = rest.split()
+        for path in paths:
+            to = source / (path if place == "./" else place)
+            to.parent.mkdir(exist_ok=True)
+            if (ROOT / path).is_dir():
+                shutil.copytree(ROOT / path, to, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / path, to)
+    results = tmp_path / "results"
+    environ |= {"KODERZ_RESULTS": str(results), "HOME": str(tmp_path / "absent"), "KODERZ_SINKS": "json"}
+    command = [target / "bin" / "koderz", "benchmark", "0", "2", "--model", "simulated"]
+    subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True)
+    assert len([*results.glob("bench_*.json")]) == 1
 
 
 def test_pod_has_only_the_rights_it_needs() -> None:
