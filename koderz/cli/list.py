@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from koderz.cli.console import counted, elapsed, print_json, warn
+from koderz.cli.console import counted, elapsed, print_json, shortened, warn
 from koderz.cli.flags import Results
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
+    from koderz.analysis.blocks import Block
     from koderz.analysis.rows import ArmRow, RunRow
     from koderz_tracker.rewards import RewardsSummary
 
@@ -49,7 +50,6 @@ def list_runs(
     from koderz.analysis.blocks import Table, Text
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered
     from koderz.cli.tables import print_blocks
-    from koderz_tracker.records import PASSES
     from koderz_tracker.rewards import reward_folders, summed_up
     from koderz_tracker.sinks.process import at_work, wake
 
@@ -63,15 +63,7 @@ def list_runs(
     if json:
         print_json([*rows, *given])
     elif rows:
-        lines = [line for row in rows for line in _lines(row)]
-        rate = "RATE" if all(row.headline.measure == PASSES for row in rows) else "RATE OR AVERAGE"
-        heads = ["RUN", "MODEL", "SUITE", "ARM", rate, "95% INTERVAL", "PASSED", "COST", "TIME", "STATUS", "TAGS"]
-        if not any(row.tags for row in rows):
-            heads, lines = heads[:-1], [line[:-1] for line in lines]
-        optional = [head for head in _OPTIONAL if head in heads]
-        under = dict.fromkeys((head for head in _UNDER if head in heads), "RUN")
-        table = Table(heads, lines, optional, ruled=False, under=under)
-        print_blocks([table, *map(Text, _sinks(rows, at_work(results)))])
+        print_blocks([*_listing(rows), *map(Text, _sinks(rows, at_work(results)))])
     if given and not json:
         print_blocks([Table(_OF_REWARDS, [*map(_rewards_line, given)], ruled=False)])
     for line in found.unreadable[:_MOST_NOTES]:
@@ -106,8 +98,87 @@ def _moment(text: str) -> str:
         raise KoderzError(f"--since {text}: write a date such as 2026-01-31, or a span such as 12h, 7d or 2w") from None
 
 
-_OPTIONAL = ("TIME", "TAGS", "SUITE", "MODEL", "95% INTERVAL", "COST", "PASSED")
-_UNDER = ("TAGS", "SUITE", "MODEL")
+_HEADS = ("RUN", "MODEL", "SUITE", "ARM", "RATE", "95% INTERVAL", "PASSED", "COST", "TIME", "STATUS", "TAGS")
+_OPTIONAL = ("TIME", "95% INTERVAL", "TAGS", "ARM")
+_SHORT_HEADS = ("RUN", "SUITE", "MODEL", "RATE", "PASSED", "COST", "STATUS")
+_SHORTEST, _GAP = 9, 2  # columns of a name that is cut, as many as humaneval has; and between two columns
+
+
+def _listing(rows: Sequence[RunRow]) -> Iterator[Block]:
+    """A table of the runs, a line an arm. Where whole ids leave no room for what each line has to say, they are cut."""
+    from koderz.analysis.blocks import Table, Text
+    from koderz.cli.tables import fits, terminal_width
+    from koderz_tracker.records import PASSES
+
+    lines = [line for row in rows for line in _lines(row)]
+    rate = "RATE" if all(row.headline.measure == PASSES for row in rows) else "RATE OR AVERAGE"
+    heads = [rate if head == "RATE" else head for head in _HEADS]
+    if not any(row.tags for row in rows):
+        heads, lines = heads[:-1], [line[:-1] for line in lines]
+    named = any(len(row.arms) > 1 for row in rows)  # by their arms alone lines can be told apart
+    optional = [head for head in _OPTIONAL if head in heads and not (named and head == "ARM")]
+    table = Table(heads, lines, optional, ruled=False)
+    width = terminal_width()
+    if width is None or fits(table, width):
+        yield table
+        return
+    short = [line for row in rows for line in _short_lines(row)]
+    yield Table(_SHORT_HEADS, _cut(short, width), ruled=False)
+    yield from map(Text, _footnotes(rows))
+
+
+def _short_lines(row: RunRow) -> Iterator[tuple[str, ...]]:
+    """The run by the beginning of its id; where it has several arms, these follow with their names for a model's."""
+    several = len(row.arms) != 1
+    model = "SIMULATED" if row.simulated else row.model
+    if several:
+        cost = f"{'' if row.cost_known else '≥'}${sum(arm.cost for arm in row.arms):.4f}"
+        yield _short(row.run_id), row.suite, model, "", "", cost, row.status
+    for whole, arm in zip(_lines(row), row.arms, strict=True):
+        _, _, _, name, rate, _, passed, cost, *_ = whole
+        if arm.average is not None:
+            rate = rate.removeprefix(f"{arm.average.measure.name} ").removesuffix(f" {arm.average.measure.unit}")
+        if several:
+            yield "", "", f"  {name}", rate, passed, cost, ""
+        else:
+            yield _short(row.run_id), row.suite, model, rate, passed, cost, row.status
+
+
+def _short(run_id: str) -> str:
+    """The part of a run's id before its time, which names the run as well."""
+    found = re.match(r"bench_[0-9a-f]{8}(?=_)", run_id)
+    return found[0] if found else run_id
+
+
+def _cut(lines: Sequence[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+    """The rows with suites and models cut to the room that the other columns leave."""
+    columns = [[head, *cells] for head, cells in zip(_SHORT_HEADS, zip(*lines, strict=True), strict=True)]
+    widths = [max(map(len, cells)) for cells in columns]
+    room = width - (sum(widths) - widths[1] - widths[2]) - _GAP * (len(widths) - 1)
+    suites = max(_SHORTEST, min(widths[1], max(room // 3, room - widths[2])))
+    models = max(_SHORTEST, room - suites)
+    return [(run, shortened(suite, suites), _ending(model, models), *others) for run, suite, model, *others in lines]
+
+
+def _ending(text: str, width: int) -> str:
+    """The text cut to so many characters: a model's name at its beginning, where its provider is."""
+    if len(text) <= width or text.startswith("  "):
+        return shortened(text, width)
+    return f"…{text[1 - width :]}"
+
+
+def _footnotes(rows: Sequence[RunRow]) -> Iterator[str]:
+    """What the short lines have no room for: the ids, what averages are of, and more on the status of runs."""
+    from koderz_tracker.records import PASSES
+
+    yield "(runs by the beginning of their ids; a pipe shows all columns)"
+    averages = {row.suite: row.headline.measure for row in rows if row.headline.measure != PASSES}
+    if averages:
+        yield f"In place of a rate: {', '.join(f'{name} of {suite}' for suite, name in averages.items())}."
+    for row in rows:
+        status = _status(row)
+        if status != row.status:
+            yield f"{_short(row.run_id)}: {status}"
 
 
 def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
@@ -161,20 +232,20 @@ def _status(row: RunRow) -> str:
     return " ".join(parts)
 
 
+_SINK_TITLES = {"mlflow": "MLflow", "memory": "the memory store"}
+
+
 def _sinks(rows: Sequence[RunRow], now: Mapping[str, Collection[str]]) -> Iterator[str]:
-    """A line on the sinks that lack some of these runs. `now` has the sinks being fed, by run."""
-    found: dict[str, list[RunRow]] = defaultdict(list)
+    """A line for each sink that lacks some of these runs. `now` has the sinks being fed, by run."""
+    lacking: dict[str, list[RunRow]] = defaultdict(list)
     for row in rows:
         for name in row.behind if row.status != "running" else ():
-            state = "being fed" if name in now.get(row.run_id, ()) else row.sinks[name]
-            found[f"{name} is {state}"].append(row)
-    if found:
-        lines = (f"{state} for {_which(state.partition(' ')[0], lacking)}" for state, lacking in found.items())
-        yield f"Sinks: {'; '.join(lines)}. They catch up with: koderz sync"
-
-
-def _which(sink: str, rows: Sequence[RunRow]) -> str:
-    """The run, or the number of runs, with the share that a sink has."""
-    shares = sorted({row.progress.get(sink, 0) for row in rows})
-    span = f"{shares[0]}%" if len(shares) == 1 else f"{shares[0]} to {shares[-1]}%"
-    return f"{rows[0].run_id if len(rows) == 1 else counted(len(rows), 'run')} (at {span})"
+            lacking[name].append(row)
+    for name, runs in lacking.items():
+        fed = sum(name in now.get(row.run_id, ()) for row in runs)
+        title = _SINK_TITLES.get(name, name)
+        if fed == len(runs):
+            yield f"{counted(fed, 'run')} {'is' if fed == 1 else 'are'} being sent to {title}"
+            continue
+        some = f", {fed} being sent" if fed else ""
+        yield f"{counted(len(runs), 'run')} {'is' if len(runs) == 1 else 'are'} not in {title} yet{some}: koderz sync"

@@ -33,6 +33,14 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def fits(table: Table, width: int) -> bool:
+    """Whether the table takes one line a row at this width, with its optional and equal columns left out."""
+    columns = _columns(table)
+    alike = {column.head for column in _alike(columns, table)}
+    needed = [column.width for column in columns if column.head not in alike and column.head not in table.optional]
+    return _taken(needed, "  " if not table.ruled else " | ") <= width
+
+
 def _lines(blocks: Iterable[Block], width: int | None) -> Iterator[str]:
     before: Block | None = None
     for block in blocks:

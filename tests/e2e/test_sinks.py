@@ -446,7 +446,7 @@ def test_terminal_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, env: Mapp
     assert told.endswith(f"{background} {run}\n")
     wait_for(lambda: at_work(koderz.results))
     assert "ledger behind, 0% there, in progress" in koderz("benchmark", "show", run, env=env).out
-    assert "Sinks: ledger is being fed for bench_" in " ".join(koderz("benchmark", "list", env=env).out.split())
+    assert "1 run is being sent to ledger" in " ".join(koderz("benchmark", "list", env=env).out.split())
     found = {row["what"]: row for row in json.loads(koderz("doctor", "--json", env=env).out)}
     assert "behind on 1 of 1 runs; 1 being brought up to date now" in found["sink ledger"]["detail"]
     assert found["sink ledger"]["remedy"] == ""
