@@ -10,7 +10,7 @@ from typing import Any
 
 from koderz.analysis import resources
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
-from koderz.analysis.failures import Failures, causes_table, failures_of
+from koderz.analysis.failures import Failures, causes_table, failures_of, unrecovered
 from koderz.analysis.inference import (
     Difference,
     Ratio,
@@ -423,8 +423,7 @@ def _failure_blocks(comparison: Comparison) -> Iterator[Block]:
         yield causes_table(found)
     for name, failures in found.items():
         if failures.never_fixed:
-            never = ", ".join(cause.cause for cause in failures.never_fixed[:_MOST_CAUSES])
-            yield Text(f"{name} never fixed: {never}")
+            yield Text(f"{name} recovered from no {unrecovered(failures, _MOST_CAUSES)}")
         yield Text(f"{name}: {_took(failures)}")
 
 

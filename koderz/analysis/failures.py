@@ -60,6 +60,12 @@ def failures_of(side: Side) -> Failures:
     )
 
 
+def unrecovered(failures: Failures, most: int) -> str:
+    """The causes that no later attempt fixed as a phrase: `refused or syntax errors`."""
+    *others, last = [cause.cause for cause in failures.never_fixed[:most]]
+    return f"{', '.join(others)} or {last} errors" if others else f"{last} errors"
+
+
 def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Table:
     """A table of causes for each named side, at most `most` of each; columns without data are left out."""
     rows = [
@@ -68,7 +74,7 @@ def causes_table(found: Mapping[str, Failures], most: int | None = None) -> Tabl
         for name, failures in found.items()
         for cause in failures.causes[:most]
     ]
-    heads = ["", "Cause", "Failed attempts", "In experiments", "Fixed later", "Ended with it"]
+    heads = ["", "Cause", "Attempts", "Experiments", "Recovered", "Final"]
     shown = [n for n in range(len(heads)) if any(row[n] for row in rows)]
     return Table([heads[n] for n in shown], [[row[n] for n in shown] for row in rows])
 

@@ -167,7 +167,7 @@ def _against_first(board: Leaderboard, standing: Standing) -> str:
     first, own = board.standings[0].side.label, standing.side.label
     if not any((pair.a, pair.b) == (first, own) for pair in board.pairwise):
         return "no claim"  # of a run that stopped once it was decided
-    return "no significant difference" if standing.level_with_best else "worse"
+    return "level" if standing.level_with_best else "worse"
 
 
 def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
@@ -176,7 +176,7 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     head = "Success rate" if success else named_average(board.measure)
     head += f" ({UNEQUAL})" if board.unequal_resources else ""
     yield Table(
-        ["", "Run", "Model", "Arm", head, "95% interval", "Avg cost", "Avg iter.", "Against the first"],
+        ["", "Run", "Model", "Arm", head, "95% interval", "Avg cost", "Avg iter.", "Verdict"],
         [
             [
                 str(rank),
@@ -193,6 +193,8 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
         ],
         optional=["Avg iter.", "Avg cost", "95% interval", "Model"],
     )
+    if any(_against_first(board, standing) == "level" for standing in board.standings[1:]):
+        yield Text("level: no significant difference from the first")
     if methods := {standing.mean.interval_method for standing in board.standings if standing.mean.interval_method}:
         yield Text(f"Intervals: {' or '.join(sorted(methods))}.")
     yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")

@@ -183,7 +183,7 @@ def _failures(run: Run, arm: str) -> Iterator[str | Table]:
     """Failed attempts by cause, and the fixes by later attempts, if experiments pass or fail."""
     if not run.headline.passed:
         return
-    from koderz.analysis.failures import causes_table, failures_of
+    from koderz.analysis.failures import causes_table, failures_of, unrecovered
     from koderz.analysis.pairs import Side
 
     found = failures_of(Side(run, arm))
@@ -194,7 +194,7 @@ def _failures(run: Run, arm: str) -> Iterator[str | Table]:
     if len(found.causes) > _MOST_CAUSES:
         yield f"  and {len(found.causes) - _MOST_CAUSES} rarer causes"
     if found.never_fixed:
-        yield f"  never fixed: {', '.join(cause.cause for cause in found.never_fixed[:_MOST_CAUSES])}"
+        yield f"  recovered from no {unrecovered(found, _MOST_CAUSES)}"
 
 
 def _faults(run: Run) -> Iterator[str]:

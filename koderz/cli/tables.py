@@ -86,10 +86,10 @@ class _Column:
     def least(self, whole: int, *, tall: bool) -> int:
         """The smallest width that breaks no word of up to `whole` characters.
 
-        The head takes two lines at most, or as many as it has words if `tall`.
+        The head stays in one line, or takes two at most if `tall`.
         """
         bodies = self.cells if self.right and whole > _WHOLE[-1] else _words(self.cells, whole)
-        heads = _words([self.head], whole) if tall else _halves(self.head)
+        heads = [half for line in self.head.split("\n") for half in (_halves(line) if tall else [line])]
         return max(map(_width, chain(bodies, heads)), default=0)
 
     def same(self, *, ruled: bool) -> str:
@@ -180,13 +180,9 @@ def _fitted(columns: Sequence[_Column], table: Table, width: int, gaps: Sequence
 
 
 def _alike(columns: Sequence[_Column], table: Table) -> Sequence[_Column]:
-    """The columns with equal rows that may be left out, in order: texts, and optional ones."""
+    """The columns with equal rows, which may be left out, in order: the optional ones first."""
     order = {head: number for number, head in enumerate(table.optional)}
-    found = [
-        column
-        for column in columns[1:]
-        if column.head and (column.head in order or not column.right) and column.same(ruled=table.ruled)
-    ]
+    found = [column for column in columns[1:] if column.head and column.same(ruled=table.ruled)]
     return sorted(found, key=lambda column: order.get(column.head, len(order)))
 
 

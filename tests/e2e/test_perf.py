@@ -91,8 +91,8 @@ def test_killed_run_loses_at_most_the_block_in_flight(koderz: Shell) -> None:
     run.communicate(timeout=PATIENCE)
     before = blocks()
     resumed = koderz("benchmark", "resume", "latest")
-    assert re.search(rf"^\w{{7}} human: {ONE}: opt, ", resumed.err, re.MULTILINE)
-    assert re.search(rf"^human:\n  {ONE}  opt, .*x of base", resumed.out, re.MULTILINE)
+    assert re.search(rf"^\w{{7}} human: {ONE}: optimized: ", resumed.err, re.MULTILINE)
+    assert re.search(rf"^human:\n  {ONE}  optimized: .*× base", resumed.out, re.MULTILINE)
     assert blocks()[: len(before)] == before
     assert len({*blocks()}) == len(blocks())
     assert _arms(koderz)["human"][0]["opt"] == "opt"

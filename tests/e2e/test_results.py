@@ -43,7 +43,7 @@ def test_list_and_show_say_what_came_out_and_where_each_sink_stands(ran: Shell) 
     assert row["sinks"] == {"json": "up to date", "mlflow": "off", "memory": "off"}
     assert "Sinks: json up to date; mlflow off; memory off" in shown
     assert looked_at["sink json"] == "up to date on 1 of 1 runs"
-    assert "Cause               | Failed attempts | In experiments | Fixed later | Ended with it" in shown
+    assert "Cause               | Attempts | Experiments | Recovered | Final" in shown
     assert "iterative against zero-shot: +30.0 points on 10 pairs" in shown
     assert json.loads(ran("benchmark", "show", "latest", "--json").out) == ran.summary()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Text
 from koderz.cli.session import Account
 from koderz.cli.tables import print_blocks
+from koderz.systems.patches.measuring.verdicts import CONFIDENCE
 from koderz.systems.patches.report import figures_of, label_of
 from koderz_tracker.records import Experiment, Fault, Once, Record
 from koderz_tracker.summary import Summary, summarize
@@ -58,25 +59,37 @@ def _lines(summary: Summary) -> Iterator[Text]:
             yield Text(f"  {label_of(result):{width}}  {told_of(result)}")
 
 
+_BESIDE = {"base": "base", "human": "human", "aa": "itself"}
+_WORDS = {"opt": "optimized", "not": "not optimized"}
+
+
 def told_of(result: Any) -> str:
     metrics, facts = result.metrics or {}, result.facts
-    parts = ["opt" if result.success else result.cause] if facts.get("opt") else []
-    for key, shown in (("base", "of base"), ("human", "of human"), ("aa", "of itself")):
-        value = metrics.get(f"speedup_{key}")
-        if value and (key != "aa" or not parts):
-            low, high = metrics.get(f"speedup_{key}_low"), metrics.get(f"speedup_{key}_high")
-            bounds = f" [{low:.2f}, {high:.2f}]" if low and high else ""
-            parts.append(f"{value:.2f}x {shown}{bounds}")
+    cause = "opt" if result.success else result.cause
+    word = _WORDS.get(cause, cause) if facts.get("opt") else ""
+    speedups = [*_speedups(metrics, ("base", "human") if word else ("base", "human", "aa"))]
+    parts = [": ".join(filter(None, (word, ", ".join(speedups))))]
     if facts.get("metric"):
         parts.append(f"by {facts['metric']}")
     if metrics.get("blocks"):
         parts.append(f"{metrics['blocks']:.0f} blocks")
     if other := facts.get("other_clock"):
-        parts.append(f"wall and CPU disagree: {other['speedup_base']:.2f}x of base by --clock {other['clock']}")
+        parts.append(f"wall and CPU disagree: {other['speedup_base']:.2f}× base by --clock {other['clock']}")
     if facts.get("hack"):
         parts.append(f"hack: {facts['hack']}")
     if facts.get("needs_review"):
         parts.append(facts["needs_review"])
     if facts.get("tampering"):
         parts.append(f"dropped: {len(facts['tampering'])} changes of tests")
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
+
+
+def _speedups(metrics: Mapping[str, float], keys: Sequence[str]) -> Iterator[str]:
+    """A phrase on each speed-up that was measured; the first interval states its confidence."""
+    confidence = f"{100 * CONFIDENCE:.3g} % interval "
+    for key in keys:
+        if value := metrics.get(f"speedup_{key}"):
+            low, high = (metrics.get(f"speedup_{key}_{end}") for end in ("low", "high"))
+            bounds = f" ({confidence}{low:.2f} to {high:.2f})" if low and high else ""
+            confidence = "" if bounds else confidence
+            yield f"{value:.2f}× {_BESIDE[key]}{bounds}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from koderz.analysis.blocks import Heading, Table, Text
+from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
 from koderz.analysis.report.sections import Content, Curve, Curves, Section, SideBySide
 from koderz.systems.optimizers.analysis.checkpoint import State
 from koderz.systems.optimizers.analysis.estimates import FEWEST_SEARCHES
@@ -33,7 +34,7 @@ class TestedRow(Protocol):
 
 
 _PROMPT = 4000  # characters that are shown of one
-_HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,UNREAD,GAIN [95 %],ADJ. P,METRIC CALLS,$,VERDICT"
+_HEADS = "DATASET,MODEL,OPTIMIZER,N,BASELINE,TEST,UNREAD,GAIN [95 %],ADJ. P,CALLS,$,VERDICT"
 _OPTIONAL = ("N", "ADJ. P", "MODEL")
 
 
@@ -60,23 +61,44 @@ def row_blocks(rows: Sequence[GainRow]) -> Iterator[Text | Table]:
     yield from map(Text, _beside_random(rows))
     yield from map(Text, methods_of(rows))
     if any(row.about == "prompts" for row in rows):
-        yield Text(
-            f"Below {FEWEST_SEARCHES} seeds the words are of the prompts that were found, not of the optimizer, "
-            "which finds others with other seeds."
-        )
+        count = min(len(row.seeds) for row in rows if row.about == "prompts")
+        why = "to see how much results vary" if count == 1 else "for verdicts on optimizers, not on the prompts found"
+        yield Text(f"{'One seed' if count == 1 else f'{count} seeds'}: use --seeds {FEWEST_SEARCHES} {why}.")
 
 
 def _beside_random(rows: Sequence[GainRow]) -> Iterator[str]:
-    for row in rows:
-        if versus := row.vs_random:
-            place, gain = f"{row.dataset}, {row.model}", f"({versus['gain']:+.3f})"
-            if versus["about"] == "optimizer":
-                beats = "beats" if versus["beats"] else "does not beat"
-                yield f"{place}: {row.optimizer} {beats} random search {gain}"
-            else:
-                shown = "" if versus["prompts_better"] else "not shown to be "
-                prompts = prompts_in(len(row.seeds))
-                yield f"{place}: of {row.optimizer}, {prompts} {shown}better than random search's {gain}"
+    """A sentence on the optimizers beside random search for each dataset and model."""
+    models = {row.model for row in rows}
+    for (dataset, model), here in groupby(rows, lambda row: (row.dataset, row.model)):
+        beside = [row for row in here if row.vs_random]
+        place = dataset if len(models) == 1 else f"{dataset}, {model}"
+        sure = [row for row in beside if row.vs_random and (row.vs_random["beats"] or row.vs_random["prompts_better"])]
+        for row in sure:
+            yield f"{place}: {_better(row)} by {abs(_over_random(row)):.3f}"
+        unsure = [row for row in beside if row not in sure]
+        if unsure:
+            n = min(row.n for row in unsure)
+            why = f"too few items ({n}) to tell" if n < FEWEST_TO_RESAMPLE else f"no difference shown on {n} items"
+            yield f"{place}: {why}; {', '.join(_placed(unsure))}"
+
+
+def _over_random(row: GainRow) -> float:
+    return float(row.vs_random["gain"]) if row.vs_random else 0.0
+
+
+def _better(row: GainRow) -> str:
+    """What is shown of an optimizer that is better than random search: of itself, or of the prompts it found."""
+    if row.vs_random and row.vs_random["beats"]:
+        return f"{row.optimizer} beats random search"
+    return f"of {row.optimizer}, {prompts_in(len(row.seeds))} better than random search's"
+
+
+def _placed(rows: Sequence[GainRow]) -> Iterator[str]:
+    """A phrase on each optimizer: how far it is from random search, which only the first names."""
+    for number, row in enumerate(rows):
+        gain, than = _over_random(row), "it" if number else "random search"
+        where = "level with" if abs(gain) < 0.0005 else f"{abs(gain):.3f} {'above' if gain > 0 else 'below'}"
+        yield f"{row.optimizer} is {where} {than}"
 
 
 def methods_of(rows: Sequence[TestedRow]) -> Iterator[str]:

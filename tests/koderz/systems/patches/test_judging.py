@@ -106,7 +106,7 @@ def test_gain_on_the_other_clock_alone_names_the_option(arm: str) -> None:
     assert verdict.facts["opt"] == "not"
     assert verdict.facts["other_clock"] == {"clock": "wall", "speedup_base": 10.0}
     line = told_of(SimpleNamespace(success=False, cause=verdict.cause, metrics=verdict.metrics, facts=verdict.facts))
-    assert line.endswith("30 blocks, wall and CPU disagree: 10.00x of base by --clock wall")
+    assert line.endswith("30 blocks, wall and CPU disagree: 10.00× base by --clock wall")
 
     by_wall = _with_walls(Rule(clock="wall"), 0.01, arm)
     assert (by_wall.facts["opt"], "other_clock" in by_wall.facts) == ("opt", False)
