@@ -127,6 +127,11 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
+def sink_title(name: str) -> str:
+    """What messages call a sink."""
+    return {"mlflow": "MLflow", "memory": "the memory store"}.get(name, name)
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun: `1 run`, `2 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -69,6 +69,15 @@ _REGRESSION = Annotated[
 EXIT_REGRESSION = 1
 _OF_A_RUN = {
     "dry_run": Annotated[bool, typer.Option("--dry-run", help="Print the plan and its estimated cost, then exit.")],
+    "sample": Annotated[
+        int | None,
+        typer.Option(
+            "--sample",
+            metavar="N",
+            min=1,
+            help="With --dry-run: ask N tasks and say what that cost. Paid for, up to --max-cost, and kept as a run.",
+        ),
+    ],
     "detach": _DETACH,
     "fail_on_regression": _REGRESSION,
     **_SHOWN,
@@ -129,9 +138,14 @@ class Front:
     scope: Scope = EVERYTHING  # what has an effect in the command
     shown: OutputOptions = field(default_factory=OutputOptions)
     dry_run: bool = False
+    sample: int | None = None  # tasks that a dry run asks
     detach: bool = False
     fail_on_regression: bool = False
     trust_config: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sample and not self.dry_run:
+            raise KoderzError("--sample asks a few tasks before a run is begun: it goes with --dry-run")
 
     def run(
         self,
@@ -156,6 +170,7 @@ class Front:
 
         from koderz.cli.session import SessionScreen
         from koderz.engines.owners import schema_here
+        from koderz.plans.plan import sample_of
         from koderz.runs.prepare import prepare
 
         screen = screen or SessionScreen(self.shown, figures)
@@ -179,7 +194,10 @@ class Front:
         if self.dry_run or asks:
             from koderz.cli.overview import show_plan
 
-            show_plan(plan, json=self.shown.json)
+            sampled = asyncio.run(take_sample(complete(sample_of(plan, self.sample)))) if self.sample else None
+            show_plan(plan, json=self.shown.json, sampled=sampled)
+            if sampled:
+                keep_sample(sampled, self.shown)
         if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
             return
         if resumes and (before := _last_of(plan)):
@@ -188,6 +206,23 @@ class Front:
 
         code = with_regression if self.fail_on_regression else exit_code
         finish(one(begin(complete(plan), screen, detach=self.detach)), self.shown, tell=screen.results, code=code)
+
+
+async def take_sample(plan: Plan) -> SessionResult:
+    """Carries out the plan of a sample without a screen; what it comes to is shown with the plan it is a sample of."""
+    from koderz.cli.session import SessionScreen
+    from koderz.runs.session import begin
+
+    return await begin(plan, SessionScreen(OutputOptions(quiet=True)))
+
+
+def keep_sample(sampled: SessionResult, shown: OutputOptions) -> None:
+    """Hands a sample to the sinks, and ends with its exit code if it isn't complete."""
+    from koderz.cli.sync import catch_up_session
+
+    catch_up_session(sampled, quiet=True, wait=shown.wait)
+    if code := exit_code(sampled):
+        raise typer.Exit(code)
 
 
 def run_options(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from koderz.cli.console import counted, elapsed, print_json, shortened, warn
+from koderz.cli.console import counted, elapsed, print_json, shortened, sink_title, warn
 from koderz.cli.flags import Results
 from koderz.errors import KoderzError
 
@@ -232,9 +232,6 @@ def _status(row: RunRow) -> str:
     return " ".join(parts)
 
 
-_SINK_TITLES = {"mlflow": "MLflow", "memory": "the memory store"}
-
-
 def _sinks(rows: Sequence[RunRow], now: Mapping[str, Collection[str]]) -> Iterator[str]:
     """A line for each sink that lacks some of these runs. `now` has the sinks being fed, by run."""
     lacking: dict[str, list[RunRow]] = defaultdict(list)
@@ -243,7 +240,7 @@ def _sinks(rows: Sequence[RunRow], now: Mapping[str, Collection[str]]) -> Iterat
             lacking[name].append(row)
     for name, runs in lacking.items():
         fed = sum(name in now.get(row.run_id, ()) for row in runs)
-        title = _SINK_TITLES.get(name, name)
+        title = sink_title(name)
         if fed == len(runs):
             yield f"{counted(fed, 'run')} {'is' if fed == 1 else 'are'} being sent to {title}"
             continue

@@ -12,13 +12,13 @@ from koderz.analysis.decisions import decision_lines
 from koderz.analysis.history import history_of
 from koderz.analysis.measures import SUCCESS, headline_measure
 from koderz.analysis.story import thought_of
-from koderz.cli.console import counted, elapsed, print_json, say, shortened
+from koderz.cli.console import counted, elapsed, print_json, say_all, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.engines.resources import listed_tariff
 from koderz.errors import KoderzError
 from koderz.models.tariffs import Tariff
 from koderz.plans.arms import opened_models
-from koderz.plans.estimate import Ending, Estimate, Foreseen, Share, estimate
+from koderz.plans.estimate import NOT_TRIED, Ending, Estimate, Foreseen, Share, estimate
 from koderz.plans.plan import Plan
 from koderz_tracker.causes import cause_counts
 from koderz_tracker.records import PASSES, Measure
@@ -27,9 +27,10 @@ from koderz_tracker.runs import read_plan
 if TYPE_CHECKING:
     from koderz.analysis.report.sections import Section
     from koderz.analysis.runs import Run
+    from koderz.runs.session import SessionResult
     from koderz.settings.options import Field
     from koderz_tracker.breakdown import Mean
-    from koderz_tracker.summary import Comparison
+    from koderz_tracker.summary import Comparison, Summary
 
 _UNPRICED = "price unknown; put it into koderz.toml under [prices]"
 _MOST_FAULTS = 5
@@ -230,8 +231,10 @@ def _unjudged(paid: Mapping[str, float]) -> str:
     return f", of which {' and '.join(parts)}" if parts else ""
 
 
-def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ) -> None:
-    """Prints the plan. No model is asked, and no key is needed."""
+def show_plan(
+    plan: Plan, *, json: bool, sampled: SessionResult | None = None, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Prints the plan, and what a sample of it came to. No model is asked, and no key is needed."""
     opened = opened_models(plan.arms, plan.settings.roles_elsewhere)
     tariffs = {key: listed_tariff(plan, key, environ) for key in opened}
     for key, (name, _) in opened.items():  # by which an estimate looks a role's model up
@@ -247,31 +250,34 @@ def show_plan(plan: Plan, *, json: bool, environ: Mapping[str, str] = os.environ
                 for name, tariff in tariffs.items()
             },
             "estimate": guess,
+            **({"sample": _sample_document(sampled.summary)} if sampled else {}),
         }
         print_json(document)
         return
-    for line in _plan_lines(plan, guess, tariffs):
-        say(line)
+    say_all(_plan_lines(plan, guess, tariffs, sampled.summary if sampled else None))
 
 
-def _plan_lines(plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None]) -> list[str]:
+def _plan_lines(
+    plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None], sampled: Summary | None
+) -> list[str]:
     config: Mapping[str, Any] = plan.record.config
     tasks = plan.tasks
     named = tasks[0].id if len(tasks) == 1 else f"{tasks[0].id} … {tasks[-1].id}"
     return [
-        "PLAN (nothing is asked, nothing is written)",
+        *([_sample_line(sampled, len(tasks))] if sampled else ()),
+        f"PLAN (nothing {'else ' if sampled else ''}is asked, nothing {'else ' if sampled else ''}is written)",
         f"Suite: {plan.suite.name} ({plan.suite.source})",
         f"Problems: {len(tasks)} ({named})",
         f"Mode: {plan.record.mode}; samples: {plan.record.samples}; temperature: {config['temperature']:g}",
         *(f"Model: {name}: {tariff or _UNPRICED}" for name, tariff in tariffs.items()),
-        f"Experiments: {guess.experiments}",
-        f"Calls: {_span(*guess.calls)}{_likely(guess, 'calls')}",
-        *(f"  at depth {each.depth}: {_span(*each.calls)}, about {_dollars(each.cost)}" for each in guess.depths),
-        f"Tokens in: about {_span(*guess.tokens_in)}{_likely(guess, 'tokens_in')}",
-        f"Tokens out: about {_span(*guess.tokens_out)}{_likely(guess, 'tokens_out')}",
-        f"Cost: about {_dollars(guess.cost)}{_likely_cost(guess)}",
+        f"Cost: {_cost(guess)}",
         *(_share(each) for each in (guess.models if len(guess.models) > 1 else ())),
-        *(_basis(guess) if _varies(guess) else ()),
+        f"Experiments: {guess.experiments:,}",
+        f"Calls: {_amount(guess, 'calls')}",
+        *(f"  at depth {each.depth}: at most {each.calls[1]:,}, {_at_most(each.cost)}" for each in guess.depths),
+        f"Tokens in: {_amount(guess, 'tokens_in', about='about ')}",
+        f"Tokens out: {_amount(guess, 'tokens_out', about='about ')}",
+        *(_basis(guess, sampled is not None) if _varies(guess) else ()),
         *((_foretold(guess.decision),) if guess.decision else ()),
         *plan.suite.outline(plan),
     ]
@@ -297,50 +303,77 @@ def _ending(ending: Ending, decision: Foreseen, *, is_first: bool) -> str:
     return f"{'after ' if is_first else ''}{ending.tasks:,}{of} in {often} ({cost})"
 
 
-def _basis(guess: Estimate) -> Iterator[str]:
-    """The basis of the likely figures, one line for all arms that share it."""
+def _sample_line(sampled: Summary, tasks: int) -> str:
+    """A line on what a sample of a plan's tasks cost, where it is kept, and why it stopped if it did."""
+    asked, spent = len(sampled.config["problems"]), _dollars(sampled.paid.get("total", 0.0))
+    done = sum(len(arm.results) for arm in sampled.arms.values()) + len(sampled.faults)
+    ended = "" if sampled.status == "complete" else f" ({sampled.status} after {done} of {sampled.planned} experiments)"
+    known = "" if all(arm.summary.cost_known for arm in sampled.arms.values()) else "at least "
+    return f"SAMPLE: {asked} of {counted(tasks, 'task')} cost {known}{spent}{ended}, kept as run {sampled.run_id}"
+
+
+def _sample_document(sampled: Summary) -> Mapping[str, Any]:
+    return {
+        "run_id": sampled.run_id,
+        "status": sampled.status,
+        "problems": sampled.config["problems"],
+        "cost": sampled.paid.get("total", 0.0),
+    }
+
+
+def _basis(guess: Estimate, sampled: bool) -> Iterator[str]:
+    """The basis of the likely figures, one line for all arms that share it, and how to know more."""
     for words in dict.fromkeys(guess.basis.values()):
         arms = ", ".join(arm for arm, basis in guess.basis.items() if basis == words)
-        yield f"Likely figures of {arms}: {words}"
+        which = "" if len({*guess.basis.values()}) == 1 else f" of {arms}"
+        yield f"Likely figures{which}: {words}"
+    if guess.likely and guess.likely.cost_range and (cost := guess.likely.cost_range)[0] < cost[1]:
+        yield f"Likely cost: {_dollars(cost[0])} to {_dollars(cost[1])}"
+    unknown = any(words.endswith(NOT_TRIED) for words in guess.basis.values())
+    if unknown and not sampled and (guess.cost is None or guess.cost[1]):
+        yield "To ask three tasks and see what they cost: --dry-run --sample 3"
 
 
 def _varies(guess: Estimate) -> bool:
-    """Whether there are likely figures besides those from the least to the most."""
-    figures = [_likely(guess, name) for name in ("calls", "tokens_in", "tokens_out")]
-    return guess.likely is None or any(figures) or bool(_likely_cost(guess))
+    """Whether some figure is a likely one or unknown, and not the same in any case."""
+    spans = (guess.calls, guess.tokens_in, guess.tokens_out)
+    return guess.likely is None or any(low < high for low, high in spans)
 
 
 def _share(share: Share) -> str:
-    """The line of one of several models: its calls and cost."""
-    line = f"  {share.model} ({', '.join(share.roles)}): {_span(*share.calls)} calls{_likely(share, 'calls')}"
-    return f"{line}; about {_dollars(share.cost)}{_likely_cost(share)}"
+    """The line of one of several models: its cost and calls."""
+    return f"  {share.model} ({', '.join(share.roles)}): {_cost(share)}, {_amount(share, 'calls')} calls"
 
 
-def _likely(guess: Estimate | Share, name: str) -> str:
-    """The likely figure with its range, if it adds to the span before it."""
+def _amount(guess: Estimate | Share, name: str, about: str = "") -> str:
+    """The likely number, and the most that it can be; the span where nothing is known."""
+    low, high = getattr(guess, name)
+    if low == high:
+        return f"{about}{high:,}"
     if guess.likely is None:
-        return ""
-    figure, (low, high) = getattr(guess.likely, name), getattr(guess.likely, f"{name}_range")
-    if (figure, figure) == getattr(guess, name):
-        return ""
-    return f"; likely {figure:,}" + (f" ({_span(low, high)})" if low < high else "")
+        return f"{about}{_span(low, high)}"
+    return f"about {getattr(guess.likely, name):,} (at most {high:,})"
 
 
-def _likely_cost(guess: Estimate | Share) -> str:
-    if guess.likely is None or guess.likely.cost is None or guess.likely.cost_range is None:
-        return ""
-    low, high = guess.likely.cost_range
-    if guess.cost == (low, high):
-        return ""
-    return f"; likely ${guess.likely.cost:.4f}" + (f" ({_dollars((low, high))})" if low < high else "")
+def _cost(guess: Estimate | Share) -> str:
+    """The likely cost, and the most that it can be."""
+    if guess.cost is None:
+        return "unknown, since a price is"
+    low, high = guess.cost
+    if guess.likely is None or guess.likely.cost is None:
+        return f"{_dollars(low)} to {_dollars(high)}"
+    if low == high or not high:
+        return f"about {_dollars(high)}"
+    return f"about {_dollars(guess.likely.cost)} (at most {_dollars(high)})"
+
+
+def _at_most(cost: tuple[float, float] | None) -> str:
+    return "cost unknown" if cost is None else f"at most {_dollars(cost[1])}"
 
 
 def _span(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _dollars(cost: tuple[float, float] | None) -> str:
-    if cost is None:
-        return "unknown, since a price is"
-    low, high = cost
-    return f"${low:.4f}" if low == high else f"${low:.4f} to ${high:.4f}"
+def _dollars(value: float) -> str:
+    return f"${value:,.2f}" if value >= 1 else f"${value:.4f}"

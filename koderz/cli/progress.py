@@ -1,4 +1,4 @@
-"""The progress of a run: a line now and then, or a bar in a terminal."""
+"""The progress of a run: a line at a change, or a bar in a terminal."""
 
 from __future__ import annotations
 
@@ -56,6 +56,12 @@ class Pulse:
         parts += [text for text in (self.throttled, self.stopping and "stopping") if text]
         return " · ".join(parts)
 
+    @property
+    def change(self) -> tuple[object, ...]:
+        """What a new line is worth printing for where lines stay: all but what time alone changes."""
+        tally = self.tally
+        return self.done, tally.passed, tally.faults, self.doing, self.throttled, self.stopping
+
     def line(self) -> str:
         """All figures as a line, for output that is no terminal."""
         return f"{self.done}/{self.planned} · {self.figures()}"
@@ -109,10 +115,14 @@ def _throttled(view: SessionView) -> str:
 
 
 async def _lines(view: SessionView, doing: Callable[[], str]) -> None:
-    """Prints a line every few seconds."""
+    """Prints a line when something has changed, every few seconds at most."""
+    shown = pulse_of(view, doing()).change
     while True:
         await asyncio.sleep(LINE_EVERY)
-        warn(pulse_of(view, doing()).line())
+        pulse = pulse_of(view, doing())
+        if pulse.change != shown:
+            shown = pulse.change
+            warn(pulse.line())
 
 
 async def _live(view: SessionView, doing: Callable[[], str]) -> None:

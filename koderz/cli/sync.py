@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import LINE_EVERY, is_live, print_json, say, warn
+from koderz.cli.console import is_live, print_json, say, sink_title, warn
 from koderz.cli.flags import Quiet, SummaryJson, Trust, named_runs
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -140,7 +140,7 @@ def _counting(total: int, *, quiet: bool) -> Iterator[Callable[[str], AbstractCo
     at = 0
 
     def title() -> str:
-        return f"sinks of run {at} of {total}" if total > 1 else "sinks"
+        return f"results of run {at} of {total}" if total > 1 else "results"
 
     with showing(quiet=quiet, title=title) as watch:
 
@@ -153,8 +153,8 @@ def _counting(total: int, *, quiet: bool) -> Iterator[Callable[[str], AbstractCo
 
 
 @contextmanager
-def showing(*, quiet: bool, title: Callable[[], str] = lambda: "sinks") -> Iterator[Watch]:
-    """A display of the sinks' progress, to be called with their statuses: bars, or a line now and then."""
+def showing(*, quiet: bool, title: Callable[[], str] = lambda: "results") -> Iterator[Watch]:
+    """A display of the sinks' progress, to be called with their statuses: bars, or a line at a change."""
     if quiet:
         yield lambda _: None
     elif is_live():
@@ -165,20 +165,30 @@ def showing(*, quiet: bool, title: Callable[[], str] = lambda: "sinks") -> Itera
 
 
 class _Lines:
-    """Prints a line after a second, then one for each change, every few seconds at most."""
+    """Prints a line for each sink that takes more than a second when its results are sent, when that fails and when
+    it is done; none for how far it is.
+    """
 
     def __init__(self, title: Callable[[], str]) -> None:
         self._title = title
-        self._next = time.monotonic() + _SAID_AFTER
-        self._said = ""
+        self._begin_at = time.monotonic() + _SAID_AFTER
+        self._said: dict[str, str] = {}  # by sink and title
 
     def __call__(self, statuses: Mapping[str, Status]) -> None:
-        told = " · ".join(f"{name} {_words(status)}" for name, status in statuses.items())
-        line = f"{self._title()}: {told}"
-        if line == self._said or time.monotonic() < self._next:
+        if time.monotonic() < self._begin_at:
             return
-        self._next, self._said = time.monotonic() + LINE_EVERY, line
-        warn(line)
+        for name, status in statuses.items():
+            sending = f"Sending {self._title()} to {sink_title(name)}"
+            words = "done" if status.state == "done" else plain(status.reason)
+            if words == self._said.get(sending) or (words == "done" and sending not in self._said):
+                continue
+            self._said[sending] = words
+            warn(f"{sending}{f': {words}' if words else _starting(name, status)}")
+
+
+def _starting(name: str, status: Status) -> str:
+    """How long a sink that has nothing yet usually takes to start."""
+    return " (starting, 10 s)" if name == "mlflow" and not status.records else ""
 
 
 @contextmanager
@@ -199,7 +209,9 @@ def _bars(title: Callable[[], str]) -> Iterator[Watch]:
             if name not in tasks:
                 tasks[name] = bars.add_task("", words="")
             task, total, words = tasks[name], status.total or None, _words(status)
-            bars.update(task, description=f"{title()}: {name}", total=total, completed=status.records, words=words)
+            bars.update(
+                task, description=f"{title()} to {sink_title(name)}", total=total, completed=status.records, words=words
+            )
 
     try:
         yield watch

@@ -57,7 +57,8 @@ async def _watch(results: Path, name: str, every: float | None, *, detailed: boo
     follower = Follower(folder, steps.hear if detailed else lambda _: None)
     remote = _remote(folder, plan)
     say(f"{folder.name}: {plan.mode}, {plan.config.get('local_model')}, {plan.planned} experiments")
-    shown, damaged = "", 0
+    shown: tuple[object, ...] = ()
+    damaged = 0
     while True:
         working = is_locked(folder)
         follower.catch_up()
@@ -67,9 +68,9 @@ async def _watch(results: Path, name: str, every: float | None, *, detailed: boo
         away = None if working or follower.recorded == plan.planned else remote
         busy = await _look(away, follower) if away else working
         await steps.tell(remote)
-        if (line := _pulse(follower, plan).line()) != shown:
-            say(line)
-            shown = line
+        if (pulse := _pulse(follower, plan)).change != shown:
+            say(pulse.line())
+            shown = pulse.change
         if not busy or follower.done == plan.planned > follower.recorded:
             break
         await asyncio.sleep(every or (_AWAY if away else _HERE if is_live() else LINE_EVERY))

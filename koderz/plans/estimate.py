@@ -21,6 +21,9 @@ _CHARS_A_TOKEN = 4
 _DIFFERENCE, _PARTS, _CHANCES = 0.1, 0.2, (0.5, 0.9)  # of a comparison whose length is foreseen
 _VERDICT_TOKENS = 200  # of what a judge that is a model usually says
 
+NOT_TRIED = "since no run like this has finished here"
+"""The end of a basis that no earlier run is part of."""
+
 Span = tuple[float, float]
 """The least and the most: if every first attempt passes, and if none ever does."""
 
@@ -260,9 +263,9 @@ def _likely(
         if taken and len(amounts) == len(mine):
             basis[arm.name] = taken.basis
         elif len(amounts) == len(mine):
-            basis[arm.name] = "from half to double what is usual for it, since no run like this has finished here"
+            basis[arm.name] = f"from half to double what is usual for it, {NOT_TRIED}"
         else:
-            basis[arm.name] = "unknown, since no run like this has finished here"
+            basis[arm.name] = f"unknown, {NOT_TRIED}"
             complete = False
         for model, amount in amounts.items():
             total[model] = total.get(model, _FREE) + amount

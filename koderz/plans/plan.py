@@ -224,6 +224,23 @@ def make_plan(
     return _plan(record, settings, subject, arms)
 
 
+def sample_of(plan: Plan, count: int) -> Plan:
+    """A plan of its own for so many of the plan's tasks, spread over all of them, each asked once by every arm."""
+    at = range(min(count, len(plan.tasks)))
+    tasks = tuple(plan.tasks[number * len(plan.tasks) // len(at)] for number in at)
+    ids = {task.id for task in tasks}
+    cells = plan.record.cells
+    if cells is not None:
+        cells = [structs.replace(cell, samples=1, names=cell.names[:1]) for cell in cells if cell.task in ids]
+    return make_plan(
+        replace(plan.settings, samples=1, until_decided=None, tags=(*plan.settings.tags, "dry-run")),
+        Subject(plan.suite, tasks, plan.prompts, frozenset(plan.record.details["prompts"])),
+        plan.arms,
+        cells=cells,
+        details={name: value for name, value in plan.record.details.items() if name not in _ADDED},
+    )
+
+
 def _is_simulated(arms: Sequence[Arm]) -> bool:
     """Whether some arm asks a model, and all such arms ask the simulated one."""
     asking = [arm.record.simulated for arm in arms if arm.solver.asks]

@@ -128,7 +128,7 @@ def test_sink_that_hangs_is_given_up(koderz: Shell, env: Mapping[str, str]) -> N
 def interrupt_waiting(koderz: Shell, running: Fork) -> None:
     """Ctrl-C once the command says that it waits for its sinks."""
     assert running.stderr is not None
-    assert any("ledger starting" in line or "ledger 0/" in line for line in running.stderr)
+    assert any(" to ledger" in line for line in running.stderr)
     running.send_signal(signal.SIGINT)
 
 
@@ -490,16 +490,17 @@ def feeders(koderz: Shell) -> set[int]:
 
 
 def test_pipe_gets_a_change_as_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("_SAID_AFTER", "LINE_EVERY"):
-        monkeypatch.setattr(f"koderz.cli.sync.{name}", 0.0)
-    slow, done = Status("behind", "MLflow is starting", 0, 84), Status("done", "", 84, 84)
+    monkeypatch.setattr("koderz.cli.sync._SAID_AFTER", 0.0)
+    going = [Status("behind", "", count, 84) for count in range(80)]
+    stuck, done = Status("behind", "its database is in use", 80, 84), Status("done", "", 84, 84)
     with showing(quiet=False) as watch:
-        for status in [slow] * 38 + [done] * 2:
+        for status in [*going, stuck, stuck, done, done]:
             watch({"mlflow": status, "memory": done})
 
     assert capsys.readouterr().err.splitlines() == [
-        "sinks: mlflow behind: MLflow is starting · memory up to date",
-        "sinks: mlflow up to date · memory up to date",
+        "Sending results to MLflow (starting, 10 s)",
+        "Sending results to MLflow: its database is in use",
+        "Sending results to MLflow: done",
     ]
 
 

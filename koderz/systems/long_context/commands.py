@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from koderz.cli.console import say, say_all, warn
-from koderz.cli.front import Front, exit_code, interruptible, run_options
+from koderz.cli.front import Front, exit_code, interruptible, run_options, take_sample
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.session import SessionScreen, next_steps
 from koderz.settings.schema import OF_PROGRAMS
@@ -134,7 +134,7 @@ def _parameters(front: Front, api_key: str | None, *, simulated: bool, is_async:
     if simulated or model == "simulated":
         model, _ = "simulated", values.pop("base_url", None)
     else:
-        settings, found = with_key(api_key, environ) if not front.dry_run else ({}, {})
+        settings, found = with_key(api_key, environ) if front.sample or not front.dry_run else ({}, {})
         environ.update(found)  # for whatever this process starts, and for what keeps secrets out of records
         settings |= {"local_model": model_name(model, base_url), "base_url": base_url, **sub_model(environ, base_url)}
     return BenchmarkParameters(
@@ -158,10 +158,16 @@ async def _run(front: Front, names: Sequence[str], parameters: BenchmarkParamete
     )
     if front.dry_run:
         from koderz.cli.overview import show_plan
+        from koderz.plans.plan import sample_of
 
+        codes = [0]
         for plan in plans.values():
-            show_plan(plan, json=front.shown.json)
-        return 0
+            sampled = await take_sample(sample_of(plan, front.sample)) if front.sample else None
+            show_plan(plan, json=front.shown.json, sampled=sampled)
+            if sampled:
+                _catch_up(front, [sampled])
+                codes.append(exit_code(sampled))
+        return max(codes)
     await lay_down([*plans.values()], os.environ)
     runs = {name: plan.name for name, plan in plans.items()}
     screen.begin(runs)

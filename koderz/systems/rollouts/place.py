@@ -77,7 +77,8 @@ class Place:
             for _ in range(cells.samples or 1):
                 sample = begun[task, arm]
                 begun[task, arm] += 1
-                found[known[task, arm, sample]] = RunEntry(task, entry.prepared_dir, task in canaries)
+                if experiment := known.get((task, arm, sample)):  # a sample of a plan has some of them
+                    found[experiment] = RunEntry(task, entry.prepared_dir, task in canaries)
         return found
 
 
