@@ -72,8 +72,11 @@ def _markdown_row(cells: Sequence[str], *, escaped: bool = False) -> str:
 
 
 def _markdown(text: str) -> str:
-    """The text escaped for Markdown, without links, HTML, emphasis or the end of a cell."""
-    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escape(" ".join(text.split()), quote=False))
+    """The text escaped for Markdown, without links, HTML, emphasis or the end of a cell.
+
+    Underscores within words, as ids have them, mean nothing there and stay as they are.
+    """
+    return re.sub(r"([\\`*\[\]|~#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", escape(" ".join(text.split()), quote=False))
 
 
 def _html(block: Block) -> str:

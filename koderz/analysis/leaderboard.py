@@ -197,7 +197,9 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
         yield Text("level: no significant difference from the first")
     if methods := {standing.mean.interval_method for standing in board.standings if standing.mean.interval_method}:
         yield Text(f"Intervals: {' or '.join(sorted(methods))}.")
-    yield Text(f"{len(board.pairwise)} tests, two-sided, Holm-corrected, at {board.alpha:g}:")
+    yield Text(
+        f"{len(board.pairwise)} test{'s' * (len(board.pairwise) != 1)}, two-sided, Holm-corrected, at {board.alpha:g}:"
+    )
     told = [pair for pair in board.pairwise if pair.significant]
     yield from [Text(f"{pair.a} is better than {pair.b}: {p_text(pair.p_holm)} ({pair.method})") for pair in told] or [
         Text("no significant difference")

@@ -110,7 +110,7 @@ def _head(run: Run) -> Iterator[str]:
     config = run.config
     yield f"{run.name} · {run.mode} · {run.suite} · {run.model}"
     yield from run.cautions
-    reason = f" ({run.reason})" if run.reason else ""
+    reason = f" ({run.reason})" if run.reason and run.reason != run.status else ""
     yield f"Status: {run.status}{reason}, {len(run.results)} of {run.planned} judged"
     if run.decision:
         yield from ([f"{run.early[0].upper()}{run.early[1:]}"] if run.early else [])
@@ -277,7 +277,7 @@ def _plan_lines(
         *(f"  at depth {each.depth}: at most {each.calls[1]:,}, {_at_most(each.cost)}" for each in guess.depths),
         f"Tokens in: {_amount(guess, 'tokens_in', about='about ')}",
         f"Tokens out: {_amount(guess, 'tokens_out', about='about ')}",
-        *(_basis(guess, sampled is not None) if _varies(guess) else ()),
+        *(_basis(guess, sampled is not None) if guess.calls[1] else ()),
         *((_foretold(guess.decision),) if guess.decision else ()),
         *plan.suite.outline(plan),
     ]
@@ -334,12 +334,6 @@ def _basis(guess: Estimate, sampled: bool) -> Iterator[str]:
         yield "To ask three tasks and see what they cost: --dry-run --sample 3"
 
 
-def _varies(guess: Estimate) -> bool:
-    """Whether some figure is a likely one or unknown, and not the same in any case."""
-    spans = (guess.calls, guess.tokens_in, guess.tokens_out)
-    return guess.likely is None or any(low < high for low, high in spans)
-
-
 def _share(share: Share) -> str:
     """The line of one of several models: its cost and calls."""
     return f"  {share.model} ({', '.join(share.roles)}): {_cost(share)}, {_amount(share, 'calls')} calls"
@@ -348,11 +342,10 @@ def _share(share: Share) -> str:
 def _amount(guess: Estimate | Share, name: str, about: str = "") -> str:
     """The likely number, and the most that it can be; the span where nothing is known."""
     low, high = getattr(guess, name)
-    if low == high:
-        return f"{about}{high:,}"
-    if guess.likely is None:
+    figure = getattr(guess.likely, name) if guess.likely else None
+    if figure is None or figure == low == high:
         return f"{about}{_span(low, high)}"
-    return f"about {getattr(guess.likely, name):,} (at most {high:,})"
+    return f"about {figure:,}{f' (at most {high:,})' if low < high else ''}"
 
 
 def _cost(guess: Estimate | Share) -> str:
@@ -361,10 +354,8 @@ def _cost(guess: Estimate | Share) -> str:
         return "unknown, since a price is"
     low, high = guess.cost
     if guess.likely is None or guess.likely.cost is None:
-        return f"{_dollars(low)} to {_dollars(high)}"
-    if low == high or not high:
-        return f"about {_dollars(high)}"
-    return f"about {_dollars(guess.likely.cost)} (at most {_dollars(high)})"
+        return f"about {_dollars(high)}" if low == high else f"{_dollars(low)} to {_dollars(high)}"
+    return f"about {_dollars(guess.likely.cost)}{f' (at most {_dollars(high)})' if low < high else ''}"
 
 
 def _at_most(cost: tuple[float, float] | None) -> str:

@@ -112,7 +112,7 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
         return
     if not found:
         none_ended = not experiments.outcomes
-        ended = "no experiment has ended yet" if none_ended else "every experiment that has ended was passed"
+        ended = "no experiment has ended yet" if none_ended else "no experiment failed of those that have ended"
         say(f"{experiments.folder.name}: {ended}")
         return
     from koderz.cli.tables import print_blocks

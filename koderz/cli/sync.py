@@ -67,7 +67,7 @@ def sync(
     if json:
         print_json(found)
     elif not found:
-        warn("nothing to do: no sink that is on lacks anything")
+        warn("nothing to do: every sink that is on has all of the runs")
     raise typer.Exit(EXIT_BEHIND if any(synced.state == "behind" for synced in found) else 0)
 
 

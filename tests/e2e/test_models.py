@@ -201,6 +201,25 @@ def test_cost_cap_holds_for_a_published_price_behind_a_local_proxy(koderz: Shell
     assert 0 < summary["paid"]["total"] <= 0.0005
 
 
+def test_sample_of_a_dry_run_is_paid_recorded_and_capped(koderz: Shell, serve: Serve) -> None:
+    server = serve("--model", "gpt-4o-mini")
+    asked = ("benchmark", 0, 30, "--mode", "zero-shot", "--model", "openai/gpt-4o-mini", "--dry-run", "--sample")
+    limits = ("--max-tokens", 200, "--concurrency", 1, "--max-cost")
+
+    whole = koderz(*asked, 3, *limits, 1, env=server.env()).out
+    capped = koderz(*asked, 20, *limits, 0.0005, env=server.env(), code=3).out
+
+    found = {path.stem: json.loads(path.read_bytes()) for path in koderz.results.glob("bench_*.json")}
+    kept = {run: summary["paid"]["total"] for run, summary in found.items()}
+    told = [
+        re.match(r"SAMPLE: (\d+) of 30 tasks cost \$([\d.]+).* kept as run (\w+)\n", out) for out in (whole, capped)
+    ]
+    assert {each[3]: float(each[2]) for each in told if each} == pytest.approx(kept, abs=6e-5)
+    assert all(0 < paid <= 0.0005 for paid in kept.values())
+    assert "(stopped after " in capped
+    assert "Likely figures: by 3 experiments of 1 run with the same model and settings" in whole
+
+
 def test_plan_tells_what_is_free_and_why(koderz: Shell, serve: Serve) -> None:
     env = serve().env()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.analysis.failures import Cause, Failures, failures_of
+from koderz.analysis.failures import Cause, Failures, failures_of, unrecovered
 from koderz.analysis.pairs import Side
 from koderz.analysis.runs import load_run
 from koderz_tracker.records import Record
@@ -47,6 +47,7 @@ def test_attempts_are_grouped_by_cause_and_what_was_fixed_is_counted(tmp_path: P
         Cause(cause="syntax", attempts=2, experiments=2, fixed=1, ended=0),
     ]
     assert [cause.cause for cause in found.never_fixed] == ["assertion"]
+    assert unrecovered(found, 8) == "assertion errors"
     assert found.solved_at == {2: 1}
     assert found.cost_per_solved_task == pytest.approx(0.5)
     assert found.tokens_to_solution == 10

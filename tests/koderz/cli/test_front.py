@@ -12,6 +12,7 @@ import typer
 
 from koderz.cli.front import Front, add_resume_commands, run_options
 from koderz.cli.groups import PanelCommand
+from koderz.errors import KoderzError
 from tests.conftest import Done, Shell
 from tests.toys import installed
 
@@ -66,6 +67,23 @@ def test_front_command_prints_its_plan_and_json(front: Any, koderz: Shell) -> No
 
     _, done = front("run", 1, "--model", "simulated", "--json")
     assert json.loads(done.out)["planned"] == 1
+
+
+def test_dry_run_asks_a_sample_and_keeps_it(front: Any, koderz: Shell) -> None:
+    _, done = front("run", 5, "--model", "simulated", "--dry-run", "--sample", 2)
+
+    summary = koderz.summary()
+    first, head, *plan = done.out.splitlines()
+    assert first == f"SAMPLE: 2 of 5 tasks cost $0.0000, kept as run {summary['run_id']}"
+    assert head == "PLAN (nothing else is asked, nothing else is written)"
+    assert (summary["planned"], summary["status"], summary["config"]["tags"]) == (2, "complete", ["dry-run"])
+    assert any(line.startswith("Likely figures: by 2 experiments of 1 run with the same model") for line in plan)
+    assert "SAMPLE" not in front("run", 5, "--model", "simulated", "--dry-run")[1].out
+
+
+def test_sample_without_a_dry_run_is_refused(front: Any) -> None:
+    with pytest.raises(KoderzError, match="it goes with --dry-run"):
+        front("run", 5, "--model", "simulated", "--sample", 3)
 
 
 def test_front_command_has_its_options_in_the_help(front: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -91,6 +92,31 @@ def test_progress_has_room_for_what_is_being_done_in_80_columns(monkeypatch: pyt
         bar.console.print(bar.get_renderable())
     (line,) = captured.get().splitlines()
     assert " 26/127 18 passed (69%) · 1 fault · 4:05 left · c3c1dff baseline, block 12 ·" in " ".join(line.split())
+
+
+def test_plan_says_a_likely_cost_before_the_most(command: Command) -> None:
+    models = ("openai/gpt-4o-mini", "anthropic/claude-sonnet-4-5")
+    several = [word for model in models for word in ("--model", model)]
+    lines = command("benchmark", 0, 10, "--mode", "zero-shot", *several, "--dry-run").out.splitlines()
+    (alone,) = [
+        line
+        for line in command("benchmark", 0, 10, "--model", models[0], "--dry-run").out.splitlines()
+        if "Cost" in line
+    ]
+
+    figures = r"about \$[\d.]+ \(at most \$[\d.]+\)"
+    assert re.fullmatch(f"Cost: {figures}", alone)
+    assert all(any(re.match(rf"  {model} \(main\): about \$", line) for line in lines) for model in models)
+    assert lines[-1] == "To ask three tasks and see what they cost: --dry-run --sample 3"
+
+
+def test_time_alone_is_no_change_of_the_progress() -> None:
+    tally: Any = SimpleNamespace(passed=18, judged=26, faults=1, cost=0.0, ended=range(26))
+    pulse = Pulse(127, tally, 50.0, 245.0, 6)
+
+    assert replace(pulse, tokens_per_second=40.0, seconds_left=250.0, in_flight=5).change == pulse.change
+    assert replace(pulse, throttled="openai asks to wait 5 s").change != pulse.change
+    assert replace(pulse, doing="block 3").change != pulse.change
 
 
 def test_remaining_time_counts_running_experiments_by_half() -> None:

@@ -108,6 +108,8 @@ def test_gain_on_the_other_clock_alone_names_the_option(arm: str) -> None:
     line = told_of(SimpleNamespace(success=False, cause=verdict.cause, metrics=verdict.metrics, facts=verdict.facts))
     assert line.endswith("30 blocks, wall and CPU disagree: 10.00× base by --clock wall")
 
+    assert line.startswith("not optimized: 1.00× base (98.4 % interval 1.00 to 1.00), ")
+
     by_wall = _with_walls(Rule(clock="wall"), 0.01, arm)
     assert (by_wall.facts["opt"], "other_clock" in by_wall.facts) == ("opt", False)
 

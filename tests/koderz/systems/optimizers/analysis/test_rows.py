@@ -75,3 +75,34 @@ def test_price_that_is_unknown_is_compared_with_none(tmp_path: Path, known: bool
     pair = [replace(row, optimizer=name, cost_usd=cost, cost_known=known) for name, cost in (("a", 1.0), ("b", 2.0))]
 
     assert any("dollars" in block.text for block in row_blocks(pair) if isinstance(block, Text)) == known
+
+
+def test_optimizers_beside_random_search_are_told_in_one_line(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("nothing"), "none", "random_search", budget_calls=100)
+    (row,) = rows(run, searches_of(run.folder))
+
+    def beside(gain: float, *, n: int = 5, better: bool = False) -> GainRow:
+        versus = {"gain": gain, "beats": False, "prompts_better": better, "about": "prompts"}
+        return replace(row, optimizer="meta_prompt", n=n, vs_random=versus)
+
+    def told(*those: GainRow) -> list[str]:
+        return [block.text for block in row_blocks(those) if isinstance(block, Text) and "random search" in block.text]
+
+    place = row.dataset
+    few = f"{place}: too few items (5) to tell; meta_prompt is 0.200 above random search"
+    assert told(beside(0.2)) == [few]
+    assert told(beside(0.2), beside(0.0)) == [f"{few}, meta_prompt is level with it"]
+    assert told(beside(-0.02, n=200)) == [
+        f"{place}: no difference shown on 200 items; meta_prompt is 0.020 below random search"
+    ]
+    assert told(beside(0.3, better=True)) == [
+        f"{place}: of meta_prompt, this prompt is better than random search's by 0.300"
+    ]
+
+
+def test_one_seed_says_how_to_see_more(tmp_path: Path) -> None:
+    run = searched(tmp_path, World("nothing"), "none", "random_search", budget_calls=100)
+
+    told = [block.text for block in row_blocks(rows(run, searches_of(run.folder))) if isinstance(block, Text)]
+
+    assert "One seed: use --seeds 5 to see how much results vary." in told
