@@ -1,12 +1,14 @@
 """Hooks of MkDocs for the documentation: pages that lie elsewhere, and reference made from the code itself.
 
 A page has `<!-- generated: NAME -->` where what `GENERATED[NAME]` yields is put, and `<!-- fields: NAME -->` where the
-fields of that class of `koderz` are.
+fields of that class of `koderz` are, and `<!-- settings: PANEL -->` where the options under that heading of the help are.
+Addresses that pages had before lead to where their content is now.
 """
 
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,8 +32,24 @@ ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {"changelog.md": ROOT / "CHANGELOG.md", "reference/results-folder.md": ROOT / "benchmark_results/README.md"}
 """Pages of the site that lie outside of docs/."""
 
+MOVED = {"long_context.html": "long-context/index.html", "rollouts.html": "rollouts/index.html"}
+"""Addresses that were pages, and the pages that took their place."""
+
+_STUB = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>This page has moved</title>
+<link rel="canonical" href="{0}">
+<meta http-equiv="refresh" content="0; url={0}">
+</head>
+<body><p>This page has moved: <a href="{0}">{0}</a></p></body>
+</html>
+"""
+
 _MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 _CLASS = re.compile(r"^<!-- fields: (\w+) -->$", re.MULTILINE)
+_PANEL = re.compile(r"^<!-- settings: (.+) -->$", re.MULTILINE)
 _FIELD = re.compile(r"^    (\w+): (.+?)(?: = (.+?))?(?:  # (.+))?$", re.MULTILINE)
 
 
@@ -44,8 +62,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page with its generated parts."""
+    markdown = _PANEL.sub(lambda marker: "\n".join(_panel(marker[1])), markdown)
     markdown = _CLASS.sub(lambda marker: "\n".join(_fields(getattr(koderz, marker[1]))), markdown)
     return _MARKER.sub(lambda marker: "\n".join(GENERATED[marker[1]]()), markdown)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Has old addresses lead to the pages of now."""
+    for old, new in MOVED.items():
+        page = Path(config.site_dir, old)
+        page.write_text(_STUB.format(os.path.relpath(new, Path(old).parent)), encoding="utf-8")
 
 
 def commands() -> Iterator[str]:
@@ -73,17 +99,25 @@ def _command(command: Any, ctx: Any) -> Iterator[str]:
 
 def settings() -> Iterator[str]:
     """Every setting: its flag, variable and key, what it may be, and what it is by default."""
-    shown: set[str] = set()
+    for panel in _panels():
+        yield from (f"## {panel}", "", *_panel(panel))
+
+
+def _panels() -> dict[str, tuple[Sequence[str], Sequence[Field]]]:
+    """By heading of the help: the tables of koderz.toml that its settings may stand in, and the settings."""
+    found: dict[str, tuple[Sequence[str], Sequence[Field]]] = {}
     for owner in [(kind, name) for kind, registry in REGISTRIES.items() for name in registry.options]:
         schema = schema_of(owner)  # two suites may have options of one name
         for panel, fields in panels(schema).items():
-            if panel in shown:
-                continue
-            shown.add(panel)
-            yield from (f"## {panel}", "")
-            for table_name in schema.owners(fields[0].name):
-                yield from (f"Also in the table `[{table_name}]` of koderz.toml.", "")
-            yield from table(("flag", "variable", "koderz.toml", "default", "meaning"), map(_setting, fields))
+            found.setdefault(panel, (list(schema.owners(fields[0].name)), fields))
+    return found
+
+
+def _panel(panel: str) -> Iterator[str]:
+    tables, fields = _panels()[panel]
+    for name in tables:
+        yield from (f"Also in the table `[{name}]` of koderz.toml.", "")
+    yield from table(("flag", "variable", "koderz.toml", "default", "meaning"), map(_setting, fields))
 
 
 def _setting(field: Field) -> Sequence[str]:

@@ -4,7 +4,7 @@ The code under test runs in the same process as the tests. What acts on all test
 random names that are added to each script, one that has to pass and one that has to fail. What tells these from the
 others, or forges reports, is found out by running scripts that passed again with tests turned round (`doubt`). What
 replaces functions by which tests are judged, or adds itself to pytest, is found out by looking at them. What remains
-possible is told in docs/rollouts.md: code that reads what the tests expect.
+possible is told in docs/rollouts/reference.md: code that reads what the tests expect.
 """
 
 from __future__ import annotations
