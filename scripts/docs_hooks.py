@@ -32,7 +32,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {"changelog.md": ROOT / "CHANGELOG.md", "reference/results-folder.md": ROOT / "benchmark_results/README.md"}
 """Pages of the site that lie outside of docs/."""
 
-MOVED = {"long_context.html": "long-context/index.html", "rollouts.html": "rollouts/index.html"}
+MOVED = {
+    "how-to/fresh-code.html": "code/guide.html",
+    "long_context.html": "long-context/index.html",
+    "rollouts.html": "rollouts/index.html",
+}
 """Addresses that were pages, and the pages that took their place."""
 
 _STUB = """<!doctype html>

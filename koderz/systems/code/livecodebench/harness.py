@@ -3,7 +3,7 @@
 The text of this module is loaded into that process beside the program, so it imports nothing of koderz. What it
 returns is the program's word and no more: expected outputs are the judge's, and never come here.
 
-Where a program sees something else than a real process, that is on purpose; docs/how-to/fresh-code.md lists it.
+Where a program sees something else than a real process, that is on purpose; docs/code/reference.md lists it.
 """
 
 from __future__ import annotations
