@@ -1,8 +1,8 @@
 """Hooks of MkDocs for the documentation: pages that lie elsewhere, and reference made from the code itself.
 
 A page has `<!-- generated: NAME -->` where what `GENERATED[NAME]` yields is put, and `<!-- fields: NAME -->` where the
-fields of that class of `koderz` are, and `<!-- settings: PANEL -->` where the options under that heading of the help are.
-Addresses that pages had before lead to where their content is now.
+fields of that class of `koderz` are, and `<!-- settings: PANEL -->` where the options under that heading of the help
+are. Addresses that pages had before lead to where their content is now.
 """
 
 from __future__ import annotations
