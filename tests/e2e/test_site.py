@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -84,6 +85,28 @@ def test_reference_has_every_command_setting_and_kind_of_record(site: Path) -> N
     assert "Runs a benchmark and returns its summary." in api
     assert "float | None\n" in api
     assert "\\|" not in commands + settings + journal + api
+
+
+def test_site_leads_from_old_addresses_to_pages(site: Path) -> None:
+    moved = runpy.run_path(str(ROOT / "scripts" / "docs_hooks.py"))["MOVED"]
+    assert moved
+    for old, new in moved.items():
+        found = re.findall(r'(?:href="|url=)([^"]+)"', (site / old).read_text(encoding="utf-8"))
+
+        assert found
+        assert all((site / old).parent.joinpath(address).resolve() == site / new for address in found)
+        assert (site / new).exists()
+
+
+def test_site_has_the_options_of_systems_on_their_pages(site: Path) -> None:
+    for page, options in {
+        "rollouts": ("--canaries N|SHARE%", "--max-turns N"),
+        "long-context": ("--ruler-tasks NAME", "--max-depth N", "--keep-private-text"),
+        "code": ("--test-timeout SECONDS", "--history N"),
+    }.items():
+        text = re.sub("<[^>]+>", "", (site / page / "reference.html").read_text(encoding="utf-8"))
+        assert "settings: " not in text
+        assert [option for option in options if option not in text] == []
 
 
 @pytest.mark.parametrize("broken", ["[x](nowhere.md)", "[x](tutorial.md#nowhere)", "::: koderz.nowhere"])
