@@ -205,7 +205,7 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = 
         usual = _usual(expected, samples, price)
         sums[arm.name][model].add(expected.role, (made, asked, told, cost), usual)
     known = all(price is not None for price in prices.values())
-    cost = reduce(_sum, costs.values(), _NONE) if known else None
+    total = reduce(_sum, costs.values(), _NONE) if known else None
     likely, basis = _likely(plan, prices, sums, history)
     shares = [*_shares(sums, likely, priced=known)]
     depths = [Depth(depth, _whole(calls[depth]), costs[depth] if known else None) for depth in sorted(calls)]
@@ -216,12 +216,12 @@ def estimate(plan: Plan, prices: Mapping[str, Price | None], history: History = 
         _whole(reduce(_sum, calls.values(), _NONE)),
         _whole(reduce(_sum, [each.tokens_in for each in every], _NONE)),
         _whole(reduce(_sum, [each.tokens_out for each in every], _NONE)),
-        cost,
+        total,
         tuple(depths) if len(depths) > 1 else (),
         whole,
         basis,
         tuple(shares),
-        _foreseen(plan, (whole and whole.cost_range) or cost),
+        _foreseen(plan, (whole and whole.cost_range) or total),
     )
 
 

@@ -268,7 +268,7 @@ def test_resume_keeps_planned_settings_and_checks_others() -> None:
 
     for name in ("model", "seed", "samples", "results_folder"):
         with pytest.raises(KoderzError, match=rf"{name} is settled by the plan; only .*concurrency, "):
-            asyncio.run(koderz.resume("latest", results=None, **{name: 1}))
+            asyncio.run(koderz.resume("latest", results=None, past_decision=False, **{name: 1}))
     with pytest.raises(KoderzError, match="--concurrency: invalid value 0"):
         asyncio.run(koderz.resume(concurrency=0))
 

@@ -125,7 +125,7 @@ def test_remaining_time_counts_running_experiments_by_half() -> None:
     plan = SimpleNamespace(record=SimpleNamespace(parts=(), headline=None))
     view: Any = SimpleNamespace(
         tracker=SimpleNamespace(tally=tally),
-        orchestrator=SimpleNamespace(progress=SimpleNamespace(**vars(progress), stopping="", evidence="")),
+        orchestrator=SimpleNamespace(progress=SimpleNamespace(**vars(progress), stopping="", evidence=str)),
         engine=SimpleNamespace(throttle=(), waits=""),
         plan=plan,
     )

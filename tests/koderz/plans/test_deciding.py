@@ -72,7 +72,7 @@ def test_decision_maps_scores_from_the_bounds_that_the_suite_declares(
     made = plan(tmp_path, monkeypatch)
     record = decode(encode(made.record))
     assert isinstance(record, Record)
-    assert record.measures[0].bounds == (1, 5)
+    assert record.measures[0].bounds == (1.0, 5.0)
     found = asyncio.run(begin(made)).summary.decision
 
     assert found

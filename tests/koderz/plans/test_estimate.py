@@ -158,7 +158,7 @@ def test_estimate_is_split_by_model(tmp_path: Path) -> None:
     assert found.cost == pytest.approx((mine.cost[0] + spec.cost[0], mine.cost[1] + spec.cost[1]))
 
 
-COMPARED = {"until_decided": "first", "local_model": "scripted", "models": ("scripted", "frontier")}
+COMPARED: dict[str, Any] = {"until_decided": "first", "local_model": "scripted", "models": ("scripted", "frontier")}
 
 
 def test_length_of_a_comparison_is_foreseen_with_its_cost(tmp_path: Path) -> None:
