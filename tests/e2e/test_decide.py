@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import re
 from collections import Counter
@@ -233,6 +234,39 @@ def test_until_decided_counts_a_task_once_whatever_its_samples(koderz: Shell) ->
         koderz(*DECIDE, "--samples", 3, env=env)
 
     as_computed(decision_of(koderz.results), models.differences(plan_of(koderz.results)["until_decided"]["order"]))
+
+
+AGENTS = "".join(
+    f'[[arms]]\nname = "{name}"\nsolver = "agent:{name}"\nmodel = "simulated"\n' for name in ("oracle", "nop")
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        pytest.param(
+            ("--suite", "rollouts", "--matrix", "arms.toml", 0, 3), ("tasks", "oracle", "nop", -1), id="agents"
+        ),
+        pytest.param(
+            ("--suite", "ruler", "--solvers", "direct,rlm", "--context-lengths", "1K", "--simulated-skill", 0.1, 0, 20),
+            ("shown", "direct", "rlm", 1),
+            id="long contexts",
+        ),
+    ],
+)
+def test_until_decided_takes_everything_that_is_paired_by_task(
+    koderz: Shell, command: tuple[object, ...], decision: tuple[object, ...]
+) -> None:
+    (koderz.folder / "arms.toml").write_text(AGENTS)
+    rule = ("--until-decided", "--alpha", 0.5, "--min-tasks", 3)
+    koderz("benchmark", "--model", "simulated", *command, *rule, "--quiet")
+
+    found = koderz.summary()["decision"]
+    assert (found["outcome"], found["a"], found["b"], math.copysign(1, found["difference"])) == decision
+    order = koderz.journal()[0]["until_decided"]["order"]
+    ended = {line["problem_id"] for line in koderz.journal() if line["kind"] == "experiment"}
+    assert ended >= {*order[: found["tasks"]]}
 
 
 @pytest.mark.slow
