@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from msgspec.structs import asdict
 
+from koderz_tracker.basis import UntilDecided
 from koderz_tracker.index import CODES, Index, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Decision, Plan
 
-if TYPE_CHECKING:
-    from koderz_tracker.summary import Summary
-
 Told = Mapping[str, Any]
 """A decision in the form in which a summary has it."""
 
+
 _DECISION = CODES[Decision.kind]
+
+
+class Stoppable(Protocol):
+    """The summary of a run that may stop once it is decided, as far as that goes."""
+
+    @property
+    def until_decided(self) -> UntilDecided | None: ...
+    @property
+    def decision(self) -> Told | None: ...
+    @property
+    def arms(self) -> Mapping[str, Any]: ...
+    @property
+    def results(self) -> Sequence[Any]: ...
+    @property
+    def faults(self) -> Sequence[Any]: ...
+    @property
+    def planned(self) -> int: ...
 
 
 def decisions_in(folder: Path, index: Index | None = None) -> dict[str, Decision]:
@@ -59,7 +75,7 @@ def each_of(decision: Told | None) -> Sequence[Told]:
     return [*decision["arms"].values()] if "arms" in decision else [decision]
 
 
-def is_decided(summary: Summary) -> bool:
+def is_decided(summary: Stoppable) -> bool:
     """Whether no more will be asked because every comparison is decided."""
     if summary.until_decided is None:
         return False
@@ -81,7 +97,7 @@ def stopped_early(decision: Told | None, *, went_on: bool = False) -> str:
     return f"{mark}: {', '.join(told)}" if told else ""
 
 
-def went_on(summary: Summary) -> bool:
+def went_on(summary: Stoppable) -> bool:
     """Whether all that was planned has been asked, whatever was decided on the way."""
     return len(summary.results) + len(summary.faults) >= summary.planned
 
