@@ -80,6 +80,7 @@ class _File:
     headline: Headline = PASSING
     until_decided: UntilDecided | None = None
     decision: dict[str, Any] | None = None
+    calibration: dict[str, dict[str, Any]] = field(default_factory=dict)
     comparison: _Compared = _Compared()
     breakdown: list[Slice] = field(default_factory=list)
     results: list[Result] | None = None
@@ -143,6 +144,8 @@ def read_summary(path: Path) -> Summary:
     ]
     if file.simulated is None:
         values["simulated"] = file.config.get("local_model") == SIMULATED
+    if file.calibration:  # the only part that others than its owner read
+        values["parts"] = {"calibration": file.calibration}
     return Summary(**values, arms=arms, comparison=compare_modes(arms, file.comparison.arms))
 
 

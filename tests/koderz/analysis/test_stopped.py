@@ -204,3 +204,15 @@ def test_gain_that_is_not_tested_has_no_interval() -> None:
     assert found is not None
     assert (found.interval, found.p, found.method, found.detectable) == (None, 1.0, STOPS, None)
     assert found.together(1, 0.01) is None
+
+
+def test_stopped_run_is_not_corrected_for_its_judge(tmp_path: Path) -> None:
+    figures = {"judge": "j", "drawn": True, "items": 50, "rectifier": {"mean": 0.1, "variance": 0.001}}
+    run = stopped(tmp_path, calibration={"zero-shot": figures, "iterative": figures})
+
+    found = koderz.compare(run)
+
+    assert found.judged is not None
+    assert (found.judged.difference, found.judged.interval) == (None, None)
+    assert "judged by j; a run stopped once it was decided, so the difference isn't corrected" in found.judged.note
+    assert found.significant
