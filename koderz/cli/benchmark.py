@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -121,7 +120,7 @@ def benchmark(
     in koderz.toml.
     """
     arguments = dict(_split_argument(text) for text in solver_arg or ())
-    front.run(_span(start, end, front.values), solver_arguments=arguments)
+    front.run(_span(start, end, front), solver_arguments=arguments)
 
 
 add_resume_commands(app)
@@ -155,14 +154,26 @@ def _exit_code(session: SessionResult) -> int:
     return exit_code(session) or (0 if session.summary.summary.successes else EXIT_NOT_PASSED)
 
 
-def _span(start: int | None, end: int | None, given: Mapping[str, Any]) -> range | None:
+def _span(start: int | None, end: int | None, front: Front) -> range | None:
     if start is None and end is None:
-        if not {"problems", "limit", "dataset"} & set(given):  # of one's own file it is all of them
+        if not ({"problems", "limit", "dataset"} & set(front.values) or _has_own_tasks(front)):
             raise KoderzError("say which problems: START END (0 10 is the first ten), --problems IDS or --limit N")
         return None
     if start is None or end is None:
         raise KoderzError("a range takes both START and END: 0 10 is the first ten problems")
     return range(start, end)
+
+
+def _has_own_tasks(front: Front) -> bool:
+    """Whether the tasks are of the user's own file, of which all are meant, or are selected by more than flags."""
+    from koderz.settings.toml import read_sources
+    from koderz.suites import SUITES, added_dataset
+
+    names = ("suite", "dataset", "problems", "limit")
+    given = {name: front.values[name] for name in names if name in front.values}
+    settings = read_sources(given, names=names, trust_config=front.trust_config).settings
+    is_own = settings.dataset or SUITES.is_file(settings.suite) or added_dataset(settings.suite)
+    return bool(is_own or settings.problems or settings.limit)
 
 
 def _split_argument(text: str) -> tuple[str, str]:

@@ -128,7 +128,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def sink_title(name: str) -> str:
-    """What messages call a sink."""
+    """The name of a sink in messages."""
     return {"mlflow": "MLflow", "memory": "the memory store"}.get(name, name)
 
 

@@ -168,7 +168,7 @@ def _ending(text: str, width: int) -> str:
 
 
 def _footnotes(rows: Sequence[RunRow]) -> Iterator[str]:
-    """What the short lines have no room for: the ids, what averages are of, and more on the status of runs."""
+    """Sentences on what short lines have no room for: whole ids, measures, and more on the status of runs."""
     from koderz_tracker.records import PASSES
 
     yield "(runs by the beginning of their ids; a pipe shows all columns)"

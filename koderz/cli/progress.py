@@ -58,7 +58,7 @@ class Pulse:
 
     @property
     def change(self) -> tuple[object, ...]:
-        """What a new line is worth printing for where lines stay: all but what time alone changes."""
+        """The state but for what time alone changes: where lines stay, one is printed only for another state."""
         tally = self.tally
         return self.done, tally.passed, tally.faults, self.doing, self.throttled, self.stopping
 

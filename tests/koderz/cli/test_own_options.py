@@ -179,3 +179,12 @@ def test_package_models_answer_and_resume_with_their_options(koderz: Shell, toys
 
     replies = [line["reply"] for line in koderz.journal() if line["kind"] == "call"]
     assert replies == ["a says hello"]
+
+
+def test_own_file_is_run_whole_without_a_range(command: Command, koderz: Shell) -> None:
+    rows = [f'{{"id": "q{n}", "input": "1 + {n}?", "target": "{n + 1}"}}' for n in range(7)]
+    (koderz.folder / "q.jsonl").write_text("\n".join(rows))
+    asked = ("benchmark", "--suite", "qa", "--model", "simulated", "--dry-run")
+
+    assert "Problems: 7 (q0 … q6)" in command(*asked, env={"KODERZ_DATASET": "q.jsonl"}).out
+    assert "say which problems" in command(*asked, code=2, env={"KODERZ_DATASET": ""}).err

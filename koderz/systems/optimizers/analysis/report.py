@@ -87,7 +87,7 @@ def _over_random(row: GainRow) -> float:
 
 
 def _better(row: GainRow) -> str:
-    """What is shown of an optimizer that is better than random search: of itself, or of the prompts it found."""
+    """A claim on an optimizer that is better than random search: on itself, or on the prompts it found."""
     if row.vs_random and row.vs_random["beats"]:
         return f"{row.optimizer} beats random search"
     return f"of {row.optimizer}, {prompts_in(len(row.seeds))} better than random search's"
