@@ -155,16 +155,12 @@ def _address(place: str) -> str:
 
 
 def _say_rows(rows: Sequence[GainRow]) -> None:
-    from koderz.analysis.blocks import Text
     from koderz.cli.tables import print_blocks
     from koderz.systems.optimizers.analysis.report import row_blocks
 
-    for block in row_blocks(rows) if rows else ():
-        if isinstance(block, Text):
-            say(block.text)
-        else:
-            say()
-            print_blocks([block])
+    if rows:
+        say()
+        print_blocks(row_blocks(rows))
 
 
 def _configuration(view: View) -> Iterator[str]:

@@ -73,7 +73,7 @@ def contents(results: Sequence[tuple[str, Result]]) -> Iterator[Content]:
             for arm, result in results
             for label in [label_of(result)]
         ],
-        optional=["Blocks", "Arm"],
+        optional=["Blocks"],
     )
     arms = [*dict.fromkeys(arm for arm, _ in results)]
     for name, label in _OF.items():

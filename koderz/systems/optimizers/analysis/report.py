@@ -94,11 +94,13 @@ def _better(row: GainRow) -> str:
 
 
 def _placed(rows: Sequence[GainRow]) -> Iterator[str]:
-    """A phrase on each optimizer: how far it is from random search, which only the first names."""
-    for number, row in enumerate(rows):
-        gain, than = _over_random(row), "it" if number else "random search"
-        where = "level with" if abs(gain) < 0.0005 else f"{abs(gain):.3f} {'above' if gain > 0 else 'below'}"
-        yield f"{row.optimizer} is {where} {than}"
+    """A phrase on the optimizers at each distance from random search, which only the first names."""
+    than = "random search"
+    for gain, level in groupby(sorted(rows, key=_over_random, reverse=True), lambda row: round(_over_random(row), 3)):
+        *others, last = [row.optimizer for row in level]
+        who = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+        yield f"{who} {f'{abs(gain):.3f} ' + ('above' if gain > 0 else 'below') if gain else 'level with'} {than}"
+        than = "it"
 
 
 def methods_of(rows: Sequence[TestedRow]) -> Iterator[str]:
