@@ -141,12 +141,15 @@ def run_task(
     import asyncio
 
     from koderz.cli.stories import StoryPrinter
+    from koderz.engines.effects import require_effect
     from koderz.runs.prepare import prepare
     from koderz.runs.session import begin
 
     printer = StoryPrinter(quiet=quiet or json)
+    named = [*given]
     given |= {"problems": (task,)}
     plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, observer=printer))
+    require_effect(plan, named)
     finish(one(begin(plan, printer)), OutputOptions(json=json, quiet=quiet), tell=lambda _: None, code=_exit_code)
 
 

@@ -169,6 +169,7 @@ class Front:
         import asyncio
 
         from koderz.cli.session import SessionScreen
+        from koderz.engines.effects import require_effect
         from koderz.engines.owners import schema_here
         from koderz.plans.plan import sample_of
         from koderz.runs.prepare import prepare
@@ -188,6 +189,8 @@ class Front:
             scope=self.scope,
         )
         plan = asyncio.run(prepared)
+        if not self.scope.only:  # of a command that has these alone, each is read
+            require_effect(plan, self.values)
         if self.fail_on_regression and plan.record.until_decided is None:
             raise KoderzError("--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare")
         asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()

@@ -91,7 +91,7 @@ class PanelCommand(TyperCommand):
             rest = super().parse_args(ctx, _spelled_out(args, self.params))
         except NoSuchOption as error:
             if command and (use := command.use_of(_hyphenated(error.option_name))):
-                error.message = f"{error.option_name} has no effect here; {use}"
+                error.message = f"{error.option_name} has no effect here: {use}"
                 error.possibilities = None
             raise
         for name, value in ctx.params.items():

@@ -20,7 +20,7 @@ from typing import Any
 import typer
 
 from koderz.cli.flags import DeclaredCommand, SettingsCommand
-from koderz.engines.owners import CHOOSING, REGISTRIES, schema_here, schema_of
+from koderz.engines.owners import CHOOSING, REGISTRIES, schema_here, schema_of, use_of_flag
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
 from koderz.settings.layers import EVERYTHING, SOLVING, Schema, Scope
@@ -139,16 +139,7 @@ def use_of(flag: str, scope: Scope) -> str:
     if name := general.get(flag):
         instead = scope.without.get(name)
         return f"use {instead}" if instead else "it is for koderz benchmark"
-    owners = [
-        f"--{kind} {' or '.join(names)}"
-        for kind, registry in REGISTRIES.items()
-        if (names := [name for name in registry.options if flag in _flags_of(registry.options_of(name))])
-    ]
-    return f"it is for koderz benchmark {' or '.join(owners)}" if owners else ""
-
-
-def _flags_of(struct: type | None) -> set[str]:
-    return {flag for field in fields_of(struct).values() for flag in field.flags} if struct else set()
+    return use_of_flag(flag)
 
 
 def _parameters(

@@ -13,11 +13,13 @@ from koderz.plans.arms import MODES, solver_names
 from koderz.plans.matrix import read_matrix
 from koderz.sandbox import SANDBOXES
 from koderz.settings.layers import EVERYTHING, Schema, Scope
+from koderz.settings.options import fields_of
 from koderz.settings.registry import Registry
 from koderz.settings.schema import Settings
 from koderz.settings.toml import peek
 from koderz.solvers import SOLVERS
 from koderz.suites import SUITES
+from koderz.types import SIMULATED
 from koderz_tracker import records
 
 if TYPE_CHECKING:
@@ -94,6 +96,19 @@ def schema_here(given: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
     return schema_of(*chosen_here(given, environ, scope))
 
 
+def use_of_flag(flag: str) -> str:
+    """The suites, solvers, … that read an option of this flag, in words; empty if none does."""
+    found = {
+        kind: [name for name in registry.options if flag in _flags_of(registry.options_of(name))]
+        for kind, registry in REGISTRIES.items()
+    }
+    readers = [
+        f"the {_plural(kind) if len(names) > 1 else kind} {_listed(names)}" for kind, names in found.items() if names
+    ]
+    verb = "reads" if sum(map(len, found.values())) == 1 else "read"
+    return f"only {' or '.join(readers)} {verb} it" if readers else ""
+
+
 def restored_settings(record: records.Plan) -> Settings:
     """The settings of a recorded plan."""
     config = dict(record.config)
@@ -103,9 +118,20 @@ def restored_settings(record: records.Plan) -> Settings:
 
 def schema_of_plan(record: records.Plan) -> Schema:
     """The options of the owners that take part in a recorded plan."""
+    return schema_of(*_of_plan(record))
+
+
+def owners_of(record: records.Plan) -> set[str]:
+    """The owners that take part in a recorded plan, such as `solver.iterative`; also models that have options."""
+    models = {name for arm in record.arms for name in arm.models.values()}
+    named = {f"{kind}.{name}" for kind, name in _of_plan(record)}
+    return named | ({f"model.{SIMULATED}"} if SIMULATED in models else set())
+
+
+def _of_plan(record: records.Plan) -> Iterator[tuple[str, str]]:
     solvers = [arm.solver for arm in record.arms if not arm.source]
     models = [name for arm in record.arms for name in arm.models.values()]
-    return schema_of(*_named({**record.config, "solvers": solvers, "answering": models}))
+    return _named({**record.config, "solvers": solvers, "answering": models})
 
 
 def _named(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -122,6 +148,18 @@ def _named(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
             if provider := foreign_provider(name):
                 yield "model", provider
+
+
+def _listed(names: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _plural(kind: str) -> str:
+    return f"{kind}es" if kind.endswith("x") else f"{kind}s"
+
+
+def _flags_of(struct: type | None) -> set[str]:
+    return {flag for field in fields_of(struct).values() for flag in field.flags} if struct else set()
 
 
 def _words(said: Mapping[str, Any], name: str) -> list[str]:

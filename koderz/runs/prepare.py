@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,6 @@ from koderz.runs.addresses import require_whole
 from koderz.runs.observer import NullObserver, Observer
 from koderz.runs.sinks import left_out
 from koderz.settings.layers import EVERYTHING, Scope, values_in
-from koderz.settings.options import flag_of
 from koderz.settings.requests import base_urls, headers_in, plain_body, plain_roles
 from koderz.settings.schema import Settings
 from koderz.settings.toml import Sources, read_sources
@@ -55,7 +54,6 @@ async def prepare(
     chosen = [*chosen_here(given, environ, scope)]
     schema = schema_of(*chosen)
     sources = read_sources(given, environ, scope=scope, schema=schema, trust_config=trust_config, spends=could_spend)
-    _tell_unused(sources, chosen, observer)
     settings = _with_requests(_fitting(sources, single=single))
     arguments = dict(solver_arguments or {})
     subject = subject or load_subject(settings, partial(select_tasks, settings, span))
@@ -179,15 +177,6 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
     if settings.use_memory != "off" and "memory" not in engine.can:
         raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
     return settings
-
-
-def _tell_unused(sources: Sources, chosen: Collection[tuple[str, str]], observer: Observer) -> None:
-    """Notes the options that were given for suites, solvers, … that don't take part."""
-    for name in sources.flags:
-        owners = [(kind, owner) for kind, _, owner in (each.partition(".") for each in sources.schema.owners(name))]
-        for kind, owner in owners[:1] if not {*owners} & {*chosen} else ():
-            if kind in ("sandbox", "engine"):  # a solver may well use another's, and which model answers is open yet
-                observer.notice(f"{flag_of(name)} is for --{kind} {owner}, which has no part in this run")
 
 
 async def _with_model(

@@ -130,39 +130,63 @@ class Settings:
         "URL",
         risk=SENDS,
         is_address=True,
+        reader="model",
     )
     api_key_env: str | None = _model(
-        None, "The environment variable that holds the key for --base-url.", "NAME", risk=SENDS
+        None, "The environment variable that holds the key for --base-url.", "NAME", risk=SENDS, reader="address"
     )
     temperature: float | None = _model(
-        None, "Sampling temperature, 0 to 2. Default: 0 for one sample, 0.8 for several.", "T", bounds=TEMPERATURES
+        None,
+        "Sampling temperature, 0 to 2. Default: 0 for one sample, 0.8 for several.",
+        "T",
+        bounds=TEMPERATURES,
+        reader="model",
     )
-    top_p: float | None = _model(None, "Nucleus sampling, 0 to 1. Default: the server's.", "P", bounds=(0, 1))
-    max_tokens: int = _model(4096, "Maximum length of a reply, in tokens.", "N", bounds=MOST_TOKENS)
+    top_p: float | None = _model(
+        None, "Nucleus sampling, 0 to 1. Default: the server's.", "P", bounds=(0, 1), reader="model"
+    )
+    max_tokens: int = _model(4096, "Maximum length of a reply, in tokens.", "N", bounds=MOST_TOKENS, reader="model")
     stop: tuple[str, ...] = _model(
-        (), "A text at which a reply ends; repeatable.", "TEXT", risk=SENDS, check=wrong_stops, is_verbatim=True
+        (),
+        "A text at which a reply ends; repeatable.",
+        "TEXT",
+        risk=SENDS,
+        check=wrong_stops,
+        is_verbatim=True,
+        reader="model",
     )
     reasoning_effort: Effort | None = _model(
         None,
         "How much a reasoning model thinks: none, minimal, low, medium, high, xhigh or max. Default: the server's.",
         "LEVEL",
+        reader="model",
     )
     reasoning_tokens: int | None = _model(
-        None, "The most tokens that a reasoning model thinks, instead of an effort.", "N", bounds=MOST_TOKENS
+        None,
+        "The most tokens that a reasoning model thinks, instead of an effort.",
+        "N",
+        bounds=MOST_TOKENS,
+        reader="model",
     )
     context: int = _model(
-        16384, "Maximum length of a conversation, in tokens; Ollama's num_ctx.", "N", bounds=(256, 100_000_000)
+        16384,
+        "Maximum length of a conversation, in tokens; Ollama's num_ctx.",
+        "N",
+        bounds=(256, 100_000_000),
+        reader="model",
     )
     wire: Literal["auto", "chat", "responses"] = _model(
         "auto",
         "OpenAI's wire format. auto: responses where OpenAI's own address is told how much to think, else chat.",
         "[chat|responses|auto]",
+        reader="openai",
     )
     api_version: str | None = _model(
         None,
         "Azure: the version of the API of a deployment, whose --base-url ends in /openai/deployments/NAME.",
         "V",
         check=wrong_version,
+        reader="openai",
     )
     extra_body: str | None = _model(
         None,
@@ -170,6 +194,7 @@ class Settings:
         "JSON|@FILE",
         risk=SENDS,
         check=wrong_body,
+        reader="model",
     )
     extra_headers: tuple[str, ...] = _model(
         (),
@@ -182,26 +207,35 @@ class Settings:
         is_secret=True,
         is_verbatim=True,
         changeable=True,
+        reader="model",
     )
     keep_alive: str | None = _model(
-        None, "How long Ollama keeps the model loaded, e.g. 30m. Default: Ollama's.", "TIME"
+        None, "How long Ollama keeps the model loaded, e.g. 30m. Default: Ollama's.", "TIME", reader="ollama"
     )
-    request_timeout: float = _model(600.0, "Maximum time to wait for a reply.", "SECONDS", bounds=(0.1, 86_400))
+    request_timeout: float = _model(
+        600.0, "Maximum time to wait for a reply.", "SECONDS", bounds=(0.1, 86_400), reader="model"
+    )
     max_retries: int = _model(
-        6, "Maximum retries of a call after a 429, a 5xx or a lost connection.", "N", bounds=(0, 100)
+        6, "Maximum retries of a call after a 429, a 5xx or a lost connection.", "N", bounds=(0, 100), reader="model"
     )
 
     mode: Literal["zero-shot", "iterative", "comparative"] = _solver(
-        "iterative", "zero-shot, iterative, or comparative: both on the same problems.", "MODE"
+        "iterative", "zero-shot, iterative, or comparative: both on the same problems.", "MODE", reader="no solver"
     )
     solver: str | None = _solver(
         None,
         "A solver instead of --mode: direct, compaction, rlm, …, or your own, an async function in a file.",
         "NAME|FILE:NAME",
         risk=RUNS_CODE,
+        reader="no matrix",
     )
     solvers: tuple[str, ...] = _solver(
-        (), "Several solvers, each in an arm of its own: direct,rlm.", "NAME", listed=True, risk=RUNS_CODE
+        (),
+        "Several solvers, each in an arm of its own: direct,rlm.",
+        "NAME",
+        listed=True,
+        risk=RUNS_CODE,
+        reader="no matrix",
     )
     matrix: Path | None = _solver(
         None, "A TOML file that lists arms and cells, instead of --mode and --solver.", "FILE", risk=RUNS_CODE
@@ -224,9 +258,11 @@ class Settings:
         check=wrong_role_options,
         is_verbatim=True,
     )
-    baseline_model: str | None = _solver(None, "Report what the local tokens would have cost on this model.", "MODEL")
+    baseline_model: str | None = _solver(
+        None, "Report what the local tokens would have cost on this model.", "MODEL", reader="model"
+    )
     prompt_dir: Path | None = _solver(
-        None, "A folder of *.md files that override the built-in prompts.", "DIR", risk=SENDS
+        None, "A folder of *.md files that override the built-in prompts.", "DIR", risk=SENDS, reader="model"
     )
     use_memory: Literal["off", "other-tasks", "same-task"] = _solver(
         "off",
@@ -234,9 +270,12 @@ class Settings:
         "failure, as the memory store was when the run began.",
         "[other-tasks|same-task|off]",
         risk=SENDS,
+        reader="recall",
     )
     memory_live: bool = _solver(
-        False, "Recall also what was stored since the run began; results then depend on the order of experiments."
+        False,
+        "Recall also what was stored since the run began; results then depend on the order of experiments.",
+        reader="memory",
     )
 
     engine: str = _running("local", "Where experiments run: local or modal.", "NAME", risk=SPENDS)
@@ -251,6 +290,7 @@ class Settings:
         "Maximum calls in flight to one provider. Default: as many as --concurrency, however many a solver makes.",
         "N",
         bounds=(1, 4096),
+        reader="model",
     )
     rpm: int | None = _changeable(
         None,
@@ -258,8 +298,11 @@ class Settings:
         "the limits in the provider's answers; the lower one holds.",
         "N",
         bounds=(1, 10**9),
+        reader="model",
     )
-    tpm: int | None = _changeable(None, "Maximum tokens a minute, in and out, as with --rpm.", "N", bounds=(1, 10**12))
+    tpm: int | None = _changeable(
+        None, "Maximum tokens a minute, in and out, as with --rpm.", "N", bounds=(1, 10**12), reader="model"
+    )
     rates: tuple[str, ...] = option(
         (),
         'Limits of single providers, such as openai.rpm=60; in koderz.toml, [rates."openai"].',
@@ -283,12 +326,14 @@ class Settings:
         "Maximum programs judged at once. Default: one per core and two more, as some never end.",
         "N",
         bounds=(1, 256),
+        reader="programs",
     )
     sandbox: str = _running(
         "contained",
         "Where programs run: contained, docker, podman, modal or uncontained.",
         "NAME",
         risk=_risk_of_sandbox,
+        reader="sandbox",
     )
     until_decided: str | None = _running(
         None,
@@ -300,15 +345,21 @@ class Settings:
         "With --until-decided: the chance of a false claim, 0 to 0.5, over all looks and arms. Default: 0.05.",
         "P",
         bounds=(1e-6, 0.5),
+        reader="decision",
     )
     margin: float | None = _running(
         None,
         "With --until-decided: stop too once the difference is shown to be smaller; of scores, in their unit.",
         "POINTS",
         bounds=(1e-9, 1e9),
+        reader="decision",
     )
     min_tasks: int | None = _running(
-        None, "With --until-decided: tasks before anything is claimed. Default: 6.", "N", bounds=(1, 10_000_000)
+        None,
+        "With --until-decided: tasks before anything is claimed. Default: 6.",
+        "N",
+        bounds=(1, 10_000_000),
+        reader="decision",
     )
     grace: float = _changeable(
         10.0, "Time that experiments have to finish after the first Ctrl-C.", "SECONDS", bounds=(0, 3600)
@@ -331,12 +382,14 @@ class Settings:
         "Time without progress after which a sink is left to koderz sync (three times that until it is open).",
         "SECONDS",
         bounds=(0.1, 86_400),
+        reader="sinks",
     )
     mlflow_detail: Literal["traces", "runs", "parent", "full"] | None = _sinks(
         None,
         "What MLflow gets: parent (the run and a table of its experiments), traces (and a trace of each), runs "
         "or full (and a nested run of each). Default: traces up to 5,000 experiments, else parent.",
         "DETAIL",
+        reader="mlflow",
     )
 
     own: tuple[Any, ...] = no_option(())  # the options of what takes part, one dataclass each

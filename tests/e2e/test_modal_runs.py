@@ -181,9 +181,9 @@ def test_detach_needs_modal(on_modal: Remote) -> None:
 
 
 def test_gpu_option_needs_modal(koderz: Shell) -> None:
-    done = koderz("benchmark", 0, 1, "--model", "simulated", "--gpu", "L4")
+    done = koderz("benchmark", 0, 1, "--model", "simulated", "--gpu", "L4", code=2)
 
-    assert "--gpu is for --engine modal" in done.err
+    assert "--gpu has no effect here: only the engine modal reads it" in done.err
 
 
 # What is shown

@@ -179,7 +179,7 @@ def test_options_that_no_benchmark_has_are_refused(koderz: Shell) -> None:
         "--ruler-tasks: none of these benchmarks has such an option" in koderz(*run, "--ruler-tasks", "vt", code=2).err
     )
     assert "--dataset-dir nowhere" in koderz(*run, "--dataset-dir", "nowhere", code=2).err
-    assert "--suite has no effect here; use --benchmark" in koderz(*run, "--suite", "mbpp", code=2).err
+    assert "--suite has no effect here: use --benchmark" in koderz(*run, "--suite", "mbpp", code=2).err
 
 
 def test_files_of_data_sets_are_found_in_their_folder(koderz: Shell) -> None:

@@ -99,7 +99,7 @@ def test_key_is_sent_and_on_no_record(koderz: Shell, serve: Start) -> None:
         (("--request-rate", "0"), "above 0", 2),
         (("--dataset-name", "custom"), "--dataset-path", 2),
         (("--dataset-name", "custom", "--dataset-path", "gone.jsonl"), "gone.jsonl", 2),
-        (("--samples", "2"), "--samples has no effect here; it is for koderz benchmark", 2),
+        (("--samples", "2"), "--samples has no effect here: it is for koderz benchmark", 2),
         (("--model", "n"), "one load", 2),
         (("--metric-percentiles", "101"), "from 0 to 100", 2),
         (("--base-url", "nowhere"), "not a base URL", 2),

@@ -142,10 +142,10 @@ def test_suite_and_engine_may_have_options_of_their_own(toy: Command, koderz: Sh
 
 
 def test_option_without_effect_says_what_it_is_for(toy: Command) -> None:
-    said = toy(*RUN, "--gpu", "L4", "--docker-image", "python:3.12-slim", "--dry-run").err
-
-    assert "--gpu is for --engine modal, which has no part in this run" in said
-    assert "--docker-image is for --sandbox docker" in said
+    said = toy(*RUN, "--gpu", "L4", "--dry-run", code=2).err
+    assert said.endswith("koderz: --gpu has no effect here: only the engine modal reads it\n")
+    said = toy(*RUN, "--docker-image", "python:3.12-slim", "--dry-run", code=2).err
+    assert said.endswith("koderz: --docker-image has no effect here: only the sandboxes docker or podman read it\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""Options that nothing in a plan reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from koderz.engines.owners import owners_of, schema_of_plan, use_of_flag
+from koderz.errors import KoderzError
+from koderz.models.names import parse_model_name
+from koderz.plans.plan import Plan, needs_of
+from koderz.settings.options import fields_of
+from koderz.settings.schema import Settings
+from koderz.solvers.handles import OPENED
+from koderz.types import JUDGE
+
+Reader = tuple[str, Callable[[Plan, Collection[str]], bool]]
+
+READERS: Mapping[str, Reader] = {
+    "model": ("a solver or suite that asks a model", lambda plan, _: _asks(plan)),
+    "openai": ("a model by OpenAI's wire format", lambda plan, _: bool(_providers(plan) - {"ollama", "simulated"})),
+    "ollama": ("a model of Ollama", lambda plan, _: "ollama" in _providers(plan)),
+    "address": ("a run with --base-url", lambda plan, _: plan.settings.base_url is not None),
+    "no solver": (
+        "a run without --solver, --solvers or --matrix",
+        lambda _, given: {*given}.isdisjoint(("solver", "solvers", "matrix")),
+    ),
+    "no matrix": ("a run without --matrix", lambda _, given: "matrix" not in given),
+    "programs": ("a suite that runs programs", lambda plan, _: JUDGE in needs_of(plan)),
+    "sandbox": ("a suite that runs programs", lambda plan, _: bool(needs_of(plan) & ({JUDGE} | OPENED))),
+    "recall": (
+        "a solver that recalls: iterative",
+        lambda plan, _: any("recall" in arm.solver.wants for arm in plan.arms),
+    ),
+    "memory": ("a run with --use-memory", lambda plan, _: plan.settings.use_memory != "off"),
+    "decision": ("a run with --until-decided", lambda plan, _: plan.settings.until_decided is not None),
+    "sinks": ("a run with another sink than json", lambda plan, _: bool({*plan.settings.chosen_sinks} - {"json"})),
+    "mlflow": ("the sink mlflow", lambda plan, _: "mlflow" in plan.settings.chosen_sinks),
+}
+"""Readers of settings that not every run reads, by the `reader` of their options.
+
+Each is in words, and a function of a plan and the given options that says whether the plan has such a reader.
+"""
+
+
+_ANY_RUN: Reader = "any run", lambda *_: True
+
+
+def require_effect(plan: Plan, given: Collection[str]) -> None:
+    """Raises KoderzError naming the first of the given options that nothing in the plan reads, and who reads it."""
+    known = fields_of(Settings)
+    schema, taking_part = schema_of_plan(plan.record), owners_of(plan.record)
+    parameters = {name for arm in plan.arms for name in arm.solver.parameters}
+    for name in given:
+        owners = schema.owners(name)
+        if name in parameters or not taking_part.isdisjoint(owners):
+            continue
+        flag, use = schema.fields[name].flags[0], ""
+        if name in known:
+            reader, is_there = READERS.get(known[name].about.reader, _ANY_RUN)
+            use = "" if is_there(plan, given) else f"only {reader} reads it"
+        elif owners:
+            use = use_of_flag(schema.fields[name].flag)
+        if use:
+            raise KoderzError(f"{flag} has no effect here: {use}")
+
+
+def _asks(plan: Plan) -> bool:
+    return plan.suite.asks_judge or any(arm.solver.asks for arm in plan.arms)
+
+
+def _providers(plan: Plan) -> set[str]:
+    """The providers of the models that the plan's arms name."""
+    return {parse_model_name(name).provider for arm in plan.arms for name in arm.models.values()}
