@@ -22,6 +22,7 @@ from mkdocs.structure.files import File, Files
 
 import koderz
 import koderz.cli
+from koderz.cli.groups import HELP_ALL, examples_in
 from koderz.cli.options import panels
 from koderz.engines.owners import REGISTRIES, schema_of
 from koderz.settings.options import Field, plain
@@ -87,15 +88,18 @@ def commands() -> Iterator[str]:
 def _command(command: Any, ctx: Any) -> Iterator[str]:
     """One command, then those of the group."""
     path = ctx.parent.command_path if command.hidden else ctx.command_path  # a hidden one runs by its group's name
-    yield from (f"## `{path}{' START END' if command.hidden else ''}`", "", inspect.cleandoc(command.help or ""), "")
+    about, examples = examples_in(command.help)
+    yield from (f"## `{path}{' START END' if command.hidden else ''}`", "", about, "")
     yield from ("```text", " ".join([path, *command.collect_usage_pieces(ctx)]), "```", "")
     panels: dict[str, list[tuple[str, str]]] = {}
     for param in command.get_params(ctx):
-        if (record := param.get_help_record(ctx)) and "--help" not in param.opts:
+        if (record := param.get_help_record(ctx)) and {"--help", HELP_ALL}.isdisjoint(param.opts):
             panel = getattr(param, "rich_help_panel", None) or "Options"
             panels.setdefault(panel if param.param_type_name == "option" else "Arguments", []).append(record)
     for panel in sorted(panels, key=lambda name: (name != "Arguments", name == "Options")):
         yield from table((panel, ""), [(f"`{name}`", text) for name, text in panels[panel]])
+    if examples:
+        yield from ("```sh", *examples, "```", "")
     for name in getattr(command, "commands", {}):
         _, inner, _ = command.resolve_command(ctx, [name])
         yield from _command(inner, inner.make_context(name, [], parent=ctx, resilient_parsing=True))

@@ -73,10 +73,19 @@ class Root(LazyGroup):
             raise typer.Abort from None
 
 
+_HELP = """\
+Measure how well language models solve tasks, and never lose a result.
+
+Examples:
+    koderz benchmark 0 10 --mode comparative
+    koderz benchmark compare latest
+    koderz doctor
+"""
+
 app = typer.Typer(
     cls=Root,
     name="koderz",
-    help="Measure how well language models solve tasks, and never lose a result.",
+    help=_HELP,
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

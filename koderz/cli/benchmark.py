@@ -10,7 +10,7 @@ import typer
 from koderz.cli.console import OutputOptions
 from koderz.cli.flags import Quiet, SummaryJson, Trust
 from koderz.cli.front import Front, add_resume_commands, exit_code, finish, one, run_options
-from koderz.cli.groups import LazyGroup, PanelCommand, new_group
+from koderz.cli.groups import DefaultGroup, PanelCommand, is_help, new_group
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.layers import Scope
@@ -18,7 +18,6 @@ from koderz.settings.schema import OF_SINKS
 
 if TYPE_CHECKING:
     from typer._click.core import Context
-    from typer._click.formatting import HelpFormatter
     from typer._click.shell_completion import CompletionItem
 
     from koderz.runs.session import SessionResult
@@ -44,7 +43,6 @@ EXIT_NOT_PASSED = 1
 _NOT_FOR_ONE = (
     "problems", "limit", "shuffle", "samples", "baseline_model", "concurrency", "judges", "grace", *OF_SINKS,
 )  # fmt: skip
-_RUN = "run"  # the hidden command
 _EXAMPLES = """\
   # ten problems, each asked once and then with feedback of its tests
   koderz benchmark 0 10 --mode comparative
@@ -55,7 +53,7 @@ _EXAMPLES = """\
 """
 
 
-class BenchmarkGroup(LazyGroup):
+class BenchmarkGroup(DefaultGroup):
     """The group `benchmark`. A number or option in place of a command is passed to a hidden command."""
 
     lazy = COMMANDS
@@ -64,8 +62,8 @@ class BenchmarkGroup(LazyGroup):
         if not args and not ctx.resilient_parsing:
             typer.echo(self._brief(ctx), err=True)
             raise typer.Exit(2)
-        if args and args[0] not in ctx.help_option_names and (args[0].startswith("-") or args[0].lstrip("+").isdigit()):
-            args = [_RUN, *args]
+        if args and not is_help(ctx, args[0]) and (args[0].startswith("-") or args[0].lstrip("+").isdigit()):
+            args = [self.alone, *args]
         return super().parse_args(ctx, args)
 
     def _brief(self, ctx: Context) -> str:
@@ -83,16 +81,8 @@ class BenchmarkGroup(LazyGroup):
         """Completions: commands, and the options of the hidden command."""
         offered = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
-            offered += self.commands[_RUN].shell_complete(ctx, incomplete)
+            offered += self.commands[self.alone].shell_complete(ctx, incomplete)
         return list({item.value: item for item in offered}.values())
-
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """The help of the hidden command, then that of the group."""
-        run = self.commands[_RUN]
-        inner = type(ctx)(run, info_name="", parent=ctx)
-        inner.info_name = None
-        run.format_help(inner, formatter)
-        super().format_help(ctx, formatter)
 
 
 app = new_group(
@@ -101,7 +91,7 @@ app = new_group(
 )
 
 
-@app.command(name=_RUN, cls=PanelCommand, hidden=True)
+@app.command(name=BenchmarkGroup.alone, cls=PanelCommand, hidden=True)
 @run_options()
 def benchmark(
     front: Front,
@@ -118,6 +108,11 @@ def benchmark(
 
     With --problems as well, those of both. Any option can be set as KODERZ_OPTION_NAME, or as option-name
     in koderz.toml.
+
+    Examples:
+        koderz benchmark 0 10 --mode comparative
+        koderz benchmark 0 164 --model openai/gpt-4o-mini --max-cost 2
+        koderz benchmark resume latest
     """
     arguments = dict(_split_argument(text) for text in solver_arg or ())
     front.run(_span(start, end, front), solver_arguments=arguments)
@@ -137,6 +132,10 @@ def run_task(
     """Run one experiment: each reply, its program and its verdict are shown as they come.
 
     Its journal is kept under the results folder, by its own id. Exit code 0 if it passed, 1 if not.
+
+    Examples:
+        koderz run HumanEval/3
+        koderz run 3 --model openai/gpt-4o-mini --mode zero-shot
     """
     import asyncio
 

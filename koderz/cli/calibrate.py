@@ -48,6 +48,10 @@ def calibrate(
     --labels labels.csv: agreement, kappa, sensitivity, specificity, and the rate corrected for the judge's errors.
     These go into the run's summary, and compare uses them. --repeat N asks the judge again, and says how many verdicts
     flip.
+
+    Examples:
+        koderz benchmark calibrate latest --draw 50 -o labels.csv
+        koderz benchmark calibrate latest --labels labels.csv
     """
     from koderz.analysis.labels import JudgedRun
     from koderz.analysis.runs import find

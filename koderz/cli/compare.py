@@ -43,6 +43,14 @@ _GATES = {
 }
 
 
+_Sequential = Annotated[
+    bool,
+    typer.Option(
+        "--sequential", help="Look at complete runs as if they had been stopped once decided: where, and what it saves."
+    ),
+]
+
+
 @with_flags(_GATES)
 def compare(
     runs: Annotated[
@@ -52,7 +60,7 @@ def compare(
     arm: Arm = None,
     measure: ByMeasure = None,
     alpha: Annotated[
-        float, typer.Option(metavar="P", help="How probable a false claim may be.", min=1e-6, max=0.5)
+        float, typer.Option(metavar="P", help="How probable a false claim may be, 0 to 0.5.", min=1e-6, max=0.5)
     ] = 0.05,
     exact: Annotated[
         bool, typer.Option("--exact", help="Test rates by McNemar's exact test, which shows less than his score test.")
@@ -64,13 +72,7 @@ def compare(
         bool,
         typer.Option("--unequal-resources", help="Compare arms that had different resources on the same tasks."),
     ] = False,
-    sequential: Annotated[
-        bool,
-        typer.Option(
-            "--sequential",
-            help="Look at complete runs as if they had been stopped once decided: where, and what it saves.",
-        ),
-    ] = False,
+    sequential: _Sequential = False,
     *,
     results: Results,
     **gates: Any,
@@ -80,6 +82,10 @@ def compare(
     Without names: the last two runs that share tasks. One comparative run alone: its arms, paired.
     Gates judge B, or the only run that is named; one that is still going, or was cut short, is exit code 2.
     So are arms whose tasks had different resources, unless --unequal-resources says that they are to be compared.
+
+    Examples:
+        koderz benchmark compare latest
+        koderz benchmark compare latest~1 latest --fail-on-regression
     """
     from koderz.analysis.compare import compare_as_if_stopped, compare_runs
     from koderz.analysis.gates import Gates, limits
@@ -121,6 +127,10 @@ def problems(
     """Rank problems by difficulty across runs, with the disagreement of samples and the models that solve them.
 
     Each suite has a table of its own.
+
+    Examples:
+        koderz benchmark problems
+        koderz benchmark problems latest --arm iterative
     """
     from koderz.analysis.difficulty import ranking_blocks, rankings
     from koderz.analysis.pairs import chosen_sides

@@ -23,6 +23,9 @@ def decide(
     It is koderz benchmark --model A --model B --until-decided with mode zero-shot, and takes all of its options.
     Without --problems and --limit it is about all problems. Exit code 0 once it is decided, 3 at the cost cap, 1 with
     --fail-on-regression where B is shown to be worse.
+
+    Examples:
+        koderz decide openai/gpt-4o-mini openai/gpt-4.1-mini --max-cost 2
     """
     if {"local_model", "models"} & {*front.values}:
         raise KoderzError("koderz decide takes the models as its arguments A and B, and no --model")

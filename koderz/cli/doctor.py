@@ -32,7 +32,12 @@ def doctor(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Look at models, sandbox, results folder and configuration. Exit code 1 if something is broken."""
+    """Look at models, sandbox, results folder and configuration. Exit code 1 if something is broken.
+
+    Examples:
+        koderz doctor
+        koderz doctor --json
+    """
     if repair is not None:
         _repair(results_folder(given.get("results")), repair, json=json)
         return

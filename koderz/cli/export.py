@@ -21,15 +21,17 @@ from koderz.errors import KoderzError
 from koderz.settings.options import flag_of
 from koderz_tracker.files import whole_file
 
+_Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format", metavar="NAME", help="csv, parquet, jsonl, md, eee, hf or a suite's own; or as --output says."
+    ),
+]
+
 
 def export(
     runs: Annotated[list[str], named_runs(metavar="RUN…", help="Which runs.")],
-    format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format", metavar="NAME", help="csv, parquet, jsonl, md, eee, hf or a suite's own; or as --output says."
-        ),
-    ] = None,
+    format_: _Format = None,
     attempts: Annotated[bool, typer.Option("--attempts", help="One row per attempt, with its reply.")] = False,
     arm: Arm = None,
     artifact: Annotated[
@@ -60,6 +62,10 @@ def export(
     JSONL has the samples format: HumanEval's and EvalPlus' evaluators, koderz judge and koderz benchmark import read
     it. They take a file for one model's, so --arm chooses among several arms. In CSV, text that a spreadsheet would
     take for a formula has an apostrophe before it.
+
+    Examples:
+        koderz benchmark export latest --format csv -o run.csv
+        koderz benchmark export latest --format jsonl --arm iterative -o samples.jsonl
     """
     from koderz.analysis.runs import find
     from koderz.analysis.story import journal_folder

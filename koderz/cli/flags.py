@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -14,6 +14,13 @@ from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
     from koderz.settings.layers import Schema
+
+
+SELDOM = ("detach", "fail_on_regression", "wait", "trust_config", "accept_divergence")
+"""The flags that several commands share, and that short help leaves out."""
+
+DISPLAY = ("dry_run", "json", "quiet")
+"""The flags of all runs that short help has among the common options."""
 
 
 def complete_runs(incomplete: str) -> list[str]:
@@ -52,7 +59,18 @@ def parameters_of(flags: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
 class DeclaredCommand:
     """A command whose parameters are declared one by one, by name, in place of those of its function."""
 
-    def __init__(self, function: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        parameters: Iterable[inspect.Parameter],
+        common: Mapping[str, bool] | None = None,
+        spare: Collection[str] = (),
+    ) -> None:
+        """`common`: the options that short help shows, and whether each is one of all runs; None: there is none.
+
+        `spare`: those of them that it shows only where there is room.
+        """
+        self.common, self.spare = common, spare
         self._function, self.__name__, self.__doc__ = function, function.__name__, function.__doc__
         self.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in parameters])
         self.__annotations__ = {p.name: p.annotation for p in self.__signature__.parameters.values()}
@@ -69,6 +87,8 @@ class SettingsCommand(DeclaredCommand):
         self,
         function: Callable[..., Any],
         parameters: Iterable[inspect.Parameter],
+        common: Mapping[str, bool] | None = None,
+        spare: Collection[str] = (),
         *,
         schema_said: Callable[[Sequence[str]], Schema],
         with_schema: Callable[[Schema], DeclaredCommand],
@@ -78,7 +98,7 @@ class SettingsCommand(DeclaredCommand):
 
         The first raises KoderzError for words that choose what there isn't.
         """
-        super().__init__(function, parameters)
+        super().__init__(function, parameters, common, spare)
         self.schema_said, self.with_schema, self.use_of = schema_said, with_schema, use_of
 
 

@@ -263,11 +263,18 @@ def add_resume_commands(app: typer.Typer) -> None:
         "Resume a run where it stopped, and with it, in their order, the runs that were planned together with it. "
         "Nothing recorded is asked, judged or paid for again."
     )
+    text += _examples("resume latest", "resume latest --max-cost 5")
     app.command(name="resume", cls=PanelCommand, help=text)(_resuming("resume", _OF_RESUMING))
     text = "Run the experiments that ended in a fault again, from what they have on record."
+    text += _examples("retry latest", "retry latest --cause unreachable")
     app.command(name="retry", cls=PanelCommand, help=text)(_resuming("retry", _OF_RETRYING))
     text = "Run the solvers again over the recorded replies with new verdicts. No call is made unless asked for."
+    text += _examples("rescore latest")
     app.command(name="rescore", cls=PanelCommand, help=text)(_resuming("rescore", _OF_RESCORING))
+
+
+def _examples(*commands: str) -> str:
+    return "\n\nExamples:\n" + "\n".join(f"    koderz benchmark {words}" for words in commands)
 
 
 _OF_ADDRESSES = {

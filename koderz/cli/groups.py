@@ -5,24 +5,67 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer._click.exceptions import NoSuchOption
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from koderz.cli.flags import SettingsCommand
+from koderz.cli.flags import DeclaredCommand, SettingsCommand
 from koderz.errors import KoderzError
 from koderz_tracker.registry import names_of_others
 
 if TYPE_CHECKING:
-    from typer._click.core import Command, Context
+    from typer._click.core import Command, Context, Parameter
     from typer._click.formatting import HelpFormatter
 
 
 Homes = Mapping[str, tuple[str, str]]
 """Where each command is, and its line of help. It is a module's Typer `app`, or a Typer or function: `module:name`."""
+
+
+HELP_ALL = "--help-all"
+_LINES = 60  # of help at most, where there is more to show
+_EXAMPLES = "\n\nExamples:\n"  # what a command's docstring has before its last section
+
+
+def _show_all(ctx: Context, _: Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[HELP_ALL] = True
+        typer.echo(ctx.get_help())
+        ctx.exit()
+
+
+def _with_help_all(params: list[Parameter]) -> list[Parameter]:
+    """The parameters of a command, and the option that shows all of them."""
+    option = TyperOption(
+        param_decls=[HELP_ALL],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_show_all,
+        help="Show every option, and exit.",
+    )
+    return [*params, option]
+
+
+def is_help(ctx: Context, word: str) -> bool:
+    """Whether a word of a command line asks for help."""
+    return word == HELP_ALL or word in ctx.help_option_names
+
+
+def examples_in(text: str | None) -> tuple[str, list[str]]:
+    """A command's help without its examples, and these, a line each."""
+    about, _, found = inspect.cleandoc(text or "").partition(_EXAMPLES)
+    return about, [line.strip() for line in found.splitlines() if line.strip()]
+
+
+def write_examples(text: str | None, formatter: HelpFormatter) -> None:
+    """Writes the examples of a command's help, its last section."""
+    if examples := examples_in(text)[1]:
+        formatter.write("\n".join(("\nExamples:", *(f"  {line}" for line in examples), "")))
 
 
 class LazyGroup(TyperGroup):
@@ -50,6 +93,17 @@ class LazyGroup(TyperGroup):
                 self.commands[name] = TyperCommand(name, help=help_line)
                 self._homes[name] = home
 
+    def get_params(self, ctx: Context) -> list[Parameter]:
+        return _with_help_all(super().get_params(ctx))
+
+    def format_help_text(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002 as click has it
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(examples_in(self.help)[0])
+
+    def format_epilog(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002 as click has it
+        write_examples(self.help, formatter)
+
     def loaded(self, name: str) -> Command:
         """One of the commands, loaded."""
         if name in self._homes:
@@ -64,8 +118,9 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def new_group(text: str, cls: type[TyperGroup] = LazyGroup) -> typer.Typer:
-    """A group without commands. Its name alone prints its help."""
+def new_group(text: str, cls: type[TyperGroup] = LazyGroup, examples: Sequence[str] = ()) -> typer.Typer:
+    """A group without commands. Its name alone prints its help, which ends with the examples."""
+    text += _EXAMPLES + "\n".join(examples) if examples else ""
     return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
 
 
@@ -80,12 +135,30 @@ MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {
 _TAKES_NAMES = "--until-decided"  # which may name anything where a command's own arguments are numbers
 
 
+class DefaultGroup(LazyGroup):
+    """A group whose hidden command `run` is what its name alone does."""
+
+    alone = "run"
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """The help of the hidden command, with the group's commands before its examples."""
+        command = self.commands[self.alone]
+        assert isinstance(command, PanelCommand)
+        inner = type(ctx)(command, info_name="", parent=ctx)
+        inner.info_name = None
+        command.write_help(inner, formatter, most=_LINES - len(self.commands) - 3)
+        formatter.write_paragraph()
+        formatter.write_text(self.help or "")
+        self.format_commands(ctx, formatter)
+        write_examples(command.help, formatter)
+
+
 class PanelCommand(TyperCommand):
     """A command whose help lists its options by panel, without loading what draws boxes around them."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         if command := self._of_settings():
-            lenient = ctx.resilient_parsing or not {*args}.isdisjoint(ctx.help_option_names)
+            lenient = ctx.resilient_parsing or any(is_help(ctx, word) for word in args)
             self._take_options(command, args, lenient=lenient)
         try:
             rest = super().parse_args(ctx, _spelled_out(args, self.params))
@@ -123,19 +196,98 @@ class PanelCommand(TyperCommand):
             remade = typer.main.get_command(app)
             self.params, self.callback = remade.params, remade.callback
 
-    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+    def get_params(self, ctx: Context) -> list[Parameter]:
+        return _with_help_all(super().get_params(ctx))
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """The help: every option where that takes few lines or was asked for, else its own and common ones."""
+        self.write_help(ctx, formatter)
+        write_examples(self.help, formatter)
+
+    def write_help(self, ctx: Context, formatter: HelpFormatter, most: int = _LINES) -> None:
+        """The help without its examples: whole where it was asked for, or takes fewer than `most` lines with them."""
+        self._write(ctx, formatter, self._panels(ctx))
+        if ctx.meta.get(HELP_ALL) or not (command := self._declared()) or command.common is None:
+            return
+        most -= len(examples_in(self.help)[1]) + 2
+        for spared in ((), command.spare):
+            if formatter.getvalue().count("\n") > most:
+                formatter.buffer.clear()
+                shown = {name: shared for name, shared in command.common.items() if name not in spared}
+                self._write(ctx, formatter, self._brief(ctx, shown), is_brief=True)
+
+    def _declared(self) -> DeclaredCommand | None:
+        function = inspect.unwrap(self.callback) if self.callback else None
+        return function if isinstance(function, DeclaredCommand) else None
+
+    def _write(
+        self,
+        ctx: Context,
+        formatter: HelpFormatter,
+        panels: Mapping[str, list[tuple[str, str]]],
+        *,
+        is_brief: bool = False,
+    ) -> None:
+        about, _ = examples_in(self.help)
+        formatter.write_usage(ctx.command_path.rstrip(), " ".join(self.collect_usage_pieces(ctx)))
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(about)
+        for title, records in panels.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+        if not is_brief:
+            self.format_epilog(ctx, formatter)
+        else:
+            formatter.write(f"\nAll options: {ctx.command_path.rstrip()} {HELP_ALL}\n")
+
+    def _panels(self, ctx: Context) -> dict[str, list[tuple[str, str]]]:
+        """Every argument and option, by the heading in the help."""
         panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        for title, _, record in self._records(ctx):
+            panels.setdefault(title, []).append(record)
+        return {title: records for title, records in panels.items() if records}
+
+    def _brief(self, ctx: Context, common: Mapping[str, bool]) -> dict[str, list[tuple[str, str]]]:
+        """Arguments and the command's own options, then those that most commands share and most people need."""
+        panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+        shared: dict[str, tuple[str, str]] = {}
+        for title, name, (names, text) in self._records(ctx):
+            record = _first_names(names), _first_sentence(text)
+            if common.get(name):
+                shared[name] = record
+            elif title == "Arguments" or name in common:
+                panels.setdefault(title, []).append(record)
+        panels["Common options"] = [shared[name] for name in common if name in shared]
+        return {title: records for title, records in panels.items() if records}
+
+    def _records(self, ctx: Context) -> Iterator[tuple[str, str, tuple[str, str]]]:
+        """The heading, name and help of each argument and option that isn't hidden."""
         for param in self.get_params(ctx):
             if record := param.get_help_record(ctx):
                 if param.name == "local_model":
                     record = record[0], record[1] + _other_providers()
-                is_option = param.param_type_name == "option"
                 panel = getattr(param, "rich_help_panel", None) or "Options"
-                panels.setdefault(panel if is_option else "Arguments", []).append(record)
-        for title in sorted(panels, key=lambda title: title == "Options"):
-            if panels[title]:
-                with formatter.section(title):
-                    formatter.write_dl(panels[title])
+                yield (panel if param.param_type_name == "option" else "Arguments"), param.name or "", record
+
+
+def _first_names(names: str) -> str:
+    """An option's letter and first name, of several: `-m, --model MODEL`."""
+    words = names.split(", ")
+    long = [word for word in words if word.startswith("--")]
+    if len(long) < 2:
+        return names
+    metavar = long[-1].partition(" ")[2]
+    return ", ".join((*(word for word in words if not word.startswith("--")), f"{long[0]} {metavar}".strip()))
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of an option's help, and its default."""
+    first = re.match(r".*?\.(?=\s+[A-Z\[]|\s*$)", text)
+    if not first:
+        return text
+    default = re.search(r"(Default: .*?\.|\[default: .*?\])(?=\s|$)", text[first.end() :])
+    return " ".join(filter(None, (first[0], default and default[0])))
 
 
 def _other_providers() -> str:

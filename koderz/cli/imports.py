@@ -44,6 +44,9 @@ def import_runs(
     The runs in a results folder are copied as they are: one that is here already stays, a longer journal of the same
     run replaces the shorter one, and two that went different ways are left alone, with exit code 2. The sinks
     catch up with what was imported, in a terminal in the background; one that stays behind is left to koderz sync.
+
+    Examples:
+        koderz benchmark import samples.jsonl --model openai/gpt-4o-mini
     """
     from koderz.cli.sync import catch_up_runs
     from koderz.engines.owners import schema_here

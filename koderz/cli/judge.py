@@ -15,7 +15,7 @@ import typer
 
 from koderz.cli.console import print_json, say, warn, writing
 from koderz.cli.flags import Quiet, SummaryJson, Trust
-from koderz.cli.groups import LazyGroup, PanelCommand, new_group
+from koderz.cli.groups import DefaultGroup, PanelCommand, is_help, new_group
 from koderz.cli.options import with_settings
 from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
@@ -27,37 +27,27 @@ from koderz_tracker.files import MB, read_all, write_whole
 
 if TYPE_CHECKING:
     from typer._click.core import Context
-    from typer._click.formatting import HelpFormatter
 
 EXIT_FAILED, EXIT_MALFORMED, EXIT_FAULTS = 1, 2, 3
-_FILE = "run"  # the hidden command
 _TELL_EVERY = 5.0  # seconds
 
 
-class JudgeGroup(LazyGroup):
+class JudgeGroup(DefaultGroup):
     """The group `judge`. Whatever is no command of it is passed to a hidden command."""
 
     lazy = {"serve": ("koderz.cli.rewards:serve", "Serve a judge over HTTP, for rewards in training.")}  # noqa: RUF012
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*ctx.help_option_names, *self.commands):
-            args = [_FILE, *args]
+        if args and not is_help(ctx, args[0]) and args[0] not in self.commands:
+            args = [self.alone, *args]
         return super().parse_args(ctx, args)
-
-    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """The help of the hidden command, then that of the group."""
-        command = self.commands[_FILE]
-        inner = type(ctx)(command, info_name="", parent=ctx)
-        inner.info_name = None
-        command.format_help(inner, formatter)
-        super().format_help(ctx, formatter)
 
 
 app = new_group("Judges for training.", JudgeGroup)
 app.callback()(lambda: None)  # so that it stays a group, of which one command is hidden
 
 
-@app.command(name=_FILE, cls=PanelCommand, hidden=True)
+@app.command(name=JudgeGroup.alone, cls=PanelCommand, hidden=True)
 @with_settings(scope=Scope(without={name: "" for name in schema_of().fields if name not in OF_JUDGING}))
 def judge(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python program, or samples in JSONL, plain or .gz.")],
@@ -79,6 +69,10 @@ def judge(
     reply (what a model answered). Exit code 0:
     the program passed, or all samples were judged; 1: the program did not pass; 2: a line is malformed; 3: the
     reference of a task fails its own tests here, so that its samples could not be judged.
+
+    Examples:
+        koderz judge program.py --task HumanEval/3
+        koderz judge samples.jsonl -o verdicts.jsonl
     """
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources

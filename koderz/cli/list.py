@@ -24,17 +24,17 @@ _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 _MOST_NOTES = 3
 
 
+_Since = Annotated[str | None, typer.Option(metavar="WHEN", help="Only runs begun since: 2026-01-31, 12h, 7d or 2w.")]
+_Sort = Annotated[str, typer.Option(metavar="KEY", help="started, rate, cost or time, highest first; or model.")]
+
+
 def list_runs(
     model: Annotated[str | None, typer.Option(metavar="TEXT", help="Only models with this in their name.")] = None,
     mode: Annotated[str | None, typer.Option(metavar="MODE", help="Only this mode.")] = None,
     suite: Annotated[str | None, typer.Option(metavar="NAME", help="Only this suite.")] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Only runs begun since: 2026-01-31, 12h, 7d or 2w.")
-    ] = None,
+    since: _Since = None,
     tag: Annotated[list[str] | None, typer.Option(metavar="TAG", help="Only runs with this tag; repeatable.")] = None,
-    sort: Annotated[
-        str, typer.Option(metavar="KEY", help="started, rate, cost or time, highest first; or model.")
-    ] = "started",
+    sort: _Sort = "started",
     limit: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of runs.", min=1)] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list of runs.")] = False,
     rewards: Annotated[
@@ -46,6 +46,10 @@ def list_runs(
     """List runs with their success rates, or what else their system is measured by, costs and times, the newest first.
 
     A run that goes on is shown as running. Simulated runs are marked: their figures say nothing about any real model.
+
+    Examples:
+        koderz benchmark list
+        koderz benchmark list --suite humaneval --limit 5
     """
     from koderz.analysis.blocks import Table, Text
     from koderz.analysis.catalogue import SORTS, chosen, load_catalogue, ordered

@@ -22,7 +22,10 @@ from koderz.interruption import leave_at_once
 from koderz_tracker.files import MB, read_all, write_whole
 from koderz_tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
 
-app = new_group("Search, export, import, forget and serve memories.")
+app = new_group(
+    "Search, export, import, forget and serve memories.",
+    examples=["koderz memory recall sorting", "koderz memory export -o memories.json"],
+)
 
 _GLIMPSE = 160  # characters of a content in a list
 _LARGEST = 1024 * MB  # of a file of memories
@@ -48,7 +51,12 @@ def recall(
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Search memories by words, best match first; without words list the most recent ones."""
+    """Search memories by words, best match first; without words list the most recent ones.
+
+    Examples:
+        koderz memory recall sorting
+        koderz memory recall --tag result --json
+    """
     words = " ".join(query or ()) or None
     filters: dict[str, Any] = {"tags": tag or (), "category": category, "type": type, "project": project}
     filters |= {"limit": limit, "mode": mode}
@@ -71,7 +79,11 @@ def show(
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Show one memory in full."""
+    """Show one memory in full.
+
+    Examples:
+        koderz memory show 1
+    """
     memory = _asked(lambda cortex: cortex.get_memory(int(which) if which.isdecimal() else which), results)
     if memory is None:
         raise KoderzError(f"there is no memory {which}; find one with: koderz memory recall WORDS")
@@ -100,7 +112,11 @@ def export(
     results: Results = None,
     json: Json = False,  # noqa: ARG001 an export is JSON anyway
 ) -> None:
-    """Export matching memories as a JSON array, oldest first."""
+    """Export matching memories as a JSON array, oldest first.
+
+    Examples:
+        koderz memory export -o memories.json
+    """
     filters: dict[str, Any] = {"category": category, "project": project, "since": since, "limit": limit}
     memories = _asked(lambda cortex: cortex.export_memories(tag or (), **filters), results)
     if output is None:
@@ -121,7 +137,11 @@ def import_(
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Import an export; memories that are there already are left alone."""
+    """Import an export; memories that are there already are left alone.
+
+    Examples:
+        koderz memory import memories.json
+    """
     try:
         data = read_all(sys.stdin.buffer if str(file) == "-" else file, _LARGEST, "standard input")
     except OSError as error:
@@ -132,7 +152,11 @@ def import_(
 
 @app.command(cls=PanelCommand)
 def stats(project: Project = None, results: Results = None, json: Json = False) -> None:
-    """Count memories by category and type."""
+    """Count memories by category and type.
+
+    Examples:
+        koderz memory stats
+    """
     found = _asked(lambda cortex: cortex.memory_stats(project), results)
     if json:
         return print_json(found)
@@ -170,6 +194,10 @@ def forget(
     """Forget the memories that match all conditions: they are shown, then deleted once confirmed (--yes).
 
     Critical memories, runs and their experiments are never forgotten.
+
+    Examples:
+        koderz memory forget 1
+        koderz memory forget --older-than 90 --below-salience 0.2
     """
     filters: dict[str, Any] = {"query": query, "tags": tag or (), "category": category, "project": project}
     filters |= {"older_than": older_than, "below_salience": below_salience}
@@ -201,6 +229,9 @@ def serve(
     """Serve the memory store to Claude Code, Cursor and others as an MCP server, until the client disconnects.
 
     Its tools have the names and arguments of Cortex' own. docs/how-to/memory.md says how to configure clients.
+
+    Examples:
+        koderz memory serve
     """
     leave_at_once()  # whatever was stored is durable, and a thread that reads standard input can't be cancelled
     from koderz_tracker.memory.server import serve_http, serve_stdio, token_from

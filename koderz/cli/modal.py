@@ -13,7 +13,10 @@ from koderz.cli.console import print_json, say
 from koderz.cli.flags import Json
 from koderz.cli.groups import PanelCommand, new_group
 
-app = new_group("Deploy koderz on Modal, whose containers run experiments for --engine modal.")
+app = new_group(
+    "Deploy koderz on Modal, whose containers run experiments for --engine modal.",
+    examples=["koderz modal deploy", "koderz modal status"],
+)
 
 
 @app.command(cls=PanelCommand)
@@ -23,7 +26,11 @@ def deploy(
         str | None, typer.Option(metavar="NAME", help="The secret that holds the models' keys. Default: llm-api-keys.")
     ] = None,
 ) -> None:
-    """Deploy this koderz, or update what is deployed. Runs in progress continue."""
+    """Deploy this koderz, or update what is deployed. Runs in progress continue.
+
+    Examples:
+        koderz modal deploy
+    """
     from koderz.modal.admin import deploy as deploy_app
 
     if secret:
@@ -37,7 +44,11 @@ def deploy(
 
 @app.command(cls=PanelCommand)
 def status(json: Json = False) -> None:
-    """Show what is deployed."""
+    """Show what is deployed.
+
+    Examples:
+        koderz modal status
+    """
     from koderz.modal.admin import status as look
 
     if found := _done(look(), json=json):
@@ -62,7 +73,11 @@ def serve(
     ] = 300,
     json: Json = False,
 ) -> None:
-    """Serve a model by vLLM. It starts with the first request, and costs nothing while nobody asks."""
+    """Serve a model by vLLM. It starts with the first request, and costs nothing while nobody asks.
+
+    Examples:
+        koderz modal serve --model Qwen/Qwen2.5-Coder-7B-Instruct --gpu L4
+    """
     from koderz.modal.admin import serve as deploy_server
 
     if found := _done(deploy_server(model, gpu, vllm, idle), json=json):
@@ -78,7 +93,11 @@ def serve(
 
 @app.command(cls=PanelCommand)
 def stop(json: Json = False) -> None:
-    """Stop the apps. Experiments in them end and can be resumed; the volume stays."""
+    """Stop the apps. Experiments in them end and can be resumed; the volume stays.
+
+    Examples:
+        koderz modal stop
+    """
     from koderz.modal.admin import stop as take_away
 
     for name in _done(take_away(), json=json) or []:

@@ -19,7 +19,7 @@ from typing import Any
 
 import typer
 
-from koderz.cli.flags import DeclaredCommand, SettingsCommand
+from koderz.cli.flags import DISPLAY, SELDOM, DeclaredCommand, SettingsCommand
 from koderz.engines.owners import CHOOSING, REGISTRIES, schema_here, schema_of, use_of_flag
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
@@ -78,6 +78,8 @@ def with_settings(
         headings = panels(schema, own_first=scope.is_own)
         options = _parameters(headings, wanted - {p.name for p in own}, usual, told, has_file=not (names or of_run))
 
+        common, spare = _in_short_help(schema, own, [option.name for option in options], scope, usual)
+
         def wrapper(**arguments: Any) -> Any:
             mine = {p.name: arguments.pop(p.name) for p in own}
             given = {name: value for name, value in arguments.items() if value not in (None, [])}
@@ -91,16 +93,37 @@ def with_settings(
 
         wrapper.__doc__, wrapper.__name__ = command.__doc__, command.__name__
         if names and not of_run:
-            return DeclaredCommand(wrapper, [*own, *options])
+            return DeclaredCommand(wrapper, [*own, *options], common, spare)
         return SettingsCommand(
             wrapper,
             [*own, *options],
+            common,
+            spare,
             schema_said=schema_of_run if of_run else partial(schema_said, usual=usual, scope=scope),
             with_schema=partial(decorate, command),
             use_of=partial(use_of, scope=scope),
         )
 
     return decorate
+
+
+def _in_short_help(
+    schema: Schema, own: Sequence[inspect.Parameter], options: Sequence[str], scope: Scope, usual: Mapping[str, Any]
+) -> tuple[dict[str, bool], list[str]]:
+    """The options that short help shows, see `DeclaredCommand`: a command's own, those of what is chosen, common ones.
+
+    Those of the suites and solvers that the command chooses itself may be spared.
+    """
+    fields = schema.fields
+    always = schema_of().structs.keys()
+    usable = {owner for owner in always if owner.startswith(("suite.", "solver.")) and scope.is_own}
+    idle = (always - usable) | {*schema.idle}
+    of_parts = [name for name in options if name in fields and not idle.issuperset(schema.owners(name))]
+    itself = {*map(str, usual.values()), *(name for _, name in scope.parts)}
+    spare = [name for name in of_parts if {owner.partition(".")[2] for owner in schema.owners(name)} <= itself]
+    shared = [name for name in options if name in fields and fields[name].about.common and name not in of_parts]
+    common = {p.name: False for p in own if p.name not in (*SELDOM, *DISPLAY)} | dict.fromkeys(of_parts, False)
+    return common | dict.fromkeys((*shared, *(p.name for p in own if p.name in DISPLAY)), True), spare
 
 
 def schema_of_run(words: Sequence[str]) -> Schema:

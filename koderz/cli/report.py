@@ -33,6 +33,9 @@ def report(
 
     One HTML file without any network: at most 1 MB for 328 experiments, 10 MB for 10,000. Stories that don't fit name
     the command that prints them.
+
+    Examples:
+        koderz benchmark report latest -o report.html
     """
     from koderz.analysis.report import write_report
     from koderz.analysis.runs import resolve

@@ -54,6 +54,9 @@ def serve(
     """Serve scores of replies over HTTP until SIGTERM or Ctrl-C; what was taken by then is still answered.
 
     Where clients find it: the first line on standard output. docs/how-to/train.md has the requests, and trainers.
+
+    Examples:
+        koderz judge serve humaneval --http 127.0.0.1:8080
     """
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources

@@ -33,6 +33,9 @@ def publish(
 
     Only what is missing there, or has grown, is sent; the summary goes last. If it is broken off, the same command goes
     on. Anything that looks like a secret stops it with exit code 2 before a byte has left.
+
+    Examples:
+        koderz publish latest --to shared
     """
     from koderz.analysis.runs import find
     from koderz.analysis.story import journal_folder
@@ -69,6 +72,9 @@ def pull(
     """Pull published runs into the results folder, each file checked by its digest.
 
     A file of the same name that is another is an error, and never overwritten. `koderz verify RUN` verifies them.
+
+    Examples:
+        koderz pull shared
     """
     from koderz.runs.share import place_at, runs_at
     from koderz.runs.share import pull as bring

@@ -37,6 +37,10 @@ def show(
     """Show a run; with --failures what was not passed and why; with --problem each prompt, reply, program and verdict.
 
     Works on a run that goes on as well, as far as it has come.
+
+    Examples:
+        koderz benchmark show latest --failures
+        koderz benchmark show latest --problem HumanEval/3
     """
     from koderz.analysis.runs import find, load_run
     from koderz_tracker.sinks.process import wake

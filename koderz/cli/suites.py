@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from koderz.settings.schema import Settings
 
-app = new_group("List suites, add their datasets, and write their rows.")
+app = new_group(
+    "List suites, add their datasets, and write their rows.",
+    examples=["koderz suites list", "koderz suites show humaneval"],
+)
 
 _OF_A_SUITE = ("suite", "dataset", "seed")
 
@@ -32,9 +35,13 @@ class OfSuite(PanelCommand):
         return super().parse_args(ctx, ["--suite", *args] if args and not args[0].startswith("-") else args)
 
 
-@app.command(name="list")
+@app.command(name="list", cls=PanelCommand)
 def list_suites(json: SummaryJson = False) -> None:
-    """List the suites that there are, and the datasets that were added for them."""
+    """List the suites that there are, and the datasets that were added for them.
+
+    Examples:
+        koderz suites list
+    """
     from koderz.suites import SUITES, added_dataset
 
     found: list[dict[str, Any]] = []
@@ -61,7 +68,11 @@ def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Which suite.")],
     path: Annotated[Path, typer.Argument(metavar="PATH", help="Its dataset: a file or a folder.")],
 ) -> None:
-    """Have a suite read its tasks from PATH wherever no --dataset is given. The data stays where it is."""
+    """Have a suite read its tasks from PATH wherever no --dataset is given. The data stays where it is.
+
+    Examples:
+        koderz suites add humaneval HumanEval.jsonl
+    """
     from koderz.suites import add_dataset
 
     suite = add_dataset(name, path)
@@ -74,7 +85,11 @@ _SCOPE = Scope(without={name: "" for name in schema_of().fields if name not in _
 @app.command(cls=OfSuite)
 @with_settings(scope=_SCOPE)
 def show(given: dict[str, Any], trust_config: Trust = False, json: SummaryJson = False) -> None:
-    """Show a suite's tasks, licence and needs, and whether the file here is the published one."""
+    """Show a suite's tasks, licence and needs, and whether the file here is the published one.
+
+    Examples:
+        koderz suites show humaneval
+    """
     from koderz.suites.about import about_suite
 
     found = about_suite(_settings_of(given, trust_config=trust_config))
@@ -107,9 +122,13 @@ _FILES = {
 }
 
 
-@app.command()
+@app.command(cls=PanelCommand)
 def get(name: Annotated[str, typer.Argument(metavar="NAME", help="Which suite.")]) -> None:
-    """Print the command that fetches a suite's published file; nothing is downloaded."""
+    """Print the command that fetches a suite's published file; nothing is downloaded.
+
+    Examples:
+        koderz suites get humaneval
+    """
     from koderz.suites import SUITES
 
     published = SUITES.load(name).publication
@@ -132,7 +151,9 @@ def export(
 ) -> None:
     """Write the rows of a suite that makes them up, or a package of any suite for a trainer.
 
-    koderz suites export ruler --output DIR; koderz suites export humaneval --format verifiers --output DIR.
+    Examples:
+        koderz suites export ruler --output ruler
+        koderz suites export humaneval --format verifiers --output environment
     """
     from koderz.suites import load_suite
 

@@ -50,6 +50,10 @@ def sync(
 
     What a sink has is left as it is, so it does no harm to repeat this. A sink that was turned off for a run
     stays off unless --sink names it. Exit code 3 if a sink stays behind.
+
+    Examples:
+        koderz sync
+        koderz sync latest --sink mlflow
     """
     from koderz.settings.toml import read_sources
 

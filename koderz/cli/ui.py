@@ -56,6 +56,10 @@ def ui(
     """Serve MLflow's UI on the runs in the results folder until Ctrl-C, and print the link to the latest.
 
     With MLFLOW_TRACKING_URI set to a server, only the links are printed: its UI is there already.
+
+    Examples:
+        koderz ui
+        koderz ui --port 5001 --open
     """
     page = _latest_page(results, os.environ)
     if server := _remote_server(results, os.environ):

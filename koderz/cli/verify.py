@@ -43,6 +43,9 @@ def verify(
     Needs no key and makes no call. Nothing that the run names is imported or opened, and its programs run contained.
     Exit code 0: nothing differs; 1: something does; 2: there is no run; 3: nothing differs, but not all of it could be
     done anew here.
+
+    Examples:
+        koderz verify latest
     """
     from koderz.runs.verify import verify_run
     from koderz.runs.verify.sources import found_run

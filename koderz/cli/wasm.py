@@ -12,7 +12,10 @@ from koderz.cli.console import print_json, say, warn
 from koderz.cli.flags import Json
 from koderz.cli.groups import PanelCommand, new_group
 
-app = new_group("Build the image that sessions of code run in, or serve such sessions over HTTP.")
+app = new_group(
+    "Build the image that sessions of code run in, or serve such sessions over HTTP.",
+    examples=["koderz wasm build", "koderz wasm serve --port 8080"],
+)
 
 Url = Annotated[
     str, typer.Option("--wasm-url", metavar="URL", help="The manager's address.", envvar="WASM_MANAGER_SERVICE_URL")
@@ -22,7 +25,11 @@ Token = Annotated[str, typer.Option("--wasm-token", metavar="T", help="Its token
 
 @app.command(cls=PanelCommand)
 def build(json: Json = False) -> None:
-    """Build the WASM image, where it isn't there yet: about a minute, once."""
+    """Build the WASM image, where it isn't there yet: about a minute, once.
+
+    Examples:
+        koderz wasm build
+    """
     from koderz.sandbox.wasm.image import ready_image
 
     image = ready_image(warn)
@@ -63,7 +70,11 @@ def serve(
     ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Let everybody in who reaches the address.")] = False,
 ) -> None:
-    """Serve sessions over HTTP until Ctrl-C. The first line on standard output is the address."""
+    """Serve sessions over HTTP until Ctrl-C. The first line on standard output is the address.
+
+    Examples:
+        koderz wasm serve --port 8080
+    """
     from koderz.sandbox.wasm.image import require_packages
 
     require_packages()
@@ -86,7 +97,11 @@ def serve(
 
 @app.command(cls=PanelCommand)
 def status(wasm_url: Url = "http://127.0.0.1:8080", wasm_token: Token = "", json: Json = False) -> None:
-    """Show a manager's health and its sessions. Exit code 4 where none answers."""
+    """Show a manager's health and its sessions. Exit code 4 where none answers.
+
+    Examples:
+        koderz wasm status --wasm-url http://127.0.0.1:8080
+    """
     found = asyncio.run(_status(wasm_url, wasm_token))
     if json:
         print_json(found)
@@ -101,7 +116,11 @@ def status(wasm_url: Url = "http://127.0.0.1:8080", wasm_token: Token = "", json
 
 @app.command(cls=PanelCommand)
 def stop() -> None:
-    """Stop the manager that you serve on this machine."""
+    """Stop the manager that you serve on this machine.
+
+    Examples:
+        koderz wasm stop
+    """
     from koderz.sandbox.wasm.serving import stop as stop_serving
 
     say(f"stopped the WASM manager on {stop_serving(os.environ)}")

@@ -45,7 +45,11 @@ def watch(
     *,
     results: Results,
 ) -> None:
-    """Follow a run from another terminal (one on Modal: from any machine) until it ends."""
+    """Follow a run from another terminal (one on Modal: from any machine) until it ends.
+
+    Examples:
+        koderz benchmark watch latest
+    """
     asyncio.run(_watch(results, run, every, detailed=detailed))
 
 

@@ -101,11 +101,11 @@ class Settings:
         None, "A JSONL file in the suite's format, plain or .gz, instead of the suite's own.", "FILE", risk=RUNS_CODE
     )
     problems: tuple[str, ...] = _tasks(
-        (), "Only these problems, separated by commas: HumanEval/3,HumanEval/7, or 3,7.", "IDS"
+        (), "Only these problems, separated by commas: HumanEval/3,HumanEval/7, or 3,7.", "IDS", common=True
     )
-    limit: int | None = _tasks(None, "Maximum number of problems.", "N", bounds=(1, 10_000_000))
+    limit: int | None = _tasks(None, "Maximum number of problems.", "N", bounds=(1, 10_000_000), common=True)
     shuffle: bool = _tasks(False, "Shuffle with --seed.")
-    samples: int = _tasks(1, "Samples per problem; several give pass@k.", "N", bounds=(1, 100_000))
+    samples: int = _tasks(1, "Samples per problem; several give pass@k.", "N", bounds=(1, 100_000), common=True)
     seed: int = _tasks(
         0,
         "Seed of shuffling, sampling and the simulated model; sample N is sent this seed plus N.",
@@ -120,6 +120,7 @@ class Settings:
         "MODEL",
         flags=("--model", "--local-model", "-m"),
         names_models=True,
+        common=True,
     )
     models: tuple[str, ...] = option(
         (), "Where there are several models; the first is the local model.", names_models=True
@@ -131,6 +132,7 @@ class Settings:
         risk=SENDS,
         is_address=True,
         reader="model",
+        common=True,
     )
     api_key_env: str | None = _model(
         None, "The environment variable that holds the key for --base-url.", "NAME", risk=SENDS, reader="address"
@@ -220,7 +222,11 @@ class Settings:
     )
 
     mode: Literal["zero-shot", "iterative", "comparative"] = _solver(
-        "iterative", "zero-shot, iterative, or comparative: both on the same problems.", "MODE", reader="no solver"
+        "iterative",
+        "zero-shot, iterative, or comparative: both on the same problems.",
+        "MODE",
+        reader="no solver",
+        common=True,
     )
     solver: str | None = _solver(
         None,
@@ -281,9 +287,11 @@ class Settings:
     engine: str = _running("local", "Where experiments run: local or modal.", "NAME", risk=SPENDS)
     concurrency: int = _changeable(
         8,
-        "Maximum tasks at work at once, from first call to last; of one that is asked once, the verdict doesn't count.",
+        "Maximum tasks at work at once. A task that is asked several times is at work until its last call; "
+        "one that is asked once, until its reply.",
         "N",
         bounds=(1, 4096),
+        common=True,
     )
     max_connections: int | None = _changeable(
         None,
@@ -314,6 +322,7 @@ class Settings:
         "Cost cap: no call starts that would exceed it, as calls cost so far; the run stops and can be resumed.",
         "USD",
         bounds=(0, 1e9),
+        common=True,
     )
     max_experiment_cost: float | None = _changeable(
         None,
@@ -364,7 +373,9 @@ class Settings:
     grace: float = _changeable(
         10.0, "Time that experiments have to finish after the first Ctrl-C.", "SECONDS", bounds=(0, 3600)
     )
-    results: Path = _running(Path("benchmark_results"), "The results folder.", "DIR", risk=_risk_of_results)
+    results: Path = _running(
+        Path("benchmark_results"), "The results folder.", "DIR", risk=_risk_of_results, common=True
+    )
     tags: tuple[str, ...] = _running(
         (), "A tag to find the run by, WORD or K=V; repeatable.", "TAG", flags=("--tag",), check=_wrong_tags
     )

@@ -38,7 +38,7 @@ def test_serve_bench_is_a_run_of_one_experiment_with_figures(koderz: Shell, serv
 
 
 def test_help_says_which_model_is_asked(koderz: Shell) -> None:
-    shown = " ".join(koderz("perf", "serve-bench", "--help").out.split())
+    shown = " ".join(koderz("perf", "serve-bench", "--help-all").out.split())
     assert "--local-model MODEL The model to ask. Default: the server's first." in shown
 
 
@@ -116,7 +116,7 @@ def test_bad_input_is_one_sentence_and_creates_nothing(
 
 
 def test_help_shows_what_serves_a_load(koderz: Shell) -> None:
-    shown = koderz("perf", "serve-bench", "--help").out
+    shown = koderz("perf", "serve-bench", "--help-all").out
     assert "--num-prompts" in shown
     assert "--request-timeout" in shown
     assert not {"--max-iterations", "--judges", "--docker-image", "--problems-file", "--limit"} & {*shown.split()}

@@ -58,7 +58,10 @@ _HELP = {
 }
 """The help of settings whose meaning differs here."""
 
-app = new_group("Benchmarks of long texts by recursive language models, whose code runs in WASM.")
+app = new_group(
+    "Benchmarks of long texts by recursive language models, whose code runs in WASM.",
+    examples=["koderz rlm run --simulated --benchmark ruler --max-tasks 4"],
+)
 
 
 @app.callback()
@@ -111,6 +114,10 @@ def run(
 
     The model is a name of an OpenAI-compatible server. LLM_API_KEY, LLM_MODEL, LLM_BASE_URL and
     WASM_MANAGER_SERVICE_URL count where no flag is given.
+
+    Examples:
+        koderz rlm run --simulated --benchmark ruler --max-tasks 4
+        koderz rlm run --model gpt-5 --benchmark all --dry-run
     """
     from koderz.systems.long_context.benchmarks import BENCHMARKS
 

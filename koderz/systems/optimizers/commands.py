@@ -49,7 +49,11 @@ class OptimizeGroup(LazyGroup):
     lazy = COMMANDS
 
 
-app = new_group("Compare prompt optimizers: whether they help at all, by how much, and how surely.", OptimizeGroup)
+app = new_group(
+    "Compare prompt optimizers: whether they help at all, by how much, and how surely.",
+    OptimizeGroup,
+    ["koderz optimize run --model simulated --test-mode --yes", "koderz optimize results"],
+)
 
 
 @app.callback()
@@ -111,6 +115,10 @@ def run(
     """Run prompt optimizers on datasets: each on each dataset for each model and seed, with one budget of metric calls.
 
     The initial prompt (none) is measured on the test items as well, once: its scores are every other's baseline.
+
+    Examples:
+        koderz optimize run --model simulated --test-mode --yes
+        koderz optimize run --optimizers few_shot --models simulated --dry-run
     """
     values, front = dict(front.values), replace(front, shown=replace(front.shown, check=_CHECK))
     if checkpoint_dir is not None:

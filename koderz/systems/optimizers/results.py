@@ -49,6 +49,10 @@ def results(
     """Show what a run of optimizers has come to: its tasks, and whether each optimizer helps, by how much, how surely.
 
     Shows the run_… folders of the original benchmark runner as well.
+
+    Examples:
+        koderz optimize results
+        koderz optimize results --detailed
     """
     from koderz.systems.optimizers.analysis.runs import View, found_run, latest_runs
 

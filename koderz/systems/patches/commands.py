@@ -55,7 +55,11 @@ class PerfGroup(LazyGroup):
     lazy = COMMANDS
 
 
-app = new_group("Measure whether patches make repositories faster, beside a human's answer.", PerfGroup)
+app = new_group(
+    "Measure whether patches make repositories faster, beside a human's answer.",
+    PerfGroup,
+    ["koderz perf tasks", "koderz perf run --dry-run"],
+)
 
 
 @app.callback()
@@ -66,7 +70,12 @@ def perf() -> None:
 @app.command(cls=PanelCommand)
 @with_settings(usual={"suite": _SUITE}, scope=Scope(only=("suite", "dataset")))
 def tasks(given: dict[str, Any], json: Json = False) -> None:
-    """List the tasks: their commits, what is timed, and what that needs."""
+    """List the tasks: their commits, what is timed, and what that needs.
+
+    Examples:
+        koderz perf tasks
+        koderz perf tasks --suite koderz-perf-pypi
+    """
     _, suite = _suite(given)
     found = _tasks_of(suite)
     suite.require_repositories([task.id for task in found])
@@ -175,7 +184,12 @@ def run(
     ] = False,
     parallel: Annotated[int | None, _arms("Modal: how many are measured at once.", "N", min=1)] = None,
 ) -> None:
-    """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model."""
+    """Measure baseline, human and agent on tasks; without options the embedded ones, on the simulated model.
+
+    Examples:
+        koderz perf run --dry-run
+        koderz perf run --mode human --max-blocks 2
+    """
     from koderz.plans.selection import select_tasks
     from koderz.systems.patches.tasks import read_commits
 
@@ -317,7 +331,11 @@ def check(
     json: Json = False,
     trust_config: Trust = False,
 ) -> None:
-    """Check that base works and is as fast as itself, and the human's answer surely faster. Exit code 1 where not."""
+    """Check that base works and is as fast as itself, and the human's answer surely faster. Exit code 1 where not.
+
+    Examples:
+        koderz perf check
+    """
     import asyncio
 
     from koderz.systems.patches.checking import Checked, check_tasks

@@ -46,12 +46,14 @@ _DatasetName = Annotated[
 ]
 
 
+_Paths = Annotated[
+    list[str], typer.Option(metavar="FILE …", help="Predictions, .json or .jsonl; the first K in natural order count.")
+]
+
+
 def opt_at_k(
     run_id: Annotated[str, typer.Option(metavar="NAME", help="What the evaluation is called, and its folder of logs.")],
-    prediction_paths: Annotated[
-        list[str],
-        typer.Option(metavar="FILE …", help="Predictions, .json or .jsonl; the first K in natural order count."),
-    ],
+    prediction_paths: _Paths,
     dataset_name: _DatasetName = None,
     dataset: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Tasks, looked at first where no --dataset-name is given.")
@@ -75,6 +77,9 @@ def opt_at_k(
     """Grade predictions as GSO does, and tell how often one of K patches is as good as the human's.
 
     Reads and writes logs/run_evaluation/RUN and reports/ in the working directory.
+
+    Examples:
+        koderz perf opt-at-k --run-id trial --prediction-paths predictions.jsonl
     """
     from koderz.systems.patches.gso.opt_at_k import natural_order, read_predictions
     from koderz.systems.patches.gso.reports import REPORTS, write_json

@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import OutputOptions, print_json, say, say_all, warn, writing
+from koderz.cli.console import OutputOptions, print_json, say, say_all
 from koderz.cli.flags import Quiet, SummaryJson, Trust, Wait
 from koderz.cli.front import AcceptChanges, Front, run_options, take_up
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError, StorageError
-from koderz.settings.layers import OWN, SOLVING, Scope
+from koderz.settings.layers import OWN, SOLVING
 from koderz.settings.schema import OF_PROGRAMS
 from koderz.systems.rollouts.swebench.command import regrade
+from koderz.systems.rollouts.task_commands import audit, check
 from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
-    from koderz.sandbox.workspace import Backend
-    from koderz.systems.rollouts.audit import Audit
     from koderz.systems.rollouts.config import Config
     from koderz.systems.rollouts.results import Benchmark
     from koderz.systems.rollouts.tasks import Rollout
@@ -51,7 +50,10 @@ _TOLD = {
 
 _WITHOUT_MODEL = ("oracle", "nop", "scripted")
 
-app = new_group("Have agents work on prepared repositories, graded by hidden tests.")
+app = new_group(
+    "Have agents work on prepared repositories, graded by hidden tests.",
+    examples=["koderz rollouts run", "koderz rollouts summarize sample"],
+)
 
 
 def _own(help_text: str, metavar: str | None, *flags: str, **more: Any) -> Any:
@@ -81,7 +83,12 @@ def run(
         int, _own("Lines without icons; -vv: what agents and tests say.", None, "-v", "--verbose", count=True)
     ] = 0,
 ) -> None:
-    """Run rollouts of a configuration or a dataset; without either of the embedded tasks, on the simulated model."""
+    """Run rollouts of a configuration or a dataset; without either of the embedded tasks, on the simulated model.
+
+    Examples:
+        koderz rollouts run
+        koderz rollouts run tasks/sample.toml --agent oracle
+    """
     import asyncio
 
     from koderz.systems.rollouts.options import usual_sandbox
@@ -300,7 +307,11 @@ def _other_than(names: Sequence[str], name: str) -> str:
 def summarize(
     name: Name, latest: Latest = False, rollout: Stamp = None, data: Data = DATA, json: SummaryJson = False
 ) -> None:
-    """Sum up rollouts: a row each, averages, and each task's mean and best."""
+    """Sum up rollouts: a row each, averages, and each task's mean and best.
+
+    Examples:
+        koderz rollouts summarize sample
+    """
     from koderz.systems.rollouts.results import figures, table_lines
 
     found = _find(data, name, latest, rollout)
@@ -330,7 +341,11 @@ def evaluate(
     trust_config: Trust = False,
     accept_changes: AcceptChanges = False,
 ) -> None:
-    """Grade the recorded diffs of rollouts again, as koderz benchmark rescore does. No agent and no model is asked."""
+    """Grade the recorded diffs of rollouts again, as koderz benchmark rescore does. No agent and no model is asked.
+
+    Examples:
+        koderz rollouts eval sample
+    """
     from koderz.systems.rollouts.screen import EvaluationScreen
 
     found = _find(data, name, latest, rollout)
@@ -358,128 +373,19 @@ def _find(data: Path, name: str, latest: bool, stamp: str | None) -> Benchmark:
 
 
 app.command(cls=PanelCommand)(regrade)
-
-
-_Places = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="DIR|DATASET…",
-        help="Tasks' folders, folders of such, rows of SWE-bench, or NAME[@VERSION] of --registry.",
-    ),
-]
-_OF_TASKS = ("sandbox", "docker_image", "images", "environments", "registry", "env", "skip_unrunnable")
-_with_tasks = with_settings(
-    usual={"suite": "rollouts"},
-    scope=Scope(only=_OF_TASKS),
-    told={"sandbox": "Where commands run: local, docker, podman, modal or uncontained. Default: local."},
-)
-
-
-@app.command(cls=PanelCommand)
-@_with_tasks
-def check(
-    places: _Places,
-    given: dict[str, Any],
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Fail a task too where doing nothing scores above 0.")
-    ] = False,
-    flaky: Annotated[bool, typer.Option("--flaky", help="Try each three times.")] = False,
-    trust_config: Trust = False,
-) -> None:
-    """Check that each task's own solution passes, and that doing nothing doesn't. Exit code 1 where one fails."""
-    import asyncio
-
-    from koderz.systems.rollouts.checking import check_tasks
-
-    failed = False
-    tasks, backend = _tasks_and_backend(places, given, trust_config=trust_config)
-    for checked in asyncio.run(check_tasks(tasks, backend, times=3 if flaky else 1)):
-        wrong = checked.wrong or (checked.warning if strict else "")
-        failed = failed or bool(wrong)
-        say(f"{'failed' if wrong else 'ok':6}  {checked.id}{f': {wrong}' if wrong else ''}")
-        if checked.warning and not strict:
-            warn(f"{checked.id}: {checked.warning}")
-    raise typer.Exit(1 if failed else 0)
-
-
-def _tasks_and_backend(
-    places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool
-) -> tuple[Sequence[Rollout], Backend]:
-    """The tasks that can run here, and the sandbox, not yet entered. Raises KoderzError for others, unless left out."""
-    from koderz.engines.owners import schema_here
-    from koderz.sandbox.images import ImageStore
-    from koderz.settings.toml import read_sources
-    from koderz.systems.rollouts.datasets import each_once, read_dataset
-    from koderz.systems.rollouts.instances import stood_in
-    from koderz.systems.rollouts.options import RolloutsOptions
-    from koderz.systems.rollouts.runnable import placed, require_runnable, runnable
-    from koderz.systems.rollouts.workspaces import open_backend
-
-    given = {"suite": "rollouts", **given}
-    schema = schema_here(given, scope=OWN)
-    settings = read_sources(given, names=_OF_TASKS, scope=OWN, schema=schema, trust_config=trust_config).settings
-    options = settings.of(RolloutsOptions)
-    found = [task for place in places for task in read_dataset(place, options.registry, options.variables).tasks]
-    images = ImageStore(options.images)
-    found = [*stood_in(found, options.environments, options.images)]
-    tasks: Sequence[Rollout] = [placed(task, images) for task in each_once(found, "the tasks")]
-    if options.skip_unrunnable:
-        tasks, left_out = runnable(tasks, lambda _: settings.sandbox, images)
-        for each in left_out:
-            warn(f"left out: {each.id}: {each.why}")
-    else:
-        require_runnable(tasks, lambda _: settings.sandbox, images)
-    return tasks, open_backend(settings.sandbox, settings, images)
-
-
-@app.command(cls=PanelCommand)
-@_with_tasks
-def audit(
-    places: _Places,
-    given: dict[str, Any],
-    json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write each exploit's result here.")
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 1 too if an exploit passes as the task is published.")
-    ] = False,
-    quiet: Quiet = False,
-    trust_config: Trust = False,
-) -> None:
-    """Try on each task what agents do to pass without doing the work, graded as published and by koderz.
-
-    Exit code 1 if an exploit passes under koderz' grading.
-    """
-    import asyncio
-
-    import orjson
-
-    from koderz.systems.rollouts.audit import audit_tasks
-    from koderz.systems.rollouts.audit_screen import AuditScreen, total_line
-    from koderz.systems.rollouts.workspaces import Stores
-
-    tasks, backend = _tasks_and_backend(places, given, trust_config=trust_config)
-    if json and not json.absolute().parent.is_dir():
-        raise KoderzError(f"--json {json}: there is no folder {json.absolute().parent}")
-
-    async def audited() -> Audit:
-        async with backend:
-            return await audit_tasks(tasks, Stores({"": backend}), tell=screen.tell, progress=screen.progress)
-
-    with AuditScreen([task.id for task in tasks], quiet=quiet) as screen:
-        found = asyncio.run(audited())
-    say(total_line(found))
-    if json:
-        with writing(json):
-            write_whole(json, [orjson.dumps(found.document(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
-    raise typer.Exit(1 if found.forged["ours"] or (strict and found.forged["published"]) else 0)
+app.command(cls=PanelCommand)(check)
+app.command(cls=PanelCommand)(audit)
 
 
 @app.command(cls=PanelCommand)
 def sample(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where they are written; it isn't there yet.")],
 ) -> None:
-    """Write the embedded tasks and a configuration of them: koderz rollouts run DIR/sample.toml."""
+    """Write the embedded tasks and a configuration of them: koderz rollouts run DIR/sample.toml.
+
+    Examples:
+        koderz rollouts sample tasks
+    """
     from koderz.systems.rollouts.suite import SAMPLE
 
     if folder.exists():

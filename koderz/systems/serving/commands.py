@@ -59,6 +59,9 @@ def serve_bench(
     """Put a server of OpenAI-compatible completions under load, and measure how fast it answers.
 
     It asks the server's first model unless --model names one. Nothing is retried: failed requests are figures.
+
+    Examples:
+        koderz perf serve-bench --port 8000 --num-prompts 100
     """
     import asyncio
 

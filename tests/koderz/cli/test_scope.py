@@ -50,7 +50,7 @@ commands = pytest.mark.parametrize("name", SYSTEMS)
 
 def shown(command: Command, name: str) -> dict[str, dict[str, str]]:
     """The help's panels: what each flag is said to be."""
-    text = re.sub(r"\n {12,}(?=\S)", " ", command(*name.split(), "--help", env={"COLUMNS": "110"}).out)
+    text = re.sub(r"\n {12,}(?=\S)", " ", command(*name.split(), "--help-all", env={"COLUMNS": "110"}).out)
     panels = re.findall(r"^(\w[^\n]*):\n((?:  .*\n)+)", text, re.MULTILINE)
     return {
         heading: {

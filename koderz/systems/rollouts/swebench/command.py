@@ -38,6 +38,9 @@ def regrade(
     """Grade predictions for SWE-bench by its rules, from recorded logs or by running the tests.
 
     Exit code 3 where an instance can't be graded.
+
+    Examples:
+        koderz rollouts regrade rows.jsonl --predictions mine.jsonl -o report.json
     """
     import asyncio
 
