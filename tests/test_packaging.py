@@ -103,7 +103,7 @@ def test_release_checklist_names_what_is_open(tmp_path: Path) -> None:
     (copy / "README.md").write_text("pip install 'koderz[nothing]'\n")
     (copy / "requirements" / "core.txt").write_text("")
 
-    command = [sys.executable, copy / "scripts" / "release", "--check"]
+    command = [sys.executable, str(copy / "scripts" / "release"), "--check"]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
 
     assert done.returncode == 1

@@ -299,7 +299,7 @@ def _ending(ending: Ending, decision: Foreseen, *, is_first: bool) -> str:
     if ending.tasks is None or ending.tasks > decision.planned:
         tasks = "more than 20,000" if ending.tasks is None else f"{ending.tasks:,}"
         return f"by the end{of} in fewer than {often} (which takes {tasks})"
-    cost = "cost unknown" if ending.cost is None else f"about {_dollars(ending.cost)}"
+    cost = "cost unknown" if ending.cost is None else f"about {_span_of(*ending.cost)}"
     return f"{'after ' if is_first else ''}{ending.tasks:,}{of} in {often} ({cost})"
 
 
@@ -328,7 +328,7 @@ def _basis(guess: Estimate, sampled: bool) -> Iterator[str]:
         which = "" if len({*guess.basis.values()}) == 1 else f" of {arms}"
         yield f"Likely figures{which}: {words}"
     if guess.likely and guess.likely.cost_range and (cost := guess.likely.cost_range)[0] < cost[1]:
-        yield f"Likely cost: {_dollars(cost[0])} to {_dollars(cost[1])}"
+        yield f"Likely cost: {_span_of(*cost)}"
     unknown = any(words.endswith(NOT_TRIED) for words in guess.basis.values())
     if unknown and not sampled and (guess.cost is None or guess.cost[1]):
         yield "To ask three tasks and see what they cost: --dry-run --sample 3"
@@ -354,7 +354,7 @@ def _cost(guess: Estimate | Share) -> str:
         return "unknown, since a price is"
     low, high = guess.cost
     if guess.likely is None or guess.likely.cost is None:
-        return f"about {_dollars(high)}" if low == high else f"{_dollars(low)} to {_dollars(high)}"
+        return f"about {_dollars(high)}" if low == high else _span_of(low, high)
     return f"about {_dollars(guess.likely.cost)}{f' (at most {_dollars(high)})' if low < high else ''}"
 
 
@@ -364,6 +364,10 @@ def _at_most(cost: tuple[float, float] | None) -> str:
 
 def _span(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _span_of(low: float, high: float) -> str:
+    return _dollars(high) if low == high else f"{_dollars(low)} to {_dollars(high)}"
 
 
 def _dollars(value: float) -> str:

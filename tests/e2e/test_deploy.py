@@ -96,7 +96,7 @@ def test_recipe_of_koderz_makes_an_installation_that_runs(tmp_path: Path) -> Non
                 shutil.copy(ROOT / path, to)
     results = tmp_path / "results"
     environ |= {"KODERZ_RESULTS": str(results), "HOME": str(tmp_path / "absent"), "KODERZ_SINKS": "json"}
-    command = [target / "bin" / "koderz", "benchmark", "0", "2", "--model", "simulated"]
+    command = [str(target / "bin" / "koderz"), "benchmark", "0", "2", "--model", "simulated"]
     subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True)
     assert len([*results.glob("bench_*.json")]) == 1
 
