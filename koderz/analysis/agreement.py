@@ -123,9 +123,9 @@ def prediction_powered(judged: Mapping[str, Sequence[float]], items: Sequence[La
         labels: dict[str, list[float]] = defaultdict(list)
         for each in items:
             labels[each.task].append(each.label)
-        mean, variance = _mean_and_variance(labels)
+        mean, variance = mean_and_variance(labels)
     else:
-        (mean, variance), (rectifier, of_rectifier) = _mean_and_variance(judged), _mean_and_variance(rectifiers)
+        (mean, variance), (rectifier, of_rectifier) = mean_and_variance(judged), mean_and_variance(rectifiers)
         mean, variance = mean + rectifier, variance + of_rectifier
     error = math.sqrt(variance)
     half = error * student(_Z, max(1, len(rectifiers) - 1))
@@ -231,7 +231,7 @@ def _share(right: Sequence[bool]) -> Share | None:
     return Share(sum(right) / len(right), wilson(sum(right), len(right)), len(right)) if right else None
 
 
-def _mean_and_variance(groups: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+def mean_and_variance(groups: Mapping[str, Sequence[float]]) -> tuple[float, float]:
     """The mean of all values, and its variance where groups are independent of each other and their values aren't."""
     n = sum(map(len, groups.values()))
     mean = math.fsum(value for group in groups.values() for value in group) / n

@@ -10,10 +10,11 @@ from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any
 
-from koderz.analysis.agreement import FEWEST_LABELS
+from koderz.analysis.agreement import FEWEST_LABELS, mean_and_variance
 from koderz.analysis.intervals import Interval
 from koderz.analysis.pairs import Matched, Side
 from koderz.types import JUDGE
+from koderz_tracker.clusters import members
 from koderz_tracker.runs import read_plan
 
 _A_MODEL = "a model"
@@ -63,11 +64,11 @@ def judged_difference(
         named = " and ".join(dict.fromkeys(filter(None, judges)))
         why = "a run stopped once it was decided, so the difference isn't corrected for the judge's errors"
         return JudgedDifference(judges, None, None, f"judged by {named}; {why}")
-    pairs = [fmean(matched.b[task]) - fmean(matched.a[task]) for task in matched.tasks]
-    if len(pairs) < 2:
+    groups = members(matched.tasks, matched.clusters)
+    if len(groups) < 2:
         return None
-    mean = fmean(pairs)
-    variance = sum((each - mean) ** 2 for each in pairs) / (len(pairs) - 1) / len(pairs)
+    pairs = {group[0]: [fmean(matched.b[task]) - fmean(matched.a[task]) for task in group] for group in groups}
+    mean, variance = mean_and_variance(pairs)
     for sign, each in zip((-1, 1), figures, strict=True):
         if each:
             mean += sign * each["rectifier"]["mean"]

@@ -10,12 +10,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from koderz.analysis.agreement import Correction, Labelled, agreement_of, corrected
+from koderz.analysis.agreement import Correction, Labelled, agreement_of, corrected, mean_and_variance
 from koderz.analysis.export import spreadsheet_cell
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
@@ -146,7 +147,10 @@ class JudgedRun:
             if name not in labels:
                 others[self.outcomes[name].problem_id].append(value)
         found: Correction = corrected(others, items, drawn=drawn)
-        rectified = [each.label - each.judged for each in items]
+        rectified: dict[str, list[float]] = defaultdict(list)
+        for each in items:
+            rectified[each.task].append(each.label - each.judged)
+        mean, variance = mean_and_variance(rectified)
         figures = {
             "judge": model,
             "items": len(items),
@@ -155,7 +159,7 @@ class JudgedRun:
             **asdict(agreement_of(items)),
             "rate": sum(values.values()) / len(values),
             "corrected": asdict(found),
-            "rectifier": {"mean": sum(rectified) / len(rectified), "variance": _variance_of_mean(rectified)},
+            "rectifier": {"mean": mean, "variance": variance if isfinite(variance) else None},
         }
         if self.plan.until_decided is None:
             return figures
@@ -280,10 +284,3 @@ def _question(story: Story) -> str:
 def _answer(story: Story) -> str:
     replies = [str(step.call.reply) for step in story.steps if step.call and step.call.role != JUDGE]
     return plain(replies[-1]) if replies else REDACTED
-
-
-def _variance_of_mean(values: Sequence[float]) -> float | None:
-    if len(values) < 2:
-        return None
-    mean = sum(values) / len(values)
-    return sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values)

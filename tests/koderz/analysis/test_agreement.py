@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import random
 from itertools import product
+from pathlib import Path
 from statistics import NormalDist
 
 import pytest
 
+from koderz import Comparison, compare
 from koderz.analysis.agreement import Labelled, agreement_of, cohens_kappa, corrected, prediction_powered, rogan_gladen
+from tests.koderz.analysis import builders
 
 
 def drawn(
@@ -149,3 +152,30 @@ def test_correction_counts_samples_of_a_task_as_one() -> None:
         assert found.interval is not None
         widths.append(found.interval[1] - found.interval[0])
     assert widths[1] > 1.5 * widths[0]
+
+
+def calibrated(folder: Path, mean: float) -> Comparison:
+    """Two arms, of which the second passes 30 of 40 tasks more than the first, whose judge is off by `mean`."""
+    figures = {"judge": "j", "drawn": True, "items": 50, "rectifier": {"mean": 0.0, "variance": 0.001}}
+    off = {**figures, "rectifier": {"mean": mean, "variance": 0.002}}
+    document = builders.comparative([False] * 40, [True] * 30 + [False] * 10)
+    path = builders.write(folder / "run.json", {**document, "calibration": {"zero-shot": figures, "iterative": off}})
+    return compare(path)
+
+
+def test_compare_claims_what_holds_once_corrected_for_the_judge(tmp_path: Path) -> None:
+    found = calibrated(tmp_path, -0.1)
+
+    assert found.judged is not None
+    assert found.judged.difference == pytest.approx(65.0)
+    half = 100 * 1.959964 * math.sqrt(0.75 * 0.25 / 39 + 0.003)
+    assert found.judged.interval == pytest.approx((65 - half, 65 + half), abs=1e-3)
+    assert found.verdict == "B is better: +65.0 points (corrected for the judge's errors)."
+
+
+def test_compare_says_where_the_judge_could_make_the_difference(tmp_path: Path) -> None:
+    found = calibrated(tmp_path, -0.7)
+
+    assert not found.significant
+    assert found.judged is not None
+    assert found.judged.note == "the judge's own errors could make this difference"
