@@ -145,6 +145,24 @@ class Evidence:
         return log_weights + np.concatenate((np.log(up) @ counts, np.log(down) @ counts)), (up, down), counts
 
 
+class _Wealth:
+    """The wealth of all bets against one mean, which takes each value once."""
+
+    def __init__(self, mean: float, logs: NDArray[Any]) -> None:
+        import numpy as np
+
+        stakes, _ = bets()
+        self._mean, self._logs = mean, logs
+        self._signed = np.concatenate((stakes / (1 + mean), -stakes / (1 - mean)))
+
+    def add(self, value: float, count: int) -> float:
+        """Takes in a value so many times; returns the logarithm of the evidence since."""
+        import numpy as np
+
+        self._logs = self._logs + count * np.log1p(self._signed * (value - self._mean))
+        return _joined(self._logs)[0]
+
+
 class ConfidenceSequence(Evidence):
     """Evidence that remembers the largest e-value so far, and the intersection of the intervals so far."""
 
@@ -152,15 +170,23 @@ class ConfidenceSequence(Evidence):
         self.alpha = alpha
         self.low, self.high = -1.0, 1.0
         self._largest = 0.0
+        self._at: dict[float, _Wealth] = {}  # against no difference, and against both ends
         super().__init__(values)
 
     def add(self, value: float, count: int = 1) -> None:
+        if not self._at:
+            self._at[0.0] = _Wealth(0.0, bets()[1])
         super().add(value, count)
-        self._largest = max(self._largest, self.log_e())
-        if self.mean > self.low and (self.low <= -1 or self.excludes(self.low, self.alpha)):
+        goal, found = -math.log(self.alpha), {mean: each.add(value, count) for mean, each in self._at.items()}
+        self._largest = max(self._largest, found[0.0])
+        if self.mean > self.low and found.get(self.low, goal) >= goal:
             self.low = min(max(self.low, self.limit(self.alpha, upper=False)), self.high)
-        if self.mean < self.high and (self.high >= 1 or self.excludes(self.high, self.alpha)):
+        if self.mean < self.high and found.get(self.high, goal) >= goal:
             self.high = max(min(self.high, self.limit(self.alpha, upper=True)), self.low)
+        for mean in {self.low, self.high} - {*self._at, -1.0, 1.0}:
+            self._at[mean] = _Wealth(mean, self._bets_on(mean)[0])
+        for mean in {*self._at} - {0.0, self.low, self.high}:
+            del self._at[mean]
 
     @property
     def p_value(self) -> float:
