@@ -274,7 +274,7 @@ def _plan_lines(
         *(_share(each) for each in (guess.models if len(guess.models) > 1 else ())),
         f"Experiments: {guess.experiments:,}",
         f"Calls: {_amount(guess, 'calls')}",
-        *(f"  at depth {each.depth}: at most {each.calls[1]:,}, {_at_most(each.cost)}" for each in guess.depths),
+        *(f"  at depth {each.depth}: at most {each.calls[1]:,} calls, {_at_most(each.cost)}" for each in guess.depths),
         f"Tokens in: {_amount(guess, 'tokens_in', about='about ')}",
         f"Tokens out: {_amount(guess, 'tokens_out', about='about ')}",
         *(_basis(guess, sampled is not None) if guess.calls[1] else ()),
