@@ -175,24 +175,21 @@ class _Lines:
 
     def __init__(self, title: Callable[[], str]) -> None:
         self._title = title
-        self._begin_at = time.monotonic() + _SAID_AFTER
+        self._begun = time.monotonic()
         self._said: dict[str, str] = {}  # by sink and title
 
     def __call__(self, statuses: Mapping[str, Status]) -> None:
-        if time.monotonic() < self._begin_at:
+        waited = time.monotonic() - self._begun
+        if waited < _SAID_AFTER:
             return
+        starting = f" (starting, {waited:.0f} s)"
         for name, status in statuses.items():
             sending = f"Sending {self._title()} to {sink_title(name)}"
             words = "done" if status.state == "done" else plain(status.reason)
             if words == self._said.get(sending) or (words == "done" and sending not in self._said):
                 continue
             self._said[sending] = words
-            warn(f"{sending}{f': {words}' if words else _starting(name, status)}")
-
-
-def _starting(name: str, status: Status) -> str:
-    """How long a sink that has nothing yet usually takes to start."""
-    return " (starting, 10 s)" if name == "mlflow" and not status.records else ""
+            warn(f"{sending}{f': {words}' if words else '' if status.records else starting}")
 
 
 @contextmanager
