@@ -31,11 +31,11 @@ async def benchmark(
     """
     span = problems if isinstance(problems, range) else None
     if span is not None and span.step != 1:
-        raise KoderzError(f"a range of problems goes up by one, not by {span.step}")
+        raise KoderzError(f"a range of tasks goes up by one, not by {span.step}")
     if problems is not None and span is None:
         settings["problems"] = tuple(problems)
         if not settings["problems"]:
-            raise KoderzError("an empty list of problems leaves nothing to run; None means all of them")
+            raise KoderzError("an empty list of tasks leaves nothing to run; None means all of them")
     if isinstance(model, str):
         settings["local_model"] = model
     elif model is not None:

@@ -116,7 +116,7 @@ def difficulty_blocks(
     if passed:
         never = sum(not problem.successes for problem in problems)
         always = sum(problem.successes == problem.experiments for problem in problems)
-        yield Text(f"{len(problems)} problems: {never} never solved, {always} always.")
+        yield Text(f"{len(problems)} tasks: {never} never solved, {always} always.")
     if len(listed) < len(problems):
         yield Text(f"The {len(listed)} hardest are shown; --limit {len(problems)} shows all.")
 

@@ -91,7 +91,7 @@ def _refuse_unjudgeable(gates: Gates, b: Side, comparison: Comparison | None) ->
         if not one.paired:
             raise KoderzError(
                 f"{one.a.label} and {one.b.label} have no task in common, so no drop can be judged; "
-                "run both on the same problems"
+                "run both on the same tasks"
             )
         if one.p_value is None and one.difference is not None:
             raise KoderzError(

@@ -145,7 +145,7 @@ def problem_named(name: str, tasks: Sequence[str]) -> str:
     if len(found) == 1:
         return found[0]
     some = ", ".join(tasks[:3])
-    raise KoderzError(f"the run has no problem {name!r}; it has {some}{', …' if len(tasks) > 3 else ''}")
+    raise KoderzError(f"the run has no task {name!r}; it has {some}{', …' if len(tasks) > 3 else ''}")
 
 
 def diff(before: str, after: str) -> Iterator[str]:

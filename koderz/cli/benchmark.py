@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("koderz.cli.report:report", "Write a report: one self-contained web page."),
     "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
     "calibrate": ("koderz.cli.calibrate:calibrate", "Calibrate a judge that is a model by labels of people."),
-    "problems": ("koderz.cli.compare:problems", "Rank problems by difficulty across runs."),
+    "problems": ("koderz.cli.compare:problems", "Rank tasks by difficulty across runs."),
 }
 """Each command's module, which holds its `app` and is loaded when it runs, and its line of help."""
 
@@ -44,7 +44,7 @@ _NOT_FOR_ONE = (
     "problems", "limit", "shuffle", "samples", "baseline_model", "concurrency", "judges", "grace", *OF_SINKS,
 )  # fmt: skip
 _EXAMPLES = """\
-  # ten problems, each asked once and then with feedback of its tests
+  # ten tasks, each asked once and then with feedback of its tests
   koderz benchmark 0 10 --mode comparative
   # all of HumanEval, for two dollars at most
   koderz benchmark 0 164 --model openai/gpt-4o-mini --max-cost 2
@@ -95,7 +95,7 @@ app = new_group(
 @run_options()
 def benchmark(
     front: Front,
-    start: Annotated[int | None, typer.Argument(help="The first problem's index, from 0.", show_default=False)] = None,
+    start: Annotated[int | None, typer.Argument(help="The first task's index, from 0.", show_default=False)] = None,
     end: Annotated[
         int | None, typer.Argument(help="The index after the last: 0 10 is ten.", show_default=False)
     ] = None,
@@ -104,7 +104,7 @@ def benchmark(
         typer.Option(metavar="K=V", help="A parameter of --solver; repeatable.", rich_help_panel="Solver"),
     ] = None,
 ) -> None:
-    """Run a benchmark on the problems from START up to, but not including, END.
+    """Run a benchmark on the tasks from START up to, but not including, END.
 
     With --problems as well, those of both. Any option can be set as KODERZ_OPTION_NAME, or as option-name
     in koderz.toml.
@@ -159,10 +159,10 @@ def _exit_code(session: SessionResult) -> int:
 def _span(start: int | None, end: int | None, front: Front) -> range | None:
     if start is None and end is None:
         if not ({"problems", "limit", "dataset"} & set(front.values) or _has_own_tasks(front)):
-            raise KoderzError("say which problems: START END (0 10 is the first ten), --problems IDS or --limit N")
+            raise KoderzError("say which tasks: START END (0 10 is the first ten), --problems IDS or --limit N")
         return None
     if start is None or end is None:
-        raise KoderzError("a range takes both START and END: 0 10 is the first ten problems")
+        raise KoderzError("a range takes both START and END: 0 10 is the first ten tasks")
     return range(start, end)
 
 

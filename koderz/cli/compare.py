@@ -117,14 +117,14 @@ def problems(
     arm: Arm = None,
     measure: ByMeasure = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Maximum number of problems. Default: 20; all with --json.", min=1)
+        int | None, typer.Option(metavar="N", help="Maximum number of tasks. Default: 20; all with --json.", min=1)
     ] = None,
     json: Json = False,
     allow_simulated: AllowSimulated = False,
     *,
     results: Results,
 ) -> None:
-    """Rank problems by difficulty across runs, with the disagreement of samples and the models that solve them.
+    """Rank tasks by difficulty across runs, with the disagreement of samples and the models that solve them.
 
     Each suite has a table of its own.
 

@@ -21,7 +21,7 @@ def decide(
     """Compare model B with model A, and stop once it is decided which is better, or that the rest can't tell.
 
     It is koderz benchmark --model A --model B --until-decided with mode zero-shot, and takes all of its options.
-    Without --problems and --limit it is about all problems. Exit code 0 once it is decided, 3 at the cost cap, 1 with
+    Without --problems and --limit it is about all tasks. Exit code 0 once it is decided, 3 at the cost cap, 1 with
     --fail-on-regression where B is shown to be worse.
 
     Examples:

@@ -240,7 +240,7 @@ def _default(field: Field, default: Any) -> str:
 
 def _problems_file() -> inspect.Parameter:
     option = typer.Option(
-        None, metavar="FILE", help="Only the problems in this file, one per line.", rich_help_panel="Tasks"
+        None, metavar="FILE", help="Only the tasks in this file, one per line.", rich_help_panel="Tasks"
     )
     return inspect.Parameter("problems_file", inspect.Parameter.KEYWORD_ONLY, default=option, annotation=Path | None)
 
@@ -258,5 +258,5 @@ def _joined(given: dict[str, Any]) -> dict[str, Any]:
     if "sinks" in given:  # which says it all, whatever else is set to be left out
         given.setdefault("no_sinks", [])
     if not given.get("problems", True):
-        raise KoderzError("--problems and --problems-file name no problem; leave both out to run START END")
+        raise KoderzError("--problems and --problems-file name no task; leave both out to run START END")
     return given

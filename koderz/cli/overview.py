@@ -96,7 +96,7 @@ def told_comparison(c: Comparison) -> str:
     """A sentence on the gain of one arm over the other."""
     first, second = c.arms
     if c.success_rate_improvement is None:
-        return f"{second} against {first}: no problem was judged in both"
+        return f"{second} against {first}: no task was judged in both"
     return (
         f"{second} against {first}: {c.success_rate_improvement:+.1f} points on {c.problems} pairs, "
         f"${c.cost_difference:+.4f}; passed by both {c.both_passed}, only {second} {c.only_iterative}, "

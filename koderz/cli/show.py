@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def show(
     run: Run,
     problem: Annotated[
-        str | None, typer.Option(metavar="ID", help="The whole story of this problem: HumanEval/3, or 3.")
+        str | None, typer.Option(metavar="ID", help="The whole story of this task: HumanEval/3, or 3.")
     ] = None,
     failures: Annotated[bool, typer.Option("--failures", help="Only experiments that were not passed.")] = False,
     attempt: Annotated[int | None, typer.Option(metavar="N", help="Only the Nth attempt of a story.", min=1)] = None,
@@ -47,7 +47,7 @@ def show(
 
     for option, value in (("--attempt", attempt), ("--artifact", artifact)):
         if value is not None and problem is None:
-            raise KoderzError(f"{option} picks from one story: name its problem with --problem")
+            raise KoderzError(f"{option} picks from one story: name its task with --problem")
     wake(results, os.environ)
     path = find(results, run)
     if problem is None and not failures:

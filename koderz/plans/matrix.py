@@ -79,7 +79,7 @@ class Matrix(NamedTuple):
         for cells in self.cells:
             for task in cells.problems if cells.problems is not None else tasks:
                 if task not in tasks:
-                    raise KoderzError(f"{self.path}: the run has no problem {task!r}")
+                    raise KoderzError(f"{self.path}: the run has no task {task!r}")
                 stated = cells.arms if cells.arms is not None else [arm.name for arm in self.arms]
                 for arm in (name for one in stated for name in made.get(one, [one])):
                     before = found.get((task, arm), Cell(task, arm, 0))

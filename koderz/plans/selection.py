@@ -22,13 +22,13 @@ def select_tasks(settings: Settings, span: range | None, tasks: Sequence[Task]) 
     the range is beyond the suite, or nothing is left.
     """
     if not tasks:
-        raise KoderzError(f"the suite {settings.suite} has no problems")
+        raise KoderzError(f"the suite {settings.suite} has no tasks")
     chosen = _in_range(tasks, span) if span is not None else list(tasks)
     if settings.problems:
         wanted = _known(tasks, settings.problems)
         chosen = [task for task in chosen if task.id in wanted]
         if span is not None and not chosen:
-            raise KoderzError(f"none of the problems named lies in the range {span.start} to {span.stop}")
+            raise KoderzError(f"none of the tasks named lies in the range {span.start} to {span.stop}")
     if settings.shuffle:
         random.Random(settings.seed).shuffle(chosen)  # noqa: S311 repeatable on purpose
     return tuple(chosen[: settings.limit])
@@ -63,9 +63,9 @@ def _in_range(tasks: Sequence[Task], span: range) -> list[Task]:
     if low < 0 or high < 0:
         raise KoderzError(f"a range begins at 0, not {min(low, high)}")
     if high <= low:
-        raise KoderzError(f"END has to be above START, since the range is half-open: {low} {low + 1} is one problem")
+        raise KoderzError(f"END has to be above START, since the range is half-open: {low} {low + 1} is one task")
     if high > len(tasks):
-        raise KoderzError(f"the suite has {len(tasks)} problems, so END is at most {len(tasks)}, not {high}")
+        raise KoderzError(f"the suite has {len(tasks)} tasks, so END is at most {len(tasks)}, not {high}")
     return list(tasks[low:high])
 
 
@@ -75,5 +75,5 @@ def _known(tasks: Sequence[Task], problems: Sequence[str]) -> set[str]:
     unknown = [name for name, task in found.items() if task is None]
     if unknown:
         shown = ", ".join(repr(name) for name in unknown[:5])
-        raise KoderzError(f"the suite has no problem {shown}; they are named like {ids[0]}")
+        raise KoderzError(f"the suite has no task {shown}; they are named like {ids[0]}")
     return {task for task in found.values() if task is not None}

@@ -101,11 +101,15 @@ class Settings:
         None, "A JSONL file in the suite's format, plain or .gz, instead of the suite's own.", "FILE", risk=RUNS_CODE
     )
     problems: tuple[str, ...] = _tasks(
-        (), "Only these problems, separated by commas: HumanEval/3,HumanEval/7, or 3,7.", "IDS", common=True
+        (),
+        "Only these tasks, separated by commas: HumanEval/3,HumanEval/7, or 3,7.",
+        "IDS",
+        flags=("--problems", "--tasks"),
+        common=True,
     )
-    limit: int | None = _tasks(None, "Maximum number of problems.", "N", bounds=(1, 10_000_000), common=True)
+    limit: int | None = _tasks(None, "Maximum number of tasks.", "N", bounds=(1, 10_000_000), common=True)
     shuffle: bool = _tasks(False, "Shuffle with --seed.")
-    samples: int = _tasks(1, "Samples per problem; several give pass@k.", "N", bounds=(1, 100_000), common=True)
+    samples: int = _tasks(1, "Samples per task; several give pass@k.", "N", bounds=(1, 100_000), common=True)
     seed: int = _tasks(
         0,
         "Seed of shuffling, sampling and the simulated model; sample N is sent this seed plus N.",
@@ -223,7 +227,7 @@ class Settings:
 
     mode: Literal["zero-shot", "iterative", "comparative"] = _solver(
         "iterative",
-        "zero-shot, iterative, or comparative: both on the same problems.",
+        "zero-shot, iterative, or comparative: both on the same tasks.",
         "MODE",
         reader="no solver",
         common=True,

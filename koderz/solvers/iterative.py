@@ -33,7 +33,7 @@ class IterativeOptions:
     max_iterations: int = option(10, "Maximum attempts of the iterative solver.", "N", bounds=(1, 1000))
     history: int = option(3, "Earlier attempts shown to each new one.", "N", bounds=(0, 1000))
     frontier_spec_model: str | None = option(
-        None, "The model that writes a specification of each problem first.", "MODEL", role="spec"
+        None, "The model that writes a specification of each task first.", "MODEL", role="spec"
     )
     reuse_spec: bool = option(False, "Reuse cached specifications.")
     frontier_checkpoint_model: str | None = option(

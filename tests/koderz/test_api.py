@@ -132,10 +132,10 @@ def test_solver_file_is_executed_once_though_its_model_is_found_later() -> None:
 @pytest.mark.parametrize(
     ("problems", "settings", "said"),
     [
-        (range(0, 4, 2), {}, "a range of problems goes up by one, not by 2"),
-        (range(4), {}, "the suite has 3 problems"),
+        (range(0, 4, 2), {}, "a range of tasks goes up by one, not by 2"),
+        (range(4), {}, "the suite has 3 tasks"),
         (range(0), {}, "END has to be above START"),
-        (["T/9"], {}, "no problem 'T/9'"),
+        (["T/9"], {}, "no task 'T/9'"),
         (range(1), {"colour": 1}, "there is no setting 'colour'"),
         (range(1), {"concurrency": 0}, "--concurrency: invalid value 0"),
         (range(1), {"model": ""}, "not a model's name"),

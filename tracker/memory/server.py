@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PATH = "/mcp"
 _INSTRUCTIONS = (
     "What the koderz experiments of this project taught: every run (tag benchmark_run) and every experiment "
-    "(tag result, with its problem, run and whether it was completed), beside what was remembered by hand. "
+    "(tag result, with its task, run and whether it was completed), beside what was remembered by hand. "
     "recall finds by words; export_memories gives all that carry the same tags."
 )
 _MOST_BYTES = 64 << 20  # of a request

@@ -92,7 +92,7 @@ def test_story_is_found_by_problem_number() -> None:
     tasks = ["HumanEval/1", "HumanEval/11"]
     assert problem_named("11", tasks) == "HumanEval/11"
     assert problem_named("HumanEval/1", tasks) == "HumanEval/1"
-    with pytest.raises(KoderzError, match="no problem '7'; it has HumanEval/1"):
+    with pytest.raises(KoderzError, match="no task '7'; it has HumanEval/1"):
         problem_named("7", tasks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -96,13 +97,17 @@ def test_help_examples_are_commands_that_parse(example: str) -> None:
 
 @pytest.mark.slow
 def test_help_examples_work(koderz: Shell) -> None:
-    env: Mapping[str, str] = {"OPENAI_API_KEY": "sk-test-4f9a", "KODERZ_MODEL": "simulated"}
+    env: Mapping[str, str] = {
+        "OPENAI_API_KEY": "sk-test-4f9a",
+        "KODERZ_MODEL": "simulated",
+        "KODERZ_SINKS": "json,memory",
+    }
     for seed in (0, 1):
-        koderz("benchmark", 0, 5, "--mode", "comparative", "--model", "simulated", "--seed", seed, "--quiet")
+        koderz("benchmark", 0, 5, "--mode", "comparative", "--seed", seed, "--quiet", "--wait", env=env)
     koderz("benchmark", "export", "latest", "--format", "jsonl", "--arm", "iterative", "-o", "samples.jsonl")
     (koderz.folder / "program.py").write_text("def truncate_number(number: float) -> float:\n    return number % 1.0\n")
-    koderz("memory", "export", "-o", "memories.json")
-    koderz("rollouts", "run", "--quiet")
+    koderz("memory", "export", "-o", "memories.json", env=env)
+    koderz("rollouts", "run", "--quiet", env=env)
 
     for example in sorted({*EVERY} - {"koderz rollouts run"}):
         if not example.startswith(tuple(ELSEWHERE)):
@@ -110,3 +115,20 @@ def test_help_examples_work(koderz: Shell) -> None:
             more = ["--dry-run"] if words[0] in PLANNED and re.search("openai/|gpt-", example) else []
             code = (0, 1, 3) if example.startswith(GATES) else 0
             koderz(*words, *more, env=env, code=code)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_speaks_of_tasks(command: Command, name: str) -> None:
+    """`problem` stays in names alone: --problem, --problems, --problems-file, problem_id, benchmark problems."""
+    out = command(*words_of(name), "--help-all", env=NARROW).out
+    text = re.sub(
+        r"--problems?(-file)?\b|problem_id|^  problems  |koderz benchmark problems", "", out, flags=re.MULTILINE
+    )
+
+    assert not re.search(r"\bproblems?\b", text, re.IGNORECASE)
+
+
+def test_tasks_is_a_second_name_of_problems(command: Command) -> None:
+    plan = command("benchmark", "--tasks", "3,HumanEval/7", "--model", "simulated", "--dry-run", "--json").out
+
+    assert json.loads(plan)["config"]["problems"] == ["HumanEval/3", "HumanEval/7"]

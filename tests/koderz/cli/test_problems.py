@@ -21,7 +21,7 @@ def test_problems_without_names_covers_all_runs(command: Command, koderz: Shell)
     done = command("benchmark", "problems", "--limit", 2)
 
     assert [line.split(" ")[0] for line in done.out.splitlines()[2:4]] == ["T/1", "T/2"]
-    assert "3 problems: 1 never solved, 1 always." in done.out
+    assert "3 tasks: 1 never solved, 1 always." in done.out
     assert "--limit 3 shows all" in done.out
 
 

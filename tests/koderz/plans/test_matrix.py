@@ -128,7 +128,7 @@ def test_cells_of_a_task_and_arm_are_merged_with_their_samples() -> None:
         ("[[arms]]\nsolver = 'zero-shot'\nbaseline = 'x'", "there is no arm 'x'; there are zero-shot"),
         ("[[arms]]\nsolver = 'zero-shot'\nbaseline = 'zero-shot'", "'zero-shot' can't be its own baseline"),
         ("[[arms]]\nsolver = 'zero-shot'\n[[cells]]\nsamples = 0", "samples go from 1 to 100,000"),
-        ("[[arms]]\nsolver = 'zero-shot'\n[[cells]]\nproblems = ['T/7']", "the run has no problem 'T/7'"),
+        ("[[arms]]\nsolver = 'zero-shot'\n[[cells]]\nproblems = ['T/7']", "the run has no task 'T/7'"),
         ("[[arms", "matrix.toml:"),
     ],
 )

@@ -81,13 +81,13 @@ def test_shuffle_changes_with_the_seed() -> None:
     ("how", "said"),
     [
         ({"span": range(5, 3)}, "END has to be above START"),
-        ({"span": range(3, 3)}, "3 4 is one problem"),
-        ({"span": range(11)}, "the suite has 10 problems, so END is at most 10, not 11"),
+        ({"span": range(3, 3)}, "3 4 is one task"),
+        ({"span": range(11)}, "the suite has 10 tasks, so END is at most 10, not 11"),
         ({"span": range(10, 11)}, "so END is at most 10"),
         ({"span": range(-1, 3)}, "a range begins at 0"),
         ({"span": range(-1)}, "a range begins at 0"),
-        ({"problems": ("T/3", "T/99", "x\x1b[31m")}, r"no problem 'T/99', 'x\\x1b\[31m'; they are named like T/0"),
-        ({"span": range(3), "problems": ("T/5",)}, "none of the problems named lies in the range 0 to 3"),
+        ({"problems": ("T/3", "T/99", "x\x1b[31m")}, r"no task 'T/99', 'x\\x1b\[31m'; they are named like T/0"),
+        ({"span": range(3), "problems": ("T/5",)}, "none of the tasks named lies in the range 0 to 3"),
     ],
 )
 def test_range_beyond_the_suite_is_told(how: dict[str, Any], said: str) -> None:
@@ -96,7 +96,7 @@ def test_range_beyond_the_suite_is_told(how: dict[str, Any], said: str) -> None:
 
 
 def test_selection_from_an_empty_suite_is_told() -> None:
-    with pytest.raises(KoderzError, match="the suite mbpp has no problems"):
+    with pytest.raises(KoderzError, match="the suite mbpp has no tasks"):
         select_tasks(Settings(suite="mbpp"), None, ())
 
 
