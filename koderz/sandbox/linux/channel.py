@@ -56,6 +56,7 @@ class Broker:
         self._at: str = terms["target"]
         self.folder, self.listener, self._verifier = folder, listener, verifier
         self._hidden: tuple[str, ...] = () if "tests-readable" in terms["lifted"] else tuple(terms["hidden"])
+        self._closed = f"{terms['closed']}/" if terms.get("closed") else ""  # a folder that nobody may reach
         self._guards_rewards = "rewards-writable" not in terms["lifted"]
         self._guards_loaders = self._guards_rewards and "loaders-write" not in terms["lifted"]
         self.guards_signals = "signals" not in terms["lifted"]
@@ -144,7 +145,8 @@ class Broker:
         parent = int(status["PPid"])
         is_verifier = number == self._verifier
         above = None if is_verifier or parent <= 1 else self.of(parent)
-        found = self._known[number] = callers.Process(number, above, is_verifier=is_verifier)
+        is_ours = is_verifier or number == os.getpid()
+        found = self._known[number] = callers.Process(number, above, is_verifier=is_ours)
         self.flows.began(found)
         return found
 
@@ -157,9 +159,13 @@ class Broker:
     def path(self, call: Call, folder: int, address: int) -> str:
         """A path argument as an absolute one; links aren't followed."""
         text = os.fsdecode(callers.read_text(call[1], address))
-        if text.startswith("/"):
-            return os.path.normpath(text) if "/." in text or "//" in text else text
-        return os.path.normpath(f"{self._base(call[1], folder)}/{text}")
+        if not text.startswith("/"):
+            text = os.path.normpath(f"{self._base(call[1], folder)}/{text}")
+        elif "/." in text or "//" in text:
+            text = os.path.normpath(text)
+        if self._closed and any(f"{each}/".startswith(self._closed) for each in (text, os.path.realpath(text))):
+            raise Refusal(errno.EACCES, f"reach {text}")
+        return text
 
     @staticmethod
     def _base(thread: int, folder: int) -> str:

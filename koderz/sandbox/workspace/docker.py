@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds
-from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running, Serve
+from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running, Serve, keeping
 from koderz.sandbox.workspace.cores import available_cores
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch, without
 from koderz.sandbox.workspace.proxy import PROXY_PORT, VARIABLES, proxying
@@ -44,7 +44,7 @@ class Docker:
 
     name = isolation = "docker"
     has_images = True
-    guards_channels = False
+    guards_channels = True  # where the image has a python3, which keeps them
     cost = 0.0
     enforces: Mapping[str, Enforcer] = {
         **dict.fromkeys(("cpus", "memory_mb", "network"), "container"),
@@ -55,6 +55,7 @@ class Docker:
     def __init__(self, image: str, environ: Mapping[str, str] = os.environ) -> None:
         self._usual, self._environ = image, environ
         self._building: dict[str, asyncio.Task[str]] = {}
+        self._keeping: dict[tuple[str, str], bool] = {}  # whether an image, run as a user, keeps channels
         self._open = contextlib.ExitStack()
         self._config: tuple[str, ...] = ()
 
@@ -73,12 +74,28 @@ class Docker:
         make_tree(place)
         name = f"koderz-{secrets.token_hex(8)}"
         image = await self._built(command.image)
+        if command.channel:
+            if not await self._keeps_channels(command, place, image):
+                return replace(await self._run(keeping.unkept(command), place, name, image), loaded=[keeping.UNKEPT])
+            command = keeping.kept(command, place)
+        ended = await self._run(command, place, name, image)
+        return keeping.with_facts(ended, place) if command.channel else ended
+
+    async def _run(self, command: Command, place: Path, name: str, image: str) -> Ended:
         async with _removed(name, self.cli), _proxied(command, place) as command:
             if command.bridge:
                 command = await _bridged(command, command.bridge, place)
             words = [*_bounds(name, command), *self._as_user(command), *_seen(command, place)]
             client = await _begun(self.cli, *words, "--entrypoint", command.argv[0], image, *command.argv[1:])
             return await _ended(self.cli, client, name, command, place, Output(command.limits.output_bytes))
+
+    async def _keeps_channels(self, command: Command, place: Path, image: str) -> bool:
+        """Whether a container of an image can keep a verifier's channel; tried once."""
+        if (image, command.user) not in self._keeping:
+            name = f"koderz-{secrets.token_hex(8)}"
+            ended = await self._run(keeping.trial(command), place, name, image)
+            self._keeping[image, command.user] = ended.status == 0
+        return self._keeping[image, command.user]
 
     @asynccontextmanager
     async def started(self, command: Command, place: Path) -> AsyncIterator[Running]:

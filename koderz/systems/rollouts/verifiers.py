@@ -103,7 +103,7 @@ async def run(task: Rollout, place: Path, backend: Backend, wanted: Command, gua
             command = replace(command, mounts=[*command.mounts, Mount(logs, LOGS, writable=True)])
         ended = await backend.run(command, place)
         tests = tests_in(told)
-        if command.channel and ended.loaded is None:
+        if command.channel and ended.loaded is None and not ended.cause:
             return Run(ended, wrong=f"the verifier of {task.id} was killed with its sandbox", tests=tests)
         if by_status:
             return Run(ended, {"tests": float(not ended.status and not ended.cause)}, tests=tests)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
 from koderz.errors import Unreachable
 from koderz.sandbox.workspace import Command, Ended, Limits, Mount, RewardChannel
+from koderz.sandbox.workspace.docker import Docker
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
+from tests.koderz.sandbox.workspace.test_docker import STAND_IN
 
 CHECK = """
 import subprocess, sys
@@ -24,9 +29,26 @@ TEST = f"python3 /tests/check.py\n{REWARD}"
 Verified = Callable[..., tuple[Ended, Mapping[str, str]]]
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["bubblewrap", "own namespaces"])
-def local(request: pytest.FixtureRequest) -> Iterator[Local]:
-    found = Local(bubblewrap_allowed=request.param)
+def _container(folder: Path) -> Iterator[Docker]:
+    (folder / "bin").mkdir()
+    path = folder / "bin/docker"
+    python = Path(sys.executable).resolve()
+    path.write_text(STAND_IN.format(python=python, state=str(folder), inspected="false "))
+    path.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+        yield Docker("debian")
+
+
+@pytest.fixture(
+    scope="module",
+    params=["bubblewrap", "own namespaces", pytest.param("a container", marks=pytest.mark.slow)],
+)
+def local(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local | Docker]:
+    if request.param == "a container":
+        yield from _container(tmp_path_factory.mktemp("containers"))
+        return
+    found = Local(bubblewrap_allowed=request.param == "bubblewrap")
     try:
         asyncio.run(found.__aenter__())
     except Unreachable as error:
@@ -36,7 +58,7 @@ def local(request: pytest.FixtureRequest) -> Iterator[Local]:
 
 
 @pytest.fixture
-def verified(local: Local) -> Verified:
+def verified(local: Local | Docker) -> Verified:
     def run(files: Mapping[str, str], test: str = TEST, **more: str) -> tuple[Ended, Mapping[str, str]]:
         with scratch() as place, scratch() as logs, scratch() as tests:
             for path, text in files.items():

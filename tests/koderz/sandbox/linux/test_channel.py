@@ -41,7 +41,7 @@ PARENT = "import os, sys\nparent = os.getppid()\n"
         "import os; os.open('/logs/verifier/x', os.O_RDWR | os.O_CREAT)",
         "open('/logs/../logs/./verifier/reward.txt', 'w').write('1')",
         "import os; os.chdir('/logs/verifier'); open('reward.json', 'w').write('1')",
-        "import os; open('reward.json', 'w', opener=lambda p, f: os.open(p, f, dir_fd=os.open('/logs', 0))).write('1')",
+        "import os; open('verifier/a', 'w', opener=lambda p, f: os.open(p, f, dir_fd=os.open('/logs', 0))).write('1')",
         "import os; os.symlink('/logs/verifier', '/tmp/l'); open('/tmp/l/reward.json', 'w').write('1')",
         "import os; open('/tmp/r', 'w').write('1'); os.rename('/tmp/r', '/logs/verifier/reward.json')",
         "import os; open('/tmp/r', 'w').write('1'); os.link('/tmp/r', '/logs/verifier/reward.json')",

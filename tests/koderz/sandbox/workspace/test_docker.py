@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount
+from koderz.sandbox.workspace import Command, Ended, Image, Limits, Mount, RewardChannel
 from koderz.sandbox.workspace.cores import available_cores
 from koderz.sandbox.workspace.docker import Docker, Podman
 from koderz.sandbox.workspace.uncontained import Uncontained
@@ -79,7 +79,7 @@ match words:
         variables = dict(line.split("=", 1) for line in open(after("--env-file")[0]).read().splitlines())
         variables |= dict(each.split("=", 1) for each in after("--env") if "=" in each)
         at = words.index("--entrypoint")
-        host = [word for path in ("/usr", "/bin", "/lib", "/lib64") for word in ("--ro-bind-try", path, path)]
+        host = [word for path in ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives") for word in ("--ro-bind-try", path, path)]
         bounds = ["bwrap", "--unshare-all", "--die-with-parent", *host, "--proc", "/proc", "--dev", "/dev", *binds]
         command = [*bounds, "--chdir", after("--workdir")[0], words[at + 1], *words[at + 3:]]
         process = subprocess.Popen(command, env={{"PATH": os.environ["PATH"], **variables}}, start_new_session=True)
@@ -460,3 +460,47 @@ def test_uncontained_command_ends_with_its_children(place: Path) -> None:
     ended = asyncio.run(run(3.0))
     assert ended.cause == "timeout"
     wait_for(lambda: are_gone({int(ended.output)}))
+
+
+_VERIFIER = "python3 /workspace/solve.py; cat /workspace/x | bash; echo 1 > /logs/verifier/reward.txt"
+_SOLVE = "for name in ('reward.json', 'more'):\n  open(f'/logs/verifier/{name}', 'w').write('1')\n"
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("backend", [Docker, Podman])
+@pytest.mark.parametrize(("image", "kept"), [("python:3.12-slim", True), ("debian:bookworm-slim", False)])
+def test_real_container_keeps_the_channel(
+    place: Path, tmp_path: Path, backend: type[Docker], image: str, kept: bool
+) -> None:
+    """Where its image has a python3; where it hasn't, that is told as code that was loaded."""
+    if shutil.which(backend.name) is None:
+        pytest.skip(f"there is no {backend.name}")
+    for name, text in {"solve.py": _SOLVE, "x": "echo 1 > /logs/verifier/reward.json\n"}.items():
+        (place / "checkout" / name).write_text(text)
+    agents = ["/workspace/solve.py", "/workspace/x"]
+    channel = RewardChannel(tmp_path, hidden=["/tests"], agents=agents, homes=["/workspace", "/tmp"])
+    wanted = Command(["bash", "-c", _VERIFIER], channel=channel, limits=Limits(seconds=60))
+    ended = asyncio.run(backend(image).run(wanted, place))
+    written = {path.name for path in tmp_path.iterdir()}
+    if kept:
+        assert (written, ended.loaded) == ({"reward.txt"}, []), ended.output
+        assert ended.refused == ["write /logs/verifier/reward.json"]
+    else:
+        assert ended.loaded and "no python3" in ended.loaded[0]
+
+
+def test_image_without_python_keeps_no_channel(state: Path, place: Path, tmp_path: Path) -> None:
+    """It is told as code that was loaded, so that the verdict is called in-process."""
+    wanted = Command(["sh", "-c", "echo 1 > /logs/verifier/reward.txt"], channel=RewardChannel(tmp_path / "logs"))
+    (tmp_path / "logs").mkdir()
+    docker = Docker("debian")
+    docker._keeping["debian", ""] = False
+    ended = asyncio.run(docker.run(wanted, place))
+    assert (tmp_path / "logs/reward.txt").read_text() == "1\n"
+    assert ended.loaded and "no python3" in ended.loaded[0]
+
+
+def test_verifier_of_a_container_that_is_killed_gives_no_facts(state: Path, place: Path, tmp_path: Path) -> None:
+    wanted = Command(["sh", "-c", "kill -9 $PPID; sleep 5"], channel=RewardChannel(tmp_path), limits=Limits(seconds=20))
+    ended = asyncio.run(Docker("debian").run(wanted, place))
+    assert ended.loaded is None
