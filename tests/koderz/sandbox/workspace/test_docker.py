@@ -79,7 +79,8 @@ match words:
         variables = dict(line.split("=", 1) for line in open(after("--env-file")[0]).read().splitlines())
         variables |= dict(each.split("=", 1) for each in after("--env") if "=" in each)
         at = words.index("--entrypoint")
-        host = [word for path in ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives") for word in ("--ro-bind-try", path, path)]
+        host = ("/usr", "/bin", "/lib", "/lib64", "/etc/alternatives")
+        host = [word for path in host for word in ("--ro-bind-try", path, path)]
         bounds = ["bwrap", "--unshare-all", "--die-with-parent", *host, "--proc", "/proc", "--dev", "/dev", *binds]
         command = [*bounds, "--chdir", after("--workdir")[0], words[at + 1], *words[at + 3:]]
         process = subprocess.Popen(command, env={{"PATH": os.environ["PATH"], **variables}}, start_new_session=True)
@@ -486,7 +487,8 @@ def test_real_container_keeps_the_channel(
         assert (written, ended.loaded) == ({"reward.txt"}, []), ended.output
         assert ended.refused == ["write /logs/verifier/reward.json"]
     else:
-        assert ended.loaded and "no python3" in ended.loaded[0]
+        assert ended.loaded
+        assert "no python3" in ended.loaded[0]
 
 
 def test_image_without_python_keeps_no_channel(state: Path, place: Path, tmp_path: Path) -> None:
@@ -497,7 +499,8 @@ def test_image_without_python_keeps_no_channel(state: Path, place: Path, tmp_pat
     docker._keeping["debian", ""] = False
     ended = asyncio.run(docker.run(wanted, place))
     assert (tmp_path / "logs/reward.txt").read_text() == "1\n"
-    assert ended.loaded and "no python3" in ended.loaded[0]
+    assert ended.loaded
+    assert "no python3" in ended.loaded[0]
 
 
 def test_verifier_of_a_container_that_is_killed_gives_no_facts(state: Path, place: Path, tmp_path: Path) -> None:
