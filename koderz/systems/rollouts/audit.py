@@ -141,45 +141,71 @@ class _Auditor:
             checked = await check(task, self._stores)
             if checked.wrong:
                 return Audited(task.id, task.digest, checked.wrong)
-            target = await self._target(task)
-        self._all += sum(map(target.takes, self._exploits))
-        tried = await asyncio.gather(*(self._tried(task, target, each) for each in self._exploits))
+            targets = await self._targets(task)
+        self._all += sum(any(target.takes(each) for target in targets) for each in self._exploits)
+        tried = await asyncio.gather(*(self._tried(task, targets, each) for each in self._exploits))
         return Audited(task.id, task.digest, exploits=tuple(tried))
 
-    async def _target(self, task: Rollout) -> ExploitSubject:
-        """Paths that the task's own solution changes."""
-        store = await self._stores.of(task)
+    async def _targets(self, task: Rollout) -> Sequence[ExploitSubject]:
+        """The subject of exploits of each step, or of a task without steps: what its own solution changes."""
+        store, found, before = await self._stores.of(task), list[ExploitSubject](), set[str]()
         with scratch() as place:
             workspace = self._workspace(task, place)
-            await workspace.solve()
-            changed = await git.touched(str((await workspace.diff())["diff"]).encode("utf-8", "backslashreplace"))
-            return target_of(task, await store.baseline(), place / "checkout", changed)
+            for stage in task.stages or (None,):
+                if stage:
+                    await workspace.begin(stage)
+                await workspace.solve()
+                changed = await git.touched(str((await workspace.diff())["diff"]).encode("utf-8", "backslashreplace"))
+                new = [path for path in changed if path not in before]
+                found.append(target_of(stage.task if stage else task, await store.baseline(), place / "checkout", new))
+                before |= {*changed}
+        return found
 
-    async def _tried(self, task: Rollout, target: ExploitSubject, exploit: Exploit) -> Tried:
-        if not target.takes(exploit):
+    async def _tried(self, task: Rollout, targets: Sequence[ExploitSubject], exploit: Exploit) -> Tried:
+        if not any(target.takes(exploit) for target in targets):
             return Tried(exploit.name, exploit.kind, applies=False)
         async with self._room:
             with scratch() as place:
-                diff = await self._done_in(place, task, deed_of(exploit, target))
-                published, ours = await self._graded(task, diff, place)
+                published, ours = await self._tried_in(place, task, targets, exploit)
         self._done += 1
         self._progress(self._done, self._all)
         return Tried(exploit.name, exploit.kind, applies=True, published=published, ours=ours)
 
-    async def _done_in(self, place: Path, task: Rollout, deed: Deed) -> str:
-        """The diff of an agent that does a deed in a place."""
-        workspace = self._workspace(task, place)
+    async def _tried_in(
+        self, place: Path, task: Rollout, targets: Sequence[ExploitSubject], exploit: Exploit
+    ) -> tuple[bool | None, bool]:
+        """Whether an agent passes that does the deed in each step that it applies to, and the work of the others."""
+        workspace, published, ours = self._workspace(task, place), list[bool | None](), True
+        for stage, target in zip(task.stages or (None,), targets, strict=True):
+            if stage:
+                await workspace.begin(stage)
+            if target.takes(exploit):
+                diff = await self._done_in(workspace, deed_of(exploit, target))
+            else:
+                await workspace.solve()
+                diff = str((await workspace.diff())["diff"])
+            passes, is_ours = await self._graded(stage.task if stage else task, diff, place, task)
+            published.append(passes)
+            ours = ours and is_ours
+            if not (passes or is_ours):
+                break
+        is_whole = len(published) == len(targets)
+        return None if None in published else is_whole and all(published), is_whole and ours
+
+    @staticmethod
+    async def _done_in(workspace: Workspace, deed: Deed) -> str:
+        """The diff of an agent that does a deed in a workspace."""
         for path, text in deed.files.items():
             await workspace.edit(path, "", text)
         if deed.line:
             await workspace.shell(deed.line, _EXPLOIT_SECONDS)
         return str((await workspace.diff())["diff"])
 
-    async def _graded(self, task: Rollout, diff: str, place: Path) -> tuple[bool | None, bool]:
+    async def _graded(self, task: Rollout, diff: str, place: Path, whole: Rollout) -> tuple[bool | None, bool]:
         """Whether a diff passes as published, None if the task isn't graded so, and by koderz."""
         backend = self._stores.backend_of(task)
         try:
-            terms = await terms_of(task, self._stores)
+            terms = await terms_of(task, self._stores, whole)
             collected = self._stores.artifacts_of(place)
             graded = await grade(task, diff, await self._stores.of(task), backend, place, collected, terms)
         except (Fault, git.GitError):
