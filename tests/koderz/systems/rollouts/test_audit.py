@@ -106,3 +106,22 @@ _REPORT = f"printf '{_WORK}\\nfor word in sorted(words): print(word, words[word]
 def test_audit_passes_honest_work(audited: Audited_, line: str) -> None:
     honest = Exploit("honest", "does the work", "honest", run=line)
     assert audited("weak-report", exploits=[honest]).forged == {"published": 1, "ours": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["weak-separate", "weak-steps", "tally"])
+def test_audit_of_each_format_has_no_forgery(audited: Audited_, name: str) -> None:
+    """One exploit of each class, on a separate verifier, on steps and on terminal-bench's format."""
+    by_class = {each.kind: each.name for each in corpus() if each.name not in _NOT_WITHOUT_TIME}
+    found = audited(name, exploits=[*by_class.values()])
+    (task,) = found.tasks
+    assert not task.why
+    assert [each.name for each in task.ours] == []
+    assert len(task.tried) >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["echo 'import sys; print(len(sys.stdin.read().split()))' > count.py"])
+def test_audit_of_steps_counts_work_in_one_step_as_no_pass(audited: Audited_, line: str) -> None:
+    (task,) = audited("weak-steps", exploits=[Exploit("half", "does one step", "honest", run=line)]).tasks
+    assert [(each.applies, each.published, each.ours) for each in task.exploits] == [(True, False, False)]
