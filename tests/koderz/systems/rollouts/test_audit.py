@@ -125,3 +125,14 @@ def test_audit_of_each_format_has_no_forgery(audited: Audited_, name: str) -> No
 def test_audit_of_steps_counts_work_in_one_step_as_no_pass(audited: Audited_, line: str) -> None:
     (task,) = audited("weak-steps", exploits=[Exploit("half", "does one step", "honest", run=line)]).tasks
     assert [(each.applies, each.published, each.ours) for each in task.exploits] == [(True, False, False)]
+
+
+_WHILE_TESTED = ("start-up-while-tested", "modules-while-tested", "programs-in-path-while-tested")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["weak-report", "tally"])
+def test_audit_has_no_forgery_by_what_programs_leave_while_they_are_tested(audited: Audited_, name: str) -> None:
+    (task,) = audited(name, exploits=[*_WHILE_TESTED, "answer-by-a-raced-rename"]).tasks
+    assert [each.name for each in task.ours] == []
+    assert len(task.tried) >= 3
