@@ -9,7 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from checkout import ROOT
@@ -82,7 +82,8 @@ def channel(_options: argparse.Namespace) -> Iterator[Figure]:
 
 
 async def _verified() -> tuple[list[float], list[float]]:
-    with_it, without = [], []
+    with_it: list[float] = []
+    without: list[float] = []
     async with Local() as local:
         for _ in range(_PAIRS):
             for spent, guarded in ((with_it, True), (without, False)):
@@ -109,7 +110,7 @@ def exploits(_options: argparse.Namespace) -> Iterator[Figure]:
     yield Figure("exploits that pass under koderz' grading", forged["ours"]).at_most(0)
 
 
-async def _audited() -> tuple[int, dict[str, int]]:
+async def _audited() -> tuple[int, Mapping[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         tasks = [load_task(hand_made(Path(folder), name)) for name in _TASKS]
         async with Local() as local:

@@ -49,7 +49,7 @@ def unkept(command: Command) -> Command:
 
 
 def with_facts(ended: Ended, place: Path) -> Ended:
-    """What ended, with what the channel tells; without where it was killed before."""
+    """The end of a command with the facts of its channel, which are missing if that was killed before."""
     try:
         facts: dict[str, Any] = json.loads((place / "channel/facts.json").read_text("utf-8"))
     except (OSError, ValueError):

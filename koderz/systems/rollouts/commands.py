@@ -162,6 +162,8 @@ def _runnable(config: Config, said: Mapping[str, Any], sandbox: str, settled: Co
     from koderz.systems.rollouts.terms import fresh_only
 
     named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
+    if images.folder and not images.folder.is_dir():
+        raise KoderzError(f"--images: there is no folder {images.folder}")
     able: Sequence[Rollout] = config.tasks
     left_out: Sequence[Omission] = ()
     if said["skip_unrunnable"]:
