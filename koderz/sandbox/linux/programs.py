@@ -83,7 +83,7 @@ _COPIERS = {
     ),
     *("cksum", "cc1", "cc1plus", "rustc", "javac"),
 }
-_DESCRIPTOR = re.compile(r"/(?:dev|proc/self|proc/thread-self)/fd/(\d+)")
+_DESCRIPTOR = r"/(?:dev|proc/self|proc/thread-self)/fd/(\d+)"
 _LONGEST_TEXT, _SHORTEST_TEXT, _MOST_TEXTS = 256, 4, 200
 
 
@@ -117,7 +117,7 @@ class Starting:
             word = "-"
         if word in ("-", "/dev/stdin"):
             return self.input()
-        if found := _DESCRIPTOR.fullmatch(word or ""):
+        if found := re.fullmatch(_DESCRIPTOR, word or ""):
             return callers.descriptor(self._thread, int(found[1]))
         path = self._path(word) if word else ""
         return path if path and _is_pipe(path) else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 
@@ -34,6 +33,8 @@ def is_obeyed(path: str, home: str, folder: str) -> bool:
 
 
 def _is_installed(stem: str) -> bool:
+    import glob  # rarely needed, and slow to load
+
     return stem in _OF_PYTEST or any(
         os.path.exists(f"{folder}/{stem}{end}")
         for place in _INSTALLED
