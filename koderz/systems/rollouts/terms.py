@@ -35,7 +35,7 @@ LIFTABLE = (*GUARDS, *CHANNEL_GUARDS, "reports", "assertions")
 """The guards that can be lifted for a task. The last two: pytest's own reports count, and tests turned round fail."""
 
 PUBLISHED_ONLY = "its own solution passes only as published, so that no verdict on it is guarded"
-_FORMAT = 1  # of what is kept, and of the guards that it speaks of
+_FORMAT = 2  # of what is kept, and of the guards that it speaks of
 
 _Trial = Callable[[Terms], Awaitable[Run]]
 
