@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from koderz.settings.layers import Schema
 
 
-SELDOM = ("detach", "fail_on_regression", "wait", "trust_config", "accept_divergence")
+SELDOM = ("sample", "detach", "fail_on_regression", "wait", "trust_config", "accept_divergence")
 """The flags that several commands share, and that short help leaves out."""
 
 DISPLAY = ("dry_run", "json", "quiet")

@@ -170,17 +170,12 @@ class Front:
 
         from koderz.cli.session import SessionScreen
         from koderz.engines.effects import require_effect
-        from koderz.engines.owners import schema_here
         from koderz.plans.plan import sample_of
         from koderz.runs.prepare import prepare
 
         screen = screen or SessionScreen(self.shown, figures)
-        values = dict(self.values)
-        if self.usual:
-            known = schema_here({**self.usual, **values}, scope=self.scope).fields
-            values = {name: value for name, value in self.usual.items() if name in known} | values
         prepared = prepare(
-            values,
+            self._with_usual(),
             span,
             solver_arguments=solver_arguments,
             trust_config=self.trust_config,
@@ -209,6 +204,13 @@ class Front:
 
         code = with_regression if self.fail_on_regression else exit_code
         finish(one(begin(complete(plan), screen, detach=self.detach)), self.shown, tell=screen.results, code=code)
+
+    def _with_usual(self) -> dict[str, Any]:
+        """The values, with those that hold where nothing is given, as far as something that takes part has them."""
+        from koderz.engines.owners import schema_here
+
+        known = schema_here({**self.usual, **self.values}, scope=self.scope).fields if self.usual else ()
+        return {name: value for name, value in self.usual.items() if name in known} | {**self.values}
 
 
 async def take_sample(plan: Plan) -> SessionResult:

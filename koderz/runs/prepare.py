@@ -51,8 +51,7 @@ async def prepare(
     suite's name alone doesn't say it; `scope`: the options that have an effect in the command.
     """
     observer = observer or NullObserver()
-    chosen = [*chosen_here(given, environ, scope)]
-    schema = schema_of(*chosen)
+    schema = schema_of(*chosen_here(given, environ, scope))
     sources = read_sources(given, environ, scope=scope, schema=schema, trust_config=trust_config, spends=could_spend)
     settings = _with_requests(_fitting(sources, single=single))
     arguments = dict(solver_arguments or {})
@@ -61,8 +60,7 @@ async def prepare(
         observer.notice(notice)
     matrix = read_matrix(settings.matrix) if settings.matrix else matrix
     if not single:
-        absent = left_out(settings.chosen_sinks, observer.notice, named="sinks" in sources.is_ours)
-        settings = replace(settings, no_sinks=(*settings.no_sinks, *absent))
+        settings = _with_sinks(settings, observer, named="sinks" in sources.is_ours)
     settings = await _with_model(settings, matrix, observer, environ)
     at_hand: dict[str, Any] = {}
 
@@ -94,6 +92,12 @@ async def prepare(
     )
     require_able(plan)
     return plan
+
+
+def _with_sinks(settings: Settings, observer: Observer, *, named: bool) -> Settings:
+    """The settings without the sinks that this installation lacks. `named`: whether somebody asked for the sinks."""
+    absent = left_out(settings.chosen_sinks, observer.notice, named=named)
+    return replace(settings, no_sinks=(*settings.no_sinks, *absent))
 
 
 def _details(sources: Sources, settings: Settings, arms: Sequence[Arm]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def _known(words: list[str]) -> set[str]:
         command, context = inner, inner.make_context(name, [], parent=context, resilient_parsing=True)
     command = getattr(command, "commands", {}).get("run", command)  # benchmark's own, whose name is left out
     known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
-    return {"--help", *known, *context.help_option_names}
+    return {"--help", "--help-all", *known, *context.help_option_names}
 
 
 @pytest.mark.slow

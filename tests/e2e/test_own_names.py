@@ -14,7 +14,7 @@ from tests.conftest import Shell
 NAMES = ("tracker", "analysis", "settings", "models", "runs", "plans", "engines", "cli", "records", "summary", "memory")
 SCRIPT = """
 import asyncio
-import koderz_tracker
+import tracker
 import koderz
 
 if __name__ == "__main__":

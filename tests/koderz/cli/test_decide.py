@@ -20,7 +20,7 @@ def test_dry_run_says_when_it_will_be_decided_and_for_how_much(koderz: Shell) ->
     half, _ = found["endings"]
     assert line == (
         "If B is 10 points better and the two part on 20 % of tasks: decided after 145 of 164 tasks in half of the "
-        f"cases (about ${half['cost'][0]:.4f}), by the end in fewer than nine of ten (which takes 322)"
+        f"cases (about ${half['cost'][0]:.2f}), by the end in fewer than nine of ten (which takes 322)"
     )
     assert (found["planned"], half["tasks"]) == (164, 145)
     assert half["cost"][0] > 0

@@ -187,4 +187,4 @@ def test_own_file_is_run_whole_without_a_range(command: Command, koderz: Shell) 
     asked = ("benchmark", "--suite", "qa", "--model", "simulated", "--dry-run")
 
     assert "Problems: 7 (q0 … q6)" in command(*asked, env={"KODERZ_DATASET": "q.jsonl"}).out
-    assert "say which problems" in command(*asked, code=2, env={"KODERZ_DATASET": ""}).err
+    assert "say which tasks" in command(*asked, code=2, env={"KODERZ_DATASET": ""}).err

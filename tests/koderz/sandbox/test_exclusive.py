@@ -96,7 +96,7 @@ def test_progress_says_that_another_koderz_is_waited_for(environ: Mapping[str, s
     resources: Any = SimpleNamespace(exclusive=silent(environ), sandbox=SimpleNamespace(isolation="none"), plan=None)
     tally = SimpleNamespace(ended=(), faults=0, cost=0.0, passed=0, judged=0)
     progress = SimpleNamespace(
-        started=0.0, done_before=0, planned=9, in_flight=1, tokens_out=0, stopping="", evidence=""
+        started=0.0, done_before=0, planned=9, in_flight=1, tokens_out=0, stopping="", evidence=str
     )
     view: Any = SimpleNamespace(
         tracker=SimpleNamespace(tally=tally),
