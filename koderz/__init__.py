@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from koderz.analysis.comparison import Comparison, compare
-    from koderz.analysis.frames import to_dataframe
+    from koderz.analysis.export import to_dataframe
     from koderz.analysis.runs import Run, load_summary
     from koderz.api import benchmark, decide, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "koderz.analysis.comparison": ("Comparison", "compare"),
-    "koderz.analysis.frames": ("to_dataframe",),
+    "koderz.analysis.export": ("to_dataframe",),
     "koderz.analysis.runs": ("Run", "load_summary"),
     "koderz.api": ("benchmark", "decide", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),

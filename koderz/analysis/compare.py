@@ -15,8 +15,7 @@ from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, why_shut
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, leaderboard_blocks, row_of
 from koderz.analysis.measures import measure_named, usual_measure
-from koderz.analysis.pairs import Side, believed, pairs_to_compare, sides_of
-from koderz.analysis.resources import require_equal_resources
+from koderz.analysis.pairs import Side, believed, pairs_to_compare, require_equal_resources, sides_of
 from koderz.analysis.runs import Run, load_run, refuse_simulated_runs, resolve, run_paths
 from koderz.analysis.sequential import as_if_stopped, title_of, told_blocks
 from koderz.analysis.statistics import ALPHA

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from koderz.analysis import resources
+from koderz.analysis import pairs
+from koderz.analysis.agreement import JudgedDifference, judged_difference, text_of_difference
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
 from koderz.analysis.failures import Failures, causes_table, failures_of, unrecovered
 from koderz.analysis.inference import (
@@ -28,11 +29,9 @@ from koderz.analysis.inference import (
     smallest_of,
 )
 from koderz.analysis.intervals import Interval
-from koderz.analysis.judges import JudgedDifference, judged_difference, text_of_difference
 from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_named, measures_of, shown, usual_measure
 from koderz.analysis.notes import differing, notes_on
-from koderz.analysis.pairs import Matched, Side, match, pairs_to_compare
-from koderz.analysis.resources import UNEQUAL
+from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
 from koderz.analysis.runs import (
     Run,
     figures_table,
@@ -172,7 +171,7 @@ def compare(
     if not sides:
         raise KoderzError(f"{runs[0].name} has one arm, {runs[0].mode}; name a second run to compare it with")
     if not unequal_resources:
-        resources.require_equal_resources(*sides)
+        pairs.require_equal_resources(*sides)
     return of_sides(sides, alpha, measure_named(measure or usual_measure(runs), runs), exact=exact)
 
 
@@ -259,7 +258,7 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
         environment=differing(a.run.environment, b.run.environment),
         notes=notes_on(a, b, matched),
         clusters=matched.cluster_count,
-        unequal_resources=resources.unequal_resources([a, b]),
+        unequal_resources=pairs.unequal_resources([a, b]),
         judged=judged_difference(a, b, matched, interval, alpha),
     )
 

@@ -11,8 +11,7 @@ from koderz.analysis.blocks import Block, Table, Text, as_html
 from koderz.analysis.inference import is_shown, method_of, p_of
 from koderz.analysis.measures import SUCCESS, interval_text, named_average, shown
 from koderz.analysis.notes import unread_note
-from koderz.analysis.pairs import Side, match
-from koderz.analysis.resources import UNEQUAL, unequal_resources
+from koderz.analysis.pairs import UNEQUAL, Side, match, unequal_resources
 from koderz.analysis.runs import rate_of
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm, p_text
 from koderz.errors import KoderzError

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 _OF_RUNS = {
     "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
-    "decide": ("koderz.cli.decide:decide", "Compare two models, and stop once it is decided."),
+    "decide": ("koderz.cli.benchmark:decide", "Compare two models, and stop once it is decided."),
     "run": ("koderz.cli.benchmark:run_task", "Run one experiment and show it as it happens."),
 }
 _OF_THE_REST = {
     "judge": ("koderz.cli.judge", "Judge a program or a samples file, or serve a judge for training."),
-    "verify": ("koderz.cli.verify:verify", "Redo a run offline, and compare it with its record."),
+    "verify": ("koderz.cli.share:verify", "Redo a run offline, and compare it with its record."),
     "publish": ("koderz.cli.share:publish", "Publish whole runs to a folder or an address."),
     "pull": ("koderz.cli.share:pull", "Pull published runs, each file checked."),
     "suites": ("koderz.cli.suites", "List suites, add their datasets, and write their rows."),

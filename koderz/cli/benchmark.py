@@ -1,8 +1,12 @@
-"""`koderz benchmark`: begins a run, or works on an earlier one again. `koderz run`: one experiment."""
+"""`koderz benchmark`: begins a run, or works on an earlier one again. `koderz run`: one experiment.
+
+`koderz decide`: a benchmark of two models that stops once it is decided.
+"""
 
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,13 +18,14 @@ from koderz.cli.groups import DefaultGroup, PanelCommand, is_help, new_group
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.layers import Scope
-from koderz.settings.schema import OF_SINKS
+from koderz.settings.schema import FIRST_ARM, OF_SINKS
 
 if TYPE_CHECKING:
     from typer._click.core import Context
     from typer._click.shell_completion import CompletionItem
 
     from koderz.runs.session import SessionResult
+
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "watch": (
@@ -30,8 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("koderz.cli.list:list_runs", "List runs: rates with intervals, costs, times, status."),
     "show": ("koderz.cli.show:show", "Show a run, its failures, or an experiment from prompt to verdict."),
     "export": ("koderz.cli.export:export", "Export runs as CSV, Parquet, JSONL or Markdown."),
-    "import": ("koderz.cli.imports:import_runs", "Import samples, judged here, or runs of another machine."),
-    "report": ("koderz.cli.report:report", "Write a report: one self-contained web page."),
+    "import": ("koderz.cli.judge:import_runs", "Import samples, judged here, or runs of another machine."),
+    "report": ("koderz.cli.export:report", "Write a report: one self-contained web page."),
     "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
     "calibrate": ("koderz.cli.calibrate:calibrate", "Calibrate a judge that is a model by labels of people."),
     "problems": ("koderz.cli.compare:problems", "Rank tasks by difficulty across runs."),
@@ -139,7 +144,7 @@ def run_task(
     """
     import asyncio
 
-    from koderz.cli.stories import StoryPrinter
+    from koderz.cli.show import StoryPrinter
     from koderz.engines.effects import require_effect
     from koderz.runs.prepare import prepare
     from koderz.runs.session import begin
@@ -183,3 +188,25 @@ def _split_argument(text: str) -> tuple[str, str]:
     if not equals or not key.isidentifier():
         raise KoderzError(f"--solver-arg {text}: write name=value")
     return key, value
+
+
+@run_options(mode="zero-shot", until_decided=FIRST_ARM)
+def decide(
+    a: Annotated[str, typer.Argument(metavar="A", help="The model that B is compared with.", show_default=False)],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other model.", show_default=False)],
+    front: Front,
+) -> None:
+    """Compare model B with model A, and stop once it is decided which is better, or that the rest can't tell.
+
+    It is koderz benchmark --model A --model B --until-decided with mode zero-shot, and takes all of its options.
+    Without --problems and --limit it is about all tasks. Exit code 0 once it is decided, 3 at the cost cap, 1 with
+    --fail-on-regression where B is shown to be worse.
+
+    Examples:
+        koderz decide openai/gpt-4o-mini openai/gpt-4.1-mini --max-cost 2
+    """
+    if {"local_model", "models"} & {*front.values}:
+        raise KoderzError("koderz decide takes the models as its arguments A and B, and no --model")
+    if a == b:
+        raise KoderzError(f"A and B are both {a}; name two models")
+    replace(front, values={**front.values, "local_model": a, "models": (a, b)}).run()

@@ -337,7 +337,7 @@ def exit_code(session: SessionResult) -> int:
 
 def with_regression(session: SessionResult) -> int:
     """The exit code after a session, 1 where its decision shows that an arm is worse."""
-    from koderz.analysis.decisions import regressions
+    from koderz.analysis.sequential import regressions
 
     return exit_code(session) or (EXIT_REGRESSION if regressions(session.summary) else 0)
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
-from koderz.analysis.decisions import decision_lines
 from koderz.analysis.history import history_of
 from koderz.analysis.measures import SUCCESS, headline_measure
+from koderz.analysis.sequential import decision_lines
 from koderz.analysis.story import thought_of
 from koderz.cli.console import counted, elapsed, print_json, say_all, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
@@ -79,8 +79,8 @@ def _parts(run: Run, arms: Sequence[str]) -> Iterator[str | Block]:
 
 def _told_sections(sections: Sequence[Section]) -> Iterator[Block]:
     """The report sections of the run's suite and solvers, as far as a screen can show them."""
+    from koderz.analysis.report.charts import strips
     from koderz.analysis.report.sections import Spreads
-    from koderz.analysis.report.strips import strips
 
     for section in sections:
         yield Heading(section.title)

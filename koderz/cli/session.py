@@ -134,7 +134,7 @@ class SessionScreen:
         else:
             say_all(_result_lines(summary))
         if summary.decision:
-            from koderz.analysis.decisions import decision_lines
+            from koderz.analysis.sequential import decision_lines
 
             say_all(("", *decision_lines(summary)))
         if summary.breakdown:

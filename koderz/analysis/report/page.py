@@ -15,8 +15,7 @@ from koderz._version import __version__
 from koderz.analysis.measures import SUCCESS
 from koderz.analysis.pairs import believed
 from koderz.analysis.report.charts import spreads, steps
-from koderz.analysis.report.decided import decision_charts
-from koderz.analysis.report.panels import SHADE_NAMES, HeatMap, causes_of, heat_maps, panels
+from koderz.analysis.report.panels import SHADE_NAMES, HeatMap, causes_of, decision_charts, heat_maps, panels
 from koderz.analysis.report.sections import sections_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Comparisons, comparisons

@@ -13,8 +13,7 @@ from typing import Any
 import orjson
 
 from koderz.analysis.formats import Stories, folder_format
-from koderz.analysis.story import Story
-from koderz.analysis.workers import agent_version
+from koderz.analysis.story import Story, agent_version
 from koderz.systems.rollouts.files import DOCUMENT, RolloutsDocument
 from koderz.systems.rollouts.stages import EVALUATION
 from koderz_tracker.files import write_whole

@@ -7,8 +7,7 @@ from typing import IO
 
 import orjson
 
-from koderz.analysis.story import Story
-from koderz.analysis.workers import worker_of
+from koderz.analysis.story import Story, worker_of
 from koderz_tracker.records import Experiment, Plan
 
 

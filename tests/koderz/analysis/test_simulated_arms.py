@@ -9,7 +9,7 @@ import pytest
 
 from koderz.analysis.compare import compare_runs
 from koderz.analysis.comparison import compare
-from koderz.analysis.frames import to_dataframe
+from koderz.analysis.export import to_dataframe
 from koderz.analysis.pairs import chosen_sides
 from koderz.analysis.runs import load_summary
 from koderz.errors import KoderzError

@@ -18,7 +18,7 @@ from koderz.analysis.difficulty import difficulty
 from koderz.analysis.gates import Gates, caution_on, why_shut
 from koderz.analysis.leaderboard import leaderboard, leaderboard_blocks
 from koderz.analysis.pairs import Side, sides_of
-from koderz.analysis.report.decided import decision_charts
+from koderz.analysis.report.panels import decision_charts
 from koderz.analysis.report.versus import comparisons
 from koderz.analysis.report.view import View
 from koderz.analysis.runs import Run, load_summary

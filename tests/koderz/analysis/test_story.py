@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from koderz.analysis.story import Experiments, Story, diff, journal_folder, problem_named
-from koderz.cli.stories import tell
+from koderz.cli.show import tell
 from koderz.errors import KoderzError
 from koderz_tracker.records import Cell, Experiment, Record
 from tests.tracker.builders import attempt, call, fault, judged, plan, recorded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koderz.analysis.workers import worker_of
+from koderz.analysis.story import worker_of
 from koderz_tracker.records import Arm, Plan
 from tests.tracker.builders import plan
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from koderz.cli.progress import Pulse, _bar, _draw, _throttled, pulse_of
-from koderz.cli.stories import StoryPrinter
+from koderz.cli.show import StoryPrinter
 from koderz_tracker.records import Finished, Record
 from tests.conftest import Shell
 from tests.koderz.cli.conftest import Command

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from koderz.analysis.story import Experiments
-from koderz.cli.stories import tell
+from koderz.cli.show import tell
 from koderz.experiments.replay import Replaying
 from koderz_tracker.sinks.json import write_summary
 from koderz_tracker.stories import Stories

@@ -12,8 +12,7 @@ from typing import Any
 import orjson
 
 from koderz.analysis.formats import Stories, folder_format
-from koderz.analysis.story import Story
-from koderz.analysis.workers import worker_of
+from koderz.analysis.story import Story, worker_of
 from koderz.errors import KoderzError
 from koderz.systems.patches.gso.reports import LOG, folder_of
 from koderz.systems.patches.measuring.figures import is_lower

@@ -10,9 +10,8 @@ import pytest
 import koderz
 from koderz.analysis.blocks import Table
 from koderz.analysis.comparison import comparison_blocks
-from koderz.analysis.report.charts import spreads
+from koderz.analysis.report.charts import spreads, strips
 from koderz.analysis.report.sections import Spread, Spreads
-from koderz.analysis.report.strips import strips
 from koderz.analysis.runs import Run
 from koderz.systems.patches.report import contents
 from koderz.systems.patches.screen import told_of
