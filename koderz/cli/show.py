@@ -164,7 +164,6 @@ def _show_stories(experiments: Experiments, found: Sequence[Outcome], attempt: i
     if json:
         print_json(stories)
         return
-    from koderz.cli.show import tell
 
     for story in stories:
         tell(story, experiments.folder.name)
