@@ -36,6 +36,8 @@ ELSEWHERE = {"changelog.md": ROOT / "CHANGELOG.md", "reference/results-folder.md
 MOVED = {
     "how-to/fresh-code.html": "code/guide.html",
     "long_context.html": "long-context/index.html",
+    "optimizers.html": "optimizers/index.html",
+    "performance.html": "performance/index.html",
     "rollouts.html": "rollouts/index.html",
 }
 """Addresses that were pages, and the pages that took their place."""

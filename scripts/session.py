@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """The sessions that README.md and docs/ show, made anew: their commands are run and the output is put in its place.
 
-    scripts/session.py [--check]
+    scripts/session.py [--check] [PAGE …]
 
 Every block that begins with `$ ` is one; those of a page run in one scratch folder, in their order, with the
 simulated model, beside the files that the page gives a title. Where a command's output ends with `…`, as many lines
 as stand there are kept. Ids, dates, times and seconds are always the same ones. With --check nothing is written: exit
-code 1, and the difference, where a page is stale.
+code 1, and the difference, where a page is stale. Without a page all are looked at.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _PROGRESS = re.compile(  # printed every few seconds, if it takes so long, or th
 def main() -> int:
     """Brings the pages up to date, or checks whether they are."""
     stale = False
-    for page in (checkout.ROOT / "README.md", *sorted((checkout.ROOT / "docs").rglob("*.md"))):
+    named = [Path(word).resolve() for word in sys.argv[1:] if not word.startswith("--")]
+    for page in named or (checkout.ROOT / "README.md", *sorted((checkout.ROOT / "docs").rglob("*.md"))):
         text = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory(prefix="koderz-session-") as folder:
             for name, content in _FILE.findall(text):
