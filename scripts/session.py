@@ -85,7 +85,12 @@ def _printed(command: str, folder: Path) -> list[str]:
     )
     if done.returncode:
         sys.exit(f"{command} ended with {done.returncode}\n{done.stdout}")
-    text = _PROGRESS.sub("", done.stdout)
+    text = normalized(_PROGRESS.sub("", done.stdout))
+    return text.rstrip("\n").split("\n") if text else []
+
+
+def normalized(text: str) -> str:
+    """A text with ids, dates, times and seconds that are always the same ones."""
     text = re.sub(r"bench_[0-9a-f]{8}_\d{8}_\d{6}", RUN_ID, text)
     text = re.sub(r"\d{8}__\d\d-\d\d-\d\d", STAMP, text)
     text = re.sub(r"/\S+/(?=koderz/systems/)", "…/", text)
@@ -97,7 +102,7 @@ def _printed(command: str, folder: Path) -> list[str]:
     text = re.sub(r"(?<![\d:])\d:\d\d(?![\d:])", "0:02", text)
     text = re.sub(r"\b\d\.\d / \d\.\d\b", "0.2 / 0.4", text)
     text = re.sub(r"\b\d+\.\d\d(s\b| s in )", r"0.42\1", text)
-    return text.rstrip("\n").split("\n") if text else []
+    return text
 
 
 if __name__ == "__main__":
