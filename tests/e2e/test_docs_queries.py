@@ -21,6 +21,8 @@ from tests.e2e.pages import PAGES, blocks
 from tests.e2e.test_docs import needs_jq
 
 Runs = Sequence[Summary]
+DECIDED = ("outcome", "tasks", "planned", "difference", "interval", "e_value")  # none of these runs is
+OLD = "bench_00000000_20250101_000000"  # has no `arms`
 
 
 def _is_single(run: Summary) -> bool:
@@ -45,8 +47,10 @@ def _rate(run: Summary) -> str:
 
 
 QUERIES: dict[str, Callable[[Runs], list[str]]] = {
-    "jq '.results[]? | select(.success == false) | .problem_id' benchmark_results/bench_*.json": lambda runs: _quoted(
-        [task for run in runs if _is_single(run) for task in _failed(run.results)]
+    "jq '.arms[]?.results[] | select(.success == false) | .problem_id' benchmark_results/bench_*.json": lambda runs: (
+        _quoted(
+            [task for run in runs if run.run_id != OLD for arm in run.arms.values() for task in _failed(arm.results)]
+        )
     ),
     "jq '(.results // (.arms // {zero_shot, iterative} | map(.results[])))[] | select(.success == false) | .problem_id'"
     " benchmark_results/bench_*.json": lambda runs: _quoted([task for run in runs for task in _failed(run.results)]),
@@ -57,6 +61,9 @@ QUERIES: dict[str, Callable[[Runs], list[str]]] = {
     " benchmark_results/bench_*.json": lambda runs: [line for run in runs if _is_single(run) for line in _dearest(run)],
     "jq -r 'select(.summary) | .summary.success_rate // \"nothing judged\"'"
     " benchmark_results/bench_*.json": lambda runs: [_rate(run) for run in runs if _is_single(run)],
+    "jq '.decision | {outcome, tasks, planned, difference, interval, e_value}'"
+    " benchmark_results/bench_*.json": lambda runs: [*runs and json.dumps(dict.fromkeys(DECIDED), indent=2).splitlines()]
+    * len(runs),
     "jq .letters benchmark_results/bench_*.json": lambda runs: ["null" for _ in runs],  # of another system's runs alone
     "jq '.iterative.summary.successes' benchmark_results/bench_*.json": lambda runs: [
         str(run.arms["iterative"].summary.successes) if list(run.arms) == ["zero-shot", "iterative"] else "null"
@@ -82,7 +89,7 @@ def runs(koderz: Shell, serve: Callable[..., Server]) -> Runs:
     koderz("benchmark", 0, 5, "--solvers", "zero-shot,iterative,mine.py:once", *usual, env=env)
     old = json.loads(path.read_text())
     del old["arms"]
-    old["run_id"] = "bench_00000000_20250101_000000"
+    old["run_id"] = OLD
     path.with_name(f"{old['run_id']}.json").write_text(json.dumps(old))
     found = [api.load_summary(path) for path in _files(koderz)]
     assert Counter(map(_is_single, found)) == {True: 2, False: 3}
