@@ -46,6 +46,10 @@ def _rate(run: Summary) -> str:
     return "nothing judged" if run.summary.success_rate is None else json.dumps(run.summary.success_rate)
 
 
+def _undecided() -> list[str]:
+    return json.dumps(dict.fromkeys(DECIDED), indent=2).splitlines()
+
+
 QUERIES: dict[str, Callable[[Runs], list[str]]] = {
     "jq '.arms[]?.results[] | select(.success == false) | .problem_id' benchmark_results/bench_*.json": lambda runs: (
         _quoted(
@@ -62,8 +66,7 @@ QUERIES: dict[str, Callable[[Runs], list[str]]] = {
     "jq -r 'select(.summary) | .summary.success_rate // \"nothing judged\"'"
     " benchmark_results/bench_*.json": lambda runs: [_rate(run) for run in runs if _is_single(run)],
     "jq '.decision | {outcome, tasks, planned, difference, interval, e_value}'"
-    " benchmark_results/bench_*.json": lambda runs: [*runs and json.dumps(dict.fromkeys(DECIDED), indent=2).splitlines()]
-    * len(runs),
+    " benchmark_results/bench_*.json": lambda runs: [line for _ in runs for line in _undecided()],
     "jq .letters benchmark_results/bench_*.json": lambda runs: ["null" for _ in runs],  # of another system's runs alone
     "jq '.iterative.summary.successes' benchmark_results/bench_*.json": lambda runs: [
         str(run.arms["iterative"].summary.successes) if list(run.arms) == ["zero-shot", "iterative"] else "null"
