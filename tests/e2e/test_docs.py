@@ -35,7 +35,7 @@ needs_jq = pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"
 def test_readme_is_short_and_begins_with_what_koderz_is() -> None:
     lines = PAGES["README.md"].read_text(encoding="utf-8").splitlines()
 
-    assert len(lines) <= 250
+    assert len(lines) <= 200
     assert lines[0] == "# koderz"
     assert lines[1].startswith("koderz measures how well language models solve tasks, for people who ")
     for command in ("scripts/demo", "scripts/test", "scripts/docs"):
@@ -161,6 +161,14 @@ def test_sessions_are_what_the_commands_print() -> None:
     done = subprocess.run([sys.executable, "scripts/session.py", "--check"], cwd=ROOT, capture_output=True, text=True)
 
     assert done.returncode == 0, f"scripts/session.py brings the pages up to date:\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium isn't installed")
+def test_pictures_show_what_the_program_shows() -> None:
+    done = subprocess.run([sys.executable, "scripts/pictures", "--check"], cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
