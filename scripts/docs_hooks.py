@@ -19,6 +19,7 @@ import orjson
 import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 import koderz
 import koderz.cli
@@ -67,8 +68,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The page with its generated parts."""
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """The page with its generated parts, and links into docs/ as they are on the site."""
+    if page.file.src_uri in ELSEWHERE:
+        markdown = markdown.replace("](docs/", f"]({'../' * page.file.src_uri.count('/')}")
     markdown = _PANEL.sub(lambda marker: "\n".join(_panel(marker[1])), markdown)
     markdown = _CLASS.sub(lambda marker: "\n".join(_fields(getattr(koderz, marker[1]))), markdown)
     return _MARKER.sub(lambda marker: "\n".join(GENERATED[marker[1]]()), markdown)
