@@ -163,6 +163,12 @@ def test_sessions_are_what_the_commands_print() -> None:
     assert done.returncode == 0, f"scripts/session.py brings the pages up to date:\n{done.stdout}{done.stderr}"
 
 
+def test_prose_of_pages_keeps_to_the_bounds() -> None:
+    done = subprocess.run([sys.executable, "scripts/check_prose"], cwd=ROOT, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("chromium"), reason="chromium isn't installed")
 def test_pictures_show_what_the_program_shows() -> None:
