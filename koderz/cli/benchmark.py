@@ -153,7 +153,7 @@ def run_task(
     named = [*given]
     given |= {"problems": (task,)}
     plan = asyncio.run(prepare(given, None, single=True, trust_config=trust_config, observer=printer))
-    require_effect(plan, named)
+    require_effect([plan], named)
     finish(one(begin(plan, printer)), OutputOptions(json=json, quiet=quiet), tell=lambda _: None, code=_exit_code)
 
 
@@ -190,7 +190,7 @@ def _split_argument(text: str) -> tuple[str, str]:
     return key, value
 
 
-@run_options(mode="zero-shot", until_decided=FIRST_ARM)
+@run_options(without={"local_model": "the arguments A and B"}, mode="zero-shot", until_decided=FIRST_ARM)
 def decide(
     a: Annotated[str, typer.Argument(metavar="A", help="The model that B is compared with.", show_default=False)],
     b: Annotated[str, typer.Argument(metavar="B", help="The other model.", show_default=False)],
@@ -205,8 +205,6 @@ def decide(
     Examples:
         koderz decide openai/gpt-4o-mini openai/gpt-4.1-mini --max-cost 2
     """
-    if {"local_model", "models"} & {*front.values}:
-        raise KoderzError("koderz decide takes the models as its arguments A and B, and no --model")
     if a == b:
         raise KoderzError(f"A and B are both {a}; name two models")
     replace(front, values={**front.values, "local_model": a, "models": (a, b)}).run()

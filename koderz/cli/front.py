@@ -185,7 +185,7 @@ class Front:
         )
         plan = asyncio.run(prepared)
         if not self.scope.only:  # of a command that has these alone, each is read
-            require_effect(plan, self.values)
+            require_effect([plan], self.values)
         if self.fail_on_regression and plan.record.until_decided is None:
             raise KoderzError("--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare")
         asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from koderz.engines.owners import owners_of, schema_of_plan, use_of_flag
 from koderz.errors import KoderzError
 from koderz.models.names import parse_model_name
 from koderz.plans.plan import Plan, needs_of
-from koderz.settings.options import fields_of
+from koderz.settings.layers import Schema
+from koderz.settings.options import fields_of, flag_of
 from koderz.settings.schema import Settings
 from koderz.solvers.handles import OPENED
-from koderz.types import JUDGE
+from koderz.types import JUDGE, NOBODY
 
 Reader = tuple[str, Callable[[Plan, Collection[str]], bool]]
 
@@ -45,23 +46,26 @@ Each is in words, and a function of a plan and the given options that says wheth
 _ANY_RUN: Reader = "any run", lambda *_: True
 
 
-def require_effect(plan: Plan, given: Collection[str]) -> None:
-    """Raises KoderzError naming the first of the given options that nothing in the plan reads, and who reads it."""
-    known = fields_of(Settings)
-    schema, taking_part = schema_of_plan(plan.record), owners_of(plan.record)
-    parameters = {name for arm in plan.arms for name in arm.solver.parameters}
+def require_effect(plans: Sequence[Plan], given: Collection[str]) -> None:
+    """Raises KoderzError for the first given option that nothing in any of the plans reads, and says who reads it."""
+    schemas = [schema_of_plan(plan.record) for plan in plans]
     for name in given:
-        owners = schema.owners(name)
-        if name in parameters or not taking_part.isdisjoint(owners):
-            continue
-        flag, use = schema.fields[name].flags[0], ""
-        if name in known:
-            reader, is_there = READERS.get(known[name].about.reader, _ANY_RUN)
-            use = "" if is_there(plan, given) else f"only {reader} reads it"
-        elif owners:
-            use = use_of_flag(schema.fields[name].flag)
-        if use:
-            raise KoderzError(f"{flag} has no effect here: {use}")
+        uses = [_use_elsewhere(plan, schema, name, given) for plan, schema in zip(plans, schemas, strict=True)]
+        if all(uses):
+            flag = next(schema.fields[name].flags[0] for schema in schemas if name in schema.fields)
+            raise KoderzError(f"{flag} has no effect here: {uses[0]}")
+
+
+def _use_elsewhere(plan: Plan, schema: Schema, name: str, given: Collection[str]) -> str:
+    """The readers of an option that nothing in the plan reads, in words; empty if something does."""
+    owners, known = schema.owners(name), fields_of(Settings)
+    parameters = {each for arm in plan.arms for each in arm.solver.parameters}
+    if name in parameters or not owners_of(plan.record).isdisjoint(owners):
+        return ""
+    if name in known:
+        reader, is_there = READERS.get(known[name].about.reader, _ANY_RUN)
+        return "" if is_there(plan, given) else f"only {reader} reads it"
+    return use_of_flag(flag_of(name))
 
 
 def _asks(plan: Plan) -> bool:
@@ -69,5 +73,5 @@ def _asks(plan: Plan) -> bool:
 
 
 def _providers(plan: Plan) -> set[str]:
-    """The providers of the models that the plan's arms name."""
-    return {parse_model_name(name).provider for arm in plan.arms for name in arm.models.values()}
+    """The providers of the models that the plan's arms ask."""
+    return {parse_model_name(name).provider for arm in plan.arms for name in arm.models.values() if name != NOBODY}

@@ -154,6 +154,7 @@ def _parameters(front: Front, api_key: str | None, *, simulated: bool, is_async:
 
 
 async def _run(front: Front, names: Sequence[str], parameters: BenchmarkParameters, *, enable_logging: bool) -> int:
+    from koderz.engines.effects import require_effect
     from koderz.runs.session import lay_down
     from koderz.systems.long_context.benchmarks import carry_out, plan_benchmarks, sidecar
 
@@ -163,6 +164,7 @@ async def _run(front: Front, names: Sequence[str], parameters: BenchmarkParamete
     plans = await plan_benchmarks(
         names, parameters, os.environ, screen, scope=front.scope, trust_config=front.trust_config
     )
+    require_effect([*plans.values()], front.values)
     if front.dry_run:
         from koderz.cli.overview import show_plan
         from koderz.plans.plan import sample_of

@@ -208,11 +208,14 @@ def test_koderz_toml_is_trusted_by_rlm_run(command: Command, koderz: Shell) -> N
 @pytest.mark.slow
 def test_resume_takes_up_runs_whose_plans_hold_options_without_effect(koderz: Shell) -> None:
     data = ("--suite", "datasets", "--demo-datasets", "labels", "--train-items", 8, "--validation-items", 8)
-    without = ("--max-iterations", 4, "--feedback", "none", "--judges", 2, "--simulated-skill", 0.1)
+    (koderz.folder / "koderz.toml").write_text(
+        'max-iterations = 4\nfeedback = "none"\njudges = 2\nsimulated-skill = 0.1\n'
+    )
     koderz("benchmark", *data, "--test-items", 8, "--limit", 1, "--solver", "random_search", "--budget-calls", 40,
-           *without, "--model", "simulated", "--quiet")  # fmt: skip
+           "--model", "simulated", "--quiet")  # fmt: skip
     (journal,) = koderz.results.glob("*/journal.jsonl")
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
+    (koderz.folder / "koderz.toml").unlink()
 
     koderz("optimize", "run", "--resume-run-id", "latest", "--quiet")
 
