@@ -44,7 +44,7 @@ def test_until_decided_may_name_any_arm_and_stand_before_numbers(koderz: Shell) 
         (("decide", "a", "a"), "A and B are both a; name two models"),
         (
             ("decide", "a", "b", "--model", "c"),
-            "koderz decide takes the models as its arguments A and B, and no --model",
+            "--model has no effect here: use the arguments A and B",
         ),
         (("benchmark", 0, 2, "--until-decided"), "--until-decided compares arms, and this run has one"),
         (("benchmark", 0, 2, "--margin", 3), "--margin is for runs with --until-decided"),
