@@ -13,7 +13,7 @@ from tests.koderz.sandbox.workspace.test_docker import stand_in
 from tests.loopback_modal import ModalServer
 from tests.loopback_modal.processes import rooted
 
-MODEL = ("--model", "openai/gpt-4o-mini", "--engine", "modal", "--judges", "1")
+MODEL = ("--model", "openai/gpt-4o-mini", "--engine", "modal")
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +87,7 @@ class Remote(Shell):
         return len(self.server.answers()) - self.before
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        return super().environment({**self.modal.environment, **(more or {})})
+        return super().environment({"KODERZ_JUDGES": "1", **self.modal.environment, **(more or {})})
 
 
 def once_each(shell: Shell, n: int) -> None:

@@ -19,8 +19,8 @@ from tests.koderz.systems.long_context.encrypted import ANSWER, CANARY, SENTENCE
 
 PRIVATE = (SENTENCE, SENTENCE[:32], SENTENCE[-32:], ANSWER, "Who found the copy of the ledger", CANARY)
 RUN = ("benchmark", "--suite", "browsecomp-plus", "--dataset", "rows.jsonl", "--judge-model", "openai/recorded")
-MODEL = ("--model", "openai/recorded", "--sink-patience", 240)
-SECRET = {"KODERZ_BROWSECOMP_CANARY": CANARY}
+MODEL = ("--model", "openai/recorded")
+SECRET = {"KODERZ_BROWSECOMP_CANARY": CANARY, "KODERZ_SINK_PATIENCE": "240"}
 
 SOLVER = """
 async def quoting(task, ask, judge, grade, once, long_context):

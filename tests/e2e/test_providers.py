@@ -113,8 +113,8 @@ def test_provider_of_another_package_is_known_to_doctor_help_plans_and_hints(
     assert told == {"acme": ("ok", "ACME_LOGIN is set")}
     assert "ACME_LOGIN is not set" in koderz("doctor", env=without, code=(0, 1, 4)).out
 
-    assert "acme/…" in koderz("benchmark", "--help", env=acme).out
-    assert "acme/…" not in koderz("benchmark", "--help").out
+    assert "acme/…" in koderz("benchmark", "--help-all", env=acme).out
+    assert "acme/…" not in koderz("benchmark", "--help-all").out
 
     plan = koderz("benchmark", 0, 2, "--model", "acme/one", "--dry-run", env=without).out
     assert "acme/one: $1000 in, $2000 out, a million tokens, as its provider says" in plan

@@ -88,7 +88,7 @@ def test_export_is_judged_and_imported_to_the_same_figures(ran: Shell, koderz: S
 
 
 def test_problems_and_the_report_are_about_every_run(ran: Shell) -> None:
-    assert "10 problems: " in ran("benchmark", "problems").out
+    assert "10 tasks: " in ran("benchmark", "problems").out
 
     done = ran("benchmark", "report", "--output", "report.html")
 

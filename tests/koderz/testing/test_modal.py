@@ -56,7 +56,7 @@ def test_deployment_can_be_read_by_tests(deployed: ModalServer) -> None:
     assert any("orjson==3.11" in line for line in deployed.dockerfile("look_around"))
     mounted = deployed.mounted("look_around")
     assert {"/root/app.py", "/root/koderz_tracker/__init__.py"} <= set(mounted)
-    assert not any("koderz" in path for path in mounted)
+    assert not any("/koderz/" in path for path in mounted)
     assert not deployed.missing
 
 
