@@ -8,7 +8,7 @@ from koderz.engines.owners import owners_of, schema_of_plan, use_of_flag
 from koderz.errors import KoderzError
 from koderz.models.names import parse_model_name
 from koderz.plans.plan import Plan, needs_of
-from koderz.settings.layers import Schema
+from koderz.settings.layers import Schema, options_in
 from koderz.settings.options import fields_of, flag_of
 from koderz.settings.schema import Settings
 from koderz.solvers.handles import OPENED
@@ -36,8 +36,12 @@ READERS: Mapping[str, Reader] = {
     "decision": ("a run with --until-decided", lambda plan, _: plan.settings.until_decided is not None),
     "sinks": ("a run with another sink than json", lambda plan, _: bool({*plan.settings.chosen_sinks} - {"json"})),
     "mlflow": ("the sink mlflow", lambda plan, _: "mlflow" in plan.settings.chosen_sinks),
+    "manager": (
+        "a run with --wasm-url",
+        lambda plan, _: any(field.name == "wasm_url" and value for field, value in options_in(plan.settings)),
+    ),
 }
-"""Readers of settings that not every run reads, by the `reader` of their options.
+"""Readers of options that not every run reads, by the `reader` of their options.
 
 Each is in words, and a function of a plan and the given options that says whether the plan has such a reader.
 """
@@ -58,14 +62,15 @@ def require_effect(plans: Sequence[Plan], given: Collection[str]) -> None:
 
 def _use_elsewhere(plan: Plan, schema: Schema, name: str, given: Collection[str]) -> str:
     """The readers of an option that nothing in the plan reads, in words; empty if something does."""
-    owners, known = schema.owners(name), fields_of(Settings)
+    is_general = name in fields_of(Settings)
     parameters = {each for arm in plan.arms for each in arm.solver.parameters}
-    if name in parameters or not owners_of(plan.record).isdisjoint(owners):
+    takes_part = name in parameters or not owners_of(plan.record).isdisjoint(schema.owners(name))
+    if not takes_part and not is_general:
+        return use_of_flag(flag_of(name))
+    if name not in schema.fields or (is_general and takes_part):
         return ""
-    if name in known:
-        reader, is_there = READERS.get(known[name].about.reader, _ANY_RUN)
-        return "" if is_there(plan, given) else f"only {reader} reads it"
-    return use_of_flag(flag_of(name))
+    reader, is_there = READERS.get(schema.fields[name].about.reader, _ANY_RUN)
+    return "" if is_there(plan, given) else f"only {reader} reads it"
 
 
 def _asks(plan: Plan) -> bool:

@@ -82,7 +82,12 @@ def test_extras_that_texts_recommend_exist() -> None:
     import tomllib
 
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.*"), *ROOT.glob("koderz/**/*.py"), *ROOT.glob("tracker/**/*.py")]
+    files = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("koderz/**/*.py"),
+        *ROOT.glob("tracker/**/*.py"),
+    ]
     named = {extra for file in files for extra in re.findall(r"koderz\[(\w+)\]", file.read_text(encoding="utf-8"))}
 
     assert named <= extras

@@ -40,6 +40,7 @@ class SessionOptions:
         "looks for it: options stand in the list of processes.",
         "T",
         is_secret=True,
+        reader="manager",
     )
     wasm_timeout: float = option(
         TIMEOUT, "Time that a cell of code may take; waiting for models doesn't count.", "SECONDS", bounds=(0.1, 3600)

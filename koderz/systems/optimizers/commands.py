@@ -128,6 +128,8 @@ def run(
             raise KoderzError("--resume-run-id and --retry-failed-run-id: give one of them")
         _take_up(front, values, resume_run_id or retry_failed_run_id or "", "resume" if resume_run_id else "retry")
         return
+    if models and "local_model" in values:
+        raise KoderzError("--models and --model say the same: give one of them")
     values |= _models(models or ()) | _sizes(values, seeds, max_concurrent, modal=modal)
     chosen = [word for text in optimizers or OPTIMIZERS for word in text.replace(",", " ").split()]
     front = replace(front, values=values, detach=front.detach or modal)

@@ -68,13 +68,17 @@ def serve_bench(
     given = dict(front.values)
     if "models" in given:
         raise KoderzError("serve-bench is one load on one model: give one --model")
+    saves = save_result or save_detailed
+    if not saves and (result_dir or result_filename):
+        flag = "--result-dir" if result_dir else "--result-filename"
+        raise KoderzError(f"{flag} has no effect here: only a load with --save-result reads it")
     given["base_url"] = given.get("base_url") or os.environ.get("KODERZ_BASE_URL") or f"http://{host}:{port}"
     target = _target(given)
     given["local_model"] = f"openai/{target.model or asyncio.run(_first_model(target))}"
 
     def figures(folder: Path) -> None:
         ServingAccount().results(folder)
-        if (save_result or save_detailed) and (record := _recorded(folder)):
+        if saves and (record := _recorded(folder)):
             _save(record, result_dir or Path(), result_filename, detailed=save_detailed)
 
     replace(front, values=given).run(figures=figures)
