@@ -13,12 +13,12 @@ from tests.conftest import Shell
 
 pytestmark = pytest.mark.slow
 
-SLOW = "def tokens(n):\n    out = []\n    for i in range(n):\n        out = out + [i]\n    return len(out)\n"
-FAST = SLOW.replace("out = out + [i]", "out.append(i)")
+SLOW = "def tokens(n):\n    out = []\n    for i in range(n):\n        out.append(sum(range(20)))\n    return len(out)\n"
+FAST = SLOW.replace("sum(range(20))", "i")
 BENCH = """import json, sys, time
 from work import tokens
 begun = time.perf_counter()
-count = sum(tokens(3000) for _ in range(10))
+count = sum(tokens(100_000) for _ in range(10))
 taken = time.perf_counter() - begun
 told = {"elapsed_time": taken, "num_requests": 10, "total_num_tokens": count, "tokens_per_second": count / taken}
 json.dump(told, open(sys.argv[-1], "w"))
