@@ -158,7 +158,7 @@ def _flakiness(judged: Sequence[tuple[Side, Result]]) -> float | None:
 
 def _cells(problem: Problem, measure: Measure, *, passed: bool) -> dict[str, str]:
     """The cells of a problem's row, by column head."""
-    cells = {"Problem": problem.problem_id}
+    cells = {"Task": problem.problem_id}
     if measure.name not in (SUCCESS.name, "iterations", "cost"):
         cells[named_average(measure)] = "" if problem.mean is None else shown(problem.mean, measure)
     if passed:

@@ -267,7 +267,7 @@ def _plan_lines(
         *([_sample_line(sampled, len(tasks))] if sampled else ()),
         f"PLAN (nothing {'else ' if sampled else ''}is asked, nothing {'else ' if sampled else ''}is written)",
         f"Suite: {plan.suite.name} ({plan.suite.source})",
-        f"Problems: {len(tasks)} ({named})",
+        f"Tasks: {len(tasks)} ({named})",
         f"Mode: {plan.record.mode}; samples: {plan.record.samples}; temperature: {config['temperature']:g}",
         *(f"Model: {name}: {tariff or _UNPRICED}" for name, tariff in tariffs.items()),
         f"Cost: {_cost(guess)}",

@@ -67,7 +67,7 @@ class SessionScreen:
             start, _, end = config["problem_range"].partition("-")
             say(f"Range: {start} to {end}")
         else:
-            say(f"Problems: {len(plan.tasks)}")
+            say(f"Tasks: {len(plan.tasks)}")
         say(f"Local model: {config['local_model']}")
         arms = list(dict.fromkeys(arm.solver.name for arm in plan.arms))
         say(f"Testing {_listed(arms)}" if plan.record.mode == "comparative" else f"Mode: {plan.record.mode}")

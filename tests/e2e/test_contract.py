@@ -361,4 +361,4 @@ def test_commands_on_runs(world: World, words: str) -> None:
 def test_commands_that_begin_runs(koderz: Shell, words: str) -> None:
     begun = koderz("benchmark", *words.split(), "--model", "simulated", "--dry-run")
 
-    assert f"Problems: {words.split()[1]} (HumanEval/0 …" in begun.out
+    assert f"Tasks: {words.split()[1]} (HumanEval/0 …" in begun.out

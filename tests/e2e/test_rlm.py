@@ -206,9 +206,9 @@ def test_plan_tells_calls_and_price_by_depth(koderz: Shell) -> None:
 def test_questions_are_generated_as_many_as_asked_for(koderz: Shell) -> None:
     out = koderz("rlm", "run", "--model", "gpt-4o", "--max-tasks", 30, "--dry-run").out
 
-    assert re.findall(r"^Problems: (\d+)", out, re.MULTILINE) == ["30", "15", "30"]
+    assert re.findall(r"^Tasks: (\d+)", out, re.MULTILINE) == ["30", "15", "30"]
     out = koderz("rlm", "run", "--model", "gpt-4o", "--max-tasks", 30, "--tasks-per-length", 3, "--dry-run").out
-    assert re.findall(r"^Problems: (\d+)", out, re.MULTILINE) == ["3", "15", "15"]
+    assert re.findall(r"^Tasks: (\d+)", out, re.MULTILINE) == ["3", "15", "15"]
 
 
 @pytest.mark.slow

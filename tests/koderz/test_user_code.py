@@ -133,7 +133,7 @@ def test_suite_in_a_file_is_run_resumed_and_kept_to(koderz: Shell) -> None:
     koderz(*given)
     assert [result["verdict"] for result in koderz.summary()["results"]] == ["passed"] * 3
     (koderz.folder / "rows.txt").write_text("four five")
-    assert "Problems: 2 (Word/four … Word/five)" in koderz(*given, "--dataset", "rows.txt", "--dry-run").out
+    assert "Tasks: 2 (Word/four … Word/five)" in koderz(*given, "--dataset", "rows.txt", "--dry-run").out
     koderz("benchmark", "--suite", "own.py:fixed", *given[3:], "--dry-run")
 
     (path,) = koderz.results.glob("bench_*/journal.jsonl")

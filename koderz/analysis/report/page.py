@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 _MOST_CARDS = 8
 _MOST_NOTED = 3  # incomplete runs, each with a note of its own
 _COLUMNS = {
-    "task": "Problem",
+    "task": "Task",
     "label": "Run",
     "verdict": "Verdict",
     "attempts": "Attempts",

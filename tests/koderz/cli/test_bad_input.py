@@ -51,7 +51,7 @@ def test_dataset_of_ones_own_is_run_whole_without_a_range(command: Command, kode
     (koderz.folder / "mine.jsonl").write_text("".join(task % number for number in range(3)))
 
     said = command("benchmark", "--dataset", "mine.jsonl", "--model", "simulated", "--dry-run")
-    assert "Problems: 3" in said.out
+    assert "Tasks: 3" in said.out
 
 
 @pytest.mark.parametrize(

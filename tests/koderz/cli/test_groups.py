@@ -167,7 +167,7 @@ def test_range_may_stand_before_or_after_its_options(
         "benchmark", *arguments, "--dataset", "tasks.jsonl", "--dry-run", env={"KODERZ_LOCAL_MODEL": "simulated"}
     )
 
-    assert "Problems: 1 (T/0)" in done.out
+    assert "Tasks: 1 (T/0)" in done.out
 
 
 # Completion
@@ -296,7 +296,7 @@ def test_invalid_value_is_refused_in_one_line(command: Command, words: str, said
 
 def test_numbers_are_read_however_they_are_written(command: Command) -> None:
     for end in ("12", "+12", "012", "1_2", " 12 "):
-        assert "Problems: 12 " in command("benchmark", "0", end, "-m", "simulated", "--dry-run").out
+        assert "Tasks: 12 " in command("benchmark", "0", end, "-m", "simulated", "--dry-run").out
 
 
 def test_lazy_command_may_be_named_within_its_module() -> None:

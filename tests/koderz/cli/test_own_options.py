@@ -186,5 +186,5 @@ def test_own_file_is_run_whole_without_a_range(command: Command, koderz: Shell) 
     (koderz.folder / "q.jsonl").write_text("\n".join(rows))
     asked = ("benchmark", "--suite", "qa", "--model", "simulated", "--dry-run")
 
-    assert "Problems: 7 (q0 … q6)" in command(*asked, env={"KODERZ_DATASET": "q.jsonl"}).out
+    assert "Tasks: 7 (q0 … q6)" in command(*asked, env={"KODERZ_DATASET": "q.jsonl"}).out
     assert "say which tasks" in command(*asked, code=2, env={"KODERZ_DATASET": ""}).err
