@@ -102,7 +102,7 @@ def _command(command: Any, ctx: Any) -> Iterator[str]:
             panel = getattr(param, "rich_help_panel", None) or "Options"
             panels.setdefault(panel if param.param_type_name == "option" else "Arguments", []).append(record)
     for panel in sorted(panels, key=lambda name: (name != "Arguments", name == "Options")):
-        yield from table((panel, ""), [(f"`{name}`", text) for name, text in panels[panel]])
+        yield from table((panel, "meaning"), [(f"`{name}`", text) for name, text in panels[panel]])
     if examples:
         yield from ("```sh", *examples, "```", "")
     for name in getattr(command, "commands", {}):
