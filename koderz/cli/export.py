@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from koderz.analysis.runs import Run
 
 
+_LATEST = 20  # runs of a report that names none
+
 _Format = Annotated[
     str | None,
     typer.Option(
@@ -78,10 +80,14 @@ def export(
     unread = [name for name, value in asdict(about).items() if value is not None]
     if unread and format_ not in REGISTRIES:
         raise KoderzError(f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it")
+    own = own_format(format_)
+    if all_arms and (arm or format_ in REGISTRIES or own or format_of(output, format_) != "jsonl"):
+        reader = "an export of every arm" if arm else "--format jsonl"
+        raise KoderzError(f"--all-arms has no effect here: only {reader} reads it")
     folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
     if format_ in REGISTRIES:
         _register(folders, format_, about, arm, output)
-    elif own := own_format(format_):
+    elif own:
         if attempts or artifact:
             raise KoderzError(f"--format {format_} says itself what it holds: leave --attempts and --artifact out")
         _tell(_write_own(own, folders, format_, arm, output), folders, output)
@@ -143,7 +149,9 @@ def report(
         named_runs(metavar="[RUN…]", help="Which runs. Default: the latest ones."),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to.")] = Path("report.html"),
-    limit: Annotated[int, typer.Option(metavar="N", help="Without RUN: how many of the latest.", min=1)] = 20,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Without RUN: how many of the latest. Default: 20.", min=1)
+    ] = None,
     allow_simulated: Annotated[
         bool, typer.Option("--allow-simulated", help="Show simulated runs beside real ones.")
     ] = False,
@@ -162,10 +170,12 @@ def report(
     from koderz.analysis.runs import resolve
 
     found: Sequence[Run]
+    if runs and limit is not None:
+        raise KoderzError("--limit has no effect here: only a report that names no run reads it")
     if runs:
         found = resolve(list(dict.fromkeys(runs)), results, allow_simulated=allow_simulated)
     else:
-        found = _latest(results, limit, mixed=allow_simulated)
+        found = _latest(results, limit or _LATEST, mixed=allow_simulated)
     written = write_report(found, output)
     extent = f"{counted(len(found), 'run')}, {counted(written.experiments, 'experiment')}"
     say(f"{written.path}: {extent}, {written.bytes / 1e6:.1f} MB")

@@ -77,6 +77,7 @@ def judge(
         koderz judge program.py --task HumanEval/3
         koderz judge samples.jsonl -o verdicts.jsonl
     """
+    from koderz.engines.effects import require_sandbox
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources
     from koderz.suites import SUITES
@@ -85,9 +86,12 @@ def judge(
     struct = SUITES.options_of(str(given.get("suite", ""))) if "suite" in given else None
     names = (*OF_JUDGING, *(name for name in fields_of(struct) if name not in OF_JUDGING)) if struct else OF_JUDGING
     settings = read_sources(given, names=names, schema=schema, trust_config=trust_config).settings
+    require_sandbox(settings, given)
     if task is not None:
         if output is not None:
             raise KoderzError("--output is for samples; the verdict on one program is what --json prints")
+        if "judges" in given:
+            raise KoderzError("--judges has no effect here: only a file of samples is judged by several at once")
         code = asyncio.run(_one(file, task, settings, json=json))
     else:
         _require_samples(file)
@@ -207,12 +211,14 @@ def import_runs(
         koderz benchmark import samples.jsonl --model openai/gpt-4o-mini
     """
     from koderz.cli.sync import catch_up_runs
+    from koderz.engines.effects import require_sandbox
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources
 
     if model is not None and (not model.strip() or not model.isprintable() or len(model) > 200):
         raise KoderzError("--model: a name has 1 to 200 printable characters")
     here = read_sources(given, names=_NAMES, schema=schema_here(given), trust_config=trust_config).settings
+    require_sandbox(here, given)
     chosen = {name: getattr(here, name) for name in _NAMES if name in fields_of(Settings)}
     settings = Settings(**chosen, local_model=model, own=here.own)
     for source in sources:

@@ -58,10 +58,12 @@ def serve(
     Examples:
         koderz judge serve humaneval --http 127.0.0.1:8080
     """
+    from koderz.engines.effects import require_sandbox
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources
 
     sources = read_sources(given, names=_OPTIONS, schema=schema_here(given), trust_config=trust_config)
+    require_sandbox(sources.settings, given)
     kept = [*(held_out or ()), *sources.config.held_out]
     address = _address(http, token_env, os.environ)
     wanted = {"workers": workers, "queue": queue, "record": record, "held_out": kept}

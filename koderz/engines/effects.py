@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from koderz.engines.owners import owners_of, schema_of_plan, use_of_flag
+from koderz.engines.owners import owners_of, schema_of, schema_of_plan, use_of_flag
 from koderz.errors import KoderzError
 from koderz.models.names import parse_model_name
 from koderz.plans.plan import Plan, needs_of
@@ -58,6 +58,19 @@ def require_effect(plans: Sequence[Plan], given: Collection[str]) -> None:
         if all(uses):
             flag = next(schema.fields[name].flags[0] for schema in schemas if name in schema.fields)
             raise KoderzError(f"{flag} has no effect here: {uses[0]}")
+
+
+def require_sandbox(settings: Settings, given: Collection[str]) -> None:
+    """Raises KoderzError for the first given option of a sandbox that the settings don't choose."""
+    schema = schema_of()
+    for name in given:
+        owners = schema.owners(name)
+        if (
+            owners
+            and all(each.startswith("sandbox.") for each in owners)
+            and f"sandbox.{settings.sandbox}" not in owners
+        ):
+            raise KoderzError(f"{flag_of(name)} has no effect here: {use_of_flag(flag_of(name))}")
 
 
 def _use_elsewhere(plan: Plan, schema: Schema, name: str, given: Collection[str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from koderz.engines import StoredRun, require_able, stored_run
+from koderz.engines.effects import require_effect
 from koderz.engines.owners import restored_settings
 from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
@@ -119,6 +120,7 @@ async def resume_run(
         overrides |= with_values(settings, overrides, environ, trust_config=way.trust_config)
         settings, solvers = laid_out(replaced(settings, overrides), folder / FILES)
         plan = restore_plan(tracker.plan, settings, accept_changes=way.accept_changes, solver_files=solvers)
+        require_effect([plan], given)
         if from_file:
             plan = plan.having(details={**plan.record.details, "base_url_trusted": False})
         if is_over:

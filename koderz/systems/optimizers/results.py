@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from koderz.systems.optimizers.analysis.runs import OptimizerRun, View
 
 _CHOICE = 15  # runs that a terminal offers
+_WATCH_INTERVAL = 30.0  # seconds
 _ERRORS = 5  # failed tasks that are shown
 _LOG_LINES = 20
 _SPLITS = ("test", "validation", "train")  # in the order of what their scores say
@@ -35,8 +36,9 @@ def results(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again until it has ended.")] = False,
     watch_interval: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time between two looks.", min=0.1, max=86_400)
-    ] = 30.0,
+        float | None,
+        typer.Option(metavar="SECONDS", help="With --watch: time between two looks. Default: 30.", min=0.1, max=86_400),
+    ] = None,
     detailed: Annotated[bool, typer.Option("--detailed", help="Show the scores of each task.")] = False,
     show_errors: Annotated[bool, typer.Option("--show-errors", help="Show the errors of failed tasks whole.")] = False,
     task: Annotated[
@@ -56,8 +58,10 @@ def results(
     """
     from koderz.systems.optimizers.analysis.runs import View, found_run, latest_runs
 
-    if list_runs and (run_id or watch or task):
+    if list_runs and (run_id or watch or task or detailed or show_errors):
         raise KoderzError("--list-runs lists all runs; give it alone, or name one with --run-id")
+    if watch_interval is not None and not watch:
+        raise KoderzError("--watch-interval has no effect here: only --watch reads it")
     if list_runs:
         _list([*_readable(latest_runs(results))], results, json=json)
         return
@@ -67,7 +71,7 @@ def results(
     view = View(path)
     asyncio.run(_look(view))
     if watch:
-        asyncio.run(_watch(view, watch_interval, quiet=json))
+        asyncio.run(_watch(view, watch_interval or _WATCH_INTERVAL, quiet=json))
     if task is not None:
         _show_task(view, task, json=json)
     elif json:

@@ -101,6 +101,7 @@ def tasks(given: dict[str, Any], json: Json = False) -> None:
 
 def _suite(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Settings, PerformanceSuite]:
     """The settings and their suite of patches. Raises KoderzError for a suite of another kind."""
+    from koderz.engines.effects import require_sandbox
     from koderz.engines.owners import schema_here
     from koderz.settings.toml import read_sources
     from koderz.suites import load_suite
@@ -109,6 +110,7 @@ def _suite(given: Mapping[str, Any], *, trust_config: bool = False) -> tuple[Set
     given = {"suite": _SUITE, **given}
     schema = schema_here(given, scope=OWN)
     settings = read_sources(given, names=_WHICH, scope=OWN, schema=schema, trust_config=trust_config).settings
+    require_sandbox(settings, given)
     suite = load_suite(settings.suite, settings.dataset, settings)
     if not isinstance(suite, PerformanceSuite):
         raise KoderzError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,3 +107,31 @@ def test_options_change_the_plan_or_are_refused(
 @pytest.mark.parametrize("name", ["benchmark run", "rlm run", "optimize run", "perf run", "rollouts run"])
 def test_option_that_nothing_reads_names_its_readers(command: Command, name: str, words: str, said: str) -> None:
     assert said in command(*RUNS[name], *words.split(), "--dry-run", code=2).err
+
+
+REFUSED = {
+    "benchmark report latest --limit 3": "--limit has no effect here: only a report that names no run",
+    "benchmark export latest --format csv --all-arms": "--all-arms has no effect here: only --format jsonl",
+    "benchmark export latest --arm zero-shot --all-arms": "--all-arms has no effect here: only an export of every",
+    "benchmark import s.jsonl --model a --docker-image x": "--docker-image has no effect here: only the sandboxes",
+    "benchmark resume latest --max-containers 3": "--max-containers has no effect here: only the engine modal",
+    "judge p.py --task HumanEval/0 --docker-image x": "--docker-image has no effect here: only the sandboxes",
+    "judge p.py --task HumanEval/0 --judges 2": "--judges has no effect here: only a file of samples",
+    "judge serve humaneval --docker-image x": "--docker-image has no effect here: only the sandboxes",
+    "optimize results --watch-interval 3": "--watch-interval has no effect here: only --watch",
+    "optimize results --list-runs --detailed": "--list-runs lists all runs; give it alone",
+    "optimize run --models simulated --model simulated": "--models and --model say the same",
+    "perf check --docker-image x": "--docker-image has no effect here: only the sandboxes",
+    "perf serve-bench --model x --result-dir y": "--result-dir has no effect here: only a load with --save-result",
+    "rlm run --simulated --pool-size 2": "--pool-size has no effect here: only a run with --async",
+}
+"""Commands that begin no run or read an option beside another one, and the beginnings of what they say."""
+
+
+def test_option_without_what_reads_it_is_refused(command: Command) -> None:
+    command("benchmark", 0, 1, "--mode", "zero-shot", "--model", "simulated", "--sink", "json", "--quiet")
+    for name in ("p.py", "s.jsonl"):
+        Path(name).touch()
+
+    for words, said in REFUSED.items():
+        assert said in command(*words.split(), code=2).err, words
