@@ -51,21 +51,6 @@ def test_links_of_pages_beside_the_site_lead_somewhere(page: str) -> None:
     assert missing == []
 
 
-def test_citations_list_every_paper_that_a_page_links_to() -> None:
-    papers = {
-        paper: page
-        for page, path in PAGES.items()
-        for paper in re.findall(
-            r"\]\((https://(?:arxiv\.org|www\.jstor\.org)/[^)]+)\)", path.read_text(encoding="utf-8")
-        )
-    }
-    table, _, entries = (DOCS / "citations.md").read_text(encoding="utf-8").partition("## BibTeX")
-
-    assert len(papers) > 20
-    assert [f"{page}: {paper}" for paper, page in papers.items() if f"]({paper})" not in table] == []
-    assert [paper for paper in papers if f"url = {{{paper}}}" not in entries] == []
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_docs_blocks_are_all_of_a_tested_kind(page: str) -> None:
     for block in blocks(page):
