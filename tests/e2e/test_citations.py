@@ -1,4 +1,4 @@
-"""The benchmarks, papers, tools and formats that pages name are linked where they first stand, and listed in citations."""
+"""Names on pages: each is linked where it first stands, and citations.md lists what pages name and link to."""
 
 from __future__ import annotations
 
