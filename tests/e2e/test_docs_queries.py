@@ -1,222 +1,331 @@
-"""The jq lines and Python scripts of the README and docs/ print what the runs hold, each result once."""
+"""Lines of jq and Python on the README and in docs/ print what the journals of runs hold, each experiment once."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-import koderz as api
-from koderz_tracker.results import Result
-from koderz_tracker.summary import ArmResults, Summary
-from tests.conftest import Server, Shell, nothing_judged
-from tests.e2e.pages import PAGES, blocks
+from tests.conftest import Server, Shell, servers
+from tests.e2e.pages import PAGES, ROOT, blocks
+from tests.e2e.recorded import Line, Recorded, cost, make_code_runs, make_runs_of_other_systems, newest, rate, recorded
 from tests.e2e.test_docs import needs_jq
 
-Runs = Sequence[Summary]
-DECIDED = ("outcome", "tasks", "planned", "difference", "interval", "e_value")  # none of these runs is
-OLD = "bench_00000000_20250101_000000"  # has no `arms`
+pytestmark = pytest.mark.slow
+
+Runs = Sequence[Recorded]
+DECISION = ("outcome", "a", "b", "tasks", "planned", "difference", "interval", "e_value")
+FIVE_SYSTEMS = ("docs/reference/python.md", 1)  # a page, and which of its scripts
 
 
-def _is_single(run: Summary) -> bool:
-    return len(run.arms) == 1
+@dataclass(frozen=True)
+class Results:
+    """A folder with runs of each mode and system, and what the script that made one of each system printed."""
+
+    koderz: Shell
+    runs: Runs
+    printed: str
+
+    @property
+    def new(self) -> Runs:
+        """Those whose summaries have `arms`."""
+        return [run for run in self.runs if not run.is_old]
 
 
-def _failed(results: Sequence[Result]) -> list[str]:
-    return [result.problem_id for result in results if not result.success]
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, speed: Any) -> Iterator[Results]:
+    folder = tmp_path_factory.mktemp("queries")
+    shutil.copytree(speed, folder / "cache", dirs_exist_ok=True)
+    koderz = Shell(folder)
+    with servers(folder) as serve:
+        make_code_runs(koderz, serve("--model", "gpt-4o-mini", "--model", "gpt-4o"))
+    printed = _printed(koderz, [sys.executable, "-c", _script(*FIVE_SYSTEMS)])
+    make_runs_of_other_systems(koderz)
+    runs = recorded(koderz)
+    systems = {line["suite"] for line in (run.plan["config"] for run in runs)}
+    assert systems >= {"humaneval", "ruler", "rollouts", "datasets", "koderz-perf-mini"}
+    assert {len(run.arms) for run in runs} >= {1, 2, 3, 4}
+    assert any(line["kind"] == "fault" for run in runs for line in run.ended)
+    assert any(len(run.ended) < sum(line["kind"] in ("experiment", "fault") for line in run.lines) for run in runs)
+    assert any(len(run.experiments) < len(run.judged) for run in runs), "a run with canaries"
+    yield Results(koderz, runs, printed)
 
 
-def _quoted(words: Sequence[str]) -> list[str]:
-    return [f'"{word}"' for word in words]
-
-
-def _dearest(run: Summary) -> list[str]:
-    best = sorted(run.results, key=lambda result: -result.cost)[:5]
-    return [f"{result.problem_id}: ${json.dumps(result.cost)}" for result in best]
-
-
-def _rate(run: Summary) -> str:
-    return "nothing judged" if run.summary.success_rate is None else json.dumps(run.summary.success_rate)
-
-
-def _undecided() -> list[str]:
-    return json.dumps(dict.fromkeys(DECIDED), indent=2).splitlines()
-
-
-QUERIES: dict[str, Callable[[Runs], list[str]]] = {
-    "jq '.arms[]?.results[] | select(.success == false) | .problem_id' benchmark_results/bench_*.json": lambda runs: (
-        _quoted(
-            [task for run in runs if run.run_id != OLD for arm in run.arms.values() for task in _failed(arm.results)]
-        )
-    ),
-    "jq '(.results // (.arms // {zero_shot, iterative} | map(.results[])))[] | select(.success == false) | .problem_id'"
-    " benchmark_results/bench_*.json": lambda runs: _quoted([task for run in runs for task in _failed(run.results)]),
-    "jq -s 'map(.summary.total_cost // empty) | add' benchmark_results/*.json": lambda runs: [
-        json.dumps(sum(run.summary.total_cost for run in runs if _is_single(run)))
-    ],
-    "jq -r 'select(.results) | .results | sort_by(-.cost) | .[0:5] | .[] | \"\\(.problem_id): $\\(.cost)\"'"
-    " benchmark_results/bench_*.json": lambda runs: [line for run in runs if _is_single(run) for line in _dearest(run)],
-    "jq -r 'select(.summary) | .summary.success_rate // \"nothing judged\"'"
-    " benchmark_results/bench_*.json": lambda runs: [_rate(run) for run in runs if _is_single(run)],
-    "jq '.decision | {outcome, tasks, planned, difference, interval, e_value}'"
-    " benchmark_results/bench_*.json": lambda runs: [line for _ in runs for line in _undecided()],
-    "jq .letters benchmark_results/bench_*.json": lambda runs: ["null" for _ in runs],  # of another system's runs alone
-    "jq '.iterative.summary.successes' benchmark_results/bench_*.json": lambda runs: [
-        str(run.arms["iterative"].summary.successes) if list(run.arms) == ["zero-shot", "iterative"] else "null"
-        for run in runs
-    ],
-}
-"""Each jq line of the pages, as it stands there, and what it has to print of runs in the order of their files."""
-
-
-@pytest.fixture
-def runs(koderz: Shell, serve: Callable[..., Server]) -> Runs:
-    """One of a single mode, one where nothing was judged, two comparative ones of which one is as older files are, and
-    one of three arms; in the order of their files' names.
-    """
-    env, usual = serve("--model", "gpt-4o-mini").env(), ("--model", "gpt-4o-mini", "--quiet")
-    koderz("benchmark", 0, 6, "--mode", "iterative", *usual, env=env)
-    nothing_judged(koderz, "iterative")
-    koderz("benchmark", 0, 8, "--mode", "comparative", *usual, env=env)
-    (path,) = (path for path in _files(koderz) if "zero_shot" in json.loads(path.read_text()))
-    (koderz.folder / "mine.py").write_text(
-        "async def once(task, ask, judge):\n    return await judge(task, await ask(task.messages))\n"
-    )
-    koderz("benchmark", 0, 5, "--solvers", "zero-shot,iterative,mine.py:once", *usual, env=env)
-    old = json.loads(path.read_text())
-    del old["arms"]
-    old["run_id"] = OLD
-    path.with_name(f"{old['run_id']}.json").write_text(json.dumps(old))
-    found = [api.load_summary(path) for path in _files(koderz)]
-    assert Counter(map(_is_single, found)) == {True: 2, False: 3}
-    assert all(result.cost > 0 for run in found for result in run.results)
-    return found
-
-
-def _files(koderz: Shell) -> list[Path]:
-    return sorted(koderz.results.glob("bench_*.json"))
-
-
-def _printed(koderz: Shell, command: Sequence[str]) -> str:
-    done = subprocess.run(command, cwd=koderz.folder, env=koderz.environment(), capture_output=True, text=True)
+def _printed(koderz: Shell, command: Sequence[str], env: dict[str, str] | None = None) -> str:
+    environ = koderz.environment(env)
+    done = subprocess.run(command, cwd=koderz.folder, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+# --- jq
+
+
+def _dearest(run: Recorded) -> list[str]:
+    best = sorted(run.experiments, key=lambda line: -line["cost"])[:5]
+    return [f"{line['problem_id']}: ${line['cost']}" for line in best]
+
+
+def _rates(run: Recorded) -> list[str]:
+    return [f"{name}: {rate(own) if own else 'nothing judged'}" for name, own in run.arms.items()]
+
+
+def _decisions(run: Recorded) -> list[dict[str, Any]]:
+    return [{key: line[key] for key in DECISION} for line in run.lines if line["kind"] == "decision"]
+
+
+def _successes(run: Recorded) -> list[int]:
+    return [sum(line["success"] for line in own) for own in run.arms.values()]
+
+
+QUERIES: dict[str, Callable[[Results], list[Any]]] = {
+    "jq '.arms[]?.results[] | select(.success == false) | .problem_id' benchmark_results/bench_*.json": lambda found: [
+        task for run in found.new for task in run.failed
+    ],
+    "jq '(.results // (.arms // {zero_shot, iterative} | map(.results[])))[] | select(.success == false) | .problem_id'"
+    " benchmark_results/bench_*.json": lambda found: [task for run in found.runs for task in run.failed],
+    "jq -s '[.[].arms[]?.results[].cost] | add' benchmark_results/bench_*.json": lambda found: [
+        cost(line for run in found.new for line in run.experiments)
+    ],
+    "jq -r '[.arms[]?.results[]] | sort_by(-.cost) | .[:5][] | \"\\(.problem_id): $\\(.cost)\"'"
+    " benchmark_results/bench_*.json": lambda found: [line for run in found.new for line in _dearest(run)],
+    'jq -r \'.arms // {} | to_entries[] | "\\(.key): \\(.value.summary.success_rate // "nothing judged")"\''
+    " benchmark_results/bench_*.json": lambda found: [line for run in found.new for line in _rates(run)],
+    "jq '.arms[]?.summary.successes' benchmark_results/bench_*.json": lambda found: [
+        count for run in found.new for count in _successes(run)
+    ],
+    "jq '.decision // empty | (.arms // [.])[] | {outcome, a, b, tasks, planned, difference, interval, e_value}'"
+    " benchmark_results/bench_*.json": lambda found: [each for run in found.runs for each in _decisions(run)],
+    "jq .letters benchmark_results/bench_*.json": lambda found: [None for _ in found.runs],  # of a system of one's own
+    "jq '[.arms[] | .summary.success_rate // 0] | min | floor' latest.json": lambda found: [
+        math.floor(min(rate(own) or 0 for own in found.new[-1].arms.values()))
+    ],
+}
+"""Each jq line that is published, as it stands there, and what it has to print."""
+
+
+def _published() -> set[str]:
+    """Every jq line in a page, a recipe or a docstring: a command of its own, or within one."""
+    files = [
+        path
+        for name in ("docs", "deploy", "koderz", "koderz_tracker", "benchmark_results")
+        for path in (ROOT / name).rglob("*.*")
+        if path.suffix in (".md", ".yml", ".yaml", ".py", ".sh", ".txt", ".toml")
+    ]
+    texts = [path.read_text(encoding="utf-8") for path in (*files, *ROOT.glob("*.md"))]
+    found = re.compile(r"(?:^ *(?:\$ )?|\| |\$\(|`)(jq [-.'\"].*?)(?:`|\) -lt.*)?$", re.MULTILINE)
+    return {line.strip() for text in texts for line in found.findall(text.replace("\\\n", " "))}
+
+
 @needs_jq
-@pytest.mark.slow
-def test_documented_jq_lines_print_what_the_runs_hold(koderz: Shell, runs: Runs) -> None:
-    shown = {
-        line.strip()
-        for page in PAGES
-        for block in blocks(page)
-        if block.language in ("sh", "console")
-        for line in block.commands()
-        if line.startswith("jq ")
-    }
-    assert shown == set(QUERIES), "a jq line of a page needs its answer here, and the other way round"
+def test_documented_jq_lines_print_what_the_journals_hold(results: Results) -> None:
+    assert _published() == set(QUERIES), "a jq line that is published needs its answer here, and the other way round"
+    shutil.copy(results.new[-1].path, results.koderz.folder / "latest.json")
 
-    for line in sorted(shown):
-        assert _numbers(_printed(koderz, ["bash", "-c", line]).splitlines()) == _numbers(QUERIES[line](runs)), line
+    for line, answer in QUERIES.items():
+        printed = _printed(results.koderz, ["bash", "-c", line])
+        found = [*_values(printed)] if " -r " not in line else printed.splitlines()
+        assert [*map(_comparable, found)] == [*map(_comparable, answer(results))], line
 
 
-def _numbers(lines: Sequence[str]) -> list[Any]:
-    """Lines with numbers as such: jq and Python write some of them in other ways."""
-    return [pytest.approx(float(line)) if _is_number(line) else _shortened(line) for line in lines]
+def _values(text: str) -> Iterator[Any]:
+    """The JSON values that jq prints, one after the other."""
+    decoder, rest = json.JSONDecoder(), text.strip()
+    while rest:
+        value, end = decoder.raw_decode(rest)
+        yield value
+        rest = rest[end:].lstrip()
 
 
-def _is_number(line: str) -> bool:
-    try:
-        float(line)
-    except ValueError:
-        return False
-    return True
+def _comparable(value: Any) -> Any:
+    """A value in which numbers are alike that jq and Python write in other ways."""
+    match value:
+        case bool() | None:
+            return value
+        case float() | int():
+            return pytest.approx(value)
+        case dict():
+            return {key: _comparable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_comparable(each) for each in value]
+        case str() if match := re.fullmatch(r"(.*: \$?)(-?\d[\d.e+-]*)", value):
+            return f"{match[1]}{float(match[2]):.9f}"
+    return value
 
 
-def _shortened(line: str) -> str:
-    name, dollar, amount = line.partition(": $")
-    return f"{name}{dollar}{float(amount):.9f}" if dollar else line
+@needs_jq
+def test_documented_gate_takes_the_worst_arm_of_any_run(results: Results) -> None:
+    (script,) = (block.text for block in blocks("docs/ci/README.md") if block.language == "bash")
+
+    for run in results.new:
+        shutil.copy(run.path, results.koderz.folder / "latest.json")
+        done = subprocess.run(["bash", "-c", script], cwd=results.koderz.folder, capture_output=True, text=True)
+        passes = min(rate(own) or 0 for own in run.arms.values()) >= 85
+        assert (done.returncode, done.stderr) == (0 if passes else 1, ""), run.plan["mode"]
 
 
-_WITHOUT_KODERZ, _COMPARED, _BY_MODEL, _COST = range(4)
+# --- Python, over the runs that there are
+
+READS = re.compile(
+    r"benchmark_results|load_summary|to_dataframe|koderz\.(benchmark|rescore)\(|search_runs|export_memories|"
+    r"load_benchmark|run_ruler_benchmark"
+)
+"""What a script does that selects or adds up results."""
 
 
-@pytest.fixture
-def scripts() -> list[str]:
-    """The Python blocks of the page on queries, in its order."""
-    return [block.text for block in blocks("docs/how-to/query-results.md") if block.language == "python"]
+def _scripts(page: str) -> list[str]:
+    return [block.text for block in blocks(page) if block.language == "python" and READS.search(block.text)]
 
 
-@pytest.mark.slow
-def test_documented_script_without_koderz_counts_each_result_once(
-    koderz: Shell, runs: Runs, scripts: Sequence[str]
-) -> None:
+def _script(page: str, number: int) -> str:
+    return _scripts(page)[number]
+
+
+def _without_koderz(results: Results, script: str) -> None:
     rates: defaultdict[str, list[float | None]] = defaultdict(list)
     failures: Counter[str] = Counter()
-    for run in sorted(runs, key=lambda run: run.path.stat().st_mtime):  # type: ignore[attr-defined]
-        for arm in _arms(run):
-            if arm.results:
-                rates[run.config["local_model"]].append(arm.summary.success_rate)
-            failures.update(_failed(arm.results))
+    for run in results.runs:
+        for own in run.arms.values():
+            failures.update(line["problem_id"] for line in own if not line["success"])
+            if own:
+                rates[own[0]["model"]].append(rate(own))
 
-    printed = _printed(koderz, [sys.executable, "-c", scripts[_WITHOUT_KODERZ]])
+    text = script.replace("print(dict(rates), failures.most_common(5))", "print(json.dumps([rates, failures]))")
+    assert text != script
+    printed = json.loads(_printed(results.koderz, [sys.executable, "-c", text]))
 
-    assert printed == f"{dict(rates)} {failures.most_common(5)}\n"
-
-
-def _arms(run: Summary) -> Sequence[ArmResults]:
-    return list(run.arms.values())
-
-
-@pytest.mark.slow
-def test_documented_scripts_with_koderz_count_each_result_once(
-    koderz: Shell, runs: Runs, scripts: Sequence[str]
-) -> None:
-    assert len(scripts) == 4
-    of_solver: defaultdict[str, list[Result]] = defaultdict(list)
-    for run in runs:
-        for result in run.results:
-            of_solver[result.solver].append(result)
-
-    by_model = _last(koderz, scripts[_BY_MODEL], "by_model")
-    totals = _last(koderz, scripts[_COST], "totals")
-
-    for name, found in of_solver.items():
-        cost, solved = math.fsum(each.cost for each in found), sum(each.success for each in found)
-        assert (by_model[name]["experiments"], totals[name]["solved"]) == (len(found), solved)
-        assert by_model[name]["success_rate"] == pytest.approx(solved / len(found))
-        assert totals[name]["cost"] == pytest.approx(cost)
-        assert totals[name]["cost_per_solution"] == pytest.approx(cost / solved)
-    assert by_model.keys() == totals.keys() == of_solver.keys()
+    assert {model: sorted(each) for model, each in printed[0].items()} == {
+        model: pytest.approx(sorted(each)) for model, each in rates.items()
+    }
+    assert printed[1] == failures
 
 
-def _last(koderz: Shell, script: str, frame: str) -> dict[str, dict[str, float]]:
-    """The rows of a data frame that a script leaves, by solver."""
-    more = f"print({frame}.droplevel('model').to_json(orient='index'))"
-    rows: dict[str, dict[str, float]] = json.loads(
-        _printed(koderz, [sys.executable, "-c", f"{script}\n{more}"]).splitlines()[-1]
+def _by_solver(results: Results) -> dict[str, list[Line]]:
+    """The experiments of every run by model and solver."""
+    found: defaultdict[str, list[Line]] = defaultdict(list)
+    for run in results.runs:
+        for line in run.experiments:
+            found[f"{line['model']} {line['solver']}"].append(line)
+    return found
+
+
+def _over_time(results: Results, script: str) -> None:
+    by_model, over_time, by_task = _frames(
+        results, script, "by_model", "over_time", 'frame.groupby("problem_id")["success"].mean().to_frame()'
     )
-    return rows
+    truth, tasks = _by_solver(results), defaultdict(list)
+    for line in (line for run in results.runs for line in run.experiments):
+        tasks[line["problem_id"]].append(line)
+
+    for name, own in truth.items():
+        assert by_model[name]["experiments"] == len(own)
+        assert by_model[name]["success_rate"] == pytest.approx(rate(own) / 100)
+        assert by_model[name]["cost"] == pytest.approx(cost(own) / len(own))
+        assert by_model[name]["iterations"] == pytest.approx(sum(line["iterations"] for line in own) / len(own))
+        days = [row for key, row in over_time.items() if key.startswith(f"{name} 20")]
+        assert sum(row["size"] for row in days) == len(own)
+        assert sum(row["size"] * row["mean"] for row in days) == pytest.approx(sum(line["success"] for line in own))
+    assert by_model.keys() == truth.keys()
+    assert {task: row["success"] for task, row in by_task.items()} == {
+        task: pytest.approx(rate(own) / 100) for task, own in tasks.items()
+    }
 
 
-@pytest.mark.slow
-def test_documented_comparison_is_of_the_two_newest_runs(koderz: Shell, scripts: Sequence[str]) -> None:
-    koderz("benchmark", 0, 6, "--mode", "zero-shot", "--model", "simulated", "--quiet")
-    koderz("benchmark", 0, 6, "--mode", "iterative", "--model", "simulated", "--quiet")
-    a, b = sorted(map(api.load_summary, _files(koderz)), key=lambda run: run.start_time)
-    passed = [{result.problem_id for result in run.results if result.success} for run in (a, b)]
+def _cost_per_solution(results: Results, script: str) -> None:
+    (totals,) = _frames(results, script, "totals")
+    truth = _by_solver(results)
 
-    printed = _printed(koderz, [sys.executable, "-c", scripts[_COMPARED]]).splitlines()
+    assert totals.keys() == truth.keys()
+    for name, own in truth.items():
+        solved = sum(line["success"] for line in own)
+        assert totals[name]["solved"] == solved
+        assert totals[name]["cost"] == pytest.approx(cost(own))
+        each = cost(own) / solved if solved else None
+        assert totals[name]["cost_per_solution"] == (each if each is None else pytest.approx(each))
 
-    difference = 100 * (len(passed[1]) - len(passed[0])) / 6
-    pairs, shown, _ = printed[1].split(" ", 2)
-    assert pairs == "6"
-    assert float(shown) == pytest.approx(difference)
-    assert printed[1].endswith(f"{sorted(passed[0] - passed[1])} {sorted(passed[1] - passed[0])}")
+
+def _frames(results: Results, script: str, *frames: str) -> list[dict[str, dict[str, Any]]]:
+    """The rows of data frames that a script leaves, each by the words of its index."""
+    more = "\n".join(
+        f"(of := {frame}).index = [each if isinstance(each, str) else ' '.join(map(str, each)) for each in of.index]\n"
+        "print(of.to_json(orient='index', double_precision=15))"
+        for frame in frames
+    ).replace("(of := ", "of = ").replace(").index = [", "\nof.index = [")
+    printed = _printed(results.koderz, [sys.executable, "-c", f"{script}\n{more}"]).splitlines()
+    return [json.loads(line) for line in printed[-len(frames) :]]
+
+
+def _one_of_each_system(results: Results, script: str) -> None:
+    del script  # it has made some of the runs
+    found = {run.path.stem: run for run in results.runs}
+    names = re.findall(r"^(\w[\w ]*) (bench_\w+) (\w+)$", results.printed, re.MULTILINE)
+    assert [name for name, _, _ in names] == ["code", "long context", "rollouts", "optimizers", "performance"]
+    own = [found[run_id] for _, run_id, _ in names]
+
+    shown = re.findall(r"^  (.*?) (\w+) (None|[\d.]+) (?:None|\{.*\})$", results.printed, re.MULTILINE)
+
+    assert [(words, verdict, None if score == "None" else float(score)) for words, verdict, score in shown] == [
+        (f"{line['arm']} {line['problem_id']}", line["verdict"], line["score"]) for run in own for line in run.experiments
+    ]
+
+
+def _compared_arms(results: Results, script: str) -> None:
+    modes = [run.plan["mode"] for run in results.runs if len(run.arms) > 1 and run.plan["mode"] != "perf"]
+    marked = script.replace("run.mode, koderz", "run.mode, koderz.compare(path).pairs, koderz")
+    assert marked != script
+
+    printed = _printed(results.koderz, [sys.executable, "-c", marked]).splitlines()
+
+    assert [line.partition(" ")[0] for line in printed if re.match(r"\S+ \d+ ", line)] == modes
+
+
+def _newest_by_time(results: Results, script: str) -> None:
+    """For each run alone: the script takes that whose file is the newest."""
+    text = script.replace(
+        'max(Path("benchmark_results").glob("bench_*.json"), key=lambda path: path.stat().st_mtime)', "Path(sys.argv[1])"
+    ).replace("import json", "import json, sys")
+    assert "sys.argv" in text
+    for run in results.new:
+        seconds = json.loads(run.path.read_text())["duration_seconds"]
+        walls = [(line["metrics"] or {}).get("wall", 0) for line in run.experiments]
+        printed = _printed(results.koderz, [sys.executable, "-c", text, str(run.path)]).splitlines()
+        found = dict(line.rsplit(" ", 1) for line in printed[:3])
+        assert {name: float(value) for name, value in found.items()} == {
+            "tasks at once": round(sum(line["duration_seconds"] for line in run.experiments) / seconds, 1),
+            "calls at once": round(sum(line["latency"] for line in run.experiments) / seconds, 1),
+            "programs at once": round(sum(walls) / seconds, 2),
+        }
+        assert printed[3].startswith("refused for load {")
+
+
+def _mean_of_a_task(results: Results, script: str) -> None:
+    run = max((run for run in results.runs if run.plan["mode"] == "rollouts"), key=lambda run: run.plan["time"])
+    scores = [line["score"] for line in run.experiments if line["problem_id"] == "sample/slugs"]
+
+    assert float(_printed(results.koderz, [sys.executable, "-c", script])) == pytest.approx(sum(scores) / len(scores))
+
+
+OVER_RUNS: dict[tuple[str, int], Callable[[Results, str], None]] = {
+    FIVE_SYSTEMS: _one_of_each_system,
+    ("docs/how-to/query-results.md", 0): _without_koderz,
+    ("docs/how-to/query-results.md", 2): _over_time,
+    ("docs/how-to/query-results.md", 3): _cost_per_solution,
+    ("docs/reference/python.md", 2): _compared_arms,
+    ("docs/rollouts/guide.md", 0): _mean_of_a_task,
+    ("docs/why-slow.md", 0): _newest_by_time,
+}
+"""Each script that reads the runs that there are, by its page and which of the page's it is."""
+
+
+@pytest.mark.parametrize(("page", "number"), OVER_RUNS)
+def test_documented_scripts_count_each_experiment_once(results: Results, page: str, number: int) -> None:
+    OVER_RUNS[page, number](results, _script(page, number))
