@@ -48,6 +48,10 @@ EXIT_NOT_PASSED = 1
 _NOT_FOR_ONE = (
     "problems", "limit", "shuffle", "samples", "baseline_model", "concurrency", "judges", "grace", *OF_SINKS,
 )  # fmt: skip
+_ONE_MODEL = (
+    "The model to ask: qwen2.5-coder:32b (Ollama), openai/gpt-4o-mini, anthropic/claude-…, simulated. Default: the "
+    "only model of a running Ollama, else simulated."
+)
 _EXAMPLES = """\
   # ten tasks, each asked once and then with feedback of its tests
   koderz benchmark 0 10 --mode comparative
@@ -126,7 +130,7 @@ def benchmark(
 add_resume_commands(app)
 
 
-@with_settings(scope=Scope(without=dict.fromkeys(_NOT_FOR_ONE, "")))
+@with_settings(scope=Scope(without=dict.fromkeys(_NOT_FOR_ONE, "")), told={"local_model": _ONE_MODEL})
 def run_task(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Which one: HumanEval/3, or 3.")],
     given: dict[str, Any],

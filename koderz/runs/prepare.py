@@ -176,6 +176,8 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
     settings = with_solvers(settings, given)
     if single and ((settings.mode == "comparative" and not settings.solver) or len(settings.solvers) > 1):
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative, or --solver")
+    if single and settings.models:
+        raise KoderzError("one experiment has one model: give --model once")
     engine = ENGINES.load(settings.engine)
     settings = engine.settle(settings, given)
     if settings.use_memory != "off" and "memory" not in engine.can:

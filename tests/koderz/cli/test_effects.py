@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import typer
 
 from koderz.cli import main
-from tests.conftest import Shell
+from tests.conftest import Shell, whole_lines
 from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_options import ALL
 from tests.koderz.cli.test_scope import DRY
@@ -18,6 +19,7 @@ from tests.koderz.cli.test_scope import DRY
 RUNS = {
     "benchmark run": ("benchmark", "0", "3", "--mode", "zero-shot", "--model", "simulated"),
     "decide": ("decide", "simulated", "simulated/other", "--limit", "3"),
+    "run": ("run", "HumanEval/0", "--mode", "zero-shot", "--model", "simulated"),
     **{name: (*name.split(), *words.split()) for name, words in DRY.items()},
 }
 VALUES = {
@@ -78,9 +80,16 @@ def test_options_change_the_plan_or_are_refused(
         monkeypatch.setenv(variable, text)
 
     def ended(*more: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["koderz", *RUNS[name], "--dry-run", "--json", *more])
+        """The exit code, the plan and the messages. One experiment has no dry run: its plan is that of its journal."""
+        words = ("--quiet",) if name == "run" else ("--dry-run", "--json")
+        monkeypatch.setattr("sys.argv", ["koderz", *RUNS[name], *words, *more])
         code = main()
-        return code, *capsys.readouterr()
+        out, err = capsys.readouterr()
+        if name == "run" and code in (0, 1):
+            journal = max(koderz.folder.rglob("journal.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+            (plan,) = (line for line in whole_lines(journal) if line["kind"] == "plan")
+            return 0, json.dumps([plan["config"], plan["arms"]]), ""
+        return code, out, err
 
     usual = ended()
     assert usual[0] == 0
