@@ -223,7 +223,7 @@ _NO_MODEL = ("agent:oracle", "agent:nop", "patch:base", "patch:human")
 
 
 def worker_of(plan: Plan, arm: str) -> str:
-    """The name of an arm in predictions: its agent and model, such as `codex+openai/gpt-4o-mini`.
+    """The name of an arm in predictions: its agent and model, such as `codex+openai/gpt-6-luna`.
 
     Where several arms of the run have both in common, what else their names say stands behind it.
     """

@@ -56,7 +56,7 @@ _EXAMPLES = """\
   # ten tasks, each asked once and then with feedback of its tests
   koderz benchmark 0 10 --mode comparative
   # all of HumanEval, for two dollars at most
-  koderz benchmark 0 164 --model openai/gpt-4o-mini --max-cost 2
+  koderz benchmark 0 164 --model openai/gpt-6-luna --max-cost 2
   # go on with the latest run where it stopped
   koderz benchmark resume latest
 """
@@ -120,7 +120,7 @@ def benchmark(
 
     Examples:
         koderz benchmark 0 10 --mode comparative
-        koderz benchmark 0 164 --model openai/gpt-4o-mini --max-cost 2
+        koderz benchmark 0 164 --model openai/gpt-6-luna --max-cost 2
         koderz benchmark resume latest
     """
     arguments = dict(_split_argument(text) for text in solver_arg or ())
@@ -144,7 +144,7 @@ def run_task(
 
     Examples:
         koderz run HumanEval/3
-        koderz run 3 --model openai/gpt-4o-mini --mode zero-shot
+        koderz run 3 --model openai/gpt-6-luna --mode zero-shot
     """
     import asyncio
 
@@ -207,7 +207,7 @@ def decide(
     --fail-on-regression where B is shown to be worse.
 
     Examples:
-        koderz decide openai/gpt-4o-mini openai/gpt-4.1-mini --max-cost 2
+        koderz decide openai/gpt-6-luna openai/gpt-6.1-terra --max-cost 2
     """
     if a == b:
         raise KoderzError(f"A and B are both {a}; name two models")

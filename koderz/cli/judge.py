@@ -208,7 +208,7 @@ def import_runs(
     catch up with what was imported, in a terminal in the background; one that stays behind is left to koderz sync.
 
     Examples:
-        koderz benchmark import samples.jsonl --model openai/gpt-4o-mini
+        koderz benchmark import samples.jsonl --model openai/gpt-6-luna
     """
     from koderz.cli.sync import catch_up_runs
     from koderz.engines.effects import require_sandbox

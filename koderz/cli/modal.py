@@ -39,7 +39,7 @@ def deploy(
     if found:
         say(f"deployed koderz {found.koderz} ({found.digest}) as the app {found.app}")
         say(f"keys from the secret {found.secret}, results on the volume {found.volume}")
-        say(f"then: koderz benchmark 0 10 --model openai/gpt-4o-mini --engine modal\n{found.url}".rstrip())
+        say(f"then: koderz benchmark 0 10 --model openai/gpt-6-luna --engine modal\n{found.url}".rstrip())
 
 
 @app.command(cls=PanelCommand)

@@ -1,4 +1,4 @@
-"""Names of models: `qwen2.5-coder:32b`, `openai/gpt-4o-mini`, `claude-sonnet-4-5`, `simulated`."""
+"""Names of models: `qwen2.5-coder:32b`, `openai/gpt-6-luna`, `claude-sonnet-5-5`, `simulated`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def parse_model_name(text: str) -> ModelName:
     text = text.strip()
     if not text or len(text) > _LONGEST or any(unicodedata.category(char)[0] == "C" for char in text):
         shown = ascii(text[:40])
-        raise KoderzError(f"not a model's name: {shown}; try qwen2.5-coder:32b or openai/gpt-4o-mini")
+        raise KoderzError(f"not a model's name: {shown}; try qwen2.5-coder:32b or openai/gpt-6-luna")
     provider, name = _split(text)
     if not name:
         raise KoderzError(f"no model named after {text!r}; try {text}NAME")

@@ -44,7 +44,7 @@ _OPEN_WEIGHTS = re.compile(r"(?:.*/)?gpt-oss\b.*", re.IGNORECASE)
 def tariff_of(name: ModelName, base_url: str | None, own: Mapping[str, Price]) -> Tariff | None:
     """The tariff of a model at an address; None if no price is known.
 
-    `own` is by the name as shown (`openai/gpt-4o-mini`) or the provider's (`gpt-4o-mini`).
+    `own` is by the name as shown (`openai/gpt-6-luna`) or the provider's (`gpt-6-luna`).
     """
     mine = own.get(str(name)) or own.get(name.name)
     if mine is not None:

@@ -4,7 +4,7 @@
 name = "three tries"
 solver = "iterative"              # or FILE:NAME
 model = "qwen2.5-coder:7b"        # default: the run's
-roles = {spec = "openai/gpt-4o"}
+roles = {spec = "openai/gpt-6.1-sol"}
 baseline = "one try"              # the arm that it is compared with; default: the first
 max-iterations = 3                # whatever else there is: the solver's parameters
 

@@ -45,7 +45,7 @@ def _wrong_tags(tags: Iterable[str]) -> str:
 
 def _wrong_roles(roles: Iterable[str]) -> str:
     fine = all(re.fullmatch(r"\w+=\S.*", role) for role in roles)
-    return "" if fine else "write ROLE=MODEL, such as judge=openai/gpt-4o"
+    return "" if fine else "write ROLE=MODEL, such as judge=openai/gpt-6.1-sol"
 
 
 RATES = ("rpm", "tpm", "input-tpm", "output-tpm")
@@ -119,7 +119,7 @@ class Settings:
 
     local_model: str | None = _model(
         None,
-        "The model to benchmark: qwen2.5-coder:32b (Ollama), openai/gpt-4o-mini, anthropic/claude-…, simulated. "
+        "The model to benchmark: qwen2.5-coder:32b (Ollama), openai/gpt-6-luna, anthropic/claude-…, simulated. "
         "Repeatable: each model has arms of its own. Default: the only model of a running Ollama, else simulated.",
         "MODEL",
         flags=("--model", "--local-model", "-m"),
@@ -252,7 +252,7 @@ class Settings:
     )
     roles: tuple[str, ...] = _solver(
         (),
-        "The model for a role of the solver, such as judge=openai/gpt-4o; repeatable.",
+        "The model for a role of the solver, such as judge=openai/gpt-6.1-sol; repeatable.",
         "ROLE=MODEL",
         flags=("--role",),
         names_models=True,

@@ -24,7 +24,7 @@ from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, PAGES, ROOT, Reader, blocks
 from tests.loopback_modal import ModalServer
 
-MODELS = ("gpt-4o-mini", "qwen2.5-coder:7b", "my-model")
+MODELS = ("gpt-6-luna", "qwen3-coder:30b", "my-model")
 ON_MODAL = "docs/how-to/modal.md"
 ON_REPOSITORIES = "docs/how-to/repositories.md"
 CI = (DOCS / "ci" / "README.md").read_text(encoding="utf-8")
@@ -114,7 +114,7 @@ def test_page_on_modal_works_when_it_is_followed(koderz: Shell, serve: Callable[
     """On a loopback Modal of its own: the page stops the app that it has deployed."""
     (koderz.folder / "samples.jsonl").write_text('{"task_id": "HumanEval/53", "completion": "    return x + y\\n"}\n')
     more = {"MODEL_SERVER": serve("--model", "Qwen/Qwen3-8B").url, "KODERZ_LIMIT": "4", "KODERZ_JUDGES": "1"}
-    server = serve("--model", "gpt-4o-mini")
+    server = serve("--model", "gpt-6-luna")
 
     with ModalServer(secrets={"llm-api-keys": {}}, max_containers=2) as modal:
         modal.put_secret("llm-api-keys", server.env())

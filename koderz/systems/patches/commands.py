@@ -37,7 +37,7 @@ COMMANDS = {
 _SUITE = "koderz-perf-mini"
 _HELP = {
     "suite": f"The suite: {_SUITE}, koderz-perf-pypi, gso or iso. Default: {_SUITE}.",
-    "local_model": "A model that writes the patches, such as openai/gpt-4o-mini; repeatable. Default: patches that are "
+    "local_model": "A model that writes the patches, such as openai/gpt-6-luna; repeatable. Default: patches that are "
     "given, else those that come with the embedded tasks.",
     "samples": "Patches that a model writes for each task. Default: 1.",
     "max_iterations": "Maximum patches that a model writes for one task. Default: 3; without a model or patches 1.",
