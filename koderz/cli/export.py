@@ -77,13 +77,9 @@ def export(
     from koderz.analysis.story import journal_folder
 
     about = Publication(organization, relationship, model_id, source_url, hf_dataset, hf_task)
-    unread = [name for name, value in asdict(about).items() if value is not None]
-    if unread and format_ not in REGISTRIES:
-        raise KoderzError(f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it")
     own = own_format(format_)
-    if all_arms and (arm or format_ in REGISTRIES or own or format_of(output, format_) != "jsonl"):
-        reader = "an export of every arm" if arm else "--format jsonl"
-        raise KoderzError(f"--all-arms has no effect here: only {reader} reads it")
+    is_samples = format_ not in REGISTRIES and own is None and format_of(output, format_) == "jsonl"
+    _require_read(about, format_, arm, all_arms=all_arms, is_samples=is_samples)
     folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
     if format_ in REGISTRIES:
         _register(folders, format_, about, arm, output)
@@ -98,6 +94,18 @@ def export(
         with _opened(output) as file:
             count = write_rows(folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact)
         _tell(count, folders, output, "attempt" if attempts else "experiment")
+
+
+def _require_read(
+    about: Publication, format_: str | None, arm: str | None, *, all_arms: bool, is_samples: bool
+) -> None:
+    """Raises KoderzError for an option that the chosen format doesn't read."""
+    unread = [name for name, value in asdict(about).items() if value is not None]
+    if unread and format_ not in REGISTRIES:
+        raise KoderzError(f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it")
+    if all_arms and (arm or not is_samples):
+        reader = "an export of every arm" if arm else "--format jsonl"
+        raise KoderzError(f"--all-arms has no effect here: only {reader} reads it")
 
 
 def _tell(count: int, folders: Sequence[Path], output: Path | None, what: str = "experiment") -> None:

@@ -121,7 +121,7 @@ def test_option_that_nothing_reads_names_its_readers(command: Command, name: str
 REFUSED = {
     "benchmark report latest --limit 3": "--limit has no effect here: only a report that names no run",
     "benchmark export latest --format csv --all-arms": "--all-arms has no effect here: only --format jsonl",
-    "benchmark export latest --arm zero-shot --all-arms": "--all-arms has no effect here: only an export of every",
+    "benchmark export latest --format jsonl --arm x --all-arms": "--all-arms has no effect here: only an export",
     "benchmark import s.jsonl --model a --docker-image x": "--docker-image has no effect here: only the sandboxes",
     "benchmark resume latest --max-containers 3": "--max-containers has no effect here: only the engine modal",
     "judge p.py --task HumanEval/0 --docker-image x": "--docker-image has no effect here: only the sandboxes",
