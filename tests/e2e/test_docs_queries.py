@@ -274,8 +274,15 @@ def _one_of_each_system(results: Results, script: str) -> None:
     shown = re.findall(r"^  (.*?) (\w+) (None|[\d.]+) (?:None|\{.*\})$", results.printed, re.MULTILINE)
 
     assert [(words, verdict, None if score == "None" else float(score)) for words, verdict, score in shown] == [
-        (f"{line['arm']} {line['problem_id']}", line["verdict"], line["score"]) for run in own for line in run.experiments
+        (f"{line['arm']} {line['problem_id']}", line["verdict"], _score(run, line))
+        for run in own
+        for line in run.experiments
     ]
+
+
+def _score(run: Recorded, line: Line) -> float | None:
+    """The score of an experiment: that of the initial prompt where an optimizer kept it."""
+    return run.arms["none"][0]["score"] if line["verdict"] == "kept" else line["score"]
 
 
 def _compared_arms(results: Results, script: str) -> None:
