@@ -33,7 +33,7 @@ from tests.tracker.builders import call, judged
             "benchmark run",
             "Cost cap: no call starts that would exceed it, as calls cost so far; the run stops and can be resumed.",
         ),
-        ("benchmark run", "The model for a role of the solver, such as judge=openai/gpt-4o; repeatable."),
+        ("benchmark run", "The model for a role of the solver, such as judge=openai/gpt-6.1-sol; repeatable."),
         ("memory recall", "Search memories by words, best match first; without words list the most recent ones."),
         ("ui", "Address to bind; 0.0.0.0 exposes it to the network."),
         ("memory serve", "as an MCP server, until the client disconnects."),
