@@ -21,8 +21,8 @@ DIFFERS: Mapping[str, str] = {
     "ends below a gain of 1 % (convergence_threshold 0.01 does the same).",
     "gepa": "Runs the package gepa with its own reflection prompt, on all of validation. Differs from it in four "
     "points. The budget is never exceeded. A pair of candidate and item that is known isn't asked again, and "
-    "counts once. A minibatch without failures is reflected on, too (skip_perfect_score true skips it, as the original does). The "
-    "format line stays at the end of each instruction.",
+    "counts once. A minibatch without failures is reflected on, too (skip_perfect_score true skips it, as the "
+    "original does). The format line stays at the end of each instruction.",
     "random_search": "Is koderz' own control, and has no original.",
 }
 """A text on each optimizer, used in help, documentation and the record of a run."""
