@@ -255,11 +255,15 @@ def _cost_per_solution(results: Results, script: str) -> None:
 
 def _frames(results: Results, script: str, *frames: str) -> list[dict[str, dict[str, Any]]]:
     """The rows of data frames that a script leaves, each by the words of its index."""
-    more = "\n".join(
-        f"(of := {frame}).index = [each if isinstance(each, str) else ' '.join(map(str, each)) for each in of.index]\n"
-        "print(of.to_json(orient='index', double_precision=15))"
-        for frame in frames
-    ).replace("(of := ", "of = ").replace(").index = [", "\nof.index = [")
+    more = (
+        "\n".join(
+            f"(of := {frame}).index = [each if isinstance(each, str) else ' '.join(map(str, each)) for each in of.index]\n"
+            "print(of.to_json(orient='index', double_precision=15))"
+            for frame in frames
+        )
+        .replace("(of := ", "of = ")
+        .replace(").index = [", "\nof.index = [")
+    )
     printed = _printed(results.koderz, [sys.executable, "-c", f"{script}\n{more}"]).splitlines()
     return [json.loads(line) for line in printed[-len(frames) :]]
 
@@ -298,7 +302,8 @@ def _compared_arms(results: Results, script: str) -> None:
 def _newest_by_time(results: Results, script: str) -> None:
     """For each run alone: the script takes that whose file is the newest."""
     text = script.replace(
-        'max(Path("benchmark_results").glob("bench_*.json"), key=lambda path: path.stat().st_mtime)', "Path(sys.argv[1])"
+        'max(Path("benchmark_results").glob("bench_*.json"), key=lambda path: path.stat().st_mtime)',
+        "Path(sys.argv[1])",
     ).replace("import json", "import json, sys")
     assert "sys.argv" in text
     for run in results.new:
@@ -336,3 +341,151 @@ OVER_RUNS: dict[tuple[str, int], Callable[[Results, str], None]] = {
 @pytest.mark.parametrize(("page", "number"), OVER_RUNS)
 def test_documented_scripts_count_each_experiment_once(results: Results, page: str, number: int) -> None:
     OVER_RUNS[page, number](results, _script(page, number))
+
+
+# --- Python, over runs that the script makes itself, or over two
+
+
+def _two_newest(koderz: Shell, script: str) -> None:
+    runs = []
+    for mode in ("zero-shot", "iterative"):
+        koderz("benchmark", 0, 6, "--mode", mode, "--model", "simulated", "--quiet")
+        runs.append(newest(koderz))
+    passed = [{line["problem_id"] for line in run.experiments if line["success"]} for run in runs]
+
+    printed = _printed(koderz, [sys.executable, "-c", script]).splitlines()
+
+    pairs, difference, _ = printed[1].split(" ", 2)
+    assert (pairs, float(difference)) == ("6", pytest.approx(100 * (len(passed[1]) - len(passed[0])) / 6))
+    assert printed[1].endswith(f"{sorted(passed[0] - passed[1])} {sorted(passed[1] - passed[0])}")
+
+
+def _improvement(koderz: Shell, script: str) -> None:
+    printed = _printed(koderz, [sys.executable, "-c", script])
+    before, after = newest(koderz).arms.values()
+    n, share = len(after), sum(line["success"] for line in after) / len(after)
+    middle, half = share + 1.9599640**2 / 2 / n, 1.9599640 * math.sqrt(share * (1 - share) / n + 0.9799820**2 / n**2)
+    ends = [100 * (middle + sign * half) / (1 + 1.9599640**2 / n) for sign in (-1, 1)]  # Wilson (1927)
+
+    improvement, interval = printed.split(" ", 1)
+
+    assert float(improvement) == pytest.approx((rate(after) or 0) - (rate(before) or 0))
+    assert json.loads(interval.replace("(", "[").replace(")", "]")) == pytest.approx(ends)
+
+
+def _rate_and_rescored(koderz: Shell, script: str) -> None:
+    printed = _printed(koderz, [sys.executable, "-c", script]).split()
+    first, again = sorted(recorded(koderz), key=lambda run: run.plan["time"])
+
+    assert printed[0] == first.path.stem
+    assert float(printed[1]) == pytest.approx(rate(first.experiments))
+    assert again.path.stem in " ".join(printed[2:])
+    assert [line["problem_id"] for line in again.experiments] == [line["problem_id"] for line in first.experiments]
+
+
+def _rate_on_a_loopback_server(koderz: Shell, script: str) -> None:
+    printed = _printed(koderz, [sys.executable, "-c", script])
+
+    assert float(printed.split()[0]) == pytest.approx(rate(newest(koderz).experiments))
+
+
+def _arms_of_a_run(koderz: Shell, script: str) -> None:
+    (careful,) = (block for block in blocks("docs/reference/python.md") if block.title == "careful.py")
+    (koderz.folder / careful.title).write_text(careful.text)
+
+    printed = _printed(koderz, [sys.executable, "-c", script])
+
+    run = newest(koderz)
+    assert printed == f"{run.path.stem} {list(run.arms)}\n"
+
+
+def _accuracy(koderz: Shell, script: str) -> None:
+    printed = _printed(koderz, [sys.executable, "-c", script])
+    run = min(recorded(koderz), key=lambda run: run.plan["time"])
+    scores = [line["score"] for line in run.experiments]
+
+    assert len(scores) == 2
+    assert re.search(r"^(\d\.\d\d) [\d.]+$", printed, re.MULTILINE)[1] == f"{sum(scores) / len(scores):.2f}"  # type: ignore[index]
+
+
+OWN_RUNS: dict[tuple[str, int], Callable[[Shell, str], None]] = {
+    ("README.md", 0): _improvement,
+    ("docs/how-to/query-results.md", 1): _two_newest,
+    ("docs/how-to/testing.md", 0): _rate_on_a_loopback_server,
+    ("docs/long-context/guide.md", 1): _accuracy,
+    ("docs/reference/python.md", 0): _rate_and_rescored,
+    ("docs/reference/python.md", 3): _arms_of_a_run,
+}
+
+
+@pytest.mark.parametrize(("page", "number"), OWN_RUNS)
+def test_documented_scripts_print_what_the_journals_of_their_runs_hold(koderz: Shell, page: str, number: int) -> None:
+    OWN_RUNS[page, number](koderz, _script(page, number))
+
+
+# --- Python, over the other sinks
+
+
+def _memories(results: Results, script: str) -> None:
+    printed = Counter(_printed(results.koderz, [sys.executable, "-c", script]).splitlines())
+    text = script.replace(", limit=3", "")
+    whole = Counter(_printed(results.koderz, [sys.executable, "-c", text]).splitlines())
+    runs = [run for run in results.new if run.judged or run.ended]
+
+    assert whole == Counter(
+        [
+            *(f"Benchmark Run {run.path.stem} critical" for run in runs),
+            *(f"{line['problem_id']} {line['success']}" for run in runs for line in run.judged),
+        ]
+    )
+    assert printed.total() == len(runs) + 3
+    assert printed <= whole
+
+
+def _evaluation_runs(results: Results, script: str) -> None:
+    printed = _printed(results.koderz, [sys.executable, "-W", "ignore", "-c", script]).splitlines()
+    rows = [line.rsplit(" ", 2) for line in printed]
+    truth = [
+        (name if len(run.arms) > 1 else "None", (rate(own) or 0) / 100, cost(own))
+        for run in results.new
+        for name, own in run.arms.items()
+        if own and run.plan["mode"] != "optimize"  # where nothing passes, as the page says
+    ]
+
+    assert sorted((name, round(float(mean), 6), round(float(paid), 9)) for name, mean, paid in rows) == sorted(
+        (name, round(mean, 6), round(paid, 9)) for name, mean, paid in truth
+    )
+
+
+def _spans(results: Results, script: str) -> None:
+    printed = _printed(results.koderz, [sys.executable, "-W", "ignore", "-c", script]).splitlines()
+    task, _, arm = printed[0].partition(" · ")
+    calls = [
+        sum(each["kind"] == "call" and each["experiment_id"] == line["experiment_id"] for each in run.lines)
+        for run in results.new
+        for line in run.experiments
+        if (line["problem_id"], line["arm"]) == (task, arm)
+    ]
+
+    assert sum(line.strip().startswith("simulated · ") for line in printed) in calls
+
+
+OVER_SINKS: dict[tuple[str, int], Callable[[Results, str], None]] = {
+    ("docs/how-to/memory.md", 0): _memories,
+    ("docs/how-to/mlflow.md", 0): _evaluation_runs,
+    ("docs/long-context/guide.md", 0): _spans,
+}
+
+
+def test_documented_scripts_on_sinks_count_each_experiment_once(results: Results) -> None:
+    patience = {"KODERZ_SINK_PATIENCE": "600"}  # a busy machine takes minutes to set up MLflow's database
+    results.koderz("sync", "--sink", "memory", "--sink", "mlflow", "--quiet", env=patience)
+
+    for (page, number), check in OVER_SINKS.items():
+        check(results, _script(page, number))
+
+
+def test_documented_scripts_that_read_results_are_all_tried() -> None:
+    tried = {**OVER_RUNS, **OWN_RUNS, **OVER_SINKS}
+
+    assert {(page, number) for page in PAGES for number in range(len(_scripts(page)))} == tried.keys()
