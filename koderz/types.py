@@ -75,12 +75,12 @@ VerdictWord = Literal["passed", "failed", "timeout", "error"]
 class Sampling:
     """The sampling of a reply. None leaves the choice to the server."""
 
-    temperature: float | None = None
-    max_tokens: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    response_format: Mapping[str, Any] | None = None  # a JSON schema, which the reply is to be an object of
+    temperature: float | None = None  # randomness, from 0 to 2
+    max_tokens: int | None = None  # the maximum length of the reply
+    top_p: float | None = None  # nucleus sampling, from 0 to 1
+    seed: int | None = None  # the seed, for servers that take one
+    stop: tuple[str, ...] = ()  # texts that end the reply
+    response_format: Mapping[str, Any] | None = None  # the JSON schema that the reply has to conform to
     reasoning_effort: str | None = None  # how much the model should think: a word of `EFFORTS`
     reasoning_tokens: int | None = None  # the most that it may think, instead of an effort
     extra_body: Mapping[str, Any] | None = None  # merged into the request, whose own fields give way
@@ -120,15 +120,15 @@ class Reply:
     """The reply of a model that `ask` returns to a solver."""
 
     call: int  # from 1 within the experiment
-    text: str
-    reasoning: str = ""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    cost: float = 0.0
-    finish_reason: str = "stop"
-    model: str = ""
+    text: str  # the reply without its reasoning
+    reasoning: str = ""  # the reasoning, if the server returns it
+    tokens_in: int = 0  # tokens of the request
+    tokens_out: int = 0  # tokens of the reply, reasoning included
+    cost: float = 0.0  # US dollars
+    finish_reason: str = "stop"  # "stop", "length", "refusal", or the provider's own word
+    model: str = ""  # the model that the server says answered
     tool_calls: Sequence[Mapping[str, Any]] = ()  # as chat completions have them
-    body: str = ""  # see Completion
+    body: str = ""  # the server's whole answer, if it was passed on to a client as it is
 
     @property
     def tokens(self) -> int:
@@ -149,18 +149,18 @@ class Verdict:
     verdict: str  # a VerdictWord, or one of the suite's own `words`
     cause: str = ""  # assertion, exception:TYPE, cpu, wall, memory, output, killed, syntax, no_code, …
     feedback: str = ""  # what the model may be told; holds no hidden test unless the run allows it
-    detail: str = ""  # the whole story, for people
-    program: str | None = None
-    score: float | None = None  # 0..1 where a suite grades
-    metrics: dict[str, float] = field(default_factory=dict)
+    detail: str = ""  # the full explanation, for people
+    program: str | None = None  # the program that was judged
+    score: float | None = None  # from 0 to 1, if the suite grades
+    metrics: dict[str, float] = field(default_factory=dict)  # numbers by name
     sandbox: str = ""  # what contained the program
-    note: str = ""  # what a solver wants the record to say of how it ended
-    artifacts: dict[str, Any] = field(default_factory=dict)  # what else the attempt left, by name: text or bytes
+    note: str = ""  # a remark of the solver on how it ended
+    artifacts: dict[str, Any] = field(default_factory=dict)  # further texts or bytes that the attempt left, by name
     passes: bool = False  # whether a word of the suite's own counts as passed
-    facts: dict[str, Any] = field(default_factory=dict)  # what else there is to tell: keys of the result in the summary
-    tests_passed: int | None = None  # of `tests`, where they were asked to be counted and could be
-    tests: int | None = None
-    tampering: tuple[str, ...] = ()  # what the judge saw that honest programs don't do; a sign, and no part of a record
+    facts: dict[str, Any] = field(default_factory=dict)  # further facts: keys of the result in the summary
+    tests_passed: int | None = None  # the number of `tests` that passed, if they were counted
+    tests: int | None = None  # the number of tests, if they were counted
+    tampering: tuple[str, ...] = ()  # signs of cheating that the judge saw; not recorded
 
     @property
     def passed(self) -> bool:
@@ -196,18 +196,18 @@ class Expected(NamedTuple):
 class Task(Generic[P]):
     """One thing asked of a model. `payload` holds what only its suite understands."""
 
-    id: str
-    prompt: str = ""
-    payload: P = field(repr=False, default=cast("P", None))
-    values: Mapping[str, str] = field(default_factory=dict, repr=False)  # what the prompts' templates may say of it
-    needs: frozenset[str] = frozenset({JUDGE})  # what has to be there to work on it
-    digest: str = ""  # changes with whatever a verdict or a prompt may depend on
-    tokens: int = 0  # of what its messages stand for by reference, as far as it is known before it is made
-    groups: Mapping[str, str] = field(default_factory=dict, repr=False)  # by what a run's results are broken down
-    cluster: str = ""  # the text, repository, … that it shares with other tasks, which so resemble it; empty: none
-    apart: bool = False  # whether its results stand apart from all figures, and a part of the summary has them
-    generated: bool = False  # whether koderz made its text up, so that figures don't belong beside published ones
-    messages: tuple[Message, ...] = ()  # the first prompt, ready to be sent; the plan has the suite make it
+    id: str  # its name within the suite
+    prompt: str = ""  # what is asked
+    payload: P = field(repr=False, default=cast("P", None))  # data that only the suite understands
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)  # values that templates of prompts may contain
+    needs: frozenset[str] = frozenset({JUDGE})  # what has to be available to work on it
+    digest: str = ""  # changes with everything that a verdict or a prompt may depend on
+    tokens: int = 0  # the length of texts that its messages only refer to, as far as it is known beforehand
+    groups: Mapping[str, str] = field(default_factory=dict, repr=False)  # properties by which results are broken down
+    cluster: str = ""  # the text, repository, … that it shares with similar tasks; empty: none
+    apart: bool = False  # whether its results count in no figure, and stand in a part of the summary
+    generated: bool = False  # whether koderz made it up, so that its figures don't belong beside published ones
+    messages: tuple[Message, ...] = ()  # the first prompt, ready to be sent; made when the run is planned
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ _STUB = """<!doctype html>
 _MARKER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 _CLASS = re.compile(r"^<!-- fields: (\w+) -->$", re.MULTILINE)
 _PANEL = re.compile(r"^<!-- settings: (.+) -->$", re.MULTILINE)
+_PLAIN = {r"Annotated\[(\w+), .+\]": r"\1", r"\bAmount\b": "float", r"\bCount\b": "int", r" \| UnsetType": ""}
 _FIELD = re.compile(r"^    (\w+): (.+?)(?: = (.+?))?(?:  # (.+))?$", re.MULTILINE)
 
 
@@ -172,8 +173,15 @@ def summary_fields() -> Iterator[str]:
 def _fields(kind: type, names: set[str] | None = None) -> Iterator[str]:
     """The fields of a class with their types, defaults and comments, as its source has them."""
     found = [match for match in _FIELD.finditer(inspect.getsource(kind)) if names is None or match[1] in names]
-    rows = [(f"`{name}`", f"`{annotation}`", text or "") for name, annotation, _, text in (m.groups() for m in found)]
+    rows = [(f"`{m[1]}`", f"`{_type(m[2])}`", m[4] or "") for m in found]
     yield from table(("field", "type", "meaning"), rows)
+
+
+def _type(annotation: str) -> str:
+    """An annotation as readers need it: without bounds, and with aliases replaced."""
+    for pattern, plain_type in _PLAIN.items():
+        annotation = re.sub(pattern, plain_type, annotation)
+    return annotation
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -42,14 +42,14 @@ Text = str | Blob
 class Arm(Struct, frozen=True, kw_only=True):
     """A solver, the models in its roles and its parameters: the unit that is compared with other arms."""
 
-    name: str
-    solver: str
+    name: str  # the name that results and reports use
+    solver: str  # the name of the solver
     models: dict[str, str] = {}  # by role: "main" answers, others help
-    parameters: dict[str, Any] = {}  # those that were given to this arm alone
+    parameters: dict[str, Any] = {}  # parameters of this arm alone
     source: str = ""  # FILE:NAME of a user's own solver
     baseline: str = ""  # the arm that it is compared with; empty: the run's first
-    settings: dict[str, str | None] | None = None  # of its suite, as they may be shown; None: those of all arms
-    simulated: bool = False  # it asks the simulated model; older plans say so of the run alone
+    settings: dict[str, str | None] | None = None  # settings of its suite, secrets replaced; null: the same in all arms
+    simulated: bool = False  # whether it asks the simulated model
 
     @property
     def title(self) -> str:
@@ -60,10 +60,10 @@ class Arm(Struct, frozen=True, kw_only=True):
 class Cell(Struct, frozen=True):
     """One task in one arm, with a number of samples."""
 
-    task: str
-    arm: str
-    samples: int
-    names: Sequence[str] = ()  # what each sample goes by where it was somebody's; empty: none has a name
+    task: str  # the id of the task
+    arm: str  # the name of the arm
+    samples: int  # the number of samples
+    names: Sequence[str] = ()  # names of the samples, if they had any before
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -91,28 +91,28 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
     """The first line of a journal: everything that the run will do."""
 
     kind: ClassVar[Literal["plan"]] = "plan"
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = SCHEMA_VERSION  # the version of this format
     run_id: str | None  # None: a single experiment
-    mode: str
-    arms: Sequence[Arm]
-    tasks: Sequence[str]  # ids, in the order of the run
-    samples: int  # the most that any cell has
-    cells: Sequence[Cell] | None = None  # None: each task in each arm, with `samples`
-    config: dict[str, Any]  # the settings as users know them: `config` of the summary
-    environment: dict[str, Any]
-    simulated: bool = False  # every arm that asks a model asks the simulated one; in older plans, any of them
-    generated: str = ""  # what made-up tasks go by: their figures don't belong beside those of published ones
-    details: dict[str, Any] = {}  # what the runner needs to pick the run up again; see `basis` and `suite_details`
-    measures: Sequence[Measure] = ()  # as the suite declares them
-    parts: Sequence[str] = ()  # of the summary, that the suite or a solver owns; see tracker.parts
-    groups: Mapping[str, Sequence[str]] = {}  # by what results are broken down: a value for each of the tasks
-    clusters: Sequence[str] = ()  # for each of the tasks, what it shares with others; empty: no task shares anything
-    headline: Headline | None = None  # as the suite declares it; None: whether experiments passed
-    compared: Sequence[str] = ()  # the arms whose comparison the summary has; empty: zero-shot and iterative
-    apart: Sequence[str] = ()  # the tasks whose results stand apart from all figures, see `tracker.parts`
-    together: Sequence[str] = ()  # ids of the runs that were planned together, its own among them; empty: it is alone
-    rewarded_in: Sequence[str] = ()  # the journals of rewards in whose tasks this run's are
-    until_decided: UntilDecided | None = None  # None: all that is planned is asked
+    mode: str  # the mode or the solver
+    arms: Sequence[Arm]  # the arms of the run
+    tasks: Sequence[str]  # their ids, in the order of the run
+    samples: int  # the largest number of samples in any cell
+    cells: Sequence[Cell] | None = None  # null: each task in each arm, with `samples` samples
+    config: dict[str, Any]  # the settings, as in `config` of the summary
+    environment: dict[str, Any]  # versions and machine
+    simulated: bool = False  # all arms that ask a model ask the simulated one; older plans: any
+    generated: str = ""  # the name of the data if koderz made the tasks up
+    details: dict[str, Any] = {}  # what is needed to resume the run
+    measures: Sequence[Measure] = ()  # the measures that the suite declares
+    parts: Sequence[str] = ()  # keys of the summary that the suite or a solver adds
+    groups: Mapping[str, Sequence[str]] = {}  # properties by which results are broken down: a value for each task
+    clusters: Sequence[str] = ()  # for each task, what it shares with others; empty: nothing
+    headline: Headline | None = None  # the measure that sums up an arm; null: whether experiments passed
+    compared: Sequence[str] = ()  # the arms that the summary compares; empty: zero-shot and iterative
+    apart: Sequence[str] = ()  # the tasks whose results count in no figure
+    together: Sequence[str] = ()  # ids of the runs that were planned together; empty: this one alone
+    rewarded_in: Sequence[str] = ()  # journals of a training's rewards that contain its tasks
+    until_decided: UntilDecided | None = None  # when it stops; null: everything is asked
 
     @cached_property
     def basis(self) -> Basis:
@@ -163,64 +163,64 @@ class LongMessage(Line, frozen=True, kw_only=True):
     """A message above 4 KB, stored once; calls name it by its digest."""
 
     kind: ClassVar[Literal["message"]] = "message"
-    digest: str
-    role: str
-    content: Text
+    digest: str  # by which calls refer to it
+    role: str  # system, user, assistant or tool
+    content: Text  # its text
 
 
 class Call(OfExperiment, frozen=True, kw_only=True):
     """One request to a model and its reply, paid for once."""
 
     kind: ClassVar[Literal["call"]] = "call"
-    call: int  # from 1 within the experiment
-    purpose: str
-    role: str = "main"  # of the model within its arm
-    model: str
-    messages: Sequence[dict[str, Any]]  # {role, content}, or {role, digest, bytes} of a LongMessage
-    reply: Text  # raw and whole
+    call: int  # its number within the experiment, from 1
+    purpose: str  # why the solver asked
+    role: str = "main"  # the role of the model within its arm
+    model: str  # the model that was asked
+    messages: Sequence[dict[str, Any]]  # each {role, content}, or {role, digest, bytes} of a long message
+    reply: Text  # the whole reply as received
     text: Text | None = None  # the reply without its reasoning; None: the same as `reply`
-    reasoning: Text = ""
-    tokens_in: int = 0
-    tokens_out: int = 0
-    tokens_reasoning: int | None = None  # of `tokens_out`, as the server counts them; None: it doesn't tell
+    reasoning: Text = ""  # the reasoning, if the server returns it
+    tokens_in: int = 0  # tokens of the request
+    tokens_out: int = 0  # tokens of the reply, reasoning included
+    tokens_reasoning: int | None = None  # the part of `tokens_out` spent on reasoning; null: the server doesn't tell
     cost: float = 0.0  # US dollars
-    cost_known: bool = True
+    cost_known: bool = True  # whether the price is known
     cost_source: str = ""  # "server", "list", "own", "free" or "unknown"; empty in older lines
     latency: float = 0.0  # seconds
-    finish_reason: str = "stop"
+    finish_reason: str = "stop"  # why the reply ended, such as "stop" or "length"
     answered_by: str = ""  # the model that the server named
-    sampling: dict[str, Any] = {}
-    retries: int = 0
-    adapted: Sequence[str] = ()
-    depth: int = 0  # of a recursion
-    parent: int | None = None  # the call that this one was made for
-    tool_calls: Sequence[dict[str, Any]] = ()  # of the reply, as chat completions have them
-    body: Text = ""  # the server's whole answer, where it was handed on to a client as it is
-    items: list[dict[str, Any]] | Blob = []  # of the reply, as the server sent them, to be sent back in later turns
-    throttled: int = 0  # tries before that the provider refused for load, as with 429
-    key: str = ""  # what the solver asked, as a digest: how a replay finds this line
+    sampling: dict[str, Any] = {}  # temperature, seed and so on, as sent
+    retries: int = 0  # failed tries before
+    adapted: Sequence[str] = ()  # what was changed for this model, or noticed in its answer
+    depth: int = 0  # the depth of a recursion
+    parent: int | None = None  # the call during which this one was made
+    tool_calls: Sequence[dict[str, Any]] = ()  # tools that the reply calls, as in chat completions
+    body: Text = ""  # the server's whole answer, if it was passed on to a client as it is
+    items: list[dict[str, Any]] | Blob = []  # items of the reply as the server sent them, for later turns
+    throttled: int = 0  # tries before that were refused because of load, as with 429
+    key: str = ""  # a digest of what the solver asked, by which a replay finds this line
 
 
 class Attempt(OfTask, frozen=True, kw_only=True):
     """One answer and its verdict."""
 
     kind: ClassVar[Literal["attempt"]] = "attempt"
-    task_id: str = ""  # of the judged task, where that isn't the experiment's own; in the line only then
-    sample: int
-    number: int  # from 1 within the experiment
-    call: int | None = None  # of the judged reply
-    program: Text | None = None
-    verdict: str
-    cause: str = ""
+    task_id: str = ""  # the judged task, if it isn't the experiment's own
+    sample: int  # the number of the sample, from 0
+    number: int  # its number within the experiment, from 1
+    call: int | None = None  # the call whose reply was judged
+    program: Text | None = None  # the program that was judged
+    verdict: str  # passed, failed, timeout or error, or a word of the suite
+    cause: str = ""  # why it failed
     feedback: Text = ""  # what the solver was told
-    detail: Text = ""  # what people are told
-    score: float | None = None
-    metrics: dict[str, float] = {}
+    detail: Text = ""  # the full explanation, for people
+    score: float | None = None  # from 0 to 1, if the suite gives one
+    metrics: dict[str, float] = {}  # numbers by name
     sandbox: str = ""  # what contained the program
-    artifacts: dict[str, Text] = {}  # what else it left, by name: a diff, a log; bytes lie in a blob
+    artifacts: dict[str, Text] = {}  # further texts or bytes that it left, by name
     passes: bool = False  # whether a verdict of the suite's own counts as passed
-    facts: dict[str, Any] = {}  # what else its suite tells of it
-    key: str = ""
+    facts: dict[str, Any] = {}  # further facts from its suite
+    key: str = ""  # a digest by which a replay finds this line
 
     @property
     def passed(self) -> bool:
@@ -231,103 +231,103 @@ class Once(OfExperiment, frozen=True, kw_only=True):
     """A recorded result that can't be repeated, other than a call, an attempt or a grade."""
 
     kind: ClassVar[Literal["once"]] = "once"
-    name: str
-    value: Any = None  # a Blob of its JSON, if `in_blob`
-    in_blob: bool = False
-    key: str = ""
+    name: str  # what it is the result of
+    value: Any = None  # the result; a reference to its JSON if `in_blob`
+    in_blob: bool = False  # whether the value lies in `blobs/`
+    key: str = ""  # a digest by which a replay finds this line
 
 
 class Grade(OfExperiment, frozen=True, kw_only=True):
     """The score of one item within an experiment."""
 
     kind: ClassVar[Literal["grade"]] = "grade"
-    item: str
-    score: float
-    metrics: dict[str, float] = {}
-    labels: dict[str, str] = {}  # what else there is to say of it, e.g. the split that the item is of
-    key: str = ""
+    item: str  # the id of the item
+    score: float  # from 0 to 1
+    metrics: dict[str, float] = {}  # numbers by name
+    labels: dict[str, str] = {}  # further words, such as the split of the item
+    key: str = ""  # a digest by which a replay finds this line
 
 
 class Experiment(OfTask, frozen=True, kw_only=True):
     """The end of a judged experiment."""
 
     kind: ClassVar[Literal["experiment"]] = "experiment"
-    model: str = ""  # that of the role main
-    sample: int
-    success: bool
-    verdict: str
-    cause: str = ""
-    score: float | None = None
-    metrics: dict[str, float] | None = None
+    model: str = ""  # the model in the role main
+    sample: int  # the number of the sample, from 0
+    success: bool  # whether it passed
+    verdict: str  # the verdict on its last attempt
+    cause: str = ""  # why it failed
+    score: float | None = None  # from 0 to 1, if the suite gives one
+    metrics: dict[str, float] | None = None  # numbers by name
     iterations: int = 0  # attempts
-    grades: int = 0  # items graded; where the verdict has no score, theirs on average is `score`
-    calls: int = 0
-    depth: int = 0  # the greatest of its calls, in a recursion
-    cost: float = 0.0  # US dollars, of all its calls
-    cost_known: bool = True
-    cost_by_tier: dict[str, float] | None = None  # None: all of it is local
+    grades: int = 0  # items that were graded; without a score of the verdict, `score` is their mean
+    calls: int = 0  # requests to models
+    depth: int = 0  # the depth that a recursion reached
+    cost: float = 0.0  # US dollars, for all of its calls
+    cost_known: bool = True  # whether the price of every call is known
+    cost_by_tier: dict[str, float] | None = None  # US dollars by tier of models; null: all are local
     baseline_cost: float | None = None  # what the local tokens would have cost on the baseline model
-    tokens_in: int = 0
-    tokens_out: int = 0
-    tokens_reasoning: int | None = None  # of `tokens_out`, as far as servers tell; None: none does
-    roles: dict[str, Use] | None = None  # its calls and tokens by role; None: all of them are of main
+    tokens_in: int = 0  # tokens of all requests
+    tokens_out: int = 0  # tokens of all replies
+    tokens_reasoning: int | None = None  # the part of `tokens_out` spent on reasoning; null: no server tells
+    roles: dict[str, Use] | None = None  # calls and tokens by role; null: only main was asked
     latency: float = 0.0  # seconds spent waiting for models
-    duration_seconds: float = 0.0  # of the session that ended it
-    diverged: bool = False
-    note: str = ""
-    lesson: str = ""  # what it taught, as its suite tells it: neither a program nor a hidden test is in it
-    lesson_cause: str = ""  # of the failure that it is about
-    facts: dict[str, Any] = {}  # what else its suite tells of it: keys of their own in the summary's result
-    answered_by: dict[str, dict[str, int]] = {}  # calls by the model asked and the other name that the server gave
-    truncated: str = ""  # what of the last judged reply its limit cut off: "text", or "reasoning" before any text
-    throttled: dict[str, int] = {}  # requests that were refused for load, by provider
+    duration_seconds: float = 0.0  # seconds of the session that ended it
+    diverged: bool = False  # whether a replay asked something else than the record has
+    note: str = ""  # a remark of the solver on how it ended
+    lesson: str = ""  # a lesson for later runs, without program or hidden test
+    lesson_cause: str = ""  # the cause of the failure that the lesson is about
+    facts: dict[str, Any] = {}  # further facts from its suite: keys of the result in the summary
+    answered_by: dict[str, dict[str, int]] = {}  # calls by the model that was asked and another name that answered
+    truncated: str = ""  # the cut-off part of the last judged reply: "text", or "reasoning" before any text
+    throttled: dict[str, int] = {}  # requests that were refused because of load, by provider
 
 
 class Fault(OfTask, frozen=True, kw_only=True):
     """An experiment that could not be judged."""
 
     kind: ClassVar[Literal["fault"]] = "fault"
-    sample: int
-    reason: str
-    cause: str = ""  # a word of `tracker.causes`; older lines have none, and are read with one
+    sample: int  # the number of the sample, from 0
+    reason: str  # what happened, for people
+    cause: str = ""  # what happened, in one word; absent in older lines
     cost: float = 0.0  # US dollars already paid
-    calls: int = 0
-    frames: list[Frame] = []  # in the user's own files, where their code raised an error, the raising line last
-    throttled: dict[str, int] = {}  # requests that were refused for load, by provider
+    calls: int = 0  # requests to models so far
+    frames: list[Frame] = []  # lines of your own code that led to the error, the raising one last
+    throttled: dict[str, int] = {}  # requests that were refused because of load, by provider
 
 
 class Resumed(Line, frozen=True, kw_only=True):
     """The beginning of a later session."""
 
     kind: ClassVar[Literal["resumed"]] = "resumed"
-    how: str = "resume"  # or "retry", "rescore"
-    config: dict[str, Any] = {}  # what differs from the plan's
+    how: str = "resume"  # resume, retry or rescore
+    config: dict[str, Any] = {}  # settings that differ from the plan's
 
 
 class Finished(Line, frozen=True, kw_only=True):
     """The orderly end of a session."""
 
     kind: ClassVar[Literal["finished"]] = "finished"
-    status: str  # complete | incomplete | interrupted | stopped | failed
-    reason: str = ""
+    status: str  # complete, incomplete, interrupted, stopped or failed
+    reason: str = ""  # why it isn't complete
 
 
 class Submitted(OfExperiment, frozen=True, kw_only=True):
     """The submission of an experiment to a remote engine, which works on it even if this process ends."""
 
     kind: ClassVar[Literal["submitted"]] = "submitted"
-    problem_id: str
-    engine: str
-    call_id: str  # by which the engine finds it again
-    url: str = ""  # where people can look at it
+    problem_id: str  # the task
+    engine: str  # the name of the engine
+    call_id: str  # the id by which the engine finds it again
+    url: str = ""  # where you can look at it
 
 
 class Compute(OfExperiment, frozen=True, kw_only=True):
     """The machine that an experiment used elsewhere, and its cost."""
 
     kind: ClassVar[Literal["compute"]] = "compute"
-    engine: str
-    gpu: str = ""  # its type; empty for none
+    engine: str  # the name of the engine
+    gpu: str = ""  # the type of its GPU; empty: none
     seconds: float  # this experiment's share of the time
     cost_per_second: float  # US dollars
     cost: float  # US dollars
@@ -337,55 +337,55 @@ class Reward(Line, frozen=True, kw_only=True):
     """The score of one reply by a judge of rewards, in a journal of its own."""
 
     kind: ClassVar[Literal["reward"]] = "reward"
-    id: str
-    suite: str  # as the judge was given it
-    task: str
-    task_digest: str
-    step: int | None = None  # of the training
-    graded: bool = False  # the share of tests was asked for
-    reply: Text
-    program: Text | None = None  # that was found in the reply
-    reward: float | None  # None: a fault
-    verdict: str
-    cause: str = ""
-    tests_passed: int | None = None
-    tests: int | None = None
-    fault: dict[str, str] | None = None  # its cause and reason
-    tampering: Sequence[str] = ()
-    seconds: float = 0.0  # of judging
+    id: str  # its own id
+    suite: str  # the suite, as the judge was given it
+    task: str  # the id of the task
+    task_digest: str  # changes with everything that the verdict depends on
+    step: int | None = None  # the step of the training
+    graded: bool = False  # whether the share of tests was asked for
+    reply: Text  # the judged reply
+    program: Text | None = None  # the program that was found in it
+    reward: float | None  # null: a fault
+    verdict: str  # passed, failed, timeout or error
+    cause: str = ""  # why it failed
+    tests_passed: int | None = None  # the number of tests that passed
+    tests: int | None = None  # the number of tests
+    fault: dict[str, str] | None = None  # cause and reason of a fault
+    tampering: Sequence[str] = ()  # signs of cheating that the judge saw
+    seconds: float = 0.0  # the time that judging took
 
 
 class JudgeCalibration(Line, frozen=True, kw_only=True):
     """The figures of a judge that is a model, by labels of people; see `koderz.analysis.labels`."""
 
     kind: ClassVar[Literal["calibration"]] = "calibration"
-    digest: str  # of the labels
-    arms: dict[str, dict[str, Any]]
+    digest: str  # a digest of the labels
+    arms: dict[str, dict[str, Any]]  # the figures by arm
 
 
 class Decision(Line, frozen=True, kw_only=True):
     """The end of a comparison of two arms. Differences are B less A: points for rates, else in the measure's unit."""
 
     kind: ClassVar[Literal["decision"]] = "decision"
-    outcome: Literal["shown", "similar", "futile", "money", "tasks"]
-    a: str  # an arm
-    b: str
-    tasks: int  # that were counted
-    planned: int  # tasks
-    a_mean: float | None  # over the counted tasks, per cent for rates
-    b_mean: float | None
-    difference: float | None
+    outcome: Literal["shown", "similar", "futile", "money", "tasks"]  # a claim, or why it stopped without one
+    a: str  # the first arm
+    b: str  # the second arm
+    tasks: int  # tasks that were counted
+    planned: int  # tasks that were planned
+    a_mean: float | None  # A's mean over the counted tasks, per cent for rates
+    b_mean: float | None  # B's mean
+    difference: float | None  # B less A
     interval: tuple[float, float] | None  # of confidence 1 - alpha, valid at any stop
-    interval_method: str
-    e_value: float  # against no difference
-    alpha: float  # of this comparison
-    margin: float | None = None
-    measure: str = PASSES
-    left_out: dict[str, int] = {}  # pairs, by the arm that could not be judged
-    holds: bool = True  # a claim, even if all pairs left out spoke against it
-    cost: float = 0.0  # US dollars, of the tasks counted or left out
-    cost_saved: float = 0.0  # US dollars, about: what the tasks that are left would have cost
-    path: Sequence[tuple[int, float, float, float]] = ()  # tasks, e-value and interval, thinned to 500 points
+    interval_method: str  # how it was computed, or why there is none
+    e_value: float  # the evidence against no difference
+    alpha: float  # the probability of a false claim, for this comparison
+    margin: float | None = None  # the difference below which arms count as similar
+    measure: str = PASSES  # the measure that is compared
+    left_out: dict[str, int] = {}  # pairs that couldn't be judged, by arm
+    holds: bool = True  # whether the claim stands even if all pairs left out speak against it
+    cost: float = 0.0  # US dollars, for tasks counted or left out
+    cost_saved: float = 0.0  # US dollars that the remaining tasks would have cost, estimated
+    path: Sequence[tuple[int, float, float, float]] = ()  # tasks, e-value, interval; at most 500 points
 
     @property
     def is_final(self) -> bool:

@@ -70,30 +70,30 @@ class Figures:
     Where nothing was judged, rates and averages are None and costs, which are always numbers, are 0.
     """
 
-    total_problems: int
-    successes: int
-    success_rate: float | None
-    success_rate_interval: tuple[float, float] | None  # 95 %
-    success_rate_interval_method: str | None  # see `tracker.rates.success_interval`; without an interval, why
-    total_cost: float
-    avg_cost: float
-    avg_iterations: float | None
-    cost_known: bool
-    cost_by_tier: dict[str, float]
-    cost_per_success: float | None
+    total_problems: int  # judged experiments
+    successes: int  # experiments that passed
+    success_rate: float | None  # per cent
+    success_rate_interval: tuple[float, float] | None  # its 95 % interval, per cent
+    success_rate_interval_method: str | None  # how the interval was computed, or why there is none
+    total_cost: float  # US dollars
+    avg_cost: float  # US dollars for each experiment
+    avg_iterations: float | None  # attempts for each experiment
+    cost_known: bool  # whether the price of every call is known
+    cost_by_tier: dict[str, float]  # US dollars by tier of models
+    cost_per_success: float | None  # US dollars of all experiments, divided by the successes
     baseline_cost: float | None  # what the same local tokens would have cost on the baseline model
-    tokens_in: int
-    tokens_out: int
-    avg_latency: float | None  # seconds of model time an experiment
-    pass_at_k: dict[str, float]  # fractions
-    verdicts: dict[str, int]
-    causes: dict[str, int]
-    measures: dict[str, Mean]  # the score and every metric that results have
-    clusters: int | None = None  # in which the tasks are; None: each stands alone
-    pass_hat_k: dict[str, ChanceEstimate] = field(default_factory=dict)
-    unread: UnreadAnswers | None = None  # None: the suite reads no answers off its replies
-    tokens_reasoning: int | None = None  # of `tokens_out`, as far as servers tell; None: none does
-    truncated: Truncated = field(default_factory=Truncated)
+    tokens_in: int  # tokens of all requests
+    tokens_out: int  # tokens of all replies
+    avg_latency: float | None  # seconds of waiting for models, for each experiment
+    pass_at_k: dict[str, float]  # by name, such as `pass@5`: a probability from 0 to 1
+    verdicts: dict[str, int]  # experiments by verdict
+    causes: dict[str, int]  # failed experiments by cause
+    measures: dict[str, Mean]  # the mean of the score and of every metric
+    clusters: int | None = None  # the number of clusters that the tasks form; null: each task stands alone
+    pass_hat_k: dict[str, ChanceEstimate] = field(default_factory=dict)  # by name, such as `pass^5`
+    unread: UnreadAnswers | None = None  # replies whose answer couldn't be read; null: the suite reads no answers
+    tokens_reasoning: int | None = None  # part of `tokens_out` for reasoning; null: no server tells
+    truncated: Truncated = field(default_factory=Truncated)  # replies that were cut off by their length
 
     @property
     def rate(self) -> float:
@@ -143,50 +143,50 @@ class Comparison:
     the first of the `arms` alone passed, and `only_iterative` the second, whatever they are called.
     """
 
-    problems: int
-    success_rate_improvement: float | None  # points
-    cost_difference: float  # US dollars, of the totals
-    avg_cost_difference: float  # US dollars a problem
-    iteration_difference: float | None  # of the averages
-    both_passed: int
-    only_zero_shot: int
-    only_iterative: int
-    neither: int
-    arms: tuple[str, str] = USUAL
+    problems: int  # pairs of task and sample that were judged in both arms
+    success_rate_improvement: float | None  # percentage points
+    cost_difference: float  # US dollars, between the totals
+    avg_cost_difference: float  # US dollars for each experiment
+    iteration_difference: float | None  # between the average numbers of attempts
+    both_passed: int  # pairs that passed in both arms
+    only_zero_shot: int  # pairs that passed only in the first arm
+    only_iterative: int  # pairs that passed only in the second arm
+    neither: int  # pairs that passed in neither arm
+    arms: tuple[str, str] = USUAL  # the names of the two arms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The summary of one run."""
 
-    run_id: str | None
-    mode: str
-    start_time: str
-    end_time: str
-    duration_seconds: float  # of the sessions that worked on it, pauses left out
-    status: str
-    reason: str
-    planned: int
-    config: dict[str, Any]
-    arms: dict[str, ArmResults] = field(repr=False)  # by name
-    comparison: Comparison | None
-    faults: Sequence[dict[str, Any]]
-    paid: dict[str, float]  # US dollars: total, results, faults, unfinished
+    run_id: str | None  # null: a single experiment
+    mode: str  # the mode or the solver
+    start_time: str  # when the first session began
+    end_time: str  # when the last session ended
+    duration_seconds: float  # the time of all sessions, without pauses between them
+    status: str  # complete, incomplete, interrupted, stopped or failed
+    reason: str  # why it isn't complete
+    planned: int  # planned experiments
+    config: dict[str, Any]  # the settings of the run
+    arms: dict[str, ArmResults] = field(repr=False)  # by name: the results and the figures of each arm
+    comparison: Comparison | None  # the two arms of a comparative run
+    faults: Sequence[dict[str, Any]]  # experiments that couldn't be judged, each with reason and cause
+    paid: dict[str, float]  # US dollars: total, and for results, faults and unfinished experiments
     simulated: bool  # every arm that asks a model asks the simulated one; in older files, any of them
-    answered_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # calls by model asked, and other name
-    throttled: Mapping[str, int] = field(default_factory=dict)  # requests that were refused for load, by provider
-    generated: str = ""  # what its tasks go by where they are made up
-    rewarded_in: Sequence[str] = ()  # the journals of rewards that have scores of its tasks
+    answered_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # calls by model asked and other name
+    throttled: Mapping[str, int] = field(default_factory=dict)  # requests refused because of load, by provider
+    generated: str = ""  # the name of the data if koderz made the tasks up
+    rewarded_in: Sequence[str] = ()  # journals of a training's rewards that contain scores of its tasks
     judge: Mapping[str, Any] = field(default_factory=dict)  # the prompt of a judge that is a model, and its caveats
-    environment: dict[str, Any] = field(repr=False)
-    damaged_lines: int = 0  # of the journal: what can't be read is left out
-    measures: Sequence[Measure] = ()  # that the suite declares besides success
-    headline: Headline = PASSING  # what its arms are summed up by
-    parts: Mapping[str, Any] = field(default_factory=dict)  # keys that suite and solvers add, see tracker.parts
-    breakdown: Sequence[Slice] = ()  # by what the suite's tasks have in common
-    until_decided: UntilDecided | None = None  # how it stops; None: all that is planned is asked
-    decision: Mapping[str, Any] | None = None  # of such a run: that on the last arm, `arms` has each if there are more
-    schema_version: int = SCHEMA_VERSION
+    environment: dict[str, Any] = field(repr=False)  # versions and machine
+    damaged_lines: int = 0  # unreadable lines of the journal, which are left out
+    measures: Sequence[Measure] = ()  # the measures that the suite declares besides success
+    headline: Headline = PASSING  # the measure that sums up an arm, and how it is presented
+    parts: Mapping[str, Any] = field(default_factory=dict)  # keys that the suite or a solver adds
+    breakdown: Sequence[Slice] = ()  # figures by what the suite's tasks have in common
+    until_decided: UntilDecided | None = None  # when it stops; null: everything that is planned is asked
+    decision: Mapping[str, Any] | None = None  # the last one of such a run; `arms` has each
+    schema_version: int = SCHEMA_VERSION  # the version of this format
 
     @property
     def cautions(self) -> list[str]:

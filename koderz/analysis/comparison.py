@@ -66,42 +66,42 @@ class Compared:
 class Comparison:
     """A, the baseline, and B, the candidate, by one measure. Differences are B less A in its unit; points for rates."""
 
-    a: Side
-    b: Side
-    measure: Measure
-    a_compared: Compared
-    b_compared: Compared
-    alpha: float
-    paired: bool  # on tasks that both were judged on
-    method: str
+    a: Side  # the baseline
+    b: Side  # the candidate
+    measure: Measure  # the measure that the verdict is about
+    a_compared: Compared  # figures of A on the compared tasks
+    b_compared: Compared  # figures of B on the compared tasks
+    alpha: float  # the probability of a false claim
+    paired: bool  # whether the same tasks are compared
+    method: str  # the name of the test
     pairs: int  # tasks in common
-    a_only: int  # tasks that A does better at; with one sample each, those that only A passed
-    b_only: int
-    both: int | None  # tasks that both passed every time; None where the measure isn't two-valued
-    neither: int | None
+    a_only: int  # tasks on which A does better; with one sample each, those that only A passed
+    b_only: int  # tasks on which B does better
+    both: int | None  # tasks that both passed every time; None: the measure isn't two-valued
+    neither: int | None  # tasks that neither ever passed
     lost: Sequence[str] = field(repr=False)  # the tasks of a_only
-    gained: Sequence[str] = field(repr=False)
-    p_value: float | None  # None: nothing to compare
-    p_holm: float | None  # corrected for the number of arms that are compared at once
-    mcnemar_p: float | None  # by McNemar's exact test, of two rates with one sample a task
-    difference: float | None
-    interval: Interval | None  # of confidence 1 - alpha, alone; without 0 exactly where p_value shows a difference
-    interval_method: str | None
-    probability_better: float | None  # of two-valued measures
-    smallest_difference: float | None  # that so many tasks show four times out of five
-    significant: bool  # by p_holm, on enough tasks
-    measures: Mapping[str, Difference]  # the other ones, an experiment's average: success, cost (US dollars), …
-    ratios: Mapping[str, Ratio]  # of those that are told in times, such as speed-ups
-    settings: Mapping[str, tuple[Any, Any]] = field(repr=False)  # what differs
-    environment: Mapping[str, tuple[Any, Any]] = field(repr=False)
-    notes: Sequence[str]
-    arms: Mapping[str, Comparison] = field(default_factory=dict, repr=False)  # where there are several, each one
-    interval_holm: Interval | None = None  # of all arms together; without 0 exactly where p_holm shows a difference
-    interval_holm_method: str | None = None
-    at_once: int = 1  # for how many comparisons p_holm and interval_holm are corrected
-    clusters: int | None = None  # in which the tasks are; None: each stands alone
-    unequal_resources: Sequence[str] = ()  # of which A and B had different amounts on the same tasks
-    judged: JudgedDifference | None = None  # where models judged
+    gained: Sequence[str] = field(repr=False)  # the tasks of b_only
+    p_value: float | None  # None: there is nothing to compare
+    p_holm: float | None  # the p-value, corrected for the number of arms compared at once
+    mcnemar_p: float | None  # by McNemar's exact test, for two rates with one sample a task
+    difference: float | None  # B less A
+    interval: Interval | None  # of this comparison alone; excludes 0 exactly if p_value shows a difference
+    interval_method: str | None  # how it was computed, or why there is none
+    probability_better: float | None  # the posterior probability that B is better, for two-valued measures
+    smallest_difference: float | None  # the smallest one that so many tasks show four times out of five
+    significant: bool  # whether p_holm shows a difference, on enough tasks
+    measures: Mapping[str, Difference]  # averages of the other measures: success, cost (US dollars), …
+    ratios: Mapping[str, Ratio]  # ratios of measures such as speed-ups
+    settings: Mapping[str, tuple[Any, Any]] = field(repr=False)  # settings in which A and B differ
+    environment: Mapping[str, tuple[Any, Any]] = field(repr=False)  # in what else they differ: versions, machine
+    notes: Sequence[str]  # what to bear in mind when reading it
+    arms: Mapping[str, Comparison] = field(default_factory=dict, repr=False)  # each arm's, if there are several
+    interval_holm: Interval | None = None  # of all arms; excludes 0 exactly if p_holm shows a difference
+    interval_holm_method: str | None = None  # how it was computed
+    at_once: int = 1  # the number of comparisons for which p_holm and interval_holm are corrected
+    clusters: int | None = None  # the number of clusters that the tasks form; None: each task stands alone
+    unequal_resources: Sequence[str] = ()  # resources of which A and B had different amounts
+    judged: JudgedDifference | None = None  # how far judges that are models may be off
 
     @property
     def worse_by(self) -> float:
