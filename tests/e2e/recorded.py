@@ -67,9 +67,9 @@ class Recorded:
         return [line["problem_id"] for line in self.experiments if not line["success"]]
 
 
-def rate(experiments: Sequence[Line]) -> float | None:
-    """The share that passed, in per cent; None where nothing was judged."""
-    return 100 * sum(line["success"] for line in experiments) / len(experiments) if experiments else None
+def rate(experiments: Sequence[Line]) -> float:
+    """The share of experiments that passed, in per cent; 0 where nothing was judged."""
+    return 100 * sum(bool(line["success"]) for line in experiments) / max(1, len(experiments))
 
 
 def cost(experiments: Iterable[Line]) -> float:
@@ -96,12 +96,13 @@ def _run_of(path: Path) -> str | None:
 
 
 def make_code_runs(koderz: Shell, server: Server) -> None:
-    """One arm, two, three, two models, two samples, one that stops early; with no fault, with some, and with faults alone."""
+    """One arm, two, three, two models, two samples, one that stops early; rescored, retried, and with faults alone."""
     env, usual = server.env(), ("--model", "gpt-4o-mini", "--quiet")
     koderz("benchmark", 0, 6, "--mode", "iterative", *usual, env=env)
     single = newest(koderz)
     koderz("benchmark", 0, 8, "--mode", "comparative", *usual, env=env)
     comparative = newest(koderz)
+    koderz("benchmark", "rescore", comparative.path.stem, "--quiet", env=env)
     (koderz.folder / "mine.py").write_text(
         "async def once(task, ask, judge):\n    return await judge(task, await ask(task.messages))\n"
     )
