@@ -1,14 +1,17 @@
-"""Runs of each mode and system, and what their journals say of them, read without koderz."""
+"""Runs of each mode and system, what their journals say of them, read without koderz, and what a query prints."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.conftest import Server, Shell, nothing_judged, whole_lines
 
@@ -69,7 +72,8 @@ class Recorded:
 
 def rate(experiments: Sequence[Line]) -> float:
     """The share of experiments that passed, in per cent; 0 where nothing was judged."""
-    return 100 * sum(bool(line["success"]) for line in experiments) / max(1, len(experiments))
+    passed: int = sum(line["success"] for line in experiments)
+    return 100 * passed / max(1, len(experiments))
 
 
 def cost(experiments: Iterable[Line]) -> float:
@@ -136,3 +140,28 @@ def make_runs_of_other_systems(koderz: Shell) -> None:
     optimized = ("--demo-datasets", "labels", "--optimizers", "random_search", "--models", "simulated")
     items = ("--train-items", 20, "--validation-items", 20, "--test-items", 20, "--budget-calls", 60)
     koderz("optimize", "run", *optimized, *items, "--quiet")
+
+
+def json_values(text: str) -> Iterator[Any]:
+    """The JSON values that jq prints, one after the other."""
+    decoder, rest = json.JSONDecoder(), text.strip()
+    while rest:
+        value, end = decoder.raw_decode(rest)
+        yield value
+        rest = rest[end:].lstrip()
+
+
+def comparable(value: Any) -> Any:
+    """A value in which numbers are alike that jq and Python write in other ways."""
+    match value:
+        case bool() | None:
+            return value
+        case float() | int():
+            return pytest.approx(value)
+        case dict():
+            return {key: comparable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [comparable(each) for each in value]
+        case str() if match := re.fullmatch(r"(.*: \$?)(-?\d[\d.e+-]*)", value):
+            return f"{match[1]}{float(match[2]):.9f}"
+    return value

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from tests.e2e.recorded import (
     ENDS,
     Line,
     Recorded,
+    comparable,
     cost,
+    json_values,
     make_code_runs,
     make_runs_of_other_systems,
     newest,
@@ -145,33 +147,8 @@ def test_documented_jq_lines_print_what_the_journals_hold(results: Results) -> N
 
     for line, answer in QUERIES.items():
         printed = _printed(results.koderz, ["bash", "-c", line])
-        found = [*_values(printed)] if " -r " not in line else printed.splitlines()
-        assert [*map(_comparable, found)] == [*map(_comparable, answer(results))], line
-
-
-def _values(text: str) -> Iterator[Any]:
-    """The JSON values that jq prints, one after the other."""
-    decoder, rest = json.JSONDecoder(), text.strip()
-    while rest:
-        value, end = decoder.raw_decode(rest)
-        yield value
-        rest = rest[end:].lstrip()
-
-
-def _comparable(value: Any) -> Any:
-    """A value in which numbers are alike that jq and Python write in other ways."""
-    match value:
-        case bool() | None:
-            return value
-        case float() | int():
-            return pytest.approx(value)
-        case dict():
-            return {key: _comparable(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_comparable(each) for each in value]
-        case str() if match := re.fullmatch(r"(.*: \$?)(-?\d[\d.e+-]*)", value):
-            return f"{match[1]}{float(match[2]):.9f}"
-    return value
+        found = [*json_values(printed)] if " -r " not in line else printed.splitlines()
+        assert [*map(comparable, found)] == [*map(comparable, answer(results))], line
 
 
 @needs_jq
