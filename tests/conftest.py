@@ -13,8 +13,11 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import Thread
 from typing import Any
 
 import hypothesis
@@ -314,6 +317,24 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Starts servers: `serve("--faults", "429:0.1")`; they end with the test."""
     with servers(tmp_path) as start:
         yield start
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """A handler of requests for files that logs nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address at which the files of a folder are served for a time."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from koderz.cli.groups import DefaultGroup, PanelCommand, is_help, new_group
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.layers import Scope
-from koderz.settings.schema import FIRST_ARM, OF_SINKS
+from koderz.settings.schema import FIRST_ARM, MODEL_DEFAULT, MODEL_HELP, OF_SINKS
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -48,10 +48,7 @@ EXIT_NOT_PASSED = 1
 _NOT_FOR_ONE = (
     "problems", "limit", "shuffle", "samples", "baseline_model", "concurrency", "judges", "grace", *OF_SINKS,
 )  # fmt: skip
-_ONE_MODEL = (
-    "The model to ask: qwen2.5-coder:32b (Ollama), openai/gpt-4o-mini, anthropic/claude-…, simulated. Default: the "
-    "only model of a running Ollama, else simulated."
-)
+_HELP_OF_ONE = {"local_model": f"{MODEL_HELP} {MODEL_DEFAULT}"}  # without the model's being repeatable
 _EXAMPLES = """\
   # ten tasks, each asked once and then with feedback of its tests
   koderz benchmark 0 10 --mode comparative
@@ -130,7 +127,9 @@ def benchmark(
 add_resume_commands(app)
 
 
-@with_settings(scope=Scope(without=dict.fromkeys(_NOT_FOR_ONE, "")), told={"local_model": _ONE_MODEL})
+@with_settings(
+    scope=Scope(without=dict.fromkeys(_NOT_FOR_ONE, "")), told={"local_model": f"{MODEL_HELP} {MODEL_DEFAULT}"}
+)
 def run_task(
     task: Annotated[str, typer.Argument(metavar="TASK", help="Which one: HumanEval/3, or 3.")],
     given: dict[str, Any],

@@ -18,7 +18,7 @@ from koderz.analysis.registries import REGISTRIES, Publication, Relationship, hu
 from koderz.cli.console import counted, data_output, say, warn, writing
 from koderz.cli.flags import Arm, Results, named_runs
 from koderz.errors import KoderzError
-from koderz.settings.options import flag_of
+from koderz.settings.options import flag_of, without_effect
 from koderz_tracker.files import whole_file
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def _require_read(
     if unread and format_ not in REGISTRIES:
         raise KoderzError(f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it")
     if all_arms and (arm or not is_samples):
-        reader = "an export of every arm" if arm else "--format jsonl"
-        raise KoderzError(f"--all-arms has no effect here: only {reader} reads it")
+        raise without_effect("--all-arms", "an export of every arm" if arm else "--format jsonl")
 
 
 def _tell(count: int, folders: Sequence[Path], output: Path | None, what: str = "experiment") -> None:
@@ -179,7 +178,7 @@ def report(
 
     found: Sequence[Run]
     if runs and limit is not None:
-        raise KoderzError("--limit has no effect here: only a report that names no run reads it")
+        raise without_effect("--limit", "a report that names no run")
     if runs:
         found = resolve(list(dict.fromkeys(runs)), results, allow_simulated=allow_simulated)
     else:

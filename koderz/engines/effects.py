@@ -65,11 +65,8 @@ def require_sandbox(settings: Settings, given: Collection[str]) -> None:
     schema = schema_of()
     for name in given:
         owners = schema.owners(name)
-        if (
-            owners
-            and all(each.startswith("sandbox.") for each in owners)
-            and f"sandbox.{settings.sandbox}" not in owners
-        ):
+        is_of_sandboxes = {owner.partition(".")[0] for owner in owners} == {"sandbox"}
+        if is_of_sandboxes and f"sandbox.{settings.sandbox}" not in owners:
             raise KoderzError(f"{flag_of(name)} has no effect here: {use_of_flag(flag_of(name))}")
 
 

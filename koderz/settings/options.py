@@ -193,6 +193,11 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def without_effect(flag: str, reader: str) -> KoderzError:
+    """The error of an option that was given, and that only `reader` would read, which isn't there."""
+    return KoderzError(f"{flag} has no effect here: only {reader} reads it")
+
+
 def plain(value: Any) -> Any:
     """The value of an option as JSON."""
     if isinstance(value, tuple):

@@ -87,6 +87,10 @@ OF_DECIDING = ("until_decided", "alpha", "margin", "min_tasks")
 """The settings of runs that stop once they are decided, of which solvers are offered none."""
 
 
+MODEL_HELP = "The model to benchmark: qwen2.5-coder:32b (Ollama), openai/gpt-6-luna, anthropic/claude-…, simulated."
+MODEL_DEFAULT = "Default: the only model of a running Ollama, else simulated."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of a run. Times are seconds, costs US dollars."""
@@ -119,8 +123,7 @@ class Settings:
 
     local_model: str | None = _model(
         None,
-        "The model to benchmark: qwen2.5-coder:32b (Ollama), openai/gpt-6-luna, anthropic/claude-…, simulated. "
-        "Repeatable: each model has arms of its own. Default: the only model of a running Ollama, else simulated.",
+        f"{MODEL_HELP} Repeatable: each model has arms of its own. {MODEL_DEFAULT}",
         "MODEL",
         flags=("--model", "--local-model", "-m"),
         names_models=True,

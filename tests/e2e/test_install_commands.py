@@ -10,12 +10,11 @@ import sys
 import venv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
+
+from tests.conftest import served
 
 ROOT = Path(__file__).parents[2]
 SEED = ROOT / "tests" / "toys" / "seed"
@@ -23,13 +22,6 @@ PIP = Path(pytest.__file__).parents[1] / "pip"
 UV = str(Path(sys.executable).with_name("uv"))
 PIPX = str(Path(sys.executable).with_name("pipx"))
 needs_uv = pytest.mark.skipif(not Path(UV).exists(), reason="uv is not installed")
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """A server of files that logs nothing."""
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @dataclass(frozen=True)
@@ -62,10 +54,8 @@ class Machine:
         identity = ("-c", "user.name=a", "-c", "user.email=a@a")
         for words in (["init", "-q"], ["add", "-A"], [*identity, "commit", "-qm", "a"], ["update-server-info"]):
             self.run("git", "-C", self.project, *words)
-        with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(self.project))) as server:
-            Thread(target=server.serve_forever, daemon=True).start()
-            yield f"git+http://127.0.0.1:{server.server_port}/.git"
-            server.shutdown()
+        with served(self.project) as address:
+            yield f"git+{address}/.git"
 
     def environment(self, *, pip: bool) -> Path:
         """The folder of programs of a new environment, with or without pip."""

@@ -16,8 +16,7 @@ from koderz.cli.console import say, say_all, warn
 from koderz.cli.front import Front, exit_code, interruptible, run_options, take_sample
 from koderz.cli.groups import PanelCommand, new_group
 from koderz.cli.session import SessionScreen, next_steps
-from koderz.errors import KoderzError
-from koderz.settings.options import flag_of
+from koderz.settings.options import flag_of, without_effect
 from koderz.settings.schema import OF_PROGRAMS
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def _parameters(front: Front, api_key: str | None, *, simulated: bool, is_async:
 
     values, environ = dict(front.values), os.environ
     if not is_async and (idle := [name for name in ("concurrency", "pool_size") if name in values]):
-        raise KoderzError(f"{flag_of(idle[0])} has no effect here: only a run with --async reads it")
+        raise without_effect(flag_of(idle[0]), "a run with --async")
     base_url = values.get("base_url") or environ.get("LLM_BASE_URL")
     model = values.pop("local_model", None) or environ.get("LLM_MODEL") or str(front.usual["local_model"])
     settings: dict[str, Any] = {"local_model": "simulated"}

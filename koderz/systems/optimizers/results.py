@@ -16,6 +16,7 @@ import typer
 from koderz.cli.console import is_live, link, print_json, say, say_all, warn
 from koderz.cli.flags import Results, complete_runs
 from koderz.errors import KoderzError
+from koderz.settings.options import without_effect
 
 if TYPE_CHECKING:
     from koderz.systems.optimizers.analysis.gains import GainRow
@@ -61,7 +62,7 @@ def results(
     if list_runs and (run_id or watch or task or detailed or show_errors):
         raise KoderzError("--list-runs lists all runs; give it alone, or name one with --run-id")
     if watch_interval is not None and not watch:
-        raise KoderzError("--watch-interval has no effect here: only --watch reads it")
+        raise without_effect("--watch-interval", "--watch")
     if list_runs:
         _list([*_readable(latest_runs(results))], results, json=json)
         return

@@ -16,6 +16,7 @@ from koderz.cli.console import say_all, warn
 from koderz.cli.front import Front, run_options
 from koderz.cli.session import Account
 from koderz.errors import KoderzError, Unreachable
+from koderz.settings.options import without_effect
 
 if TYPE_CHECKING:
     from koderz.systems.serving.client import Target
@@ -71,7 +72,7 @@ def serve_bench(
     saves = save_result or save_detailed
     if not saves and (result_dir or result_filename):
         flag = "--result-dir" if result_dir else "--result-filename"
-        raise KoderzError(f"{flag} has no effect here: only a load with --save-result reads it")
+        raise without_effect(flag, "a load with --save-result")
     given["base_url"] = given.get("base_url") or os.environ.get("KODERZ_BASE_URL") or f"http://{host}:{port}"
     target = _target(given)
     given["local_model"] = f"openai/{target.model or asyncio.run(_first_model(target))}"
