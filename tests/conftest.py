@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,6 +75,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: not item.path.name.startswith("test_perf"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Where `--durations` asks for the slowest tests, what each folder's tests took stands below them."""
+    if not config.option.durations:
+        return
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                folder = report.nodeid.partition("::")[0].rpartition("/")[0]
+                seconds["/".join(folder.split("/")[:4])] += report.duration
+    terminalreporter.section("seconds of tests by folder, over all workers")
+    for folder, total in sorted(seconds.items(), key=lambda row: -row[1]):
+        terminalreporter.write_line(f"{total:8.0f} {folder}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
