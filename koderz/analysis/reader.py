@@ -72,7 +72,7 @@ class _File:
     throttled: dict[str, int] = field(default_factory=dict)
     generated: str = ""
     rewarded_in: list[str] = field(default_factory=list)
-    judge: dict[str, str | list[str]] = field(default_factory=dict)
+    judge: dict[str, Any] = field(default_factory=dict)  # whatever a suite's `judge_record` holds
     damaged_lines: int = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     paid: dict[str, float] = field(default_factory=dict)
@@ -88,6 +88,10 @@ class _File:
     zero_shot: _Arm | None = None
     iterative: _Arm | None = None
     arms: dict[str, _Arm] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # The one key of a judge that koderz itself reads; the others are the suite's own, of any type.
+        msgspec.convert(self.judge.get("caveats", []), list[str])
 
     def arms_of(self, path: Path) -> dict[str, ArmResults]:
         """The arms by name. Raises KoderzError if an arm's figures contradict its results."""

@@ -75,6 +75,7 @@ def test_arms_are_read_in_both_forms(tmp_path: Path) -> None:
         ),
         (json.dumps(builders.document([True, False], summary={"success_rate": 51})), "says success_rate 51"),
         (json.dumps(builders.document(results=[builders.row("T/0", True)] * 2, summary={})), "T/0 .* 2 times"),
+        (json.dumps(builders.document([True], judge={"caveats": 3})), "edited or is damaged: Expected `array`"),
         ('{"results": ' + "[" * 5000 + "]" * 5000 + "}", "edited or is damaged|no JSON"),
     ],
 )
