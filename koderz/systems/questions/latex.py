@@ -8,15 +8,27 @@ from __future__ import annotations
 import re
 
 _UNITS = "\\text{ "
+_END_OF_FORMULA = re.compile(r"(?<!\\)\$|\\[)\]]")
 _MOST_CHARACTERS = 100_000  # of an answer that is compared
 
 
 def boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{…}`, else of the last `\fbox{…}`; None if there is none that is closed."""
+    r"""The content of the last `\boxed{…}`, else of the last `\fbox{…}`; None if there is none that is closed.
+
+    The braces may stand after spaces. Of a box without braces, as in `$\boxed 5$`, the content is
+    what stands between the space and the end of the formula, as in the `last_boxed_only_string` of
+    EleutherAI's lm-evaluation-harness; the one of MATH's authors reads braces alone.
+    """
     for command in ("\\boxed", "\\fbox"):
         start = text.rfind(command)
-        if start >= 0:
-            return _braced(text, start + len(command))
+        if start < 0:
+            continue
+        after = text[start + len(command) :]
+        inner = after.lstrip()
+        if inner.startswith("{"):
+            return _braced(inner, 0)
+        # Without a space the command would have another name, such as `\boxedminipage`.
+        return _END_OF_FORMULA.split(inner, maxsplit=1)[0].strip() or None if after != inner else None
     return None
 
 

@@ -157,10 +157,30 @@ def test_math_reads_the_last_closed_box() -> None:
     assert boxed("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
     assert boxed("\\fbox{3}") == "3"
     assert boxed("\\boxed{3} or \\boxed{4") is None
-    assert boxed("\\boxed 3") is None
+    assert boxed("\\boxed3") is None
+    assert boxed("$\\boxed{3}$, not in \\boxed ") is None
     assert not equivalent("\\frac", "\\sqrt")
     assert equivalent("\\frac1 \\frac", "\\frac1\\frac")
     assert equivalent("\\frac", "\\frac")
+
+
+@pytest.mark.parametrize(
+    ("reply", "content"),
+    [
+        ("So $\\boxed 5$, and not $4$.", "5"),
+        ("\\boxed 5", "5"),
+        ("\\boxed {7}", "7"),
+        ("$\\boxed {\\frac{1}{2}}$.", "\\frac{1}{2}"),
+        ("$\\boxed \\frac12$.", "\\frac12"),
+        ("\\(\\boxed 5\\) and \\[ \\boxed 6 \\]", "6"),
+        ("$\\boxed 5$, no, $\\boxed{6}$", "6"),
+        ("$\\boxed{6}$, no, $\\boxed 5$", "5"),
+        ("$\\boxed \\$5$", "\\$5"),
+        ("$\\fbox {3}$", "3"),
+    ],
+)
+def test_math_reads_boxes_without_braces_or_with_a_space_before(reply: str, content: str) -> None:
+    assert boxed(reply) == content
 
 
 def test_drawn_orders_depend_on_row_and_data_seed_alone(tmp_path: Path) -> None:
