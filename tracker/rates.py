@@ -128,7 +128,9 @@ def wilson(successes: float, n: float, z: float = _Z95) -> tuple[float, float]:
     p, zz = successes / n, z * z
     centre = (p + zz / (2 * n)) / (1 + zz / n)
     half = z * math.sqrt(max(0.0, p * (1 - p)) / n + zz / (4 * n * n)) / (1 + zz / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # At 0 and 1 one limit is the rate itself; the sum above would miss it by a rounding error.
+    low = 0.0 if successes <= 0 else max(0.0, centre - half)
+    return low, 1.0 if successes >= n else min(1.0, centre + half)
 
 
 def freedom_of(values: Collection[Sequence[float]]) -> int:

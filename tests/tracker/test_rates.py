@@ -58,6 +58,17 @@ def test_wilson_interval_lies_in_zero_to_one_around_the_rate(successes: int, n: 
     assert (1 - mirrored[1], 1 - mirrored[0]) == pytest.approx((low, high), abs=1e-12)
 
 
+@pytest.mark.parametrize("n", range(1, 201))
+def test_wilson_interval_ends_where_rates_end(n: int) -> None:
+    assert wilson(0, n)[0] == 0.0 < wilson(0, n)[1] < 1.0
+    assert wilson(n, n)[1] == 1.0 > wilson(n, n)[0] > 0.0
+    for each, end in ((False, 0), (True, 1)):
+        for samples in (1, 3):
+            found = success_interval([[each] * samples] * n)
+            assert found is not None
+            assert found[0][end] == 100 * end
+
+
 def test_wilson_interval_of_no_trials_is_zero_to_one() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
 
