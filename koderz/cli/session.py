@@ -239,7 +239,9 @@ def _single_lines(summary: Summary) -> Iterator[str]:
     figures = summary.summary
     yield _heading(summary)
     yield f"Mode: {summary.mode}"
-    yield f"Problems: {figures.total_problems}"
+    judged, tasks = figures.total_problems, len({result.problem_id for result in summary.results})
+    has_samples = judged > tasks  # the averages are of samples then, and are called so
+    yield f"Problems: {tasks} ({judged} samples)" if has_samples else f"Problems: {judged}"
     if (measure := headline_measure(summary)).name != PASSES:
         mean = figures.measures.get(measure.name)
         yield f"Average: {summed_up(mean.mean, measure) if mean else '-'}"
@@ -248,8 +250,9 @@ def _single_lines(summary: Summary) -> Iterator[str]:
     if figures.unread:
         yield f"Unread: {figures.unread.count} ({figures.unread.rate:.1f}%)"
     yield f"Total Cost: ${figures.total_cost:.4f}"
-    yield f"Avg Cost per Problem: ${figures.avg_cost:.5f}"
-    yield f"Avg Iterations per Problem: {_known(figures.avg_iterations, '.1f').strip()}"
+    of = "Sample" if has_samples else "Problem"
+    yield f"Avg Cost per {of}: ${figures.avg_cost:.5f}"
+    yield f"Avg Iterations per {of}: {_known(figures.avg_iterations, '.1f').strip()}"
 
 
 def _has_ended(summary: Summary) -> bool:

@@ -169,6 +169,17 @@ def test_single_mode_has_the_promised_lines(tmp_path: Path, capsys: pytest.Captu
     ]
 
 
+def test_samples_are_not_called_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = [judged(i, i < 3, sample=sample) for i in range(5) for sample in range(4)]
+    out, _ = shown(tmp_path, capsys, *records, Finished(status="complete"), of=builders.plan(5, samples=4))
+
+    assert "Problems: 5 (20 samples)" in out
+    assert "Successes: 12 (60.0%)" in out
+    assert "Avg Cost per Sample: $0.25000" in out
+    assert "Avg Iterations per Sample: 1.0" in out
+    assert not [line for line in out if "per Problem" in line]
+
+
 def test_tables_of_nothing_judged_have_dashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     single, _ = shown(tmp_path / "a", capsys, fault(0), Finished(status="incomplete"))
     both, _ = shown(tmp_path / "b", capsys, judged(0), of=builders.plan(1, solvers=("zero-shot", "iterative")))
