@@ -29,7 +29,7 @@ class Problem:
     successes: int
     experiments: int
     runs: int
-    flakiness: float | None  # 0: samples always agree; 1: half pass, half don't; None: nowhere several samples
+    flakiness: float | None  # 0: samples agree; 1: a coin's, on average; None: nowhere several samples
     solved_by: Sequence[str]  # models that passed it at least once
     unsolved_by: Sequence[str]
     avg_iterations: float
@@ -100,9 +100,17 @@ def ranking_blocks(found: Sequence[Ranking], limit: int) -> Iterator[Block]:
 
 
 def flakiness(outcomes: Sequence[bool]) -> float:
-    """The disagreement of samples of one task: the variance of one outcome, scaled to 1 for a coin."""
-    share = sum(outcomes) / len(outcomes)
-    return 4 * share * (1 - share)
+    """The disagreement of samples of one task: the variance of one outcome, scaled to 1 for a coin.
+
+    It is unbiased: a coin comes to 1 on average, however often it is tried, so that single values may
+    be as high as 2. One sample disagrees with nothing, so its flakiness is 0.
+    """
+    size, passed = len(outcomes), sum(outcomes)
+    if size < 2:
+        return 0.0
+    # 4p(1 - p) of the samples' own share p is too low by the factor 1 - 1/size: p lies nearer to them
+    # than the truth does. Dividing by size - 1 in place of size makes up for it.
+    return 4 * passed * (size - passed) / (size * (size - 1))
 
 
 def difficulty_blocks(

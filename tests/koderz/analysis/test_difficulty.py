@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -32,14 +33,25 @@ def test_flakiness_is_disagreement_within_an_arm(tmp_path: Path) -> None:
 
     found = {problem.problem_id: problem for problem in difficulty([*sides_of(drawn), *sides_of(other)])}
 
-    assert found["T/0"].flakiness == 1.0
+    assert found["T/0"].flakiness == 2.0
     assert (found["T/1"].flakiness, found["T/1"].success_rate) == (0.0, 50.0)
 
 
-def test_flakiness_is_that_of_a_coin_at_one_half() -> None:
-    assert flakiness([True, False]) == 1.0
-    assert flakiness([True, True, True, False]) == pytest.approx(0.75)
-    assert flakiness([True]) == 0.0
+@pytest.mark.parametrize("tries", [2, 3, 4, 10])
+@pytest.mark.parametrize("chance", [0.5, 0.1])
+def test_flakiness_is_unbiased_however_often_a_task_is_tried(chance: float, tries: int) -> None:
+    of_all = [
+        (chance ** sum(outcomes) * (1 - chance) ** (tries - sum(outcomes)), flakiness(outcomes))
+        for outcomes in itertools.product([True, False], repeat=tries)
+    ]
+
+    mean = sum(weight * value for weight, value in of_all)
+
+    assert mean == pytest.approx(4 * chance * (1 - chance))
+
+
+def test_flakiness_of_samples_that_agree_is_none() -> None:
+    assert flakiness([True, True]) == flakiness([False] * 3) == flakiness([True]) == 0.0
 
 
 def test_difficulty_without_results_is_told(tmp_path: Path) -> None:
