@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from koderz.types import Message, Sampling
 
 
-_CUTS = {"max_output_tokens": "max_tokens"}
-
-
 class _Message(msgspec.Struct):
     content: str | list[Part] | UnsetType | None = UNSET
     reasoning_content: Any = None
@@ -276,7 +273,7 @@ class ResponsesWire(OpenAIWire):
         return WireReply(
             text=text,
             reasoning="\n\n".join(filter(None, thoughts)),
-            finish_reason=finish(_CUTS.get(cut or "", cut) or response.status, text, calls=calls),
+            finish_reason=finish(cut or response.status, text, calls=calls),
             model=words(response.model),
             tokens_in=count(response.usage, "input_tokens"),
             tokens_out=count(response.usage, "output_tokens"),

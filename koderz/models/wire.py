@@ -14,6 +14,7 @@ import msgspec
 import orjson
 
 from koderz.models.faults import Response, Retryable, clean, problem_of
+from koderz.models.outcomes import outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,14 +29,6 @@ _MOST_REPAIRS = 2  # how often a server is asked again whose answer is none: it 
 _MOST_SHOWN = 5  # names of models that a server offers instead
 _MOST_TOKENS = 100_000_000  # of one call; a server that counts more is not believed
 _LONGEST_NUMBER = 300  # digits
-_FINISHES = {
-    **dict.fromkeys(("end_turn", "eos", "eos_token", "stop_sequence", "completed"), "stop"),
-    **dict.fromkeys(("max_tokens", "model_length", "model_context_window_exceeded"), "length"),
-    **dict.fromkeys(("content_filter", "safety"), "refusal"),
-}
-# What servers say where no answer came about: OpenRouter of its provider, SGLang and vLLM of themselves, Ollama
-# where it did no more than load or unload the model.
-_BROKEN_OFF = frozenset({"error", "abort", "load", "unload"})
 # One JSON escape: a surrogate pair, half of one, or another.
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL)
 
@@ -185,11 +178,12 @@ def finish(word: str | None, text: str, *, calls: object = None) -> str:
     ended; otherwise there is no answer. LocalAI and KoboldCpp are known to give no reason with a text that is whole.
     """
     word = clean(word or "")
-    if word.lower() in _BROKEN_OFF:
+    outcome = outcome_of(word)
+    if outcome == "broken":
         raise no_answer(f"it ended by {word!r}")
     if not (text or word or calls):
         raise no_answer("it has neither a text nor a reason why it ended")
-    return _FINISHES.get(word.lower(), word) or "stop"
+    return (word if outcome in (None, "own") else outcome) or "stop"
 
 
 def called(found: Sequence[Any], text: str) -> tuple[dict[str, Any], ...]:

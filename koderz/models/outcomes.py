@@ -1,0 +1,69 @@
+"""Outcomes of replies by the words that servers end them with: one table for every wire format.
+
+stop        the reply is whole
+length      it was cut off by a limit of tokens
+refusal     the model or a filter of its provider kept it back
+broken      the server broke it off: no model can be judged by it, so it is asked for again
+own         the word says more than these do, and stays as it is
+
+A word that isn't here is no failure of the server: the reply is there and paid for, and is judged.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Outcome = Literal["stop", "length", "refusal", "broken", "own"]
+
+_PREFIXES = ("finish_reason_", "stop_reason_")  # of enumerations in protocol buffers, as Gemini's
+
+_WORDS: dict[Outcome, tuple[str, ...]] = {
+    "stop": (
+        "stop", "end_turn", "eos", "eos_token", "stop_sequence", "completed",
+        "complete", "finish", "stop_criteria_met",  # Cohere's, and Titan's on Bedrock
+    ),
+    "length": (
+        "length", "max_tokens", "model_length", "model_context_window_exceeded",
+        "max_output_tokens", "max_completion_tokens", "max_new_tokens", "max_length",
+        "token_limit", "error_limit",  # watsonx's, and Cohere's
+    ),
+    "refusal": (
+        "refusal", "content_filter", "content_filtered", "safety",
+        "sensitive",  # Zhipu's
+        "recitation", "prohibited_content", "spii", "blocklist", "other",  # Gemini's
+        "language", "image_safety", "model_armor",
+        "guardrail_intervened",  # Bedrock's
+        "error_toxic",  # Cohere's
+    ),
+    "broken": (
+        "error", "abort", "aborted", "cancelled", "canceled", "user_cancel", "failed",
+        "network_error", "server_error", "internal_error", "internal_server_error",
+        "insufficient_system_resource",  # DeepSeek's
+        "time_limit", "timeout", "deadline_exceeded",
+        "queued", "in_progress", "not_finished",
+        "load", "unload",  # an Ollama that did no more than load or unload the model
+    ),
+    "own": (
+        "tool_calls", "tool_call", "tool_use", "function_call", "pause_turn", "incomplete",
+        "malformed_function_call", "unexpected_tool_call", "too_many_tool_calls", "rejected",
+        "malformed_tool_use", "malformed_model_output",
+    ),
+}  # fmt: skip
+_OUTCOMES = {word: outcome for outcome, words in _WORDS.items() for word in words}
+
+
+def outcome_of(word: str) -> Outcome | None:
+    """The outcome that a server's word means; None if koderz doesn't know it."""
+    return _OUTCOMES.get(_folded(word))
+
+
+def _folded(word: str) -> str:
+    """A word in the one spelling of the table.
+
+    Gateways write `content-filter`, or add after a colon what the provider behind them said:
+    `content_filter: RECITATION`. What stands before the colon is the word.
+    """
+    name = "_".join(word.partition(":")[0].lower().replace("-", " ").replace("_", " ").split())
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
