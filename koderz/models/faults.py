@@ -11,9 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault
+from koderz.models.waits import LONGEST_WAIT, longest, wait_in_body
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _LONGEST = 300  # characters of a server's own words that are shown
 _RETRIED = frozenset({408, 409, 425, 429})
@@ -29,9 +33,14 @@ _HINTS = {
 # What servers say where no later call can fare better, whatever status they say it with.
 _HOPELESS = re.compile(
     r"insufficient_quota|credit balance is too low|not a valid model|model_not_found|api key not valid"
-    r"|requires more system memory|does not support chat",
+    r"|requires more system memory|does not support chat"
+    r"|api_key_invalid|invalid_api_key|api key (not found|expired)|insufficient[ _]balance|insufficient[ _]credits"
+    r"|exceeded_current_quota_error|billing_hard_limit_reached",
     re.IGNORECASE,
 )
+# A quota of a day, as Google names it. Beside it stands a wait of seconds that doesn't help.
+_DAILY_QUOTA = re.compile(r'quotaId\\*"\s*:\s*\\*"\w*PerDay', re.IGNORECASE)
+_DAILY_WORDS = re.compile(r"\bper[ -]day\b|\bdaily (quota|limit|rate|usage|request|token)", re.IGNORECASE)
 
 
 class Retryable(Exception):
@@ -71,18 +80,21 @@ class Response(NamedTuple):
 
 def problem_of(response: Response) -> Exception:
     """The error that an unsuccessful response means, with the server's own words, cleaned."""
-    words, parameter, code = _error_fields(response.body)
+    words, parameter, codes = _error_fields(response.body)
     message = f"{response.status}: {words}" if words else f"{response.status}, and no word why"
     if 300 <= response.status < 400:
         return FatalFault(f"{response.status}: redirected to {response.location}; give that address itself")
     message += _HINTS.get(response.status, "")
     if response.status in _DENIED:
         return FatalFault(f"Authentication failed: {message}")
-    if response.status in _FATAL or _HOPELESS.search(f"{code} {words}"):
+    if response.status in _FATAL or _HOPELESS.search(f"{codes} {words}"):
         return FatalFault(message)
     if response.status in _RETRIED or response.status >= 500:
+        wait = longest((response.retry_after, wait_in_body(response.body)))
+        if response.status in _THROTTLED and _is_spent_today(response.body, words, wait):
+            return FatalFault(message)
         throttled = response.status in _THROTTLED or response.retry_after is not None
-        return Retryable(message, retry_after=response.retry_after, throttled=throttled)
+        return Retryable(message, retry_after=wait, throttled=throttled)
     return Refused(message, parameter) if response.status in _AS_SENT else Fault(message, cause="rejected")
 
 
@@ -100,17 +112,54 @@ def clean(text: str, *secrets: str) -> str:
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
+def _is_spent_today(body: bytes, words: str, wait: float | None) -> bool:
+    """Whether a quota is spent that is full again on another day.
+
+    Words alone may speak of a limit that slides, as Groq's of tokens per day: a server that names a wait which can be
+    waited for is believed.
+    """
+    if _DAILY_QUOTA.search(body[:65536].decode("utf-8", "replace")):
+        return True
+    return bool(_DAILY_WORDS.search(words)) and (wait is None or wait >= LONGEST_WAIT)
+
+
 def _error_fields(body: bytes) -> tuple[str, str, str]:
-    """Message, culprit parameter and code from the various shapes of a server's error."""
+    """Message, culprit parameter and codes from the various shapes of a server's error."""
     import orjson
 
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError:
         said = body[:4096].decode("utf-8", "replace")
-    error = said.get("error", said) if isinstance(said, dict) else said
+    said = _first(said)
+    error = _first(said.get("error") or said) if isinstance(said, dict) else said
     if not isinstance(error, dict):
-        return clean(str(error)), "", ""
+        return clean(_as_words(error)), "", ""
     words = error.get("message") or error.get("detail") or error.get("type") or error
-    parameter, code = error.get("param"), error.get("code")
-    return clean(str(words)), parameter if isinstance(parameter, str) else "", str(code)
+    parameter = error.get("param")
+    codes = (error.get("code"), error.get("type"), *_reasons(error.get("details")))
+    named = " ".join(str(code) for code in codes if isinstance(code, str | int))
+    return clean(_as_words(words)), parameter if isinstance(parameter, str) else "", named
+
+
+def _first(said: Any) -> Any:
+    """The first of a list of errors, as Google sends them; what isn't such a list as it is."""
+    return said[0] if isinstance(said, list) and said and isinstance(said[0], dict) else said
+
+
+def _reasons(details: Any) -> Iterator[str]:
+    """The reasons in the details of an error, of which Google's `ErrorInfo` has one."""
+    for detail in details if isinstance(details, list) else ():
+        reason = detail.get("reason") if isinstance(detail, dict) else None
+        if isinstance(reason, str):
+            yield reason
+
+
+def _as_words(said: Any) -> str:
+    """A server's words as a text: the message in them, or else JSON, as it was sent."""
+    import orjson
+
+    if isinstance(said, str):
+        return said
+    inner = said.get("message") if isinstance(said, dict) else None
+    return inner if isinstance(inner, str) and inner else orjson.dumps(said).decode()

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import math
 import os
 import ssl
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -28,13 +26,14 @@ from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import LEAST_HIDDEN, is_loopback
 from koderz.models.faults import Response, Retryable, clean, without
+from koderz.models.waits import LONGEST_WAIT, wait_in_headers
 from koderz_tracker.scrubber import secrets_of, shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 MAX_BYTES = 32 * 1024 * 1024  # of one response
-LONGEST_RETRY_AFTER = 300.0  # seconds; what a server asks for beyond is not waited for at once
+LONGEST_RETRY_AFTER = LONGEST_WAIT
 _CONNECT_TIMEOUT = 10.0  # seconds; what follows is under one deadline
 _LOOK_TIMEOUT = 10.0  # seconds
 _KEPT_ALIVE = 60.0  # seconds
@@ -118,13 +117,13 @@ class Http:
             body = without(body.decode("utf-8", "surrogateescape"), *self.hidden).encode("utf-8", "surrogateescape")
         if self._values:
             body = _without_values(body, self._values)
-        headers = answer.headers
+        headers = {name.lower(): value for name, value in answer.headers.items()}
         return Response(
             status=answer.status,
             body=body,
-            retry_after=retry_after(headers.get("retry-after", ""), datetime.now(UTC)),
+            retry_after=wait_in_headers(headers, datetime.now(UTC)),
             location=clean(headers.get("location", ""), self._secret, *self.hidden),
-            headers={name.lower(): value for name, value in headers.items()},
+            headers=headers,
         )
 
     @cached_property
@@ -187,21 +186,6 @@ def _cleaned(said: Any, values: Sequence[str]) -> Any:
         if isinstance(said, dict)
         else said
     )
-
-
-def retry_after(header: str, now: datetime) -> float | None:
-    """Seconds to wait by a `Retry-After` header in either of its forms (RFC 9110, 10.2.3); None if it has none."""
-    if not header:
-        return None
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            until = parsedate_to_datetime(header)
-        except (ValueError, OverflowError):  # a year of eleven digits
-            return None
-        seconds = (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds()
-    return min(max(0.0, seconds), LONGEST_RETRY_AFTER) if math.isfinite(seconds) else None
 
 
 def proxy_for(base_url: str) -> str | None:

@@ -12,7 +12,8 @@ import pytest
 
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models import Price
-from koderz.models.transport import LONGEST_RETRY_AFTER, MAX_BYTES, retry_after
+from koderz.models.transport import LONGEST_RETRY_AFTER, MAX_BYTES
+from koderz.models.waits import retry_after
 from koderz.types import Message, Sampling
 
 from .conftest import Clock, Models

@@ -12,7 +12,7 @@ from koderz.models.outcomes import outcome_of
 from koderz.types import Completion, Message, Sampling
 
 from .conftest import Models
-from .loopback import Answer, Server
+from .loopback import Answer, Server, chat
 
 pytestmark = pytest.mark.anyio
 
@@ -120,3 +120,86 @@ async def test_unknown_word_is_no_fault(server: Server, models: Models) -> None:
     completion = await asked(server, models, "openai/m", of(bodies("gone_fishing")["openai/m"]))
     assert (completion.text, completion.finish_reason, len(server.asked)) == (HALF, "gone_fishing", 1)
     assert outcome_of("gone_fishing") is None
+
+
+# Waits and ends
+
+INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "6.5s"}
+BUSY = {"error": {"code": 429, "message": "Quota exceeded.", "status": "RESOURCE_EXHAUSTED", "details": [INFO]}}
+PER_DAY = {"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier", "quotaValue": "20"}]}
+NO_KEY = {"code": 400, "message": "Please pass one.", "details": [{"reason": "API_KEY_INVALID"}]}
+
+
+def busy(message: str, **fields: object) -> dict[str, Any]:
+    return {"error": {"message": message, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
+    [
+        (of(BUSY, 429), 6.5),
+        (of([BUSY], 429), 6.5),
+        (of([BUSY], 429, retry_after="1"), 6.5),
+        (of(busy("provider", metadata={"raw": json.dumps([BUSY])}), 429), 6.5),
+        (of(busy("Quota exceeded for this minute. Please retry in 6.5s."), 429), 6.5),
+        (of(busy("Please retry after 4 seconds."), 429), 4.0),
+        (of(busy("Limit 3, used 3. Please try again in 187ms. Visit us."), 429), 0.187),
+        (of(busy("Limit on tokens per day (TPD): please try again in 2m12.5s."), 429), 132.5),
+        (of(busy("try again in 1 minute and 5 seconds"), 503), 65.0),
+        (of(busy("try again in 3 hours"), 429), 300.0),
+        (of(busy("slow down"), 429, retry_after_ms="4000"), 4.0),
+        (of(busy("slow down"), 429, x_ms_retry_after_ms="4000", retry_after="9"), 4.0),
+        (of(busy("slow down"), 429, retry_after_ms="soon", retry_after="9"), 9.0),
+    ],
+)
+async def test_wait_is_as_long_as_the_server_says_in_any_way(
+    server: Server, models: Models, answer: Answer, seconds: float
+) -> None:
+    completion = await asked(server, models, "openai/m", answer, chat())
+    assert completion.retries == 1
+    assert models.clock.slept == [pytest.approx(seconds)]
+
+
+@pytest.mark.parametrize("message", ["slow down", "retry in a moment", "retry in 5 mice", "retry after 2026"])
+async def test_words_without_a_wait_name_none(server: Server, models: Models, message: str) -> None:
+    await asked(server, models, "openai/m", of(busy(message), 429), chat())
+    assert len(models.clock.slept) == 1
+    assert models.clock.slept[0] < 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        of([{"error": NO_KEY}], 400),
+        of({"error": NO_KEY}, 400),
+        of(busy("API key expired. Please renew the API key."), 400),
+        of([{"error": {"message": "You exceeded your quota.", "details": [PER_DAY, INFO]}}], 429),
+        of(busy("Rate limit exceeded: free-models-per-day."), 429),
+        of(busy("You have reached your daily quota."), 429),
+        of(busy("Insufficient balance or no resource package. Please recharge.", code="1113"), 429),
+        of(busy("suspended", type="exceeded_current_quota_error"), 429),
+    ],
+)
+async def test_error_that_no_wait_heals_ends_the_run(server: Server, models: Models, answer: Answer) -> None:
+    with pytest.raises(FatalFault):
+        await asked(server, models, "openai/m", answer)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ([{"error": NO_KEY}], "400: Please pass one."),
+        ({"error": [{"message": "too many words"}]}, "400: too many words"),
+        ({"error": {"message": {"message": "too many words"}}}, "400: too many words"),
+        ({"detail": [{"loc": ["body"], "msg": "no"}]}, '400: [{"loc":["body"],"msg":"no"}]'),
+        (["too many", None, True], '400: ["too many",null,true]'),
+        ({}, "400: {}"),
+    ],
+)
+async def test_error_of_any_shape_is_shown_without_python(
+    server: Server, models: Models, body: object, words: str
+) -> None:
+    with pytest.raises(Fault) as caught:
+        await asked(server, models, "openai/m", of(body, 400))
+    assert str(caught.value).endswith(words)

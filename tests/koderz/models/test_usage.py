@@ -16,7 +16,8 @@ from koderz.models.endpoints import Endpoint
 from koderz.models.names import is_another
 from koderz.models.ollama import OllamaWire
 from koderz.models.openai import OpenAIWire, ResponsesWire
-from koderz.models.transport import LONGEST_RETRY_AFTER, retry_after
+from koderz.models.transport import LONGEST_RETRY_AFTER
+from koderz.models.waits import retry_after
 from koderz.models.wire import WireReply
 from koderz.types import Message, Sampling
 
