@@ -2,6 +2,7 @@
 
 Retryable    asking again may help; ends as a Fault when patience does
 Refused      the request can't be served as it is; changing a parameter may help
+Filtered     a filter of the provider keeps the prompt from the model, which is a refusal and no failure of a server
 Fault        this request will never be served (koderz.errors)
 FatalFault   no request will (koderz.errors)
 """
@@ -25,6 +26,7 @@ _FATAL = frozenset({401, 402, 403, 404})
 _DENIED = frozenset({401, 403})
 _THROTTLED = frozenset({429, 529})
 _AS_SENT = frozenset({400, 422})
+_MODERATED = _AS_SENT | {403, 451}  # with which aggregators, too, say that a prompt was refused
 _HINTS = {
     401: "; see whether the key is this provider's and still good",
     404: "; see whether the model's name is right, and the base URL, which often ends in /v1",
@@ -36,6 +38,19 @@ _HOPELESS = re.compile(
     r"|requires more system memory|does not support chat"
     r"|api_key_invalid|invalid_api_key|api key (not found|expired)|insufficient[ _]balance|insufficient[ _]credits"
     r"|exceeded_current_quota_error|billing_hard_limit_reached",
+    re.IGNORECASE,
+)
+# What a provider calls it where its filter refuses a prompt, in a field for codes: Azure, OpenAI, LiteLLM, Alibaba.
+_FILTERS = re.compile(
+    r"\b(content_filter|content_policy_violation|ResponsibleAIPolicyViolation|data_inspection_failed"
+    r"|DataInspectionFailed|moderation_blocked|prompt_blocked|prohibited_content)\b",
+    re.IGNORECASE,
+)
+# And in words: Azure, OpenAI, OpenRouter, Anthropic, DeepSeek. They speak of the prompt, since a 403 may as well be
+# about an account.
+_FILTERED = re.compile(
+    r"content management policy|blocked by (the )?content (filter|policy|management)|content exists risk"
+    r"|(input|prompt)\b.{0,40}\bflagged|data may contain inappropriate content",
     re.IGNORECASE,
 )
 # A quota of a day, as Google names it. Beside it stands a wait of seconds that doesn't help.
@@ -68,6 +83,10 @@ class Refused(Exception):
         self.parameter = parameter
 
 
+class Filtered(Refused):
+    """A filter of the provider refuses the prompt: no parameter helps, and another request fares no better."""
+
+
 class Response(NamedTuple):
     """A response over HTTP."""
 
@@ -84,6 +103,8 @@ def problem_of(response: Response) -> Exception:
     message = f"{response.status}: {words}" if words else f"{response.status}, and no word why"
     if 300 <= response.status < 400:
         return FatalFault(f"{response.status}: redirected to {response.location}; give that address itself")
+    if _FILTERS.search(codes) or (response.status in _MODERATED and _FILTERED.search(words)):
+        return Filtered(message)
     message += _HINTS.get(response.status, "")
     if response.status in _DENIED:
         return FatalFault(f"Authentication failed: {message}")
@@ -137,7 +158,9 @@ def _error_fields(body: bytes) -> tuple[str, str, str]:
         return clean(_as_words(error)), "", ""
     words = error.get("message") or error.get("detail") or error.get("type") or error
     parameter = error.get("param")
-    codes = (error.get("code"), error.get("type"), *_reasons(error.get("details")))
+    inner = error.get("innererror")
+    within = inner.get("code") if isinstance(inner, dict) else None
+    codes = (error.get("code"), error.get("type"), within, *_reasons(error.get("details")))
     named = " ".join(str(code) for code in codes if isinstance(code, str | int))
     return clean(_as_words(words)), parameter if isinstance(parameter, str) else "", named
 

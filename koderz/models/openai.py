@@ -52,7 +52,7 @@ class _Message(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
-    message: _Message
+    message: _Message | None = None  # missing where a filter kept the reply back
     finish_reason: Any = None
     error: Any = None  # OpenRouter's, where a provider gave up on the way
 
@@ -128,7 +128,7 @@ class OpenAIWire(Wire):
         choice = completion.choices[0]
         if choice.error:
             raise inner_error(choice.error)
-        message = choice.message
+        message = choice.message or _Message()
         said, thought = text_and_reasoning(None if message.content is UNSET else message.content)
         reasoning = words(message.reasoning_content) or words(message.reasoning) or thought
         refusal = words(message.refusal)
@@ -136,6 +136,8 @@ class OpenAIWire(Wire):
         old = [{"function": message.function_call}] if message.function_call else []
         calls = called([*(message.tool_calls or ()), *old], text)
         reason = finish(words(choice.finish_reason), text, calls=calls)
+        if choice.message is None and reason != "refusal":
+            raise no_answer("it has no message")
         if message.content is UNSET and not (text or reasoning or calls or reason in ("length", "refusal")):
             raise no_answer("its message has no content")  # mlx-lm and Gemini leave it out where the thinking took all
         return WireReply(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
-from koderz.models.faults import Refused, Retryable, clean, problem_of, without
+from koderz.models.faults import Filtered, Refused, Retryable, clean, problem_of, without
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
 from koderz.models.prices import tariff_of
@@ -68,7 +68,11 @@ class RemoteModel:
         self.clients = {each.client: each for each in (*others, wire) if each.client}
 
     async def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
-        """One completion, see Model. A refused request of a client, or one with tools, is answered as `rejected`."""
+        """One completion, see Model. A refused request of a client, or one with tools, is answered as `rejected`.
+
+        A prompt that a filter of the provider refuses is a refusal without text, as a reply that it keeps back; a
+        client is told of it as of any other refused request.
+        """
         client = wire_of(messages)
         wire = self.clients[client] if client else self.wire_for(sampling)
         has_tools = bool(client) or any(message["role"] == "tools" for message in messages)
@@ -77,6 +81,9 @@ class RemoteModel:
         try:
             answer, retries, throttled, adapted = await self._exchange(way, said, sampling)
         except Refused as refused:
+            if isinstance(refused, Filtered) and not way.is_client:
+                self.service.say(f"{self.name}: its provider's filter refused a prompt: {refused}")
+                return Completion("", finish_reason="refusal", model=self.name.name)
             if way.tools:
                 return Completion(str(refused), finish_reason=REJECTED, model=self.name.name)
             raise Fault(self._message(refused), cause="rejected") from None
@@ -181,6 +188,8 @@ class RemoteModel:
                 wanted, left_out = self._wanted(way.wire, messages, sampling)
                 request, adapted = adaptation.fit(wanted)
                 answer, retries = await retry(partial(attempt, encode({**request, **extra})))
+            except Filtered:
+                raise
             except Refused as refused:
                 own = {name: value for name, value in request.items() if name not in extra}
                 if learnt := adaptation.learn(refused, own, sampling):

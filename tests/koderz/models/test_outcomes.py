@@ -203,3 +203,62 @@ async def test_error_of_any_shape_is_shown_without_python(
     with pytest.raises(Fault) as caught:
         await asked(server, models, "openai/m", of(body, 400))
     assert str(caught.value).endswith(words)
+
+
+# Prompts that a filter refuses
+
+POLICY = "The response was filtered due to the prompt triggering Azure OpenAI's content management policy."
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        of(busy("no", code="content_filter", param="prompt", innererror={"code": "other"}), 400),
+        of(busy("no", code="bad", innererror={"code": "ResponsibleAIPolicyViolation"}), 400),
+        of(busy(POLICY), 400),
+        of([busy("no", code="content_filter")], 400),
+        of(busy("no", code="content_policy_violation"), 422),
+        of(busy("Content Exists Risk", type="invalid_request_error"), 400),
+        of(busy("x requires moderation. Your input was flagged for violence.", code=403), 403),
+        of(busy("Output blocked by content filtering policy"), 400),
+        of(busy("no", code="content_filter")),
+        of({"choices": [{"index": 0, "finish_reason": "content_filter"}]}),
+        of({"choices": [{"index": 0, "finish_reason": "content_filter", "message": None}]}),
+        of({"choices": [{"index": 0, "finish_reason": "PROHIBITED_CONTENT", "message": {}}]}),
+    ],
+)
+async def test_prompt_that_a_filter_refuses_is_a_refusal(server: Server, models: Models, answer: Answer) -> None:
+    completion = await asked(server, models, "openai/m", answer)
+    assert (completion.text, completion.finish_reason, completion.cost) == ("", "refusal", 0.0)
+    assert len(server.asked) == 1
+
+
+async def test_filter_says_once_in_the_servers_words_that_it_refused(server: Server, models: Models) -> None:
+    for _ in range(2):
+        await asked(server, models, "openai/m", of(busy(POLICY, code="content_filter"), 400))
+    assert [notice for notice in models.pool.notices if "filter refused a prompt: 400: The" in notice]
+
+
+async def test_agent_is_told_of_a_filter_as_of_a_reply_kept_back(server: Server, models: Models) -> None:
+    server.answers = [of(busy("no", code="content_filter"), 400)]
+    offer: list[Message] = [{"role": "tools", "content": []}, {"role": "user", "content": "go"}]
+    completion = await (await models.open()).complete(offer, Sampling())
+    assert completion.finish_reason == "refusal"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        of(busy("Your account was suspended for violating our content policy."), 403),
+        of(busy("Your account has been flagged."), 403),
+    ],
+)
+async def test_refusal_of_an_account_is_no_filter(server: Server, models: Models, answer: Answer) -> None:
+    with pytest.raises(FatalFault, match="Authentication failed"):
+        await asked(server, models, "openai/m", answer)
+
+
+@pytest.mark.parametrize("finish", ["stop", "length", "tool_calls"])
+async def test_choice_without_message_is_no_reply_unless_filtered(server: Server, models: Models, finish: str) -> None:
+    with pytest.raises(Fault, match="the server's answer is none"):
+        await asked(server, models, "openai/m", of({"choices": [{"text": "hi", "finish_reason": finish}]}))
