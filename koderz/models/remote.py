@@ -14,6 +14,7 @@ from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
 from koderz.models.faults import Filtered, Refused, Retryable, clean, problem_of, without
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
+from koderz.models.outcomes import outcome_of
 from koderz.models.prices import tariff_of
 from koderz.models.rates import Forecast, limits_in
 from koderz.models.reasoning import part
@@ -91,6 +92,8 @@ class RemoteModel:
             self.clients.pop(client, None)
             raise
         reply = answer.reply
+        if outcome_of(reply.finish_reason) is None:
+            self.service.say(f"{self.name}: a reply ended by {reply.finish_reason!r}, which koderz doesn't know")
         usage, estimated = self._usage(reply, messages)
         answered_by = clean(reply.model) or self.name.name
         cost, source = self._cost(answer, usage)

@@ -120,6 +120,7 @@ async def test_unknown_word_is_no_fault(server: Server, models: Models) -> None:
     completion = await asked(server, models, "openai/m", of(bodies("gone_fishing")["openai/m"]))
     assert (completion.text, completion.finish_reason, len(server.asked)) == (HALF, "gone_fishing", 1)
     assert outcome_of("gone_fishing") is None
+    assert "openai/m: a reply ended by 'gone_fishing', which koderz doesn't know" in models.pool.notices
 
 
 # Waits and ends
