@@ -1,6 +1,6 @@
 """The blocks of a reply that may be code, by kind, the plainest first.
 
-Reasoning is set aside. Markdown is read as models write it rather than as CommonMark defines it: a fence may be
+Markdown is read as models write it rather than as CommonMark defines it: a fence may be
 indented, quoted or in a list, its language may share a line with code, and an opening fence with a language ends a
 block that nobody closed. Everything goes line by line, so time grows with the reply and not with what is in it.
 """
@@ -16,11 +16,6 @@ from dataclasses import dataclass
 from koderz.systems.code.extraction.program import margin_of, mentions_definition
 
 MOST_BLOCKS = 64  # the last ones; a model that repeats itself until its limit writes thousands
-
-_TAG_NAME = r"(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis)"
-_OPENING = re.compile(rf"(?:<\|?(?:seed:|start_)?|◁|\[(?=think)){_TAG_NAME}(?:\|?>|▷|\])", re.IGNORECASE)
-_CLOSING = re.compile(rf"(?:<\|?|◁|\[)(?:/|end_)(?:seed:)?{_TAG_NAME}(?:\|?>|▷|\])", re.IGNORECASE)
-_FINAL_CHANNEL = "<|channel|>final<|message|>"
 
 _BULLET = re.compile(r"(?:[-*+]|\d{1,3}[.)])[ \t]{1,4}(?=```|~~~)")
 _MARK = re.compile(r"`{3,}|~{3,}")
@@ -44,49 +39,20 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fence:
+class Fence:
+    """A line that opens or closes a block."""
+
     line: int
     indent: int
     quoted: bool
     mark: str
     info: str
 
-    def closes(self, opening: _Fence) -> bool:
+    def closes(self, opening: Fence) -> bool:
         return not self.info and self.mark.startswith(opening.mark) and self.is_level_with(opening)
 
-    def is_level_with(self, opening: _Fence) -> bool:
+    def is_level_with(self, opening: Fence) -> bool:
         return self.indent <= opening.indent + _DEEPEST_FENCE
-
-
-def split_reasoning(text: str) -> tuple[str, str]:
-    """Return the answer, and the text of reasoning that never ended (usually "").
-
-    Closed reasoning is dropped, as is everything before a closing tag that has no opening one: some chat templates put
-    the opening tag into the prompt. A tag counts only at the edge of a line, so that code about tags stays whole.
-    """
-    if not _OPENING.search(text) and not _CLOSING.search(text):
-        return text.rpartition(_FINAL_CHANNEL)[2], ""
-    answer: list[str] = []
-    thoughts: list[str] | None = None
-    fence: _Fence | None = None
-    lines = text.rpartition(_FINAL_CHANNEL)[2].rstrip().split("\n")[::-1]
-    while lines:
-        line = lines.pop()
-        if thoughts is not None:
-            if closings := list(_CLOSING.finditer(line)):
-                thoughts = None
-                lines.append(line[closings[-1].end() :])
-            else:
-                thoughts.append(line)
-        elif (rest := _after_stray_closing(line)) is not None and (rest.strip() or lines):
-            answer, fence = [rest], None
-        elif fence is None and (opening := _OPENING.match(line.lstrip())):
-            thoughts = []
-            lines.append(line.lstrip()[opening.end() :])
-        else:
-            fence = _fence_state(fence, line)
-            answer.append(line)
-    return "\n".join(answer), "\n".join(thoughts or ())
 
 
 def fenced_blocks(text: str) -> list[Block]:
@@ -109,15 +75,15 @@ def fenced_blocks(text: str) -> list[Block]:
     return blocks[::-1]
 
 
-def _after_stray_closing(line: str) -> str | None:
-    """The text after the last closing tag at the start or end of a line; else None."""
-    closings = list(_CLOSING.finditer(line))
-    if not closings or (line[: closings[-1].start()].strip() and line[closings[-1].end() :].strip()):
-        return None
-    return line[closings[-1].end() :]
+def fenced_ranges(text: str) -> Iterator[range]:
+    """Yield the numbers of the lines within each fenced block."""
+    lines = text.split("\n")
+    fences = [fence for number, line in enumerate(lines) if (fence := _fence(line, number))]
+    yield from (range(opening.line + 1, end) for opening, end, _ in _spans(fences, len(lines)))
 
 
-def _fence_state(fence: _Fence | None, line: str) -> _Fence | None:
+def fence_state(fence: Fence | None, line: str) -> Fence | None:
+    """Return the fence that is open after a line, given the one that is open before it."""
     here = _fence(line, 0)
     if here is None or _one_liner(here) is not None:
         return fence
@@ -126,7 +92,7 @@ def _fence_state(fence: _Fence | None, line: str) -> _Fence | None:
     return None if here.closes(fence) else fence
 
 
-def _fence(line: str, number: int) -> _Fence | None:
+def _fence(line: str, number: int) -> Fence | None:
     if "```" not in line and "~~~" not in line:
         return None
     body = line.lstrip(_BEFORE_FENCE)
@@ -136,12 +102,12 @@ def _fence(line: str, number: int) -> _Fence | None:
     if mark is None:
         return None
     indent = len(line) - len(body)
-    return _Fence(number, indent, ">" in line[:indent], mark[0], body[mark.end() :].strip(_BLANK))
+    return Fence(number, indent, ">" in line[:indent], mark[0], body[mark.end() :].strip(_BLANK))
 
 
-def _spans(fences: list[_Fence], end: int) -> Iterator[tuple[_Fence, int, bool]]:
+def _spans(fences: list[Fence], end: int) -> Iterator[tuple[Fence, int, bool]]:
     """Opening fences, each with the number of the line after its block, and whether that line closes the block."""
-    opening: _Fence | None = None
+    opening: Fence | None = None
     for fence in fences:
         if opening is None:
             if _one_liner(fence) is not None:
@@ -158,14 +124,14 @@ def _spans(fences: list[_Fence], end: int) -> Iterator[tuple[_Fence, int, bool]]
         yield opening, end, False
 
 
-def _one_liner(fence: _Fence) -> str | None:
+def _one_liner(fence: Fence) -> str | None:
     """The code of a fence that opens and closes on one line, as in ```` ```x = 1``` ````."""
     if fence.mark[0] != "`" or not fence.info.endswith(fence.mark):
         return None
     return fence.info.removesuffix(fence.mark)
 
 
-def _first_line(opening: _Fence) -> tuple[str, str]:
+def _first_line(opening: Fence) -> tuple[str, str]:
     """The language of a fence, and the code on the same line."""
     one_liner = _one_liner(opening)
     info = opening.info if one_liner is None else one_liner
@@ -180,7 +146,7 @@ def _first_line(opening: _Fence) -> tuple[str, str]:
     return language[1].lower() if language else "", ""  # after it a title, a file name, options of a highlighter
 
 
-def _content(opening: _Fence, first: str, lines: list[str]) -> str:
+def _content(opening: Fence, first: str, lines: list[str]) -> str:
     own = [_without_quote(line) for line in lines] if opening.quoted else lines
     top = next((line for line in own if line.strip()), "")
     margin = 0 if opening.quoted else min(opening.indent, len(margin_of(top)))

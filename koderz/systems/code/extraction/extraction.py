@@ -17,10 +17,11 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
-from koderz.systems.code.extraction.blocks import Block, block_kinds, looks_like_code, plain, split_reasoning
+from koderz.systems.code.extraction.blocks import Block, block_kinds, looks_like_code, plain
 from koderz.systems.code.extraction.program import LONGEST, dedented, mentions_definition
 from koderz.systems.code.extraction.search import PYTHON, Extraction, Search
 from koderz.systems.code.extraction.statements import DEFINITIONS, IMPORTS
+from koderz.systems.code.extraction.thoughts import first_turn, split_reasoning
 
 _REFUSING = frozenset({"refusal", "content_filter"})  # finish reasons
 _REFUSAL = re.compile(
@@ -50,12 +51,16 @@ def extract_program(reply: str, prompt: str, entry_point: str, *, finish_reason:
 
 def _extract(search: Search, answer: str, entry_point: str, finish_reason: str) -> Extraction:
     seen: list[list[Block]] = []
-    for kind in block_kinds(answer, entry_point):
-        blocks = _cut_off_first(kind) if finish_reason == "length" else kind
-        found = search.defining(blocks, "defined") or search.completing(blocks) or search.combining(blocks)
-        if found:
-            return found
-        seen.append(blocks)
+    # A model that doesn't stop makes up a next task. A heading such as "### Response:" doesn't tell by itself: it may
+    # stand before the only answer. So the text before it counts if it answers the task.
+    for text in filter(None, (first_turn(answer), answer)):
+        seen.clear()
+        for kind in block_kinds(text, entry_point):
+            blocks = _cut_off_first(kind) if finish_reason == "length" else kind
+            found = search.defining(blocks, "defined") or search.completing(blocks) or search.combining(blocks)
+            if found:
+                return found
+            seen.append(blocks)
     weak = (found for blocks in seen if (found := search.defining(blocks, "weak")))
     every = [block for blocks in seen for block in blocks]
     return next(weak, None) or _without_program(search, every, answer, entry_point, finish_reason)

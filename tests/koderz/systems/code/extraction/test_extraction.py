@@ -371,6 +371,71 @@ def test_reasoning_is_not_the_answer(reply: str) -> None:
     assert area_by(extracted(reply)) == 12
 
 
+MARKED_THOUGHTS = {
+    "a channel, then a fence on the line": ("<|channel>thought\n{}\n<channel|>{}", True),
+    "a channel": ("<|channel>thought\n{}\n<channel|>{}", False),
+    "a channel that the prompt opened": ("Plan:\n{}\nSo it goes.<channel|>{}", False),
+    "two channels": ("<|channel>thought\na\n<channel|>Hm.\n<|channel>thought\n{}\n<channel|>{}", False),
+    "a thought that begins": (
+        "<|begin_of_thought|>\n{}\n<|end_of_thought|>\n<|begin_of_solution|>\n{}\n<|end_of_solution|>",
+        False,
+    ),
+    "a solution in a fence on the line": (
+        "<|begin_of_thought|>{}\n<|end_of_thought|><|begin_of_solution|>{}<|end_of_solution|>",
+        True,
+    ),
+    "a channel with a format": (
+        "<|channel|>analysis<|message|>\n{}\n<|end|><|channel|>final <|constrain|>python<|message|>{}",
+        False,
+    ),
+    "marks that were stripped": ("analysisLet's see.\n{}\nFine.assistantfinal{}", False),
+    "a prefix and a suffix": ("<|inner_prefix|>\n{}\n<|inner_suffix|>{}", False),
+    "a blank in the tag": ("<think >\n{}\n</think >\n{}", False),
+    "a tag with entities": ("&lt;think&gt;\n{}\n&lt;/think&gt;\n{}", False),
+    "a word of its own": ("<|my_musing_start|>\n{}\n<|my_musing_end|>\n{}", False),
+}
+
+
+@pytest.mark.parametrize(("shape", "fenced"), MARKED_THOUGHTS.values(), ids=MARKED_THOUGHTS.keys())
+def test_answer_behind_a_mark_counts_and_not_the_draft(shape: str, fenced: bool) -> None:
+    right, wrong = (FENCED, DRAFT) if fenced else (FUNCTION, WRONG)
+
+    assert area_by(extracted(shape.format(DRAFT, right))) == 12
+    assert area_by(extracted(shape.format(FENCED, wrong))) == -1
+
+
+def test_thought_that_was_cut_is_read_only_where_the_model_ended_it() -> None:
+    assert area_by(extracted(f"<|channel>thought\n{DRAFT}")) == -1
+    assert extracted(f"<|channel>thought\n{FENCED}", finish_reason="length").cause == "no_code"
+
+
+@pytest.mark.parametrize("mark", ["<channel|>", "</think>", "<|end_of_thought|>", "### Response:", "assistantfinal"])
+def test_mark_in_a_string_of_the_program_is_none(mark: str) -> None:
+    code = f'def area(sides):\n    """So:\n{mark}\n    """\n    mark = "{mark}"\n    return math.prod(sides)'
+
+    assert area_by(extracted(f"So:\n```python\n{code}\n```\nDone.")) == 12
+    assert area_by(extracted(code)) == 12
+    assert area_by(extracted(f"<|channel>thought\n{DRAFT}\n<channel|>```python\n{code}\n```")) == 12
+
+
+def test_answer_before_a_task_that_the_model_made_up_counts() -> None:
+    for right, wrong in ((FENCED, DRAFT), (FUNCTION, WRONG)):
+        made_up = "\n\n### Instruction:\nNow another one.\n### Response:\n"
+        assert area_by(extracted(right + made_up + wrong)) == 12
+        assert area_by(extracted(wrong + made_up + right)) == -1
+
+
+def test_heading_before_the_only_answer_ends_nothing() -> None:
+    assert area_by(extracted(f"Well.\n\n### Response:\n{FENCED}")) == 12
+    assert area_by(extracted(f"<think>\n{DRAFT}\n</think>\n### Response:\n{FUNCTION}")) == 12
+
+
+def test_solution_between_marks_stays_whatever_follows() -> None:
+    solution = f"<|begin_of_solution|>\n{FUNCTION}\n<|end_of_solution|>\n"
+
+    assert area_by(extracted(f"{solution}Use:\n```python\nprint(area([3, 4]))\n```")) == 12
+
+
 def test_code_about_reasoning_tags_stays_whole() -> None:
     code = (
         'def area(text):\n    """\n    <think>\n    """\n    return text.split("</think>")[0].removeprefix("<think>")'
