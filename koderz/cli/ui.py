@@ -239,7 +239,7 @@ def _serve(host: str, port: str) -> None:
             constants.SERVE_ARTIFACTS_ENV_VAR: "true",
         }
     except (ImportError, AttributeError):
-        command = ["-m", "mlflow", "server", "--host", host, "--port", port, "--workers", "1"]
+        command = ["-P", "-m", "mlflow", "server", "--host", host, "--port", port, "--workers", "1"]
         os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
     os.environ.update(variables)
     initialize_backend_stores(store, store, artifacts)

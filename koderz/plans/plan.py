@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import secrets
-import subprocess
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,6 +17,7 @@ from msgspec import structs, to_builtins
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
+from koderz.plans.commit import commit_of
 from koderz.plans.deciding import until_decided
 from koderz.plans.ids import NumberOfSamples, digest_of
 from koderz.prompts import Prompts, load_prompts
@@ -457,17 +457,6 @@ def _changed(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[
 
 def describe_environment() -> dict[str, Any]:
     """The versions of koderz and Python, the platform, and the commit of the working directory."""
-    return {"koderz": __version__, "python": platform.python_version(), "platform": platform.platform(), **_git_state()}
-
-
-def _git_state() -> dict[str, Any]:
-    """The commit, and whether tracked files differ from it; None and False without git or a repository."""
-    command = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return {"git_commit": None, "git_dirty": False}
-    lines = done.stdout.splitlines()
-    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
-    commit = commits[0] if commits and commits[0] != "(initial)" else None
-    return {"git_commit": commit, "git_dirty": any(not line.startswith("#") for line in lines)}
+    commit, is_dirty = commit_of(Path())
+    versions = {"koderz": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    return {**versions, "git_commit": commit, "git_dirty": is_dirty}

@@ -133,7 +133,7 @@ def _build(target: Path) -> None:
         for name in _PARTS:
             shutil.copy(_GUEST / name, folder)
         see = f"import sys; sys.path += {folders_of(['componentize_py'])!r}"
-        tool = [sys.executable, "-c", f"{see}; from componentize_py import script; sys.exit(script())"]
+        tool = [sys.executable, "-P", "-c", f"{see}; from componentize_py import script; sys.exit(script())"]
         arguments = ["-d", "repl.wit", "-w", "repl", "componentize", "-p", ".", "app", "-o", str(target)]
         # Without a PATH it finds no other Python, whose packages it would look through.
         _run([*tool, *arguments], Path(folder), {"HOME": folder, "PYTHONDONTWRITEBYTECODE": "1"})

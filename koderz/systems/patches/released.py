@@ -81,7 +81,7 @@ def _download(requirement: str, folder: Path) -> Path:
     words = ("--require-hashes", "--dest", str(folder), "--requirement", str(stated))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pip", *_WORDS.split(), *words],
+            [sys.executable, "-I", "-m", "pip", *_WORDS.split(), *words],  # no pip.py of the working folder
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
