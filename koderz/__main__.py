@@ -17,13 +17,16 @@ def main() -> None:
         sys.stdout.write(f"koderz {__version__}\n")
         return
     from koderz.interruption import leave_at_once, raise_again
+    from koderz.streams import exit_code, keep_going, open_closed
 
+    open_closed()
+    output = keep_going()
     gc.set_threshold(_OBJECTS)
     leave_at_once()  # loading what runs commands takes a while, and an import is a bad place for an exception
     from koderz.cli import main as command_line
 
     raise_again()
-    code = command_line()
+    code = exit_code(command_line(), output)
     leave_at_once()
     sys.exit(code)
 

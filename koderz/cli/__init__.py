@@ -118,6 +118,10 @@ def main() -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal of few letters is no reason to stop
     try:
+        os.getcwd()  # noqa: PTH109 before anything else needs it
+    except OSError as error:
+        return _fail(f"the working folder can't be used ({error.strerror}); change to another and run it again", 2)
+    try:
         return int(app(prog_name="koderz", standalone_mode=False) or 0)
     except typer.TyperException as error:
         return _fail(error.format_message(), 2)

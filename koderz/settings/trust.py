@@ -16,7 +16,7 @@ import orjson
 
 from koderz.errors import KoderzError
 from koderz.settings.options import Field
-from koderz.settings.paths import state_folder
+from koderz.settings.paths import note_once, state_folder
 from koderz_tracker.files import links_in, sync_folder
 
 RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
@@ -78,7 +78,7 @@ def is_trusted(data: bytes, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def remember(data: bytes, environ: Mapping[str, str] = os.environ) -> None:
-    """Trusts these bytes from now on. Raises KoderzError if that can't be recorded.
+    """Trusts these bytes from now on, or notes that this can't be recorded.
 
     Each digest has an empty file of its own, so that runs which begin at once don't overwrite each other's.
     """
@@ -88,7 +88,7 @@ def remember(data: bytes, environ: Mapping[str, str] = os.environ) -> None:
         (store / _digest(data)).touch()
         sync_folder(store)
     except OSError as error:
-        raise KoderzError(f"{store} can't be written, so trust can't be remembered ({error.strerror})") from None
+        note_once(f"{store} can't be written, so trust isn't remembered ({error.strerror})")
 
 
 def _digest(data: bytes) -> str:

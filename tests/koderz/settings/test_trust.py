@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
 from koderz.settings.layers import as_config
+from koderz.settings.paths import _substitute
 from koderz.settings.trust import remember, require_trust, risks_of_plan
 from tests.koderz.world import settings_of
 
@@ -120,11 +122,18 @@ def test_trust_store_of_earlier_versions_that_is_damaged_is_empty(environ: dict[
     assert trusted(b"x", environ)
 
 
-def test_trust_that_cannot_be_written_down_is_not_given(tmp_path: Path) -> None:
+def test_trust_that_cannot_be_written_down_holds_once_and_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("")
-
-    with pytest.raises(KoderzError, match="so trust can't be remembered"):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    _substitute.cache_clear()
+    try:
         require_trust(b"x", "", grant=True, environ={"XDG_STATE_HOME": str(tmp_path / "file")})
+    finally:
+        _substitute.cache_clear()
+
+    assert "can't be written, so trust isn't remembered" in capsys.readouterr().err
 
 
 def test_trust_given_again_is_written_down_once(environ: dict[str, str]) -> None:

@@ -1,0 +1,65 @@
+"""Standard streams that can't be used: closed ones are replaced, and what a full disk refuses doesn't end a run."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+EXIT_UNSHOWN = 3
+
+
+class _Output(io.FileIO):
+    """Standard output that goes on where it can't be written, as on a full disk. A closed pipe is still an error."""
+
+    problem = ""
+    """Why something could not be written."""
+
+    def write(self, data: Buffer) -> int:
+        try:
+            return super().write(data)
+        except (BrokenPipeError, BlockingIOError):
+            raise
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+            return memoryview(data).nbytes
+
+
+def open_closed() -> None:
+    """Opens closed standard streams on nothing, so that no file that is opened later takes their numbers.
+
+    Python sets a stream to None if its descriptor is closed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def keep_going() -> _Output:
+    """Replaces standard output by one that goes on where it can't be written."""
+    raw, before = _Output(1, "w", closefd=False), sys.stdout
+    sys.stdout = io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=before.encoding,
+        errors=before.errors,
+        line_buffering=before.isatty(),
+    )
+    return raw
+
+
+def exit_code(code: int, output: _Output) -> int:
+    """The exit code of a command that ends with `code`: 3 instead of 0 if its output could not be written."""
+    sys.stdout.flush()
+    if not output.problem:
+        return code
+    sys.stderr.write(f"koderz: standard output can't be written ({output.problem}), so not all was shown\n")
+    return code or EXIT_UNSHOWN
