@@ -116,6 +116,17 @@ async def begin(
     )
 
 
+def kill(process: asyncio.subprocess.Process) -> None:
+    """Kills a process of asyncio's, unless it is known to have ended.
+
+    Use it in place of the process' own `kill`, which looks first whether it has ended: one that just has is reaped by
+    that, and asyncio reports 255 as its exit code (CPython issue 87744).
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):  # it ended just now
+            os.kill(process.pid, signal.SIGKILL)
+
+
 def _begun(line: Sequence[str], connection: socket.socket, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Starts the process without asyncio, which hangs if cancelled during a start (CPython issue 119710)."""
     return subprocess.Popen(

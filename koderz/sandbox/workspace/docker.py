@@ -17,6 +17,7 @@ from typing import ClassVar, Self
 
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds
+from koderz.sandbox.process import kill
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running, Serve, keeping
 from koderz.sandbox.workspace.cores import available_cores
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch, without
@@ -227,8 +228,7 @@ class _Clock:
     async def close(self) -> None:
         """Ends it, and with it the container."""
         self.sockets.close()
-        with contextlib.suppress(ProcessLookupError):
-            self.client.kill()
+        kill(self.client)
         await self.client.wait()
 
 
@@ -416,7 +416,7 @@ async def _followed(
     finally:
         watching.cancel()
         if not ended.done():
-            client.kill()
+            kill(client)
             await ended
 
 
@@ -435,7 +435,7 @@ async def _removed(name: str, cli: ContainerClient) -> AsyncIterator[None]:
     finally:
         with contextlib.suppress(Fault):
             await cli.output("rm", "--force", name)
-        reaper.kill()
+        kill(reaper)
         await reaper.wait()
 
 

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from koderz.errors import KoderzError, Unreachable
+from koderz.sandbox.process import kill
 from koderz.sandbox.workspace.folders import keep_only, make_usable, sweep
 
 WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")  # of applying a diff, from the strictest on
@@ -436,10 +437,8 @@ async def _run(
     except TimeoutError:
         raise GitError(f"{name} takes longer than {_SECONDS:.0f} s") from None
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        kill(process)
+        await process.wait()
     if process.returncode:
         messages = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         why = next((line for line in messages if line.startswith("fatal: ")), messages[-1])

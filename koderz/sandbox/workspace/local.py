@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import struct
 import time
@@ -25,7 +24,7 @@ from koderz.sandbox.launch import command
 from koderz.sandbox.linux import kernel
 from koderz.sandbox.linux.inside import Setup
 from koderz.sandbox.linux.mounts import Entry, bubblewrap
-from koderz.sandbox.process import begin
+from koderz.sandbox.process import begin, kill
 from koderz.sandbox.workspace import (
     BRIDGE_PORT,
     HOME,
@@ -420,8 +419,7 @@ async def _gone(process: asyncio.subprocess.Process) -> None:
         async with asyncio.timeout(1):
             await process.wait()
             return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
+    kill(process)
     await process.wait()
 
 
