@@ -354,7 +354,7 @@ def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
 
     bases = [block.legs["base"] for block in blocks]
     least = median(_MOVED_CALL * call(base) + _MOVED_BETWEEN * between(base) for base in bases)
-    return is_missing(blocks, arm, total, lambda leg: leg.cpu, _MOVED_SECONDS) or is_missing(
+    return _is_missing(blocks, arm, total, lambda leg: leg.cpu, _MOVED_SECONDS) or _is_missing(
         blocks, arm, call, lambda leg: call(leg) + between(leg), least
     )
 
@@ -389,18 +389,25 @@ def _is_surely_missing(
     blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], factor: float
 ) -> bool:
     """Whether too much of the saving in a part of a leg is certainly missing in the whole."""
-
-    def missing(block: Block) -> float:
-        within = _saved(block, arm, part)
-        if within <= 0:
-            return 0.0
-        return within - _saved(block, arm, whole) - max(_MOVED_SHARE * within, _MOVED_SECONDS)
-
-    bounds = interval([*map(missing, blocks)], factor)
+    bounds = interval(missing(blocks, arm, part, whole, _MOVED_SECONDS), factor)
     return bounds is not None and bounds[0] > 0
 
 
-def is_missing(
+def missing(
+    blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], least: float
+) -> list[float]:
+    """The seconds of each block that an arm saves in a part of a leg and not in the whole, beyond what is allowed."""
+
+    def of(block: Block) -> float:
+        within = _saved(block, arm, part)
+        if within <= 0:
+            return 0.0
+        return within - _saved(block, arm, whole) - max(_MOVED_SHARE * within, least)
+
+    return [*map(of, blocks)]
+
+
+def _is_missing(
     blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], least: float
 ) -> bool:
     """Whether what an arm saves in a part of a leg isn't saved in the whole, by more than `least` seconds, and by more
