@@ -57,7 +57,7 @@ def test_figures_of_a_command_decide_as_far_as_its_leg_agrees(koderz: Shell) -> 
     diffs = [_diff("work.py", SLOW, FAST), _diff("bench.py", BENCH, FORGED), _diff("bench.py", BENCH, LAZY)]
     rows = [json.dumps({"instance_id": "t", "model_patch": diff}) for diff in diffs]
     (koderz.folder / "p.jsonl").write_text("\n".join(rows))
-    task = ("--dataset", "tasks.toml", "--predictions", "p.jsonl", "--mode", "agent", "--max-blocks", 7)
+    task = ("--dataset", "tasks.toml", "--predictions", "p.jsonl", "--mode", "agent", "--max-blocks", 17)
     koderz("perf", "run", *task, "--threshold", "0.01", "--quiet")
     honest, forged, lazy = koderz.summary()["arms"]["agent"]["results"]
     # On a busy machine legs may start so late that they neither confirm nor deny what a command says.
