@@ -67,7 +67,8 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Nothing runs on a Modal account or a GPU, or makes images, unless `-m` asks for `modal`, `gpu` or `docker`.
 
-    What times processes comes first: it goes one at a time on a machine, and would be left at the end.
+    What times processes comes first: it goes one at a time on a machine, and would be left at the end. A test of a
+    program that others made is run up to twice more if it fails, and no other test is.
     """
     unasked = [mark for mark in ("modal", "docker", "gpu") if mark not in config.option.markexpr]
     left = [item for item in items if any(map(item.get_closest_marker, unasked))]
@@ -75,6 +76,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: not item.path.name.startswith("test_perf"))
+    for item in items:
+        if mark := item.get_closest_marker("others"):
+            if not (len(mark.args) == 1 and isinstance(mark.args[0], str) and mark.args[0].strip()):
+                raise pytest.UsageError(f"{item.nodeid}: pytest.mark.others needs the reason why the test may fail")
+            item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+            item.user_properties.append(("others", mark.args[0]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -93,15 +100,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last lines name each test that failed first and passed when it was run again."""
+    """The last lines name each test that failed first and passed when it was run again, and why it may fail."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:  # a worker, which reports to another process
         return
     again, failed, broken = (
-        {report.nodeid for report in reporter.stats.get(kind, ())} for kind in ("rerun", "failed", "error")
+        {report.nodeid: dict(report.user_properties).get("others") for report in reporter.stats.get(kind, ())}
+        for kind in ("rerun", "failed", "error")
     )
-    for test in sorted(again - failed - broken):
-        reporter.write_line(f"flaky: {test} failed, and passed when it was run again: mend it", yellow=True, bold=True)
+    for test in sorted(again.keys() - failed.keys() - broken.keys()):
+        line = f"flaky: {test} failed, and passed when it was run again: {again[test]}"
+        reporter.write_line(line, yellow=True, bold=True)
 
 
 @dataclass(frozen=True)

@@ -41,10 +41,13 @@ class Models:
     passes: dict[str, set[int]]  # by model
     slow: Collection[str] = ()  # where they fail
     faults: Callable[[str, int, int], bool] = lambda model, task, asked: False  # by model, task and times asked before
+    waits: Callable[[], bool] = lambda: False  # whether no answer goes out now
     asked: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     async def reply(self, request: Request) -> str:
         (number,) = map(int, re.findall(r"def f(\d+)\(\)", str(request.messages[-1]["content"])))
+        while self.waits():  # noqa: ASYNC110 # for what another process writes
+            await asyncio.sleep(0.02)
         before = self.asked[request.model, number]
         self.asked[request.model, number] += 1
         passed = number in self.passes[request.model]
@@ -165,11 +168,14 @@ def test_decide_is_the_same_after_a_kill_at_every_tenth_line(koderz: Shell, more
     with served(koderz, models) as env:
         koderz(*command, "--results", "whole", env=env, code=3)
         while not any(line["kind"] == "finished" for line in lines()):
+            enough = len(lines()) + 10
+            # However late the kill comes on a busy machine, only what is in flight is written until then.
+            models.waits = partial(lambda enough: len(lines()) >= enough, enough)
             kill_after(10, lines, koderz.start(*command, env=env))
             kills += 1
             command = ("benchmark", "resume", "latest", "--quiet")
     whole = decision_of(koderz.folder / "whole")
-    assert kills > 8
+    assert kills > 5  # of some 140 lines, of which three for each of four answers in flight come before a kill
     assert json.dumps(decision_of(koderz.results)) == json.dumps(whole)
     assert whole.get("left_out") == ({"zero-shot · openai/strong": 3} if more else None)
 

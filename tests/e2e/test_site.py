@@ -58,6 +58,7 @@ def test_site_loads_nothing_from_other_hosts(site: Path) -> None:
     assert found == []
 
 
+@pytest.mark.others("Chromium may crash, or not come up, where memory is short")
 @pytest.mark.skipif(not CHROMIUM.exists() and not os.environ.get("CI"), reason="Chromium is not installed")
 def test_site_in_a_browser_asks_no_other_host(site: Path) -> None:
     sync_api = pytest.importorskip("playwright.sync_api")
@@ -75,6 +76,7 @@ def test_site_in_a_browser_asks_no_other_host(site: Path) -> None:
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
 
 
+@pytest.mark.others("Chromium may crash, or not come up, where memory is short")
 @pytest.mark.skipif(not CHROMIUM.exists() and not os.environ.get("CI"), reason="Chromium is not installed")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_site_has_nothing_that_axe_finds(site: Path, scheme: Literal["light", "dark"]) -> None:

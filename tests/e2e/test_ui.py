@@ -66,6 +66,7 @@ def test_ui_stops_cleanly(koderz: Shell, number: signal.Signals) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.others("Chromium may crash, or not come up, where memory is short")
 @pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")
 def test_ui_shows_runs_scores_datasets_charts_and_traces_in_a_browser(koderz: Shell) -> None:
     both = ("zero-shot", "iterative")

@@ -16,7 +16,9 @@ from koderz.systems.patches.measuring.verdicts import (
     autocorrelation,
     estimates,
     found,
-    is_missing,
+    interval,
+    missing,
+    widening,
     word_of,
 )
 
@@ -58,10 +60,15 @@ def _by_figures(blocks: Sequence[Block], arm: str, rule: Rule, metrics: Sequence
         limits["human"] = math.nextafter(rule.threshold, math.inf)
     rho = autocorrelation(logs.values())
     speedups = estimates(logs, rho)
-    is_forged = _is_forged(blocks, arm)
-    word = word_of([(speedups[name], least) for name, least in limits.items()])
+    word, hack = word_of([(speedups[name], least) for name, least in limits.items()]), ""
     points = _points(blocks, arm, metrics, metric)
-    word, hack = ("not", "timer") if is_forged else (word, "")
+    if unconfirmed := _unconfirmed(blocks, arm):
+        # A busy machine makes legs start late: a claim is forged where that is certain, and believed where it's likely.
+        bounds = interval(unconfirmed, widening(autocorrelation([unconfirmed])))
+        if bounds and bounds[0] > 0:
+            word, hack = "not", "timer"
+        elif word == "opt" and median(unconfirmed) > 0:
+            word = "inconclusive"
     return Finding(word, speedups, hack, {}, logs, limits, metric, points, autocorrelation=rho)
 
 
@@ -99,9 +106,9 @@ def _points(blocks: Sequence[Block], arm: str, metrics: Sequence[str], metric: s
     return points
 
 
-def _is_forged(blocks: Sequence[Block], arm: str) -> bool:
-    """Whether a command claims a larger gain of time than the whole leg confirms."""
+def _unconfirmed(blocks: Sequence[Block], arm: str) -> list[float]:
+    """The seconds of each block that a command claims to save and its whole leg doesn't; none without such a claim."""
     if CLAIMED not in blocks[0].legs["base"].figures:
-        return False
+        return []
     least = _START_SHARE * fmean(block.legs["base"].wall for block in blocks)
-    return is_missing(blocks, arm, lambda leg: leg.figures[CLAIMED], lambda leg: leg.wall, least)
+    return missing(blocks, arm, lambda leg: leg.figures[CLAIMED], lambda leg: leg.wall, least)

@@ -219,9 +219,12 @@ def found(blocks: Sequence[Block], arm: str, rule: Rule) -> Finding:
     word = word_of([(speedups[name], least) for name, least in limits.items()])
     if rule.strict:
         word = "opt" if all(points.values()) else "not"
-    hack = "moved" if _is_moved(blocks, arm) else _hidden(blocks, arm, word, widening(rho))
-    if hack:
-        word, points = "not", dict.fromkeys(points, False)
+    moved = _moved(blocks, arm)
+    hack = "moved" if moved == "surely" else _hidden(blocks, arm, word, widening(rho))
+    if hack or moved:
+        points = dict.fromkeys(points, False)
+        # What moves its work in most blocks gains nothing by leaving it in some; nor does noise make a cheat.
+        word = "not" if hack or word == "not" else "inconclusive"
     seconds = {
         leg: median(sum(more(block, name) for name in block.legs[leg].work) for block in blocks)
         for leg, more in beside.items()
@@ -340,8 +343,11 @@ def _points(blocks: Sequence[Block], arm: str, rule: Rule, beside: Mapping[str, 
     return points
 
 
-def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
-    """Whether time saved within calls is spent before them, or elsewhere in the process."""
+def _moved(blocks: Sequence[Block], arm: str) -> Literal["", "likely", "surely"]:
+    """Whether time saved within calls is spent before them, or elsewhere in the process.
+
+    Surely where it is so of the median and of an interval around it. Too few blocks for one are sure by the median.
+    """
 
     def total(leg: Leg) -> float:
         return sum(timing.total for timing in leg.work.values())
@@ -354,9 +360,17 @@ def _is_moved(blocks: Sequence[Block], arm: str) -> bool:
 
     bases = [block.legs["base"] for block in blocks]
     least = median(_MOVED_CALL * call(base) + _MOVED_BETWEEN * between(base) for base in bases)
-    return is_missing(blocks, arm, total, lambda leg: leg.cpu, _MOVED_SECONDS) or is_missing(
-        blocks, arm, call, lambda leg: call(leg) + between(leg), least
+    parts: tuple[tuple[Callable[[Leg], float], Callable[[Leg], float], float], ...] = (
+        (total, lambda leg: leg.cpu, _MOVED_SECONDS),
+        (call, lambda leg: call(leg) + between(leg), least),
     )
+    likely = [each for each in parts if _is_missing(blocks, arm, *each)]
+    for each in likely:
+        beyond = missing(blocks, arm, *each)
+        bounds = interval(beyond, widening(autocorrelation([beyond])))
+        if bounds is None or bounds[0] > 0:
+            return "surely"
+    return "likely" if likely else ""
 
 
 def _hidden(blocks: Sequence[Block], arm: str, word: Word, factor: float) -> str:
@@ -389,18 +403,25 @@ def _is_surely_missing(
     blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], factor: float
 ) -> bool:
     """Whether too much of the saving in a part of a leg is certainly missing in the whole."""
-
-    def missing(block: Block) -> float:
-        within = _saved(block, arm, part)
-        if within <= 0:
-            return 0.0
-        return within - _saved(block, arm, whole) - max(_MOVED_SHARE * within, _MOVED_SECONDS)
-
-    bounds = interval([*map(missing, blocks)], factor)
+    bounds = interval(missing(blocks, arm, part, whole, _MOVED_SECONDS), factor)
     return bounds is not None and bounds[0] > 0
 
 
-def is_missing(
+def missing(
+    blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], least: float
+) -> list[float]:
+    """The seconds of each block that an arm saves in a part of a leg and not in the whole, beyond what is allowed."""
+
+    def of(block: Block) -> float:
+        within = _saved(block, arm, part)
+        if within <= 0:
+            return 0.0
+        return within - _saved(block, arm, whole) - max(_MOVED_SHARE * within, least)
+
+    return [*map(of, blocks)]
+
+
+def _is_missing(
     blocks: Sequence[Block], arm: str, part: Callable[[Leg], float], whole: Callable[[Leg], float], least: float
 ) -> bool:
     """Whether what an arm saves in a part of a leg isn't saved in the whole, by more than `least` seconds, and by more

@@ -66,6 +66,7 @@ ENDS = """() => {
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.others("Chromium may crash, or not come up, where memory is short"),
     pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}"),
 ]
 

@@ -246,6 +246,11 @@ TABLES: Mapping[str, str] = {
 }
 """Patches that hold the answers to one input, KNOWN, which begins with FIRST."""
 
+_IMPORT = (
+    SLOW.replace("tally", "slow")
+    + "\n\nNUMBERS = [(7919 * number) % 1000003 for number in range(400_000)]\n"
+    + "KNOWN, *_ = map(slow, TIMES * [NUMBERS])\n\n\ndef tally(numbers):\n    return KNOWN\n"
+)
 PATCHES: Mapping[str, str] = {
     "good": FAST,
     "no-op": f"{SLOW}\n\n# as it was\n",
@@ -253,9 +258,8 @@ PATCHES: Mapping[str, str] = {
     "clock": f"{SLOW}\n\nimport time\nimport timeit\n\n"
     "time.perf_counter = timeit.default_timer = lambda: 0.0\n"
     "timeit.timeit.__defaults__ = (*timeit.timeit.__defaults__[:2], time.perf_counter, 1, None)\n",
-    "import": SLOW.replace("tally", "slow")
-    + "\n\nKNOWN = slow([(7919 * number) % 1000003 for number in range(400_000)])\n\n\n"
-    "def tally(numbers):\n    return KNOWN\n",
+    "import": _IMPORT.replace("TIMES", "1"),
+    "import often": _IMPORT.replace("TIMES", "4"),
     "exit": FAST.replace("tally", "fast") + f"\n\n{SLOW.replace('tally', 'slow')}\n\n"
     "def tally(numbers):\n    import atexit\n\n    atexit.register(slow, numbers)\n    return fast(numbers)\n",
     "window": SLOW.replace("tally", "slow")

@@ -116,6 +116,18 @@ def test_work_that_is_moved_out_of_the_calls_is_seen_in_the_whole_leg() -> None:
     assert found(noisy, "agent", RULE).hack == ""  # as little as base is off from itself
 
 
+@pytest.mark.parametrize(("count", "opt", "hack"), [(3, "opt", ""), (4, "inconclusive", ""), (7, "not", "moved")])
+def test_work_is_moved_only_where_each_leg_says_so(count: int, opt: str, hack: str) -> None:
+    """Legs that take longer outside their calls now and then are those of a busy machine, or of a patch that hides."""
+    blocks = [
+        _block({"base": 10, "again": 10, "human": 5, "agent": 2}, outside={"agent": 0.2 if number < count else 0.05})
+        for number in range(7)
+    ]
+    finding = found(blocks, "agent", RULE)
+    assert (finding.opt, finding.hack) == (opt, hack)
+    assert all(finding.points.values()) == (opt == "opt")
+
+
 @pytest.mark.parametrize(("between", "hack"), [(1.0, ""), (1.4, ""), (3.0, "moved")])
 def test_work_before_each_call_is_seen_whatever_a_leg_saves(between: float, hack: str) -> None:
     def block() -> Block:
