@@ -6,7 +6,11 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
+from koderz.suites.suite import SuiteSource
+from koderz.systems.optimizers.datasets.options import DatasetOptions
+from koderz.systems.optimizers.datasets.suite import DatasetSuite
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
 from koderz.types import Message
@@ -40,3 +44,14 @@ def answering(
     finally:
         over.set()
         thread.join()
+
+
+@cache
+def _labels() -> DatasetSuite:
+    options = DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30)
+    return DatasetSuite.load(SuiteSource(None, options))
+
+
+def labelled(request: Request) -> str:
+    """The simulated model's reply to items of the dataset `labels`."""
+    return _labels().simulate(request.messages, request.sampling)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from aiohttp import web
 
-from koderz.suites.suite import SuiteSource
-from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.suite import DatasetSuite
 from koderz.systems.rollouts.simulated import simulate
 from koderz.testing import ModelServer
-from koderz.testing.wire import Request
 from tests.conftest import Shell, kill_after
-from tests.e2e.answering import answering
+from tests.e2e.answering import answering, labelled
 from tests.e2e.conftest import Remote, once_each
 from tests.e2e.test_agents import fakes as fakes
 from tests.e2e.test_agents import rollout
@@ -38,18 +33,6 @@ class Below(ModelServer):
         return await super()._answered(request)
 
 
-@cache
-def _labels() -> Any:
-    return DatasetSuite.load(
-        SuiteSource(None, DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30))
-    )
-
-
-def searched(request: Request) -> str:
-    """As the simulated model does."""
-    return str(_labels().simulate(request.messages, request.sampling))
-
-
 class Case(NamedTuple):
     """A run of a system, and who answers it."""
 
@@ -66,7 +49,7 @@ CASES = {
         ("optimize", "run", "--demo-datasets", "labels", "--optimizers", "few_shot", "--models", "openai/recorded",
          "--seeds", 1, "--yes", "--budget-calls", 60,
          "--train-items", 20, "--validation-items", 20, "--test-items", 30),
-        searched,
+        labelled,
         ("optimize", "run", "--resume-run-id", "latest"),
     ),
     "rollouts": Case(

@@ -12,12 +12,8 @@ from typing import Any
 
 import pytest
 
-from koderz.suites.suite import SuiteSource
-from koderz.systems.optimizers.datasets.options import DatasetOptions
-from koderz.systems.optimizers.datasets.suite import DatasetSuite
-from koderz.testing.wire import Request
 from tests.conftest import PATIENCE, Shell, kill_after
-from tests.e2e.answering import answering
+from tests.e2e.answering import answering, labelled
 from tests.loopback_modal import ModalServer
 
 SMALL = ("--train-items", 20, "--validation-items", 20, "--test-items", 30, "--budget-calls", 80)
@@ -123,12 +119,6 @@ def test_invalid_input_ends_before_anything_is_created(koderz: Shell, name: str)
     assert not koderz.results.exists()
 
 
-def answer(request: Request) -> str:
-    """As the simulated model does."""
-    options = DatasetOptions(demo_datasets=("labels",), train_items=20, validation_items=20, test_items=30)
-    return DatasetSuite.load(SuiteSource(None, options)).simulate(request.messages, request.sampling)
-
-
 SERVED = (*RUN, "--models", "openai/recorded", "--seeds", 1)
 
 
@@ -149,7 +139,7 @@ def content(koderz: Shell) -> Any:
 def test_killed_search_pays_nothing_twice_and_ends_undisturbed(koderz: Shell) -> None:
     moments = random.Random(1)
     optimizers = ("--optimizers", "few_shot", "meta_prompt", "hierarchical_reflective", "gepa")
-    with answering(answer, latency=0.02) as (environ, asked):
+    with answering(labelled, latency=0.02) as (environ, asked):
         undisturbed = Shell(koderz.folder / "undisturbed")
         undisturbed.folder.mkdir()
         undisturbed(*SERVED, *optimizers, env=environ)
