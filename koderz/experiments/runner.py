@@ -91,7 +91,14 @@ class ExperimentRunner:
         if fault:
             totals = handles.totals
             throttled = totals.throttled + Counter(fault.throttled)
-            record = fault_of(work.identity, fault, cost=totals.cost, calls=totals.calls, throttled=throttled)
+            record = fault_of(
+                work.identity,
+                fault,
+                cost=totals.cost,
+                calls=totals.calls,
+                throttled=throttled,
+                unknown_ends=totals.unknown_ends,
+            )
             return ExperimentOutcome(record, fault)
         assert verdict
         seconds = time.monotonic() - started
@@ -216,15 +223,23 @@ def experiment_of(
         answered_by=totals.answered_by,
         truncated=handles.truncated,
         throttled=dict(totals.throttled),
+        unknown_ends=dict(totals.unknown_ends),
     )
 
 
 def fault_of(
-    identity: Identity, fault: Fault, *, cost: float, calls: int, throttled: Mapping[str, int] = MappingProxyType({})
+    identity: Identity,
+    fault: Fault,
+    *,
+    cost: float,
+    calls: int,
+    throttled: Mapping[str, int] = MappingProxyType({}),
+    unknown_ends: Mapping[str, int] = MappingProxyType({}),
 ) -> records.Fault:
     """The record of an experiment without a verdict, with the US dollars and calls that it took.
 
-    `throttled` are the requests of it that were refused for load, by provider.
+    `throttled` are the requests of it that were refused for load, by provider. `unknown_ends` are those of its replies
+    that ended by words which koderz doesn't know.
     """
     cause = fault.__cause__ if isinstance(fault, UserCodeFault) else None
     frames = frames_of(cause) if cause else []
@@ -236,6 +251,7 @@ def fault_of(
         calls=calls,
         frames=frames,
         throttled=dict(throttled),
+        unknown_ends=dict(unknown_ends),
     )
 
 

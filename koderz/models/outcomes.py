@@ -47,6 +47,7 @@ _WORDS: dict[Outcome, tuple[str, ...]] = {
         "tool_calls", "tool_call", "tool_use", "function_call", "pause_turn", "incomplete",
         "malformed_function_call", "unexpected_tool_call", "too_many_tool_calls", "rejected",
         "malformed_tool_use", "malformed_model_output",
+        "imported",  # koderz' own, of a reply that an import brought along
     ),
 }  # fmt: skip
 _OUTCOMES = {word: outcome for outcome, words in _WORDS.items() for word in words}

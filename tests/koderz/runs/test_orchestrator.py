@@ -105,6 +105,36 @@ def test_throttled_counts_refusals_for_load_by_provider(tmp_path: Path) -> None:
     assert sum(run.summary.throttled.values()) == 6
 
 
+def test_unknown_ends_are_counted_by_their_words_whatever_was_killed(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        is_first, is_again = "def f0()" in messages[1]["content"], len(messages) > 2
+        if is_first and is_again:
+            raise Fault("gone", cause="unreachable")
+        return Completion("GOOD" if is_again else "BAD", finish_reason="stop" if is_again else "gone_fishing")
+
+    async def go() -> None:
+        plan = await planned(tmp_path, 3, mode="iterative", concurrency=1)
+        whole = await begun(plan, Scripted(line))
+        assert (len(whole.of("fault")), whole.summary.unknown_ends) == (1, {"gone_fishing": 3})
+        assert whole.summary.cautions == ["3 replies ended by 'gone_fishing', which koderz doesn't know"]
+        journal = whole.folder / NAME
+        lines = journal.read_bytes().splitlines(keepends=True)
+        for kept in range(1, len(lines)):
+            journal.write_bytes(b"".join(lines[:kept]))
+            run = await resumed(whole.folder, plan, Scripted(line))
+            assert run.summary.unknown_ends == {"gone_fishing": 3}, f"cut off after {kept} lines"
+
+    asyncio.run(go())
+
+
+def test_rare_unknown_ends_are_told_together(tmp_path: Path) -> None:
+    words = iter(["b"] * 2 + [*"cdefgh"])
+    run = carried_out(tmp_path, Scripted(lambda *_: Completion("GOOD", finish_reason=next(words))), n=8, concurrency=1)
+    told = run.summary.cautions
+    assert (told[0], len(told)) == ("2 replies ended by 'b', which koderz doesn't know", 6)
+    assert told[5] == "2 replies ended by other words, which koderz doesn't know"
+
+
 def test_experiments_are_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:
     run = carried_out(tmp_path, Scripted(), n=3)
 
