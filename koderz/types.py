@@ -173,6 +173,12 @@ THOUGHT_CUT = Verdict("error", LENGTH_REASONING, feedback=_CUT, detail=_CUT)
 """The verdict on a reply that ended by its length before any text: its answer would have been anyone's guess."""
 
 
+_CALL = "The reply is a call of a tool, and holds no answer. Write the answer itself, without a call."
+
+CALL_ALONE = Verdict("error", "tool_call", feedback=_CALL, detail=_CALL)
+"""The verdict on a reply that is a call of a tool without a text."""
+
+
 class Lesson(NamedTuple):
     """The lesson of an experiment, in words that hold neither a program nor a hidden test."""
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, 
 from koderz.experiments.lines import Answer, Ask, refers
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Handles, Replaying
+from koderz.models.outcomes import outcome_of
 from koderz.plans.plan import Identity, Plan
 from koderz.sandbox import Sandbox
 from koderz.sandbox.exclusive import Exclusive
@@ -33,7 +34,7 @@ from koderz.solvers.handles import NEEDED, OPENED, AskHandle
 from koderz.suites import program_suite
 from koderz.suites.references import ReferenceFault, References
 from koderz.suites.suite import Concluding, ExperimentContext, JudgeContext, WorkspaceContext
-from koderz.types import EXCLUSIVE, JUDGE, MAIN, THOUGHT_CUT, Reply, Task, Verdict, VerdictWord
+from koderz.types import CALL_ALONE, EXCLUSIVE, JUDGE, MAIN, THOUGHT_CUT, Measure, Reply, Task, Verdict, VerdictWord
 from koderz_tracker import records
 
 if TYPE_CHECKING:
@@ -133,9 +134,9 @@ class ExperimentRunner:
         return await self._caller.complete(ask, identity)
 
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
-        if isinstance(answer, Reply) and answer.truncated == "reasoning":
-            return THOUGHT_CUT
         suite, context, has_turn = self._plan.suite, self._judging, EXCLUSIVE in identity.arm.solver.wants
+        if isinstance(answer, Reply) and (verdict := verdict_without(answer, suite.measures)):
+            return verdict
         async with self._exclusive() if self._exclusive and EXCLUSIVE in task.needs and not has_turn else nullcontext():
             if self._resources.references:
                 await self._resources.references.require(task)
@@ -186,6 +187,19 @@ class ExperimentRunner:
                 return cast("Verdict", verdict)
         except SystemExit as error:  # which the event loop would let through, and end everything
             raise UserCodeFault(f"the solver raised SystemExit: {error}") from error
+
+
+def verdict_without(reply: Reply, measures: Sequence[Measure]) -> Verdict | None:
+    """The verdict on a reply that has nothing to be judged, whatever the suite; None on any other.
+
+    A call of a tool alone is a failure, so that it counts as 0 among the shares of which more is better.
+    """
+    if reply.truncated == "reasoning":
+        return THOUGHT_CUT
+    if reply.text.strip() or not (reply.tool_calls or outcome_of(reply.finish_reason) == "call"):
+        return None
+    nothing = {each.name: 0.0 for each in measures if (each.direction, each.unit) == ("higher", "share")}
+    return replace(CALL_ALONE, score=nothing.pop("score", None), metrics=nothing)
 
 
 def experiment_of(

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from koderz.models.messages import parted, responses_input
+from koderz.models.outcomes import outcome_of
 from koderz.models.providers import Gemini, OpenAI
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
@@ -138,7 +139,8 @@ class OpenAIWire(Wire):
         reason = finish(words(choice.finish_reason), text, calls=calls)
         if choice.message is None and reason != "refusal":
             raise no_answer("it has no message")
-        if message.content is UNSET and not (text or reasoning or calls or reason in ("length", "refusal")):
+        has_end = outcome_of(reason) in ("length", "refusal", "call")
+        if message.content is UNSET and not (text or reasoning or calls or has_end):
             raise no_answer("its message has no content")  # mlx-lm and Gemini leave it out where the thinking took all
         return WireReply(
             text=text,

@@ -4,6 +4,7 @@ stop        the reply is whole
 length      it was cut off by a limit of tokens
 refusal     the model or a filter of its provider kept it back
 broken      the server broke it off: no model can be judged by it, so it is asked for again
+call        the model calls a tool; the word stays as it is
 own         the word says more than these do, and stays as it is
 
 A word that isn't here is no failure of the server: the reply is there and paid for, and is judged.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Outcome = Literal["stop", "length", "refusal", "broken", "own"]
+Outcome = Literal["stop", "length", "refusal", "broken", "call", "own"]
 
 _PREFIXES = ("finish_reason_", "stop_reason_")  # of enumerations in protocol buffers, as Gemini's
 
@@ -43,11 +44,15 @@ _WORDS: dict[Outcome, tuple[str, ...]] = {
         "queued", "in_progress", "not_finished",
         "load", "unload",  # an Ollama that did no more than load or unload the model
     ),
+    "call": (
+        "tool_calls", "tool_call", "tool_use", "function_call",
+        "malformed_function_call", "unexpected_tool_call", "too_many_tool_calls",  # Gemini's
+        "function_call_filter",
+        "malformed_tool_use",  # Bedrock's
+    ),
     "own": (
-        "tool_calls", "tool_call", "tool_use", "function_call", "pause_turn", "incomplete",
-        "malformed_function_call", "unexpected_tool_call", "too_many_tool_calls", "rejected",
-        "malformed_tool_use", "malformed_model_output",
-        "imported",  # koderz' own, of a reply that an import brought along
+        "pause_turn", "incomplete", "malformed_model_output",
+        "rejected", "imported",  # koderz' own, of a refused request and of a reply that an import brought along
     ),
 }  # fmt: skip
 _OUTCOMES = {word: outcome for outcome, words in _WORDS.items() for word in words}

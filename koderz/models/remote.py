@@ -19,7 +19,7 @@ from koderz.models.prices import tariff_of
 from koderz.models.rates import Forecast, limits_in
 from koderz.models.reasoning import part
 from koderz.models.tariffs import Price, Tariff, Usage
-from koderz.models.wire import encode, is_amount, no_answer
+from koderz.models.wire import encode, is_amount
 from koderz.types import REJECTED, Completion
 from koderz_tracker.messages import text_of
 
@@ -236,8 +236,6 @@ class RemoteModel:
             booking.is_answered = True
             reply = way.wire.read(response.body)
             booking.used = self._forecast.learn(len(body), reply.tokens_in, reply.tokens_out, reply.cache_read)
-            if reply.tool_calls and not (reply.text or way.tools):
-                raise no_answer("it calls a tool, and none was offered")
             return _Answer(reply, response.body, time.perf_counter() - sent, _amount_in(response.headers))
 
     def _usage(self, reply: WireReply, messages: Sequence[Message]) -> tuple[Usage, tuple[str, ...]]:

@@ -123,6 +123,48 @@ async def test_unknown_word_is_no_fault(server: Server, models: Models) -> None:
     assert "openai/m: a reply ended by 'gone_fishing', which koderz doesn't know" in models.pool.notices
 
 
+# Tools that nobody offered
+
+FUNCTION = {"name": "python", "arguments": "{}"}
+
+
+def message(finish: str, **fields: object) -> dict[str, Any]:
+    return {"choices": [{"message": {"role": "assistant", **fields}, "finish_reason": finish}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "wire", "body"),
+    [
+        ("openai/m", "chat", message("tool_calls", content=None, tool_calls=[{"id": "1", "function": FUNCTION}])),
+        ("openai/m", "chat", message("function_call", content=None, function_call=FUNCTION)),
+        (
+            "openai/m",
+            "responses",
+            {"output": [{"type": "function_call", "call_id": "1", **FUNCTION}], "status": "completed"},
+        ),
+        (
+            "anthropic/m",
+            "auto",
+            {"content": [{"type": "tool_use", "id": "1", "name": "python", "input": {}}], "stop_reason": "tool_use"},
+        ),
+        ("m", "auto", {"message": {"role": "assistant", "tool_calls": [{"function": FUNCTION}]}, "done": True}),
+    ],
+)
+async def test_call_of_a_tool_that_nobody_offered_is_a_reply(
+    server: Server, models: Models, name: str, wire: str, body: object
+) -> None:
+    server.answers = [of(body)]
+    completion = await (await models.open(name, wire=wire)).complete([{"role": "user", "content": "go"}], Sampling())
+    assert (completion.text, [call["function"]["name"] for call in completion.tool_calls]) == ("", ["python"])
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("word", ["MALFORMED_FUNCTION_CALL", "function_call_filter: MALFORMED_FUNCTION_CALL"])
+async def test_call_that_its_server_could_not_read_is_a_reply(server: Server, models: Models, word: str) -> None:
+    completion = await asked(server, models, "openai/m", of(message(word)))
+    assert (completion.text, completion.finish_reason, len(server.asked)) == ("", word, 1)
+
+
 # Waits and ends
 
 INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "6.5s"}

@@ -19,7 +19,7 @@ from koderz.experiments.replay import Replaying
 from koderz.models import Price
 from koderz.runs.orchestrator import Orchestrator
 from koderz.suites.suite import JudgeContext
-from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
+from koderz.types import Completion, Measure, Message, Reply, Sampling, Task, Verdict
 from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Record, encode
@@ -133,6 +133,35 @@ def test_rare_unknown_ends_are_told_together(tmp_path: Path) -> None:
     told = run.summary.cautions
     assert (told[0], len(told)) == ("2 replies ended by 'b', which koderz doesn't know", 6)
     assert told[5] == "2 replies ended by other words, which koderz doesn't know"
+
+
+TOOL = {"id": "1", "type": "function", "function": {"name": "python", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        Completion("", finish_reason="tool_calls", tool_calls=(TOOL,)),
+        Completion(" ", finish_reason="stop", tool_calls=(TOOL,)),
+        Completion("", finish_reason="MALFORMED_FUNCTION_CALL"),
+    ],
+)
+def test_call_of_a_tool_alone_is_a_failure(tmp_path: Path, completion: Completion) -> None:
+    lines = iter([completion] * 3 + [Completion("GOOD", tool_calls=(TOOL,)), Completion("GOOD")])
+    shares = (Measure("score", "higher", "share"), Measure("f1", "higher", "share"), Measure("seconds", "lower"))
+
+    async def go() -> Run:
+        plan = await planned(tmp_path, 5, concurrency=1)
+        return await begun(replace(plan, suite=Words(plan.tasks, measures=shares)), Scripted(lambda *_: next(lines)))
+
+    run = asyncio.run(go())
+    figures = run.summary.summary
+    assert (len(run.of("call")), len(run.of("fault")), figures.success_rate) == (5, 0, 40.0)
+    assert (figures.causes, figures.verdicts) == ({"tool_call": 3}, {"error": 3, "passed": 2})
+    assert {(result.score, *(result.metrics or {}).items()) for result in run.summary.results if result.cause} == {
+        (0.0, ("f1", 0.0))
+    }
+    assert run.summary.unknown_ends == {}
 
 
 def test_experiments_are_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:
