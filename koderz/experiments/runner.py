@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 import orjson
 
-from koderz.errors import FatalFault, Fault, KoderzError, StorageError, UserCodeFault, frames_of, writable
+from koderz.errors import (
+    FatalFault,
+    Fault,
+    KoderzError,
+    PromptTooLong,
+    StorageError,
+    UserCodeFault,
+    frames_of,
+    writable,
+)
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, Ledger, PendingExperiment
@@ -34,7 +43,20 @@ from koderz.solvers.handles import NEEDED, OPENED, AskHandle
 from koderz.suites import program_suite
 from koderz.suites.references import ReferenceFault, References
 from koderz.suites.suite import Concluding, ExperimentContext, JudgeContext, WorkspaceContext
-from koderz.types import CALL_ALONE, EXCLUSIVE, JUDGE, MAIN, THOUGHT_CUT, Measure, Reply, Task, Verdict, VerdictWord
+from koderz.types import (
+    CALL_ALONE,
+    CONTEXT,
+    EXCLUSIVE,
+    JUDGE,
+    MAIN,
+    THOUGHT_CUT,
+    TOO_LONG,
+    Measure,
+    Reply,
+    Task,
+    Verdict,
+    VerdictWord,
+)
 from koderz_tracker import records
 
 if TYPE_CHECKING:
@@ -155,6 +177,8 @@ class ExperimentRunner:
             try:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
                 verdict = await asyncio.create_task(self._opened_and_solved(solver, handles))
+            except PromptTooLong as error:
+                verdict = await _out_of_context(handles, error.reply)
             except (Fault, StorageError):
                 raise
             except asyncio.CancelledError:
@@ -192,14 +216,19 @@ class ExperimentRunner:
 def verdict_without(reply: Reply, measures: Sequence[Measure]) -> Verdict | None:
     """The verdict on a reply that has nothing to be judged, whatever the suite; None on any other.
 
-    A call of a tool alone is a failure, so that it counts as 0 among the shares of which more is better.
+    What is a failure counts as 0 among the shares of which more is better.
     """
+    is_call = not reply.text.strip() and (reply.tool_calls or outcome_of(reply.finish_reason) == "call")
     if reply.truncated == "reasoning":
         return THOUGHT_CUT
-    if reply.text.strip() or not (reply.tool_calls or outcome_of(reply.finish_reason) == "call"):
+    if reply.finish_reason == CONTEXT:
+        verdict = replace(TOO_LONG, detail=reply.text)
+    elif is_call:
+        verdict = CALL_ALONE
+    else:
         return None
     nothing = {each.name: 0.0 for each in measures if (each.direction, each.unit) == ("higher", "share")}
-    return replace(CALL_ALONE, score=nothing.pop("score", None), metrics=nothing)
+    return replace(verdict, score=nothing.pop("score", None), metrics=nothing)
 
 
 def experiment_of(
@@ -267,6 +296,13 @@ def fault_of(
         throttled=dict(throttled),
         unknown_ends=dict(unknown_ends),
     )
+
+
+async def _out_of_context(handles: Handles, reply: Reply) -> Verdict:
+    """The verdict where a prompt no longer fits the model's context: the last one on a conversation that has one."""
+    if handles.verdicts and not handles.verdicts[-1].passed:
+        return replace(handles.verdicts[-1], note="The conversation no longer fits the model's context.")
+    return await handles.judge(handles.identity.task, reply)
 
 
 def _asks_once(identity: Identity) -> bool:

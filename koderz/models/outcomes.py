@@ -1,4 +1,6 @@
-"""Outcomes of replies by the words that servers end them with: one table for every wire format.
+"""Outcomes of requests by the words that servers use: one table for every wire format.
+
+`WORDS` has those that end a reply:
 
 stop        the reply is whole
 length      it was cut off by a limit of tokens
@@ -8,6 +10,11 @@ call        the model calls a tool; the word stays as it is
 own         the word says more than these do, and stays as it is
 
 A word that isn't here is no failure of the server: the reply is there and paid for, and is judged.
+
+`CODES` has those of errors in place of a reply that are no failure of the server:
+
+refusal     a filter of the provider refuses the prompt
+context     the prompt is longer than the model's context
 """
 
 from __future__ import annotations
@@ -18,7 +25,20 @@ Outcome = Literal["stop", "length", "refusal", "broken", "call", "own"]
 
 _PREFIXES = ("finish_reason_", "stop_reason_")  # of enumerations in protocol buffers, as Gemini's
 
-_WORDS: dict[Outcome, tuple[str, ...]] = {
+CODES: dict[Literal["refusal", "context"], tuple[str, ...]] = {
+    "refusal": (  # Azure's, OpenAI's, LiteLLM's and Alibaba's
+        "content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation", "prohibited_content",
+        "moderation_blocked", "prompt_blocked", "data_inspection_failed", "DataInspectionFailed",
+    ),
+    "context": (
+        "context_length_exceeded", "string_above_max_length",  # OpenAI's
+        "exceed_context_size_error",  # llama.cpp's
+        "ContextWindowExceededError",  # LiteLLM's
+        "model_max_prompt_tokens_exceeded", "tokens_limit_reached",  # GitHub's
+    ),
+}  # fmt: skip
+
+WORDS: dict[Outcome, tuple[str, ...]] = {
     "stop": (
         "stop", "end_turn", "eos", "eos_token", "stop_sequence", "completed",
         "complete", "finish", "stop_criteria_met",  # Cohere's, and Titan's on Bedrock
@@ -29,9 +49,9 @@ _WORDS: dict[Outcome, tuple[str, ...]] = {
         "token_limit", "error_limit",  # watsonx's, and Cohere's
     ),
     "refusal": (
-        "refusal", "content_filter", "content_filtered", "safety",
+        "refusal", *map(str.lower, CODES["refusal"]), "content_filtered", "safety",
         "sensitive",  # Zhipu's
-        "recitation", "prohibited_content", "spii", "blocklist", "other",  # Gemini's
+        "recitation", "spii", "blocklist", "other",  # Gemini's
         "language", "image_safety", "model_armor",
         "guardrail_intervened",  # Bedrock's
         "error_toxic",  # Cohere's
@@ -52,10 +72,10 @@ _WORDS: dict[Outcome, tuple[str, ...]] = {
     ),
     "own": (
         "pause_turn", "incomplete", "malformed_model_output",
-        "rejected", "imported",  # koderz' own, of a refused request and of a reply that an import brought along
+        "rejected", "context", "imported",  # koderz' own
     ),
 }  # fmt: skip
-_OUTCOMES = {word: outcome for outcome, words in _WORDS.items() for word in words}
+_OUTCOMES = {word: outcome for outcome, words in WORDS.items() for word in words}
 
 
 def outcome_of(word: str) -> Outcome | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
-from koderz.models.faults import Filtered, Refused, Retryable, clean, problem_of, without
+from koderz.models.faults import Filtered, Refused, Retryable, TooLong, clean, problem_of, without
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
 from koderz.models.outcomes import outcome_of
@@ -20,7 +20,7 @@ from koderz.models.rates import Forecast, limits_in
 from koderz.models.reasoning import part
 from koderz.models.tariffs import Price, Tariff, Usage
 from koderz.models.wire import encode, is_amount
-from koderz.types import REJECTED, Completion
+from koderz.types import CONTEXT, REJECTED, Completion
 from koderz_tracker.messages import text_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ class RemoteModel:
         """One completion, see Model. A refused request of a client, or one with tools, is answered as `rejected`.
 
         A prompt that a filter of the provider refuses is a refusal without text, as a reply that it keeps back; a
-        client is told of it as of any other refused request.
+        client is told of it as of any other refused request. So is whoever offers tools of a prompt that is longer than
+        the context; elsewhere the reply to that ends by `context`.
         """
         client = wire_of(messages)
         wire = self.clients[client] if client else self.wire_for(sampling)
@@ -85,8 +86,9 @@ class RemoteModel:
             if isinstance(refused, Filtered) and not way.is_client:
                 self.service.say(f"{self.name}: its provider's filter refused a prompt: {refused}")
                 return Completion("", finish_reason="refusal", model=self.name.name)
-            if way.tools:
-                return Completion(str(refused), finish_reason=REJECTED, model=self.name.name)
+            if way.tools or isinstance(refused, TooLong):
+                reason = REJECTED if way.tools else CONTEXT
+                return Completion(str(refused), finish_reason=reason, model=self.name.name)
             raise Fault(self._message(refused), cause="rejected") from None
         except NotSpokenError:
             self.clients.pop(client, None)
@@ -191,7 +193,7 @@ class RemoteModel:
                 wanted, left_out = self._wanted(way.wire, messages, sampling)
                 request, adapted = adaptation.fit(wanted)
                 answer, retries = await retry(partial(attempt, encode({**request, **extra})))
-            except Filtered:
+            except (Filtered, TooLong):
                 raise
             except Refused as refused:
                 own = {name: value for name, value in request.items() if name not in extra}

@@ -305,3 +305,59 @@ async def test_refusal_of_an_account_is_no_filter(server: Server, models: Models
 async def test_choice_without_message_is_no_reply_unless_filtered(server: Server, models: Models, finish: str) -> None:
     with pytest.raises(Fault, match="the server's answer is none"):
         await asked(server, models, "openai/m", of({"choices": [{"text": "hi", "finish_reason": finish}]}))
+
+
+# Prompts that are longer than the context
+
+VLLM = "This model's maximum context length is 4096 tokens. However, you requested 5210 tokens ({} in the messages, …)."
+TGI = "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: {} `inputs` tokens and 512 `max_new_tokens`"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        of({"object": "error", "message": VLLM.format(4698), "type": "BadRequestError", "code": 400}, 400),
+        of(busy(VLLM.format(4698), code="context_length_exceeded")),
+        of(busy("no", code="context_length_exceeded"), 400),
+        of(busy("no", type="exceed_context_size_error", n_prompt_tokens=4698, n_ctx=4096), 400),
+        of(busy("the request exceeds the available context size, try increasing it"), 500),
+        of(busy("prompt is too long: 213462 tokens > 200000 maximum"), 400),
+        of(busy("input length and `max_tokens` exceed context limit: 210000 + 8192 > 200000"), 400),
+        of(busy("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."), 400),
+        of(busy("Prompt contains 40000 tokens, too large for model with 32768 maximum context length"), 400),
+        of(busy("This model's maximum prompt length is 131072 but the request contains 537812 tokens."), 400),
+        of(busy("The input (5000 tokens) is longer than the model's context length (4096 tokens)."), 400),
+        of({"error": "Trying to keep the first 5000 tokens when context the overflows."}, 400),
+        of({"error": "Requested tokens (5000) exceed context window of 4096"}),
+        of({"error": "the input length exceeds the context length"}, 400),
+        of({"error": TGI.format(5000)}, 422),
+        of({"message": "Input is too long for requested model."}, 400),
+        of(busy("Request body too large for gpt-4o model. Max size: 8000 tokens.", code="tokens_limit_reached"), 413),
+    ],
+)
+async def test_prompt_that_the_context_cannot_hold_is_told(server: Server, models: Models, answer: Answer) -> None:
+    completion = await asked(server, models, "openai/m", answer)
+    assert (completion.finish_reason, completion.cost, len(server.asked)) == ("context", 0.0, 1)
+    assert ": " in completion.text
+    server.answers = [answer]
+    offer: list[Message] = [{"role": "tools", "content": []}, {"role": "user", "content": "go"}]
+    assert (await (await models.open()).complete(offer, Sampling())).finish_reason == "rejected"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        VLLM.format(3900),
+        TGI.format(4000),
+        "input length and `max_tokens` exceed context limit: 199000 + 8192 > 200000",
+        "This model's maximum context length is 8192 tokens and your request has 50 input tokens (9000 > 8192 - 50).",
+        "max_tokens (9000) exceeds the context length",
+        "context_mode is not supported",
+    ],
+)
+async def test_reply_that_the_context_cannot_hold_is_the_settings_fault(
+    server: Server, models: Models, said: str
+) -> None:
+    with pytest.raises(Fault, match="400: ") as caught:
+        await asked(server, models, "openai/m", of(busy(said), 400))
+    assert caught.value.cause == "rejected"

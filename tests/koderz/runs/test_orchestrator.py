@@ -164,6 +164,49 @@ def test_call_of_a_tool_alone_is_a_failure(tmp_path: Path, completion: Completio
     assert run.summary.unknown_ends == {}
 
 
+LONG = Completion("400: the prompt is too long", finish_reason="context")
+
+
+@pytest.mark.parametrize("mode", ["zero-shot", "iterative"])
+def test_prompt_longer_than_the_context_is_a_failure(tmp_path: Path, mode: str) -> None:
+    shares = (Measure("score", "higher", "share"),)
+
+    async def go() -> tuple[Run, Run]:
+        plan = await planned(tmp_path, 2, mode=mode)
+        plan = replace(plan, suite=Words(plan.tasks, measures=shares))
+        model, how = Scripted(lambda *_: LONG), Replaying(rescore=True, calls_allowed=False)
+        first = await begun(plan, model)
+        assert len(model.asked) == 2
+        return first, await resumed(first.folder, plan, Scripted(), how, judged=True)
+
+    for run in asyncio.run(go()):
+        assert [(r.verdict, r.cause, r.score, r.iterations) for r in run.summary.results] == [
+            ("failed", "context", 0.0, 1)
+        ] * 2
+        assert {attempt.detail for attempt in run.of("attempt")} == {LONG.text}
+        assert run.of("fault") == []
+
+
+def test_conversation_longer_than_the_context_fails_with_its_last_verdict(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        return LONG if len(messages) > 4 else Completion("BAD", tokens_out=len(messages))
+
+    run = carried_out(tmp_path, Scripted(line), n=1, mode="iterative", temperature=0.5)
+    (result,) = run.summary.results
+    assert (result.cause, result.iterations, result.calls) == ("assertion", 2, 3)
+    assert result.note == "The conversation no longer fits the model's context."
+
+
+def test_prompt_longer_than_a_helpers_context_is_a_fault(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        return Completion("GOOD") if messages[0]["role"] == "system" else LONG
+
+    run = carried_out(tmp_path, Scripted(line), n=1, mode="iterative", frontier_spec_model="scripted")
+    (fault,) = run.of("fault")
+    assert (fault.cause, fault.calls) == ("rejected", 0)
+    assert "in the role spec: 400: the prompt is too long" in fault.reason
+
+
 def test_experiments_are_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:
     run = carried_out(tmp_path, Scripted(), n=3)
 
