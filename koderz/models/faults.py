@@ -6,6 +6,7 @@ Filtered     a filter of the provider keeps the prompt from the model, which is 
 TooLong      the prompt is longer than the model's context, which is the model's failure
 Fault        this request will never be served (koderz.errors)
 FatalFault   no request will (koderz.errors)
+NoSuchPath   nor will it at this path
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ _CONTEXT_TOKENS = re.compile(
     r"(?:context|prompt) (?:length|window|size|limit)(?: of| is|:)? (?:\d+ \+ \d+ > )?(\d+)|<= (\d+)", re.IGNORECASE
 )
 _MOST_TOKENS = re.compile(r"\bmax_(completion_|new_|output_)?tokens", re.IGNORECASE)
+_NO_PATH = re.compile(r"\bunexpected endpoint\b", re.IGNORECASE)  # LM Studio's, with status 200
+# A model that its server loads again: LM Studio's, with status 400.
+_CRASHED = re.compile(r"\bmodel (has )?crashed|\bmodel (was |has been )?(unloaded|reloaded)", re.IGNORECASE)
 # A quota of a day, as Google names it. Beside it stands a wait of seconds that doesn't help.
 _DAILY_QUOTA = re.compile(r'quotaId\\*"\s*:\s*\\*"\w*PerDay', re.IGNORECASE)
 _DAILY_WORDS = re.compile(r"\bper[ -]day\b|\bdaily (quota|limit|rate|usage|request|token)", re.IGNORECASE)
@@ -107,6 +111,10 @@ class TooLong(Refused):
     """The prompt is longer than the model's context: no parameter helps, and another request fares no better."""
 
 
+class NoSuchPath(FatalFault):
+    """The server has nothing at the path, by its words and not by its status."""
+
+
 class Response(NamedTuple):
     """A response over HTTP."""
 
@@ -128,12 +136,14 @@ def problem_of(response: Response) -> Exception:
     is_limit = _OF_CODES["context"].search(codes) or (response.status in _LIMITED and _TOO_LONG.search(words))
     if is_limit and not _fits(words):
         return TooLong(message)
+    if _NO_PATH.search(words):
+        return NoSuchPath(f"{words}; see whether the base URL is right, which often ends in /v1")
     message += _HINTS.get(response.status, "")
     if response.status in _DENIED:
         return FatalFault(f"Authentication failed: {message}")
     if response.status in _FATAL or _HOPELESS.search(f"{codes} {words}"):
         return FatalFault(message)
-    if response.status in _RETRIED or response.status >= 500:
+    if response.status in _RETRIED or response.status >= 500 or _CRASHED.search(words):
         wait = longest((response.retry_after, wait_in_body(response.body)))
         if response.status in _THROTTLED and _is_spent_today(response.body, words, wait):
             return FatalFault(message)

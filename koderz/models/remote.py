@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
-from koderz.models.faults import Filtered, Refused, Retryable, TooLong, clean, problem_of, without
+from koderz.models.faults import Filtered, NoSuchPath, Refused, Retryable, TooLong, clean, problem_of, without
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
 from koderz.models.outcomes import outcome_of
@@ -236,7 +236,12 @@ class RemoteModel:
             if not 200 <= response.status < 300:
                 raise problem_of(response)
             booking.is_answered = True
-            reply = way.wire.read(response.body)
+            try:
+                reply = way.wire.read(response.body)
+            except NoSuchPath:
+                if way.wire is not self.wire and way.is_client:
+                    raise NotSpokenError(way.wire.client) from None
+                raise
             booking.used = self._forecast.learn(len(body), reply.tokens_in, reply.tokens_out, reply.cache_read)
             return _Answer(reply, response.body, time.perf_counter() - sent, _amount_in(response.headers))
 

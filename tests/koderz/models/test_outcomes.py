@@ -248,6 +248,24 @@ async def test_error_of_any_shape_is_shown_without_python(
     assert str(caught.value).endswith(words)
 
 
+# Servers that say something else than they mean
+
+
+NO_PATH = "Unexpected endpoint or method. (POST /chat/completions). Returning 200 anyway"
+
+
+async def test_wrong_path_is_told_at_once(server: Server, models: Models) -> None:
+    with pytest.raises(FatalFault, match=r"Unexpected endpoint .*; see whether the base URL .* ends in /v1"):
+        await asked(server, models, "openai/m", of({"error": NO_PATH}))
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("said", ["The model has crashed without additional information.", "Model was unloaded."])
+async def test_model_that_crashed_is_asked_again(server: Server, models: Models, said: str) -> None:
+    completion = await asked(server, models, "openai/m", *[of({"error": said}, 400)] * 2, chat("hi"))
+    assert (completion.text, len(server.asked)) == ("hi", 3)
+
+
 # Prompts that a filter refuses
 
 POLICY = "The response was filtered due to the prompt triggering Azure OpenAI's content management policy."
