@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 _NOT_SPOKEN = (404, 405, 501)  # what a server says of a path that it hasn't got
+_MARKS = 2  # tokens of a reply that is no more than its end
 _LETTERS_A_TOKEN = 4  # of English and of code, about; only where a server doesn't count
 
 
@@ -100,9 +101,12 @@ class RemoteModel:
         answered_by = clean(reply.model) or self.name.name
         cost, source = self._cost(answer, usage)
         parted = part(reply.text, complete=reply.finish_reason != "length")
+        reasoning = "\n\n".join(filter(None, (reply.reasoning, parted.reasoning)))
+        if not (parted.text.strip() or reply.tool_calls or way.tools) and outcome_of(reply.finish_reason) == "stop":
+            self._tell_empty(reasoning, reply.tokens_out or 0)
         return Completion(
             text=parted.text,
-            reasoning="\n\n".join(filter(None, (reply.reasoning, parted.reasoning))),
+            reasoning=reasoning,
             tokens_in=usage.tokens_in,
             tokens_out=usage.tokens_out,
             tokens_reasoning=reply.tokens_reasoning,
@@ -257,6 +261,19 @@ class RemoteModel:
             self.service.say(f"the server of {self.name} doesn't count tokens: they are estimated")
         usage = Usage(tokens_in, tokens_out, reply.cache_read, reply.cache_write)
         return usage, ("tokens estimated",) if estimated else ()
+
+    def _tell_empty(self, reasoning: str, tokens: int) -> None:
+        """Says that a whole reply was empty, where the model wrote more than its end."""
+        if reasoning:
+            self.service.say(
+                f"{self.name}: replies are empty, and reasoning came with them; "
+                "if the answers stand in it, give the server the parser for this model's reasoning"
+            )
+        elif tokens > _MARKS:
+            self.service.say(
+                f"{self.name}: replies are empty, and their server counted tokens of them; it may lack the parser for "
+                "this model's reasoning"
+            )
 
     def _another(self, answered_by: str) -> tuple[str, ...]:
         """The note on a call for which the server reports that another model answered."""

@@ -379,3 +379,31 @@ async def test_reply_that_the_context_cannot_hold_is_the_settings_fault(
     with pytest.raises(Fault, match="400: ") as caught:
         await asked(server, models, "openai/m", of(busy(said), 400))
     assert caught.value.cause == "rejected"
+
+
+# Replies without a text
+
+
+def empty(tokens: int, finish: str = "stop", **fields: object) -> Answer:
+    return of(message(finish, content=None, **fields) | {"usage": {"prompt_tokens": 9, "completion_tokens": tokens}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (empty(60, reasoning="Sort first."), ["openai/m: replies are empty, and reasoning came with them"]),
+        (empty(60), ["openai/m: replies are empty, and their server counted tokens of them"]),
+        (empty(1), []),
+        (empty(60, "length", reasoning="Sort"), []),
+        (empty(60, "content_filter"), []),
+        (empty(60, "tool_calls", tool_calls=[{"function": FUNCTION}]), []),
+        (chat("hello"), []),
+    ],
+)
+async def test_empty_replies_that_are_paid_for_are_told_once(
+    server: Server, models: Models, answer: Answer, told: list[str]
+) -> None:
+    model, server.answers = await models.open(), [answer]
+    for _ in range(2):
+        await model.complete([{"role": "user", "content": "go"}], Sampling())
+    assert [each.partition(";")[0] for each in models.pool.notices if "empty" in each] == told
