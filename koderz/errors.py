@@ -23,6 +23,7 @@ __all__ = [
     "Fault",
     "JournalError",
     "KoderzError",
+    "PromptTooLong",
     "StorageError",
     "Unreachable",
     "UserCodeFault",
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from traceback import FrameSummary
 
+    from koderz.types import Reply
     from koderz_tracker.basis import Frame
     from koderz_tracker.causes import Cause
 
@@ -66,6 +68,14 @@ class Fault(KoderzError):
         if cause and cause not in CAUSES:
             raise ValueError(f"a fault has no cause {cause!r:.80}; it is one of {', '.join(CAUSES)}")
         self.cause = cause or self.cause
+
+
+class PromptTooLong(KoderzError):
+    """A prompt is longer than the context of the model that answers, so that the experiment ends as a failure."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.text)
+        self.reply = reply
 
 
 class UserCodeFault(Fault):

@@ -35,6 +35,9 @@ what a client wrote on a wire of its own (see `koderz.models.clients`).
 REJECTED = "rejected"
 """The `finish_reason` if the server refuses a request that offers tools; the text holds the server's words."""
 
+CONTEXT = "context"
+"""The `finish_reason` if a prompt is longer than the model's context; the text holds the server's words."""
+
 JUDGE = "judge"
 """The need of a task whose answers are programs: a place to run them."""
 
@@ -171,6 +174,18 @@ _CUT = "The thinking used up the tokens of the reply, and no answer was begun. T
 
 THOUGHT_CUT = Verdict("error", LENGTH_REASONING, feedback=_CUT, detail=_CUT)
 """The verdict on a reply that ended by its length before any text: its answer would have been anyone's guess."""
+
+
+_CALL = "The reply is a call of a tool, and holds no answer. Write the answer itself, without a call."
+
+CALL_ALONE = Verdict("error", "tool_call", feedback=_CALL, detail=_CALL)
+"""The verdict on a reply that is a call of a tool without a text."""
+
+
+_TOO_LONG = "The prompt is longer than the model's context."
+
+TOO_LONG = Verdict("failed", CONTEXT, feedback=_TOO_LONG, note=_TOO_LONG)
+"""The verdict on a prompt that is longer than the model's context."""
 
 
 class Lesson(NamedTuple):

@@ -281,6 +281,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     answered_by: dict[str, dict[str, int]] = {}  # calls by the model that was asked and another name that answered
     truncated: str = ""  # the cut-off part of the last judged reply: "text", or "reasoning" before any text
     throttled: dict[str, int] = {}  # requests that were refused because of load, by provider
+    unknown_ends: dict[str, int] = {}  # replies that ended by a word that koderz doesn't know, by the word
 
 
 class Fault(OfTask, frozen=True, kw_only=True):
@@ -294,6 +295,7 @@ class Fault(OfTask, frozen=True, kw_only=True):
     calls: int = 0  # requests to models so far
     frames: list[Frame] = []  # lines of your own code that led to the error, the raising one last
     throttled: dict[str, int] = {}  # requests that were refused because of load, by provider
+    unknown_ends: dict[str, int] = {}  # replies that ended by a word that koderz doesn't know, by the word
 
 
 class Resumed(Line, frozen=True, kw_only=True):
@@ -452,9 +454,9 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
         "roles",
         "lesson",
         "lesson_cause",
-        *("facts", "answered_by", "tokens_reasoning", "truncated", "throttled"),
+        *("facts", "answered_by", "tokens_reasoning", "truncated", "throttled", "unknown_ends"),
     ),
-    Fault: ("cause", "frames", "throttled"),
+    Fault: ("cause", "frames", "throttled", "unknown_ends"),
     Grade: ("metrics", "labels"),
 }
 """Fields that are written only if they differ from their default."""

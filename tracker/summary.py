@@ -61,6 +61,7 @@ class Truncated:
 
 
 _MOST_TRUNCATED = 2.0  # per cent
+_MOST_ENDS = 5  # words by which replies ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +176,7 @@ class Summary:
     simulated: bool  # every arm that asks a model asks the simulated one; in older files, any of them
     answered_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # calls by model asked and other name
     throttled: Mapping[str, int] = field(default_factory=dict)  # requests refused because of load, by provider
+    unknown_ends: Mapping[str, int] = field(default_factory=dict)  # replies by a last word that koderz doesn't know
     generated: str = ""  # the name of the data if koderz made the tasks up
     rewarded_in: Sequence[str] = ()  # journals of a training's rewards that contain scores of its tasks
     judge: Mapping[str, Any] = field(default_factory=dict)  # the prompt of a judge that is a model, and its caveats
@@ -202,6 +204,7 @@ class Summary:
         for name, arm in self.arms.items():
             if note := arm.summary.truncated.note(arm.summary.total_problems):
                 found.append(f"{name}: {note}" if len(self.arms) > 1 else note)
+        found += told_ends(self.unknown_ends)
         if self.rewarded_in:
             found.append(f"REWARDED TASKS: models were rewarded on these tasks in {', '.join(self.rewarded_in)}")
         return [*found, *self.judge.get("caveats", ())]
@@ -220,6 +223,15 @@ class Summary:
     def summary(self) -> Figures:
         """The figures of the only arm; in a comparative run, those of the iterative arm."""
         return list(self.arms.values())[-1].summary
+
+
+def told_ends(unknown: Mapping[str, int]) -> Iterator[str]:
+    """Sentences on the replies that ended by words that koderz doesn't know, the commonest words first."""
+    ends = sorted(unknown.items(), key=lambda end: (-end[1], end[0]))
+    shown, rest = ends[:_MOST_ENDS], sum(count for _, count in ends[_MOST_ENDS:])
+    for word, count in [*((repr(word), count) for word, count in shown), ("other words", rest)]:
+        if count:
+            yield f"{count} {'reply' if count == 1 else 'replies'} ended by {word}, which koderz doesn't know"
 
 
 KEYS = frozenset({*(item.name for item in fields(Summary)), "results", "summary", "zero_shot", "iterative"})
@@ -245,6 +257,7 @@ def summarize(folder: Path) -> Summary:
         elif isinstance(record, Fault):
             faults.append(scrubber.record(record))
             counts.throttled.update(record.throttled)
+            counts.unknown_ends.update(record.unknown_ends)
     if plan.parts:
         results = [*completed(plan, folder, results)]
     _sort(plan, results, faults)
@@ -272,6 +285,7 @@ def summarize(folder: Path) -> Summary:
         simulated=plan.simulated,
         answered_by=counts.answered_by,
         throttled=counts.throttled,
+        unknown_ends={scrubber.text(word): count for word, count in counts.unknown_ends.items()},
         generated=plan.generated,
         rewarded_in=plan.rewarded_in,
         judge=plan.basis.judge,
@@ -293,6 +307,7 @@ class _Counts:
         self.baselines: dict[str, list[float]] = defaultdict(list)  # known costs on the baseline model, by arm
         self.answered_by: dict[str, Counter[str]] = defaultdict(Counter)
         self.throttled: Counter[str] = Counter()
+        self.unknown_ends: Counter[str] = Counter()
 
     def add(self, experiment: Experiment) -> None:
         if experiment.baseline_cost is not None:
@@ -300,6 +315,7 @@ class _Counts:
         for asked, answering in experiment.answered_by.items():
             self.answered_by[asked].update(answering)
         self.throttled.update(experiment.throttled)
+        self.unknown_ends.update(experiment.unknown_ends)
 
 
 def _parts(

@@ -70,6 +70,7 @@ class _File:
     simulated: bool | None = None
     answered_by: dict[str, dict[str, int]] = field(default_factory=dict)
     throttled: dict[str, int] = field(default_factory=dict)
+    unknown_ends: dict[str, int] = field(default_factory=dict)
     generated: str = ""
     rewarded_in: list[str] = field(default_factory=list)
     judge: dict[str, Any] = field(default_factory=dict)  # whatever a suite's `judge_record` holds

@@ -68,6 +68,7 @@ class Totals:
     roles: dict[str, Use] = field(default_factory=dict)
     answered_by: dict[str, dict[str, int]] = field(default_factory=dict)  # calls by model asked, and by one named
     throttled: Counter[str] = field(default_factory=Counter)  # requests that were refused for load, by provider
+    unknown_ends: Counter[str] = field(default_factory=Counter)  # replies by a last word that koderz doesn't know
     scores: list[float] = field(default_factory=list)  # of the items that were graded
 
     def add(self, call: records.Call) -> None:
@@ -89,6 +90,10 @@ class Totals:
             from koderz.models.names import parse_model_name  # which no help needs
 
             self.throttled[parse_model_name(call.model).provider] += call.throttled
+        if call.finish_reason != "stop":
+            from koderz.models.outcomes import outcome_of
+
+            self.unknown_ends.update([call.finish_reason] if outcome_of(call.finish_reason) is None else [])
         tier = "local" if call.role == MAIN else call.role
         self.costs.append((tier, call.cost))
         if tier == "local":

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 import orjson
 
-from koderz.errors import Fault
+from koderz.errors import Fault, PromptTooLong
 from koderz.experiments import lines
 from koderz.experiments.experiment import Totals
 from koderz.experiments.lines import Ask, Backend
@@ -27,7 +27,7 @@ from koderz.experiments.recording import JUDGE_ASK, Recording, Reuse
 from koderz.experiments.turns import Turns
 from koderz.plans.plan import Identity
 from koderz.solvers.handles import Rerun
-from koderz.types import JUDGE, Lesson, Message, Reply, Task, Verdict
+from koderz.types import CONTEXT, JUDGE, MAIN, Lesson, Message, Reply, Task, Verdict
 from koderz_tracker import records
 from koderz_tracker.records import Record
 
@@ -165,11 +165,14 @@ class Handles:
         `depth` and `parent`, the number of a call, say where in a recursion it is made; they are recorded, and a replay
         finds the call without them, and by `known_by`, if there is any, in place of the messages. All that a message
         holds is recorded and sent. Raises Fault where there is no reply to be had, or the model's wire format has no
-        place for something in a message.
+        place for something in a message; PromptTooLong where the context of the main model doesn't hold the messages.
         """
         ask = Ask(lines.checked_messages(messages), model, purpose, sampling, depth, parent, known_by)
         key = self._key("ask", ask.digest())
-        return lines.reply_of(await self._noted(self._recorded_or_called(ask, key)), self._backend)
+        reply = lines.reply_of(await self._noted(self._recorded_or_called(ask, key)), self._backend)
+        if reply.finish_reason == CONTEXT:
+            raise PromptTooLong(reply)
+        return reply
 
     async def judge(self, task: Task, answer: Reply | str) -> Verdict:
         """The verdict on an answer: a reply, or the text of one."""
@@ -283,6 +286,8 @@ class Handles:
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
         answer = await self._backend.complete(self._turns.brought_along(ask), self.identity)
+        if answer.completion.finish_reason == CONTEXT and answer.role != MAIN:  # who is no one that is measured
+            raise Fault(f"{answer.model}, in the role {answer.role}: {answer.completion.text}", cause="rejected")
         call = lines.call_of(self.identity, self.totals.calls + 1, ask, key, answer)
         self._turns.learn(ask, call)
         self.totals.add(call)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,13 +16,23 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 import orjson
 
-from koderz.errors import FatalFault, Fault, KoderzError, StorageError, UserCodeFault, frames_of, writable
+from koderz.errors import (
+    FatalFault,
+    Fault,
+    KoderzError,
+    PromptTooLong,
+    StorageError,
+    UserCodeFault,
+    frames_of,
+    writable,
+)
 from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, Ledger, PendingExperiment
 from koderz.experiments.lines import Answer, Ask, refers
 from koderz.experiments.recall import Lessons, recall_for
 from koderz.experiments.replay import Handles, Replaying
+from koderz.models.outcomes import outcome_of
 from koderz.plans.plan import Identity, Plan
 from koderz.sandbox import Sandbox
 from koderz.sandbox.exclusive import Exclusive
@@ -33,7 +43,20 @@ from koderz.solvers.handles import NEEDED, OPENED, AskHandle
 from koderz.suites import program_suite
 from koderz.suites.references import ReferenceFault, References
 from koderz.suites.suite import Concluding, ExperimentContext, JudgeContext, WorkspaceContext
-from koderz.types import EXCLUSIVE, JUDGE, MAIN, THOUGHT_CUT, Reply, Task, Verdict, VerdictWord
+from koderz.types import (
+    CALL_ALONE,
+    CONTEXT,
+    EXCLUSIVE,
+    JUDGE,
+    MAIN,
+    THOUGHT_CUT,
+    TOO_LONG,
+    Measure,
+    Reply,
+    Task,
+    Verdict,
+    VerdictWord,
+)
 from koderz_tracker import records
 
 if TYPE_CHECKING:
@@ -91,7 +114,14 @@ class ExperimentRunner:
         if fault:
             totals = handles.totals
             throttled = totals.throttled + Counter(fault.throttled)
-            record = fault_of(work.identity, fault, cost=totals.cost, calls=totals.calls, throttled=throttled)
+            record = fault_of(
+                work.identity,
+                fault,
+                cost=totals.cost,
+                calls=totals.calls,
+                throttled=throttled,
+                unknown_ends=totals.unknown_ends,
+            )
             return ExperimentOutcome(record, fault)
         assert verdict
         seconds = time.monotonic() - started
@@ -126,9 +156,9 @@ class ExperimentRunner:
         return await self._caller.complete(ask, identity)
 
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
-        if isinstance(answer, Reply) and answer.truncated == "reasoning":
-            return THOUGHT_CUT
         suite, context, has_turn = self._plan.suite, self._judging, EXCLUSIVE in identity.arm.solver.wants
+        if isinstance(answer, Reply) and (verdict := verdict_without(answer, suite.measures)):
+            return verdict
         async with self._exclusive() if self._exclusive and EXCLUSIVE in task.needs and not has_turn else nullcontext():
             if self._resources.references:
                 await self._resources.references.require(task)
@@ -147,6 +177,8 @@ class ExperimentRunner:
             try:
                 # In a task of its own, so that one that cancels itself isn't taken for the run being cut off.
                 verdict = await asyncio.create_task(self._opened_and_solved(solver, handles))
+            except PromptTooLong as error:
+                verdict = await _out_of_context(handles, error.reply)
             except (Fault, StorageError):
                 raise
             except asyncio.CancelledError:
@@ -179,6 +211,24 @@ class ExperimentRunner:
                 return cast("Verdict", verdict)
         except SystemExit as error:  # which the event loop would let through, and end everything
             raise UserCodeFault(f"the solver raised SystemExit: {error}") from error
+
+
+def verdict_without(reply: Reply, measures: Sequence[Measure]) -> Verdict | None:
+    """The verdict on a reply that has nothing to be judged, whatever the suite; None on any other.
+
+    What is a failure counts as 0 among the shares of which more is better.
+    """
+    is_call = not reply.text.strip() and (reply.tool_calls or outcome_of(reply.finish_reason) == "call")
+    if reply.truncated == "reasoning":
+        return THOUGHT_CUT
+    if reply.finish_reason == CONTEXT:
+        verdict = replace(TOO_LONG, detail=reply.text)
+    elif is_call:
+        verdict = CALL_ALONE
+    else:
+        return None
+    nothing = {each.name: 0.0 for each in measures if (each.direction, each.unit) == ("higher", "share")}
+    return replace(verdict, score=nothing.pop("score", None), metrics=nothing)
 
 
 def experiment_of(
@@ -216,15 +266,23 @@ def experiment_of(
         answered_by=totals.answered_by,
         truncated=handles.truncated,
         throttled=dict(totals.throttled),
+        unknown_ends=dict(totals.unknown_ends),
     )
 
 
 def fault_of(
-    identity: Identity, fault: Fault, *, cost: float, calls: int, throttled: Mapping[str, int] = MappingProxyType({})
+    identity: Identity,
+    fault: Fault,
+    *,
+    cost: float,
+    calls: int,
+    throttled: Mapping[str, int] = MappingProxyType({}),
+    unknown_ends: Mapping[str, int] = MappingProxyType({}),
 ) -> records.Fault:
     """The record of an experiment without a verdict, with the US dollars and calls that it took.
 
-    `throttled` are the requests of it that were refused for load, by provider.
+    `throttled` are the requests of it that were refused for load, by provider. `unknown_ends` are those of its replies
+    that ended by words which koderz doesn't know.
     """
     cause = fault.__cause__ if isinstance(fault, UserCodeFault) else None
     frames = frames_of(cause) if cause else []
@@ -236,7 +294,15 @@ def fault_of(
         calls=calls,
         frames=frames,
         throttled=dict(throttled),
+        unknown_ends=dict(unknown_ends),
     )
+
+
+async def _out_of_context(handles: Handles, reply: Reply) -> Verdict:
+    """The verdict where a prompt no longer fits the model's context: the last one on a conversation that has one."""
+    if handles.verdicts and not handles.verdicts[-1].passed:
+        return replace(handles.verdicts[-1], note="The conversation no longer fits the model's context.")
+    return await handles.judge(handles.identity.task, reply)
 
 
 def _asks_once(identity: Identity) -> bool:

@@ -3,8 +3,10 @@
 Retryable    asking again may help; ends as a Fault when patience does
 Refused      the request can't be served as it is; changing a parameter may help
 Filtered     a filter of the provider keeps the prompt from the model, which is a refusal and no failure of a server
+TooLong      the prompt is longer than the model's context, which is the model's failure
 Fault        this request will never be served (koderz.errors)
 FatalFault   no request will (koderz.errors)
+NoSuchPath   nor will it at this path
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault
+from koderz.models.outcomes import CODES
 from koderz.models.waits import LONGEST_WAIT, longest, wait_in_body
 
 if TYPE_CHECKING:
@@ -40,19 +43,36 @@ _HOPELESS = re.compile(
     r"|exceeded_current_quota_error|billing_hard_limit_reached",
     re.IGNORECASE,
 )
-# What a provider calls it where its filter refuses a prompt, in a field for codes: Azure, OpenAI, LiteLLM, Alibaba.
-_FILTERS = re.compile(
-    r"\b(content_filter|content_policy_violation|ResponsibleAIPolicyViolation|data_inspection_failed"
-    r"|DataInspectionFailed|moderation_blocked|prompt_blocked|prohibited_content)\b",
-    re.IGNORECASE,
-)
-# And in words: Azure, OpenAI, OpenRouter, Anthropic, DeepSeek. They speak of the prompt, since a 403 may as well be
-# about an account.
+_OF_CODES = {kind: re.compile(rf"\b({'|'.join(codes)})\b", re.IGNORECASE) for kind, codes in CODES.items()}
+# How filters say in words that they refuse a prompt: Azure, OpenAI, OpenRouter, Anthropic, DeepSeek. They speak of the
+# prompt, since a 403 may as well be about an account.
 _FILTERED = re.compile(
     r"content management policy|blocked by (the )?content (filter|policy|management)|content exists risk"
     r"|(input|prompt)\b.{0,40}\bflagged|data may contain inappropriate content",
     re.IGNORECASE,
 )
+_LIMITED = _AS_SENT | {413, 500, 502}  # with which servers say that a prompt is too long
+# And how: OpenAI, vLLM, SGLang, llama.cpp, LM Studio, Anthropic, Google, Mistral, xAI, Bedrock, TGI, Cohere, Alibaba.
+_TOO_LONG = re.compile(
+    r"(maximum|exceed|longer than|larger than|greater than|too (long|large)).{0,60}\bcontext\b"
+    r"|\bcontext\b.{0,30}\b(exceeded|overflow)|(prompt|input) is too long|prompt too long|maximum prompt length"
+    r"|input token count.{0,20} exceeds|`inputs` (tokens \+|must have)|tokens in the prompt cannot exceed"
+    r"|range of input length",
+    re.IGNORECASE,
+)
+# The tokens of the prompt in such words, and those that the context holds.
+_PROMPT_TOKENS = re.compile(
+    r"(\d+) (?:tokens )?(?:in|from) the (?:input )?(?:messages|prompt|input)|(\d+) input tokens"
+    r"|given: (\d+) `inputs`|(\d+) \+ \d+ > \d+",
+    re.IGNORECASE,
+)
+_CONTEXT_TOKENS = re.compile(
+    r"(?:context|prompt) (?:length|window|size|limit)(?: of| is|:)? (?:\d+ \+ \d+ > )?(\d+)|<= (\d+)", re.IGNORECASE
+)
+_MOST_TOKENS = re.compile(r"\bmax_(completion_|new_|output_)?tokens", re.IGNORECASE)
+_NO_PATH = re.compile(r"\bunexpected endpoint\b", re.IGNORECASE)  # LM Studio's, with status 200
+# A model that its server loads again: LM Studio's, with status 400.
+_CRASHED = re.compile(r"\bmodel (has )?crashed|\bmodel (was |has been )?(unloaded|reloaded)", re.IGNORECASE)
 # A quota of a day, as Google names it. Beside it stands a wait of seconds that doesn't help.
 _DAILY_QUOTA = re.compile(r'quotaId\\*"\s*:\s*\\*"\w*PerDay', re.IGNORECASE)
 _DAILY_WORDS = re.compile(r"\bper[ -]day\b|\bdaily (quota|limit|rate|usage|request|token)", re.IGNORECASE)
@@ -87,6 +107,14 @@ class Filtered(Refused):
     """A filter of the provider refuses the prompt: no parameter helps, and another request fares no better."""
 
 
+class TooLong(Refused):
+    """The prompt is longer than the model's context: no parameter helps, and another request fares no better."""
+
+
+class NoSuchPath(FatalFault):
+    """The server has nothing at the path, by its words and not by its status."""
+
+
 class Response(NamedTuple):
     """A response over HTTP."""
 
@@ -103,14 +131,19 @@ def problem_of(response: Response) -> Exception:
     message = f"{response.status}: {words}" if words else f"{response.status}, and no word why"
     if 300 <= response.status < 400:
         return FatalFault(f"{response.status}: redirected to {response.location}; give that address itself")
-    if _FILTERS.search(codes) or (response.status in _MODERATED and _FILTERED.search(words)):
+    if _OF_CODES["refusal"].search(codes) or (response.status in _MODERATED and _FILTERED.search(words)):
         return Filtered(message)
+    is_limit = _OF_CODES["context"].search(codes) or (response.status in _LIMITED and _TOO_LONG.search(words))
+    if is_limit and not _fits(words):
+        return TooLong(message)
+    if _NO_PATH.search(words):
+        return NoSuchPath(f"{words}; see whether the base URL is right, which often ends in /v1")
     message += _HINTS.get(response.status, "")
     if response.status in _DENIED:
         return FatalFault(f"Authentication failed: {message}")
     if response.status in _FATAL or _HOPELESS.search(f"{codes} {words}"):
         return FatalFault(message)
-    if response.status in _RETRIED or response.status >= 500:
+    if response.status in _RETRIED or response.status >= 500 or _CRASHED.search(words):
         wait = longest((response.retry_after, wait_in_body(response.body)))
         if response.status in _THROTTLED and _is_spent_today(response.body, words, wait):
             return FatalFault(message)
@@ -131,6 +164,13 @@ def clean(text: str, *secrets: str) -> str:
     text = without(text, *secrets)
     line = " ".join("".join(char if char.isprintable() else " " for char in text[:4096]).split())
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+def _fits(words: str) -> bool:
+    """Whether a prompt is refused that the context holds, for the tokens of a reply that are asked for beside it."""
+    found = [_PROMPT_TOKENS.search(words), _CONTEXT_TOKENS.search(words)]
+    prompt, context = (int(each[each.lastindex or 0]) if each else 0 for each in found)
+    return prompt < context if prompt and context else bool(_MOST_TOKENS.search(words))
 
 
 def _is_spent_today(body: bytes, words: str, wait: float | None) -> bool:

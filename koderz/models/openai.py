@@ -10,7 +10,10 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from koderz.errors import Unreachable
 from koderz.models.messages import parted, responses_input
+from koderz.models.names import is_another
+from koderz.models.outcomes import outcome_of
 from koderz.models.providers import Gemini, OpenAI
 from koderz.models.remote import RemoteModel
 from koderz.models.wire import (
@@ -138,7 +141,8 @@ class OpenAIWire(Wire):
         reason = finish(words(choice.finish_reason), text, calls=calls)
         if choice.message is None and reason != "refusal":
             raise no_answer("it has no message")
-        if message.content is UNSET and not (text or reasoning or calls or reason in ("length", "refusal")):
+        has_end = outcome_of(reason) in ("length", "refusal", "call")
+        if message.content is UNSET and not (text or reasoning or calls or has_end):
             raise no_answer("its message has no content")  # mlx-lm and Gemini leave it out where the thinking took all
         return WireReply(
             text=text,
@@ -154,14 +158,19 @@ class OpenAIWire(Wire):
         )
 
     async def look(self, http: Http, model: str, say: Callable[[str], None], /) -> dict[str, str]:
+        from difflib import get_close_matches
+
         if http.base_url == OpenAI.address:
             await fetched(http, f"/models/{quote(model)}", self.headers, _Listed, must_exist=True)
             return {}
         models = await fetched(http, "/models", self.headers, _Models)
         listed = models.data or () if models else ()
         offered = [one.id.removeprefix("models/") for one in listed]  # as Google has it
-        if offered and model not in offered:
-            say(f"{http.address} doesn't list {model}; {instead_of(model, offered)}")
+        if not offered or model.partition(":")[0] in offered or any(not is_another(model, one) for one in offered):
+            return {}
+        if get_close_matches(model, offered, n=1):  # which some servers would answer with, or with any other
+            raise Unreachable(f"{http.address} doesn't list {model}; {instead_of(model, offered)}")
+        say(f"{http.address} doesn't list {model}; {instead_of(model, offered)}")
         return {}
 
 

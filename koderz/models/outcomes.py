@@ -1,23 +1,44 @@
-"""Outcomes of replies by the words that servers end them with: one table for every wire format.
+"""Outcomes of requests by the words that servers use: one table for every wire format.
+
+`WORDS` has those that end a reply:
 
 stop        the reply is whole
 length      it was cut off by a limit of tokens
 refusal     the model or a filter of its provider kept it back
 broken      the server broke it off: no model can be judged by it, so it is asked for again
+call        the model calls a tool; the word stays as it is
 own         the word says more than these do, and stays as it is
 
 A word that isn't here is no failure of the server: the reply is there and paid for, and is judged.
+
+`CODES` has those of errors in place of a reply that are no failure of the server:
+
+refusal     a filter of the provider refuses the prompt
+context     the prompt is longer than the model's context
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-Outcome = Literal["stop", "length", "refusal", "broken", "own"]
+Outcome = Literal["stop", "length", "refusal", "broken", "call", "own"]
 
 _PREFIXES = ("finish_reason_", "stop_reason_")  # of enumerations in protocol buffers, as Gemini's
 
-_WORDS: dict[Outcome, tuple[str, ...]] = {
+CODES: dict[Literal["refusal", "context"], tuple[str, ...]] = {
+    "refusal": (  # Azure's, OpenAI's, LiteLLM's and Alibaba's
+        "content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation", "prohibited_content",
+        "moderation_blocked", "prompt_blocked", "data_inspection_failed", "DataInspectionFailed",
+    ),
+    "context": (
+        "context_length_exceeded", "string_above_max_length",  # OpenAI's
+        "exceed_context_size_error",  # llama.cpp's
+        "ContextWindowExceededError",  # LiteLLM's
+        "model_max_prompt_tokens_exceeded", "tokens_limit_reached",  # GitHub's
+    ),
+}  # fmt: skip
+
+WORDS: dict[Outcome, tuple[str, ...]] = {
     "stop": (
         "stop", "end_turn", "eos", "eos_token", "stop_sequence", "completed",
         "complete", "finish", "stop_criteria_met",  # Cohere's, and Titan's on Bedrock
@@ -28,9 +49,9 @@ _WORDS: dict[Outcome, tuple[str, ...]] = {
         "token_limit", "error_limit",  # watsonx's, and Cohere's
     ),
     "refusal": (
-        "refusal", "content_filter", "content_filtered", "safety",
+        "refusal", *map(str.lower, CODES["refusal"]), "content_filtered", "safety",
         "sensitive",  # Zhipu's
-        "recitation", "prohibited_content", "spii", "blocklist", "other",  # Gemini's
+        "recitation", "spii", "blocklist", "other",  # Gemini's
         "language", "image_safety", "model_armor",
         "guardrail_intervened",  # Bedrock's
         "error_toxic",  # Cohere's
@@ -43,13 +64,18 @@ _WORDS: dict[Outcome, tuple[str, ...]] = {
         "queued", "in_progress", "not_finished",
         "load", "unload",  # an Ollama that did no more than load or unload the model
     ),
+    "call": (
+        "tool_calls", "tool_call", "tool_use", "function_call",
+        "malformed_function_call", "unexpected_tool_call", "too_many_tool_calls",  # Gemini's
+        "function_call_filter",
+        "malformed_tool_use",  # Bedrock's
+    ),
     "own": (
-        "tool_calls", "tool_call", "tool_use", "function_call", "pause_turn", "incomplete",
-        "malformed_function_call", "unexpected_tool_call", "too_many_tool_calls", "rejected",
-        "malformed_tool_use", "malformed_model_output",
+        "pause_turn", "incomplete", "malformed_model_output",
+        "rejected", "context", "imported",  # koderz' own
     ),
 }  # fmt: skip
-_OUTCOMES = {word: outcome for outcome, words in _WORDS.items() for word in words}
+_OUTCOMES = {word: outcome for outcome, words in WORDS.items() for word in words}
 
 
 def outcome_of(word: str) -> Outcome | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
-from koderz.models.faults import Filtered, Refused, Retryable, clean, problem_of, without
+from koderz.models.faults import Filtered, NoSuchPath, Refused, Retryable, TooLong, clean, problem_of, without
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
 from koderz.models.outcomes import outcome_of
@@ -19,8 +19,8 @@ from koderz.models.prices import tariff_of
 from koderz.models.rates import Forecast, limits_in
 from koderz.models.reasoning import part
 from koderz.models.tariffs import Price, Tariff, Usage
-from koderz.models.wire import encode, is_amount, no_answer
-from koderz.types import REJECTED, Completion
+from koderz.models.wire import encode, is_amount
+from koderz.types import CONTEXT, REJECTED, Completion
 from koderz_tracker.messages import text_of
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 _NOT_SPOKEN = (404, 405, 501)  # what a server says of a path that it hasn't got
+_MARKS = 2  # tokens of a reply that is no more than its end
 _LETTERS_A_TOKEN = 4  # of English and of code, about; only where a server doesn't count
 
 
@@ -72,7 +73,8 @@ class RemoteModel:
         """One completion, see Model. A refused request of a client, or one with tools, is answered as `rejected`.
 
         A prompt that a filter of the provider refuses is a refusal without text, as a reply that it keeps back; a
-        client is told of it as of any other refused request.
+        client is told of it as of any other refused request. So is whoever offers tools of a prompt that is longer than
+        the context; elsewhere the reply to that ends by `context`.
         """
         client = wire_of(messages)
         wire = self.clients[client] if client else self.wire_for(sampling)
@@ -85,8 +87,9 @@ class RemoteModel:
             if isinstance(refused, Filtered) and not way.is_client:
                 self.service.say(f"{self.name}: its provider's filter refused a prompt: {refused}")
                 return Completion("", finish_reason="refusal", model=self.name.name)
-            if way.tools:
-                return Completion(str(refused), finish_reason=REJECTED, model=self.name.name)
+            if way.tools or isinstance(refused, TooLong):
+                reason = REJECTED if way.tools else CONTEXT
+                return Completion(str(refused), finish_reason=reason, model=self.name.name)
             raise Fault(self._message(refused), cause="rejected") from None
         except NotSpokenError:
             self.clients.pop(client, None)
@@ -98,9 +101,12 @@ class RemoteModel:
         answered_by = clean(reply.model) or self.name.name
         cost, source = self._cost(answer, usage)
         parted = part(reply.text, complete=reply.finish_reason != "length")
+        reasoning = "\n\n".join(filter(None, (reply.reasoning, parted.reasoning)))
+        if not (parted.text.strip() or reply.tool_calls or way.tools) and outcome_of(reply.finish_reason) == "stop":
+            self._tell_empty(reasoning, reply.tokens_out or 0)
         return Completion(
             text=parted.text,
-            reasoning="\n\n".join(filter(None, (reply.reasoning, parted.reasoning))),
+            reasoning=reasoning,
             tokens_in=usage.tokens_in,
             tokens_out=usage.tokens_out,
             tokens_reasoning=reply.tokens_reasoning,
@@ -191,7 +197,7 @@ class RemoteModel:
                 wanted, left_out = self._wanted(way.wire, messages, sampling)
                 request, adapted = adaptation.fit(wanted)
                 answer, retries = await retry(partial(attempt, encode({**request, **extra})))
-            except Filtered:
+            except (Filtered, TooLong):
                 raise
             except Refused as refused:
                 own = {name: value for name, value in request.items() if name not in extra}
@@ -234,10 +240,13 @@ class RemoteModel:
             if not 200 <= response.status < 300:
                 raise problem_of(response)
             booking.is_answered = True
-            reply = way.wire.read(response.body)
+            try:
+                reply = way.wire.read(response.body)
+            except NoSuchPath:
+                if way.wire is not self.wire and way.is_client:
+                    raise NotSpokenError(way.wire.client) from None
+                raise
             booking.used = self._forecast.learn(len(body), reply.tokens_in, reply.tokens_out, reply.cache_read)
-            if reply.tool_calls and not (reply.text or way.tools):
-                raise no_answer("it calls a tool, and none was offered")
             return _Answer(reply, response.body, time.perf_counter() - sent, _amount_in(response.headers))
 
     def _usage(self, reply: WireReply, messages: Sequence[Message]) -> tuple[Usage, tuple[str, ...]]:
@@ -252,6 +261,19 @@ class RemoteModel:
             self.service.say(f"the server of {self.name} doesn't count tokens: they are estimated")
         usage = Usage(tokens_in, tokens_out, reply.cache_read, reply.cache_write)
         return usage, ("tokens estimated",) if estimated else ()
+
+    def _tell_empty(self, reasoning: str, tokens: int) -> None:
+        """Says that a whole reply was empty, where the model wrote more than its end."""
+        if reasoning:
+            self.service.say(
+                f"{self.name}: replies are empty, and reasoning came with them; "
+                "if the answers stand in it, give the server the parser for this model's reasoning"
+            )
+        elif tokens > _MARKS:
+            self.service.say(
+                f"{self.name}: replies are empty, and their server counted tokens of them; it may lack the parser for "
+                "this model's reasoning"
+            )
 
     def _another(self, answered_by: str) -> tuple[str, ...]:
         """The note on a call for which the server reports that another model answered."""

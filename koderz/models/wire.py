@@ -183,7 +183,7 @@ def finish(word: str | None, text: str, *, calls: object = None) -> str:
         raise no_answer(f"it ended by {word!r}")
     if not (text or word or calls):
         raise no_answer("it has neither a text nor a reason why it ended")
-    return (word if outcome in (None, "own") else outcome) or "stop"
+    return (word if outcome in (None, "call", "own") else outcome) or "stop"
 
 
 def called(found: Sequence[Any], text: str) -> tuple[dict[str, Any], ...]:

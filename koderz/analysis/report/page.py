@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -22,6 +23,7 @@ from koderz.analysis.report.versus import Comparisons, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured, shown_in
 from koderz.analysis.runs import HEADER, breakdown_rows
 from koderz.types import NOBODY
+from koderz_tracker.summary import told_ends
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
@@ -165,6 +167,7 @@ def _notes(view: View) -> list[str]:
         notes.append(f"Generated data, {', '.join(names)}: these figures don't belong beside published ones.")
     if names := sorted({name for run in view.runs for name in run.rewarded_in}):
         notes.append(f"Rewarded tasks: models were rewarded on tasks of these runs in {', '.join(names)}.")
+    notes += (f"{told}." for told in told_ends(sum((Counter(run.unknown_ends) for run in view.runs), Counter())))
     notes += dict.fromkeys(f"{caveat}." for run in view.runs for caveat in run.judge.get("caveats", ()))
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")

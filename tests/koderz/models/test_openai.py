@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koderz.errors import FatalFault, Fault
+from koderz.errors import FatalFault, Fault, Unreachable
 from koderz.types import Completion, Message, Sampling
 
 from .conftest import Models
@@ -180,18 +180,27 @@ async def test_check_finds_an_unknown_openai_model_before_the_run(models: Models
     assert (elsewhere.asked[0].headers["host"], elsewhere.asked[0].path) == ("api.openai.com", "/v1/models/gpt-99")
 
 
-@pytest.mark.parametrize(
-    ("listed", "told"),
-    [
-        ("abcdefg", "it has a, b, c, d, e, …"),
-        (["qwen", "gpt-4o-mini"], "did you mean gpt-4o-mini? It has qwen, gpt-4o-mini"),
-    ],
-)
-async def test_check_names_the_nearest_of_a_servers_models(
-    server: Server, models: Models, listed: Sequence[str], told: str
-) -> None:
-    server.answers = [Answer(json.dumps({"data": [{"id": name} for name in listed]}).encode())]
+def listing(names: Sequence[str]) -> Answer:
+    return Answer(json.dumps({"data": [{"id": name} for name in names]}).encode())
+
+
+async def test_check_tells_of_a_server_that_does_not_list_the_model(server: Server, models: Models) -> None:
+    server.answers = [listing("abcdefg")]
     model = await models.open("openai/gpt4o-mini")
     assert await model.check() == {}
     assert server.asked[0].path == "/models"
-    assert models.pool.notices == [f"{server.url} doesn't list gpt4o-mini; {told}"]
+    assert models.pool.notices == [f"{server.url} doesn't list gpt4o-mini; it has a, b, c, d, e, …"]
+
+
+async def test_check_ends_with_the_nearest_of_a_servers_models(server: Server, models: Models) -> None:
+    server.answers = [listing(["qwen", "codestral-22b-v0.1-q4"])]
+    model = await models.open("openai/codestral-22b-v0.1")
+    with pytest.raises(Unreachable, match=r"doesn't list codestral-22b-v0.1; did you mean codestral-22b-v0.1-q4\?"):
+        await model.check()
+
+
+@pytest.mark.parametrize("name", ["gpt-4o:nitro", "gpt-4o-2024-08-06", "gpt-4o-latest", "GPT-4o"])
+async def test_check_takes_other_names_of_a_listed_model(server: Server, models: Models, name: str) -> None:
+    server.answers = [listing(["gpt-4o", "gpt-4o-mini"])]
+    assert await (await models.open(f"openai/{name}")).check() == {}
+    assert models.pool.notices == []

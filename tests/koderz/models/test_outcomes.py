@@ -123,6 +123,48 @@ async def test_unknown_word_is_no_fault(server: Server, models: Models) -> None:
     assert "openai/m: a reply ended by 'gone_fishing', which koderz doesn't know" in models.pool.notices
 
 
+# Tools that nobody offered
+
+FUNCTION = {"name": "python", "arguments": "{}"}
+
+
+def message(finish: str, **fields: object) -> dict[str, Any]:
+    return {"choices": [{"message": {"role": "assistant", **fields}, "finish_reason": finish}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "wire", "body"),
+    [
+        ("openai/m", "chat", message("tool_calls", content=None, tool_calls=[{"id": "1", "function": FUNCTION}])),
+        ("openai/m", "chat", message("function_call", content=None, function_call=FUNCTION)),
+        (
+            "openai/m",
+            "responses",
+            {"output": [{"type": "function_call", "call_id": "1", **FUNCTION}], "status": "completed"},
+        ),
+        (
+            "anthropic/m",
+            "auto",
+            {"content": [{"type": "tool_use", "id": "1", "name": "python", "input": {}}], "stop_reason": "tool_use"},
+        ),
+        ("m", "auto", {"message": {"role": "assistant", "tool_calls": [{"function": FUNCTION}]}, "done": True}),
+    ],
+)
+async def test_call_of_a_tool_that_nobody_offered_is_a_reply(
+    server: Server, models: Models, name: str, wire: str, body: object
+) -> None:
+    server.answers = [of(body)]
+    completion = await (await models.open(name, wire=wire)).complete([{"role": "user", "content": "go"}], Sampling())
+    assert (completion.text, [call["function"]["name"] for call in completion.tool_calls]) == ("", ["python"])
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("word", ["MALFORMED_FUNCTION_CALL", "function_call_filter: MALFORMED_FUNCTION_CALL"])
+async def test_call_that_its_server_could_not_read_is_a_reply(server: Server, models: Models, word: str) -> None:
+    completion = await asked(server, models, "openai/m", of(message(word)))
+    assert (completion.text, completion.finish_reason, len(server.asked)) == ("", word, 1)
+
+
 # Waits and ends
 
 INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "6.5s"}
@@ -206,6 +248,24 @@ async def test_error_of_any_shape_is_shown_without_python(
     assert str(caught.value).endswith(words)
 
 
+# Servers that say something else than they mean
+
+
+NO_PATH = "Unexpected endpoint or method. (POST /chat/completions). Returning 200 anyway"
+
+
+async def test_wrong_path_is_told_at_once(server: Server, models: Models) -> None:
+    with pytest.raises(FatalFault, match=r"Unexpected endpoint .*; see whether the base URL .* ends in /v1"):
+        await asked(server, models, "openai/m", of({"error": NO_PATH}))
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("said", ["The model has crashed without additional information.", "Model was unloaded."])
+async def test_model_that_crashed_is_asked_again(server: Server, models: Models, said: str) -> None:
+    completion = await asked(server, models, "openai/m", *[of({"error": said}, 400)] * 2, chat("hi"))
+    assert (completion.text, len(server.asked)) == ("hi", 3)
+
+
 # Prompts that a filter refuses
 
 POLICY = "The response was filtered due to the prompt triggering Azure OpenAI's content management policy."
@@ -263,3 +323,87 @@ async def test_refusal_of_an_account_is_no_filter(server: Server, models: Models
 async def test_choice_without_message_is_no_reply_unless_filtered(server: Server, models: Models, finish: str) -> None:
     with pytest.raises(Fault, match="the server's answer is none"):
         await asked(server, models, "openai/m", of({"choices": [{"text": "hi", "finish_reason": finish}]}))
+
+
+# Prompts that are longer than the context
+
+VLLM = "This model's maximum context length is 4096 tokens. However, you requested 5210 tokens ({} in the messages, …)."
+TGI = "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: {} `inputs` tokens and 512 `max_new_tokens`"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        of({"object": "error", "message": VLLM.format(4698), "type": "BadRequestError", "code": 400}, 400),
+        of(busy(VLLM.format(4698), code="context_length_exceeded")),
+        of(busy("no", code="context_length_exceeded"), 400),
+        of(busy("no", type="exceed_context_size_error", n_prompt_tokens=4698, n_ctx=4096), 400),
+        of(busy("the request exceeds the available context size, try increasing it"), 500),
+        of(busy("prompt is too long: 213462 tokens > 200000 maximum"), 400),
+        of(busy("input length and `max_tokens` exceed context limit: 210000 + 8192 > 200000"), 400),
+        of(busy("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."), 400),
+        of(busy("Prompt contains 40000 tokens, too large for model with 32768 maximum context length"), 400),
+        of(busy("This model's maximum prompt length is 131072 but the request contains 537812 tokens."), 400),
+        of(busy("The input (5000 tokens) is longer than the model's context length (4096 tokens)."), 400),
+        of({"error": "Trying to keep the first 5000 tokens when context the overflows."}, 400),
+        of({"error": "Requested tokens (5000) exceed context window of 4096"}),
+        of({"error": "the input length exceeds the context length"}, 400),
+        of({"error": TGI.format(5000)}, 422),
+        of({"message": "Input is too long for requested model."}, 400),
+        of(busy("Request body too large for gpt-4o model. Max size: 8000 tokens.", code="tokens_limit_reached"), 413),
+    ],
+)
+async def test_prompt_that_the_context_cannot_hold_is_told(server: Server, models: Models, answer: Answer) -> None:
+    completion = await asked(server, models, "openai/m", answer)
+    assert (completion.finish_reason, completion.cost, len(server.asked)) == ("context", 0.0, 1)
+    assert ": " in completion.text
+    server.answers = [answer]
+    offer: list[Message] = [{"role": "tools", "content": []}, {"role": "user", "content": "go"}]
+    assert (await (await models.open()).complete(offer, Sampling())).finish_reason == "rejected"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        VLLM.format(3900),
+        TGI.format(4000),
+        "input length and `max_tokens` exceed context limit: 199000 + 8192 > 200000",
+        "This model's maximum context length is 8192 tokens and your request has 50 input tokens (9000 > 8192 - 50).",
+        "max_tokens (9000) exceeds the context length",
+        "context_mode is not supported",
+    ],
+)
+async def test_reply_that_the_context_cannot_hold_is_the_settings_fault(
+    server: Server, models: Models, said: str
+) -> None:
+    with pytest.raises(Fault, match="400: ") as caught:
+        await asked(server, models, "openai/m", of(busy(said), 400))
+    assert caught.value.cause == "rejected"
+
+
+# Replies without a text
+
+
+def empty(tokens: int, finish: str = "stop", **fields: object) -> Answer:
+    return of(message(finish, content=None, **fields) | {"usage": {"prompt_tokens": 9, "completion_tokens": tokens}})
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (empty(60, reasoning="Sort first."), ["openai/m: replies are empty, and reasoning came with them"]),
+        (empty(60), ["openai/m: replies are empty, and their server counted tokens of them"]),
+        (empty(1), []),
+        (empty(60, "length", reasoning="Sort"), []),
+        (empty(60, "content_filter"), []),
+        (empty(60, "tool_calls", tool_calls=[{"function": FUNCTION}]), []),
+        (chat("hello"), []),
+    ],
+)
+async def test_empty_replies_that_are_paid_for_are_told_once(
+    server: Server, models: Models, answer: Answer, told: list[str]
+) -> None:
+    model, server.answers = await models.open(), [answer]
+    for _ in range(2):
+        await model.complete([{"role": "user", "content": "go"}], Sampling())
+    assert [each.partition(";")[0] for each in models.pool.notices if "empty" in each] == told

@@ -131,8 +131,9 @@ async def test_response_usage_is_counted(server: Server, models: Models) -> None
     assert [each["function"]["arguments"] for each in completion.tool_calls] == ['{"input":"*** Begin"}']
 
 
-async def test_wire_that_a_server_lacks_is_tried_once(server: Server, models: Models) -> None:
-    server.answers = [refusal("no such path", 404)]
+@pytest.mark.parametrize("lacking", [refusal("no such path", 404), refusal("Unexpected endpoint or method.", 200)])
+async def test_wire_that_a_server_lacks_is_tried_once(server: Server, models: Models, lacking: Answer) -> None:
+    server.answers = [lacking]
     model: Any = await models.open()
     assert set(model.clients) == {"chat", "responses"}
     with pytest.raises(NotSpokenError):

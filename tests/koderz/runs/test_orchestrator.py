@@ -19,7 +19,7 @@ from koderz.experiments.replay import Replaying
 from koderz.models import Price
 from koderz.runs.orchestrator import Orchestrator
 from koderz.suites.suite import JudgeContext
-from koderz.types import Completion, Message, Reply, Sampling, Task, Verdict
+from koderz.types import Completion, Measure, Message, Reply, Sampling, Task, Verdict
 from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Record, encode
@@ -103,6 +103,108 @@ def test_throttled_counts_refusals_for_load_by_provider(tmp_path: Path) -> None:
     assert sorted(call.throttled for call in run.of("call")) == [0, 1, 2]
     assert [fault.throttled for fault in run.of("fault")] == [{"ollama": 3}]
     assert sum(run.summary.throttled.values()) == 6
+
+
+def test_unknown_ends_are_counted_by_their_words_whatever_was_killed(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        is_first, is_again = "def f0()" in messages[1]["content"], len(messages) > 2
+        if is_first and is_again:
+            raise Fault("gone", cause="unreachable")
+        return Completion("GOOD" if is_again else "BAD", finish_reason="stop" if is_again else "gone_fishing")
+
+    async def go() -> None:
+        plan = await planned(tmp_path, 3, mode="iterative", concurrency=1)
+        whole = await begun(plan, Scripted(line))
+        assert (len(whole.of("fault")), whole.summary.unknown_ends) == (1, {"gone_fishing": 3})
+        assert whole.summary.cautions == ["3 replies ended by 'gone_fishing', which koderz doesn't know"]
+        journal = whole.folder / NAME
+        lines = journal.read_bytes().splitlines(keepends=True)
+        for kept in range(1, len(lines)):
+            journal.write_bytes(b"".join(lines[:kept]))
+            run = await resumed(whole.folder, plan, Scripted(line))
+            assert run.summary.unknown_ends == {"gone_fishing": 3}, f"cut off after {kept} lines"
+
+    asyncio.run(go())
+
+
+def test_rare_unknown_ends_are_told_together(tmp_path: Path) -> None:
+    words = iter(["b"] * 2 + [*"cdefgh"])
+    run = carried_out(tmp_path, Scripted(lambda *_: Completion("GOOD", finish_reason=next(words))), n=8, concurrency=1)
+    told = run.summary.cautions
+    assert (told[0], len(told)) == ("2 replies ended by 'b', which koderz doesn't know", 6)
+    assert told[5] == "2 replies ended by other words, which koderz doesn't know"
+
+
+TOOL = {"id": "1", "type": "function", "function": {"name": "python", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        Completion("", finish_reason="tool_calls", tool_calls=(TOOL,)),
+        Completion(" ", finish_reason="stop", tool_calls=(TOOL,)),
+        Completion("", finish_reason="MALFORMED_FUNCTION_CALL"),
+    ],
+)
+def test_call_of_a_tool_alone_is_a_failure(tmp_path: Path, completion: Completion) -> None:
+    lines = iter([completion] * 3 + [Completion("GOOD", tool_calls=(TOOL,)), Completion("GOOD")])
+    shares = (Measure("score", "higher", "share"), Measure("f1", "higher", "share"), Measure("seconds", "lower"))
+
+    async def go() -> Run:
+        plan = await planned(tmp_path, 5, concurrency=1)
+        return await begun(replace(plan, suite=Words(plan.tasks, measures=shares)), Scripted(lambda *_: next(lines)))
+
+    run = asyncio.run(go())
+    figures = run.summary.summary
+    assert (len(run.of("call")), len(run.of("fault")), figures.success_rate) == (5, 0, 40.0)
+    assert (figures.causes, figures.verdicts) == ({"tool_call": 3}, {"error": 3, "passed": 2})
+    assert {(result.score, *(result.metrics or {}).items()) for result in run.summary.results if result.cause} == {
+        (0.0, ("f1", 0.0))
+    }
+    assert run.summary.unknown_ends == {}
+
+
+LONG = Completion("400: the prompt is too long", finish_reason="context")
+
+
+@pytest.mark.parametrize("mode", ["zero-shot", "iterative"])
+def test_prompt_longer_than_the_context_is_a_failure(tmp_path: Path, mode: str) -> None:
+    shares = (Measure("score", "higher", "share"),)
+
+    async def go() -> tuple[Run, Run]:
+        plan = await planned(tmp_path, 2, mode=mode)
+        plan = replace(plan, suite=Words(plan.tasks, measures=shares))
+        model, how = Scripted(lambda *_: LONG), Replaying(rescore=True, calls_allowed=False)
+        first = await begun(plan, model)
+        assert len(model.asked) == 2
+        return first, await resumed(first.folder, plan, Scripted(), how, judged=True)
+
+    for run in asyncio.run(go()):
+        assert [(r.verdict, r.cause, r.score, r.iterations) for r in run.summary.results] == [
+            ("failed", "context", 0.0, 1)
+        ] * 2
+        assert {attempt.detail for attempt in run.of("attempt")} == {LONG.text}
+        assert run.of("fault") == []
+
+
+def test_conversation_longer_than_the_context_fails_with_its_last_verdict(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        return LONG if len(messages) > 4 else Completion("BAD", tokens_out=len(messages))
+
+    run = carried_out(tmp_path, Scripted(line), n=1, mode="iterative", temperature=0.5)
+    (result,) = run.summary.results
+    assert (result.cause, result.iterations, result.calls) == ("assertion", 2, 3)
+    assert result.note == "The conversation no longer fits the model's context."
+
+
+def test_prompt_longer_than_a_helpers_context_is_a_fault(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> Completion:
+        return Completion("GOOD") if messages[0]["role"] == "system" else LONG
+
+    run = carried_out(tmp_path, Scripted(line), n=1, mode="iterative", frontier_spec_model="scripted")
+    (fault,) = run.of("fault")
+    assert (fault.cause, fault.calls) == ("rejected", 0)
+    assert "in the role spec: 400: the prompt is too long" in fault.reason
 
 
 def test_experiments_are_performed_once_and_recorded_step_by_step(tmp_path: Path) -> None:

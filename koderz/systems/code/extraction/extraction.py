@@ -17,8 +17,8 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
-from koderz.systems.code.extraction.blocks import Block, block_kinds, looks_like_code, plain
-from koderz.systems.code.extraction.program import LONGEST, dedented, mentions_definition
+from koderz.systems.code.extraction.blocks import Block, block_kinds, fence_state, looks_like_code, plain
+from koderz.systems.code.extraction.program import LONGEST, dedented, margin_of, mentions_definition
 from koderz.systems.code.extraction.search import PYTHON, Extraction, Search
 from koderz.systems.code.extraction.statements import DEFINITIONS, IMPORTS
 from koderz.systems.code.extraction.thoughts import first_turn, split_reasoning
@@ -37,11 +37,15 @@ def extract_program(reply: str, prompt: str, entry_point: str, *, finish_reason:
 
     `prompt` is the code that was to be completed, as HumanEval has it, or prose or "" where a whole function was asked
     for. `entry_point` is the name that the tests call; with "" any function will do. `finish_reason` is the model's:
-    after "length" a last block that isn't closed is the last choice, and reasoning that never ended is no answer.
+    after "length" a last block that isn't closed is the last choice, and reasoning that never ended is no answer. A
+    function within which a limit or a filter ended the reply is none, even if it parses.
     """
     answer, unfinished = split_reasoning(plain(reply))
     search = Search(plain(prompt), entry_point)
     found = _extract(search, answer, entry_point, finish_reason)
+    cut = "length" if finish_reason == "length" else "refused" if finish_reason in _REFUSING else ""
+    if cut and not found.cause and _extract(search, _settled(answer), entry_point, finish_reason).cause:
+        return replace(found, cause=cut)
     if found.cause and unfinished and finish_reason != "length":
         # The model ended of its own accord within its reasoning: what it says there is all the answer there is.
         meant = _extract(search, unfinished, entry_point, finish_reason)
@@ -64,6 +68,23 @@ def _extract(search: Search, answer: str, entry_point: str, finish_reason: str) 
     weak = (found for blocks in seen if (found := search.defining(blocks, "weak")))
     every = [block for blocks in seen for block in blocks]
     return next(weak, None) or _without_program(search, every, answer, entry_point, finish_reason)
+
+
+def _settled(answer: str) -> str:
+    """The answer without its last piece of code, if the end of the reply may have cut that off.
+
+    The piece begins at the last line that isn't indented, in a block that no fence closes, or in a text without fences.
+    """
+    lines = answer.split("\n")
+    fence, start = None, 0
+    for number, line in enumerate(lines, 1):
+        before, fence = fence, fence_state(fence, line)
+        start = start if fence is before else number
+    if start and fence is None:
+        return answer
+    margin = fence.indent if fence else 0
+    outer = [n for n, line in enumerate(lines[start:], start) if line.strip() and len(margin_of(line)) <= margin]
+    return "\n".join(lines[: outer[-1] if outer else start])
 
 
 def _cut_off_first(blocks: Sequence[Block]) -> list[Block]:

@@ -8,11 +8,12 @@ import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from koderz.errors import PromptTooLong
 from koderz.suites.metrics import UNREAD, Graded, Unread
 from koderz.suites.templates import fill
 from koderz.systems.optimizers.datasets import BASELINE
@@ -307,7 +308,10 @@ class Evaluator:
     async def _result(self, candidate: Candidate, item: Item, split: str) -> Result:
         purpose = "test" if split == "test" else "item"
         await self._noted[candidate.digest]
-        reply = await self._ask(self._template.messages(candidate, item), None, purpose)
+        try:
+            reply = await self._ask(self._template.messages(candidate, item), None, purpose)
+        except PromptTooLong as error:  # the candidate's failure on this item, not the end of the search
+            reply = replace(error.reply, text="")
         self._counts.replies += 1
         self._counts.cut += reply.finish_reason == "length"
         grade = partial(self._handles.grade, item.id, split=split, candidate=candidate.digest, call=float(reply.call))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from koderz.errors import PromptTooLong
 from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
 from koderz.types import Task, Verdict
 
@@ -20,7 +21,11 @@ async def judged(
     from koderz.systems.rollouts.tasks import Rollout
 
     async def worked(part: Task) -> Verdict:
-        return await graded(part, judge, workspace, ran_out=await work(part))
+        try:
+            ran_out = await work(part)
+        except PromptTooLong:  # what has been done is graded
+            ran_out = "length"
+        return await graded(part, judge, workspace, ran_out=ran_out)
 
     is_staged = isinstance(task.payload, Rollout) and task.payload.stages
     return await in_stages(task, workspace, worked) if is_staged else await worked(task)

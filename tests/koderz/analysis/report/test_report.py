@@ -346,3 +346,11 @@ def test_report_title_names_the_source_of_its_tasks(
     found = {"config": {"local_model": "m", **config}, "generated": generated, "results": results}
     page, _ = written(tmp_path, write(tmp_path / "run.json", found))
     assert f"<h1>{title}</h1>" in page
+
+
+def test_unknown_ends_of_all_runs_are_told_together(tmp_path: Path) -> None:
+    results = [{"problem_id": "T/0", "success": True}]
+    found = {"config": {"local_model": "m"}, "unknown_ends": {"<gone>": 2}, "results": results}
+    paths = [write(tmp_path / f"{name}.json", {**found, "run_id": name}) for name in ("a", "b")]
+    page, _ = written(tmp_path, *paths)
+    assert "4 replies ended by &#39;&lt;gone&gt;&#39;, which koderz doesn&#39;t know." in page

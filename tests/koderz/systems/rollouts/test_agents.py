@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from koderz.errors import PromptTooLong
 from koderz.prompts import load_prompts
 from koderz.systems.rollouts.agents.own import Action, koderz_agent, read_actions
 from koderz.types import Message, Reply, Task, Verdict
@@ -107,6 +108,18 @@ def test_blocks_stand_in_where_a_server_refuses_tools() -> None:
     assert bench.done == ["ls\n"]
     assert [message["role"] for message in bench.asked[1]] == ["system", "user"]
     assert "```shell" in bench.asked[1][0]["content"]
+
+
+def test_work_is_graded_where_its_conversation_outgrows_the_context() -> None:
+    class Full(Bench):
+        async def ask(self, messages: Sequence[Message], *_: Any, **__: Any) -> Reply:
+            if len(self.replies) == 1:
+                raise PromptTooLong(self.replies[0])
+            return await super().ask(messages)
+
+    bench = Full(Reply(1, "```shell\nls\n```"), Reply(2, "400: too long", finish_reason="context"))
+    verdict = bench.solve()
+    assert (bench.done, verdict.passed, verdict.cause) == (["ls\n"], True, "length")
 
 
 def test_turns_are_counted() -> None:

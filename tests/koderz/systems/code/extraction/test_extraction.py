@@ -462,6 +462,46 @@ def test_truncated_reply_behind_its_function_is_an_answer() -> None:
     )
 
 
+HALF = FUNCTION.rpartition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("finish", "cause"), [("length", "length"), ("refusal", "refused"), ("content_filter", "refused")]
+)
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f"```python\n{HALF}",
+        f"Here it is:\n\n  ```python\n{indent(HALF, '  ')}",
+        HALF,
+        f"Here it is:\n\n{HALF}",
+        BODY.rpartition("\n")[0],
+        f"```\nx = 1\n```\nAnd:\n```python\nimport math\n\n{HALF}",
+        f"<think>hm</think>\n```python\n{HALF}",
+    ],
+)
+def test_half_a_function_that_parses_is_none(reply: str, finish: str, cause: str) -> None:
+    assert extracted(reply).cause == ""
+    assert extracted(reply, finish_reason=finish).cause == cause
+
+
+@pytest.mark.parametrize("finish", ["length", "refusal"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        FENCED,
+        f"{FENCED}\nIt multiplies the",
+        f"```python\n{FUNCTION}\n\nprint(area([1,",
+        f"```python\n{FUNCTION}\n\n# Example",
+        f"{FUNCTION}\n\nIt multiplies the",
+        f"{BODY}\n\n\ndef next_task(n):\n    return",
+        f"<code>\n{FUNCTION}\n</code>",
+    ],
+)
+def test_function_before_the_cut_is_an_answer(reply: str, finish: str) -> None:
+    assert area_by(extracted(reply, finish_reason=finish)) == 12
+
+
 def test_truncated_reply_within_its_function_is_no_python() -> None:
     found = extracted("```python\ndef area(sides):\n    return math.prod(", finish_reason="length")
 

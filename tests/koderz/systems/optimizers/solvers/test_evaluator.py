@@ -107,6 +107,19 @@ def test_seed_and_replies_determine_the_search_at_any_pace(tmp_path: Path, solve
     assert content_of(one, "calls") == content_of(other, "calls")
 
 
+def test_prompt_that_the_context_cannot_hold_scores_nothing(tmp_path: Path) -> None:
+    def line(messages: Sequence[Message], sampling: Sampling) -> str | Completion:
+        is_long = "briefly, 1" in str(messages[0]["content"])
+        return Completion("400: too long", finish_reason="context") if is_long else World("rule")(messages, sampling)
+
+    run = searched(tmp_path, World("rule"), own(tmp_path, "shorter"), model=Scripted(line), budget_calls=150)
+    (experiment,) = run.of("experiment")
+    assert (experiment.verdict in ("selected", "kept"), run.of("fault")) == (True, [])
+    long = {call.call for call in run.of("call") if call.finish_reason == "context"}
+    assert long
+    assert {grade.score for grade in run.of("grade") if grade.metrics.get("call") in long} == {0.0}
+
+
 @pytest.mark.parametrize("name", ["greedy", *ALL])
 def test_budget_of_metric_calls_is_kept_without_repeats(tmp_path: Path, name: str) -> None:
     world = World("rule")
