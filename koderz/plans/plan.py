@@ -24,7 +24,7 @@ from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.options import fields_of, plain
 from koderz.settings.registry import digest_of_file
-from koderz.settings.schema import OF_DECIDING, OF_REQUESTS, OF_SINKS, Settings
+from koderz.settings.schema import CLUSTER_COLUMN, OF_DECIDING, OF_REQUESTS, OF_SINKS, Settings
 from koderz.solvers import load_solver
 from koderz.solvers.handles import NEEDED, OPENED
 from koderz.suites import SUITES, checked_measures, load_suite, modes_of, suite_digest, task_digest
@@ -379,6 +379,8 @@ def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that an experiment may depend on, which excludes those of sinks, and later ones that say nothing."""
     usual = fields_of(Settings)
     silent = {name for name in (*OF_REQUESTS, *OF_DECIDING) if config.get(name) in (None, plain(usual[name].default))}
+    if config.get(CLUSTER_COLUMN) is None and config.get("suite") != "datasets":  # which has had it from the start
+        silent.add(CLUSTER_COLUMN)
     return {name: value for name, value in config.items() if name not in {*OF_SINKS, *silent}}
 
 

@@ -169,6 +169,7 @@ class QuestionSuite(Suite):
             needs=self.needs,
             digest=task_digest(*map(str, messages), *known, self.rule.about),
             groups={"group": question.group} if question.group else {},
+            cluster=question.cluster,
             messages=messages,
         )
 
