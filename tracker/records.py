@@ -113,6 +113,8 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
     together: Sequence[str] = ()  # ids of the runs that were planned together; empty: this one alone
     rewarded_in: Sequence[str] = ()  # journals of a training's rewards that contain its tasks
     until_decided: UntilDecided | None = None  # when it stops; null: everything is asked
+    notes: Sequence[str] = ()  # what to know of its tasks or samples wherever its figures are shown
+    asked: Sequence[str] = ()  # for each task, a digest of what it asks; empty: unknown
 
     @cached_property
     def basis(self) -> Basis:
@@ -439,6 +441,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: (
         *("generated", "measures", "parts", "groups", "clusters"),
         *("compared", "apart", "together", "headline", "rewarded_in", "until_decided"),
+        *("notes", "asked"),
     ),
     Measure: ("average", "bounds"),
     Cell: ("names",),

@@ -188,6 +188,8 @@ class Summary:
     breakdown: Sequence[Slice] = ()  # figures by what the suite's tasks have in common
     until_decided: UntilDecided | None = None  # when it stops; null: everything that is planned is asked
     decision: Mapping[str, Any] | None = None  # the last one of such a run; `arms` has each
+    notes: Sequence[str] = ()  # warnings about its tasks or samples that were known when it was planned
+    asked: Mapping[str, str] = field(default_factory=dict, repr=False)  # by task, a digest of what it asks
     schema_version: int = SCHEMA_VERSION  # the version of this format
 
     @property
@@ -207,7 +209,7 @@ class Summary:
         found += told_ends(self.unknown_ends)
         if self.rewarded_in:
             found.append(f"REWARDED TASKS: models were rewarded on these tasks in {', '.join(self.rewarded_in)}")
-        return [*found, *self.judge.get("caveats", ())]
+        return [*found, *self.notes, *self.judge.get("caveats", ())]
 
     def is_simulated(self, arm: str) -> bool:
         """Whether the arm with this name uses the simulated model."""
@@ -297,6 +299,8 @@ def summarize(folder: Path) -> Summary:
         breakdown=breakdown(plan, of_arms, orders) if plan.groups else (),
         until_decided=until_decided_in(plan),
         decision=told_decisions(plan, decisions_in(folder, index)) if plan.until_decided else None,
+        notes=plan.notes,
+        asked={task: digest for task, digest in zip(plan.tasks, plan.asked, strict=False) if digest},
     )
 
 

@@ -43,6 +43,9 @@ def _on_measure(a: Side, b: Side, matched: Matched) -> Iterator[str]:
 def _on_pairing(matched: Matched) -> Iterator[str]:
     if matched.kind == "nothing":
         return
+    if count := matched.differing:
+        what = "1 task of one id asks" if count == 1 else f"{count} tasks of one id ask"
+        yield f"{what} something else in A and in B, so they are not paired."
     if matched.kind == "unpaired":
         unpaired = "so they are compared unpaired: only a large difference can show"
         stopped = "and a run stopped once it was decided: what holds then takes tasks in common"

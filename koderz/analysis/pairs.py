@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -132,6 +133,7 @@ class Matched:
     kind: Kind
     clusters: Clusters = field(default_factory=dict)
     order: Sequence[str] | None = None  # the settled tasks, if a run stops once it is decided
+    differing: int = 0  # tasks of one id that ask something else in A and in B, and so are no pairs
 
     @property
     def cluster_count(self) -> int | None:
@@ -155,8 +157,22 @@ class Matched:
 
 def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
     """The values of both sides, matched by task."""
-    clusters = clusters_of(b.results) | clusters_of(a.results)  # an older run doesn't tell its own
-    return matched(measure, a.values(measure), b.values(measure), clusters, _order(a, b))
+    of_a, of_b, clusters_of_b = a.values(measure), b.values(measure), clusters_of(b.results)
+    order = _order(a, b)
+    differing = [task for task in of_b if task in of_a and _differ(task, a.run, b.run)]
+    if differing:
+        names = {task: f"{task} of B" for task in differing}  # another task, whatever its id
+        of_b = {names.get(task, task): values for task, values in of_b.items()}
+        clusters_of_b = {names.get(task, task): cluster for task, cluster in clusters_of_b.items()}
+        order = order and [task for task in order if task not in names]
+    clusters = clusters_of_b | clusters_of(a.results)  # an older run doesn't tell its own
+    found = matched(measure, of_a, of_b, clusters, order)
+    return dataclasses.replace(found, differing=len(differing))
+
+
+def _differ(task: str, a: Run, b: Run) -> bool:
+    """Whether a task asks something else in two runs, as far as both tell."""
+    return task in a.asked and task in b.asked and a.asked[task] != b.asked[task]
 
 
 def _order(a: Side, b: Side) -> list[str] | None:

@@ -81,6 +81,8 @@ class _File:
     headline: Headline = PASSING
     until_decided: UntilDecided | None = None
     decision: dict[str, Any] | None = None
+    notes: list[str] = field(default_factory=list)
+    asked: dict[str, str] = field(default_factory=dict)
     calibration: dict[str, dict[str, Any]] = field(default_factory=dict)
     comparison: _Compared = _Compared()
     breakdown: list[Slice] = field(default_factory=list)

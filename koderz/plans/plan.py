@@ -24,10 +24,11 @@ from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.options import fields_of, plain
 from koderz.settings.registry import digest_of_file
-from koderz.settings.schema import OF_DECIDING, OF_REQUESTS, OF_SINKS, Settings
+from koderz.settings.schema import CLUSTER_COLUMN, OF_DECIDING, OF_REQUESTS, OF_SINKS, Settings
 from koderz.solvers import load_solver
 from koderz.solvers.handles import NEEDED, OPENED
 from koderz.suites import SUITES, checked_measures, load_suite, modes_of, suite_digest, task_digest
+from koderz.suites.clusters import linked
 from koderz.suites.suite import ProgramSuite, Suite
 from koderz.types import JUDGE, Judging, Task
 from koderz_tracker import records
@@ -188,6 +189,7 @@ def make_plan(
     prompts = _used_prompts(subject, arms, settings)
     matches = _matches(subject, arms, prompts, cells)
     stated = [arm.record for arm in arms]
+    asked = [" ".join(subject.suite.asked(task).split()) for task in subject.tasks]
     samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
     record = records.Plan(
         run_id=None if single else f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}",
@@ -204,6 +206,8 @@ def make_plan(
         parts=_checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
         groups=_groups(subject.tasks),
         clusters=_clusters(subject.tasks),
+        notes=_notes(settings, subject.tasks, arms, samples),
+        asked=[task_digest(text)[:12] if text else "" for text in asked] if any(asked) else (),
         apart=tuple(task.id for task in subject.tasks if task.apart),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
         measures=checked_measures(subject.suite),
@@ -265,10 +269,47 @@ def _groups(tasks: Sequence[Task]) -> dict[str, Sequence[str]]:
 
 
 def _clusters(tasks: Sequence[Task]) -> Sequence[str]:
-    """The cluster of each task; empty if no two tasks share one."""
+    """The cluster of each task, of which equal prompts have one; empty if no two tasks share one."""
     found = [task.cluster for task in tasks]
+    if alike := _equal_prompts(tasks):
+        shares = {task.id: [*filter(None, [task.cluster]), *filter(None, [alike.get(task.id)])] for task in tasks}
+        joined = linked(shares)
+        found = [joined.get(task.id, task.cluster) for task in tasks]
     shared = [cluster for cluster in found if cluster]
     return found if len({*shared}) < len(shared) else ()
+
+
+def _equal_prompts(tasks: Sequence[Task]) -> dict[str, str]:
+    """The name of the prompt of each task that is sent the same as another one, and nothing else.
+
+    A prompt is not all that is asked where the suite opens a workspace, a session or a text beside it.
+    """
+    found: dict[str, list[str]] = {}
+    for task in tasks:
+        if not task.needs & OPENED and any(message.get("content") for message in task.messages):
+            found.setdefault(task_digest(*map(repr, task.messages)), []).append(task.id)
+    return {name: f"prompt of {same[0]}" for same in found.values() if len(same) > 1 for name in same}
+
+
+def _notes(settings: Settings, tasks: Sequence[Task], arms: Sequence[Arm], samples: int) -> list[str]:
+    """Warnings about the tasks and samples of a run, for wherever its figures are shown."""
+    notes = []
+    if alike := _equal_prompts(tasks):
+        notes.append(
+            f"{len(alike)} of {len(tasks)} tasks have a prompt that others have, too: equal prompts are one cluster, "
+            f"so these count as {len({*alike.values()})}"
+        )
+    if (
+        samples > 1
+        and settings.sampling_temperature == 0
+        and not settings.seed
+        and any(arm.solver.asks for arm in arms)
+    ):
+        notes.append(
+            f"{samples} samples a task at temperature 0 without a --seed may be copies of each other, which tell no "
+            "more than one: raise --temperature"
+        )
+    return notes
 
 
 def _generated(subject: Subject) -> str:
@@ -379,6 +420,8 @@ def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that an experiment may depend on, which excludes those of sinks, and later ones that say nothing."""
     usual = fields_of(Settings)
     silent = {name for name in (*OF_REQUESTS, *OF_DECIDING) if config.get(name) in (None, plain(usual[name].default))}
+    if config.get(CLUSTER_COLUMN) is None and config.get("suite") != "datasets":  # which has had it from the start
+        silent.add(CLUSTER_COLUMN)
     return {name: value for name, value in config.items() if name not in {*OF_SINKS, *silent}}
 
 

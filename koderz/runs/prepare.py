@@ -90,6 +90,8 @@ async def prepare(
         details=_details(sources, settings, arms) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
         single=single,
     )
+    for note in plan.record.notes:
+        observer.notice(note)
     require_able(plan)
     return plan
 

@@ -479,6 +479,9 @@ OF_REQUESTS = (
 )
 """The settings of requests that came later. Where they are the default, digests are as before there were any."""
 
+CLUSTER_COLUMN = "cluster_column"
+"""The option of suites that read files, which came later to all but the datasets of optimizers."""
+
 OF_PROGRAMS = ("judges", "sandbox", "docker_image", "use_memory", "memory_live", "simulated_skill")
 """The settings that matter only if programs are judged, or if attempts hear of earlier ones."""
 

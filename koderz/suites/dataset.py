@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -21,6 +23,7 @@ CLUSTER = "cluster"
 """The field of a row by which its user says which others it resembles, see `Task.cluster`."""
 
 _LONGEST = 256 * MB  # of a line
+_LONGEST_CLUSTER = 100  # characters of a cluster's name
 
 
 class Row(NamedTuple):
@@ -52,13 +55,35 @@ class Row(NamedTuple):
             raise self._unlike(name, "a list of lists")
         return value
 
+    def value(self, name: str) -> Any:
+        """The value of a field, dotted for a nested one; None where it isn't there."""
+        if name in self.fields:
+            return self.fields[name]
+        value: Any = self.fields
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
     @property
     def cluster(self) -> str:
         """The cluster that the row shares with others, as text; empty if it names none."""
-        value = self.fields.get(CLUSTER)
+        return self.cluster_by(None)
+
+    def cluster_by(self, column: str | None) -> str:
+        """The cluster that a column names, which every row has to have; of None, that of the field `cluster`.
+
+        A long value, such as a whole passage, is known by its digest.
+        """
+        name = column or CLUSTER
+        value = self.value(name)
+        if column and value is None and name.partition(".")[0] not in self.fields:
+            raise self._unlike(name, "text or a whole number")
+        if isinstance(value, float) and (value.is_integer() or math.isnan(value)):
+            value = None if math.isnan(value) else int(value)  # a column with gaps, as tables have it
         if isinstance(value, bool) or not isinstance(value, str | int | None):
-            raise self._unlike(CLUSTER, "text or a whole number")
-        return "" if value is None else str(value)
+            raise self._unlike(name, "text or a whole number")
+        text = "" if value is None else str(value)
+        return text if len(text) <= _LONGEST_CLUSTER else cluster_of_text(name, text)
 
     def number(self, name: str, default: float) -> float:
         """A field that has to be a number from 0 up."""
@@ -74,6 +99,11 @@ class Row(NamedTuple):
         if self.fields.get(name) is None:
             return self.error(f"the field {name!r} is missing{misspelt(name, self.fields.keys())}")
         return self.error(f"the field {name!r} has to be {wanted}")
+
+
+def cluster_of_text(what: str, text: str) -> str:
+    """The name of the cluster of all that share a text, which is a `what`."""
+    return f"{what} {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 
 def read_rows(path: Path, skip: Callable[[KoderzError], None] | None = None) -> Iterator[Row]:

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from koderz.settings.options import option
 from koderz.types import FeedbackKind, Judging
+
+
+def cluster_column() -> Any:
+    """The option that names the column of a suite's rows by which these are clustered, see `Row.cluster_by`."""
+    return option(
+        None,
+        "The column of the dataset that says which tasks belong together, such as their passage or customer. "
+        "Default: cluster, where it is there.",
+        "NAME",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowOptions:
+    """How rows of a file are read."""
+
+    cluster_column: str | None = cluster_column()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +46,8 @@ class CodeOptions:
     test_memory: int | None = option(
         None, "Memory limit of a program. Default: the suite's, mostly 1024.", "MB", bounds=(64, 1_000_000)
     )
+
+    cluster_column: str | None = cluster_column()
 
     def limits(self, own: Judging) -> Judging:
         """How answers are judged where `own` is the suite's way."""

@@ -307,6 +307,13 @@ class Suite(Extensible):
     rule_text: str = ""
     """How answers are read and judged, in words, where there is more than one way to."""
 
+    def asked(self, task: Task) -> str:
+        """What a task asks, without what a template says around it; by default its prompt, and empty if unknown.
+
+        Tasks of one id in two runs are compared as pairs unless they ask something else.
+        """
+        return task.prompt
+
     def rows_digest(self) -> str:
         """16 hex digits of the tasks in no order, by which a published file is known. By default of their prompts."""
         return digest_of_rows(task.prompt for task in self.tasks)

@@ -16,7 +16,7 @@ from koderz_tracker.files import write_whole
 from koderz_tracker.results import ANSWER, Result
 from koderz_tracker.summary import ArmResults, Summary, summarize
 
-_SELDOM = ("comparison", "breakdown", "generated", "rewarded_in", "until_decided", "decision")
+_SELDOM = ("comparison", "breakdown", "generated", "rewarded_in", "until_decided", "decision", "notes", "asked")
 """Keys that a summary has only if there is something to say."""
 
 

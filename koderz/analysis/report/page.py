@@ -168,7 +168,7 @@ def _notes(view: View) -> list[str]:
     if names := sorted({name for run in view.runs for name in run.rewarded_in}):
         notes.append(f"Rewarded tasks: models were rewarded on tasks of these runs in {', '.join(names)}.")
     notes += (f"{told}." for told in told_ends(sum((Counter(run.unknown_ends) for run in view.runs), Counter())))
-    notes += dict.fromkeys(f"{caveat}." for run in view.runs for caveat in run.judge.get("caveats", ()))
+    notes += dict.fromkeys(f"{note}." for run in view.runs for note in (*run.notes, *run.judge.get("caveats", ())))
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:

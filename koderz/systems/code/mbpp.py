@@ -69,7 +69,7 @@ class Mbpp(CodeSuite):
         folder = "the folder mbpp of github.com/google-research/google-research"
         hint = f"get mbpp.jsonl, or sanitized-mbpp.json, from {folder}"
         path = find_dataset(source.dataset, "mbpp.jsonl", "sanitized-mbpp.json", hint=hint)
-        return cls("mbpp", str(path), read_tasks(path, _task), source.options)
+        return cls("mbpp", str(path), read_tasks(path, _task, source.options), source.options)
 
 
 class MbppPlus(CodeSuite):
@@ -87,7 +87,7 @@ class MbppPlus(CodeSuite):
         """Raises KoderzError where the file is missing, or naming the line of a malformed row."""
         hint = "get MbppPlus.jsonl.gz from the releases of github.com/evalplus/mbppplus_release"
         path = find_dataset(source.dataset, "MbppPlus.jsonl", hint=hint)
-        return cls("mbpp+", str(path), read_tasks(path, _plus_task), source.options, usual=LIMITS)
+        return cls("mbpp+", str(path), read_tasks(path, _plus_task, source.options), source.options, usual=LIMITS)
 
 
 def _task(row: Row) -> CodeTask:

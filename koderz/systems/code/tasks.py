@@ -6,12 +6,13 @@ import ast
 import contextlib
 import keyword
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites import task_digest
 from koderz.suites.dataset import Row, read_rows
+from koderz.suites.options import CodeOptions
 from koderz.systems.code.extraction.statements import bound, parse, statements
 from koderz.types import Task
 
@@ -28,11 +29,14 @@ class Function:
 CodeTask = Task[Function]
 
 
-def read_tasks(path: Path, as_task: Callable[[Row], CodeTask]) -> tuple[CodeTask, ...]:
+def read_tasks(
+    path: Path, as_task: Callable[[Row], CodeTask], options: CodeOptions | None = None
+) -> tuple[CodeTask, ...]:
     """The tasks of a file, in its order. Raises KoderzError, which names the bad line."""
+    column = options.cluster_column if options else None
     tasks: dict[str, CodeTask] = {}
     for row in read_rows(path):
-        task = as_task(row)
+        task = replace(as_task(row), cluster=row.cluster_by(column))
         if task.id in tasks:
             raise row.error(f"the task {task.id} is there twice")
         tasks[task.id] = task
@@ -53,7 +57,6 @@ def program_task(row: Row, *, task_id: str, prompt: str, entry_point: str, test:
         payload=Function(entry_point, test, reference),
         values={"prompt": prompt.rstrip(), "entry_point": entry_point},
         digest=task_digest(task_id, prompt, entry_point, test, reference),
-        cluster=row.cluster,
     )
 
 

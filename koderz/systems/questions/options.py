@@ -8,6 +8,7 @@ from pathlib import Path
 
 from koderz.settings.options import option
 from koderz.settings.trust import RUNS_CODE, SENDS
+from koderz.suites.options import cluster_column
 
 SCORERS = (
     "number",
@@ -68,6 +69,7 @@ class QuestionOptions:
         None, "The user's message: a text with {input}, {choices} or any column in braces.", "FILE", risk=SENDS
     )
     data_seed: int = option(42, "Seed of orders of options that are drawn.", "N", bounds=(0, 2**31 - 1))
+    cluster_column: str | None = cluster_column()
 
 
 @dataclass(frozen=True, slots=True)

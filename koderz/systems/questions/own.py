@@ -10,7 +10,7 @@ from typing import Any
 from koderz.suites.choices import LETTERS
 from koderz.suites.dataset import Row
 from koderz.systems.questions.options import QaOptions
-from koderz.systems.questions.question import Question, as_text, id_of, rows_in, shown_columns, text_in, value_of
+from koderz.systems.questions.question import Question, as_text, id_of, rows_in, shown_columns, text_in
 
 
 def own_questions(
@@ -29,6 +29,7 @@ def own_questions(
                 columns=shown_columns(row),
                 system=_extra(row, "system"),
                 group=_extra(row, "group"),
+                cluster=row.cluster_by(options.cluster_column),
             ),
         )
 
@@ -43,7 +44,7 @@ def _choices(row: Row, options: QaOptions) -> Mapping[str, str]:
     if len(names) > 1:
         return {name: text_in(row, name) for name in names}
     name = names[0] if names else "choices"
-    value = value_of(row, name)
+    value = row.value(name)
     if value is None and not names:
         return {}
     found = _table(row, name, _parsed(value))
@@ -82,7 +83,7 @@ def _table(row: Row, name: str, value: Any) -> dict[str, str]:
 
 
 def _targets(row: Row, name: str, choices: Mapping[str, str], *, needs_target: bool) -> tuple[str, ...]:
-    value = value_of(row, name)
+    value = row.value(name)
     if value is None and not needs_target:
         return ()
     values: Sequence[Any] = value if isinstance(value, list) else [value]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from koderz.errors import KoderzError
 from koderz.suites.choices import LETTERS, arc_choice, are_texts, scalar, truthful_choice
-from koderz.suites.dataset import Row
+from koderz.suites.dataset import Row, cluster_of_text
 from koderz.suites.metrics import LabelMetric, NumberMetric
 from koderz.suites.scorers import decimal_in, gold_number
 from koderz.suites.suite import Publication, SuiteSource
@@ -66,7 +67,9 @@ class PublishedSuite(QuestionSuite):
 
         def read() -> Iterator[tuple[Row, Question]]:
             for number, row in enumerate(rows_in(path)):
-                yield row, cls.question(row, id_of(row, cls.name, number), options.data_seed)
+                question = cls.question(row, id_of(row, cls.name, number), options.data_seed)
+                cluster = row.cluster_by(options.cluster_column)
+                yield row, replace(question, cluster=cluster) if cluster or options.cluster_column else question
 
         return checked(read(), path)
 
@@ -430,7 +433,9 @@ class Drop(PublishedSuite):
         """A row of context, ref_text and completion; or of passage, question and answers_spans."""
         if "context" in row.fields:
             text, targets = row.text("context"), row.text("ref_text").split("|")
+            passage = text.rpartition("Question:")[0].strip()
         else:
+            passage = row.text("passage").strip()
             text = f"{row.text('passage')}\n\nQuestion: {row.text('question')}"
             spans = row.fields.get("answers_spans")
             found = spans.get("spans") if isinstance(spans, dict) else spans
@@ -440,7 +445,8 @@ class Drop(PublishedSuite):
         targets = [each for each in dict.fromkeys(targets) if each.strip()]
         if not targets:
             raise row.error("there is no right answer")
-        return Question(name, text, tuple(targets), columns=shown_columns(row))
+        cluster = cluster_of_text("passage", passage) if passage else ""
+        return Question(name, text, tuple(targets), columns=shown_columns(row), cluster=cluster)
 
 
 def _require_number(row: Row, name: str, text: str) -> None:

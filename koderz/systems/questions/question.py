@@ -40,6 +40,7 @@ class Question:
     group: str = ""
     worked: str = ""  # a right reply with its reasoning, as published
     instructions: tuple[Instruction, ...] = ()
+    cluster: str = ""  # the passage or the like that it shares with others
 
     @property
     def gold(self) -> str:
@@ -79,19 +80,9 @@ def _single(file: Path) -> Iterator[Row]:
     yield Row(str(file), value)
 
 
-def value_of(row: Row, name: str) -> Any:
-    """The value of a column, dotted for a nested one; None where it isn't there."""
-    if name in row.fields:
-        return row.fields[name]
-    value: Any = row.fields
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def text_in(row: Row, name: str) -> str:
     """The value of a column as text. Raises KoderzError where it lacks, or is neither text nor a number."""
-    value = value_of(row, name)
+    value = row.value(name)
     if value is None:
         raise row.error(f"the field {name!r} is missing{misspelt(name, row.fields.keys())}")
     return as_text(row, name, value)

@@ -113,6 +113,10 @@ class QuestionSuite(Suite):
             "file": file_state(self),
         }
 
+    def asked(self, task: Task[Question]) -> str:
+        """The question with its options in no order."""
+        return task.payload.content
+
     def rows_digest(self) -> str:
         """16 hex digits of the questions with their options and right answers, in no order."""
 
@@ -169,6 +173,7 @@ class QuestionSuite(Suite):
             needs=self.needs,
             digest=task_digest(*map(str, messages), *known, self.rule.about),
             groups={"group": question.group} if question.group else {},
+            cluster=question.cluster,
             messages=messages,
         )
 

@@ -8,7 +8,7 @@ from koderz.analysis.blocks import as_markdown
 from koderz.analysis.comparison import comparison_blocks, of_sides, side_blocks
 from koderz.analysis.leaderboard import leaderboard, leaderboard_blocks
 from koderz.analysis.measures import SUCCESS
-from koderz.analysis.pairs import match, sides_of
+from koderz.analysis.pairs import Side, match, sides_of
 from koderz.analysis.runs import Run
 from tests.koderz.analysis import builders
 from tests.koderz.analysis.builders import OTHER, row
@@ -92,3 +92,24 @@ def test_clusters_are_said_beside_the_power_of_a_comparison(tmp_path: Path) -> N
 
     told = "\n".join(as_markdown(comparison_blocks(found)))
     assert "With 60 tasks in 20 clusters only a difference of about" in told
+
+
+def test_tasks_of_one_id_that_ask_something_else_are_not_paired(tmp_path: Path) -> None:
+    passes = [True, False] * 10
+    asked = {f"T/{n}": f"question {n}" for n in range(20)}
+    other = {task: f"new {task}" if number < 6 else text for number, (task, text) in enumerate(asked.items())}
+
+    def side(name: str, per_cluster: int = 0, **more: object) -> Side:
+        return sides_of(run(tmp_path, passes, per_cluster, f"{name}.json", run_id=name, **more))[0]
+
+    a, b, old = side(builders.RUN, asked=asked), side(OTHER, asked=other), side("bench_0a1b2c3f_20260131_140000")
+    some = of_sides([(a, b)])
+    assert (some.pairs, some.a_compared.other_tasks, some.b_compared.other_tasks) == (14, 6, 6)
+    assert "6 tasks of one id ask something else in A and in B, so they are not paired." in some.notes
+
+    none = of_sides([(a, side(OTHER, per_cluster=2, asked={task: f"new {task}" for task in asked}))])
+    assert not none.paired
+    assert "A and B have no task in common" in " ".join(none.notes)
+
+    for one, two in ((a, a), (a, old), (old, b)):  # an older run doesn't tell what it asked
+        assert of_sides([(one, two)]).pairs == 20

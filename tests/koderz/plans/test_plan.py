@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from koderz.errors import KoderzError
 from koderz.plans.arms import make_arms
 from koderz.plans.plan import Plan, _decisive, load_subject, make_plan, restore_plan
 from koderz.prompts import PLACEHOLDERS
+from koderz.runs.prepare import prepare
 from koderz.settings.layers import replaced
 from koderz.settings.schema import OF_REQUESTS
 from koderz.types import Measure
 from koderz_tracker import records
 from koderz_tracker.records import decode, encode
+from tests.koderz.systems.questions.sets import write_rows
 from tests.koderz.world import Words, planned
 
 
@@ -283,7 +285,6 @@ def test_plan_of_a_later_version_is_read_as_far_as_known(tmp_path: Path) -> None
 
 
 def test_single_experiment_has_no_run_and_a_new_id_each_time(tmp_path: Path) -> None:
-    from koderz.runs.prepare import prepare
     from tests.koderz.world import write_tasks
 
     async def single() -> Plan:
@@ -302,3 +303,72 @@ def test_digest_is_as_before_there_were_settings_of_requests(tmp_path: Path) -> 
 
     assert not _decisive(config).keys() & {*OF_REQUESTS}
     assert _decisive(said).keys() - _decisive(config).keys() == {"stop", "reasoning_effort", "extra_headers"}
+
+
+# What tasks have in common
+
+
+def asking(folder: Path, rows: Sequence[Mapping[str, Any]], **settings: Any) -> records.Plan:
+    """The record of a plan that asks these questions."""
+    path = write_rows(folder / "rows.jsonl", *({"target": "4", **row} for row in rows))
+    given = {"suite": "qa", "dataset": path, "local_model": "simulated", "results": folder / "results", **settings}
+    made = asyncio.run(prepare(given, None, environ={"XDG_STATE_HOME": str(folder)}))
+    return through_a_file(made.record)
+
+
+def test_equal_prompts_are_one_cluster_with_a_note(tmp_path: Path) -> None:
+    rows = [{"id": f"q{n}-{copy}", "input": f"{n}?"} for copy in range(3) for n in range(4)]
+    record = asking(tmp_path, [*rows, {"id": "alone", "input": "alone?"}])
+
+    assert record.clusters == [*[f"prompt of q{n}-0" for n in range(4)] * 3, ""]
+    (note,) = record.notes
+    assert note.startswith("12 of 13 tasks have a prompt that others have, too")
+    assert note.endswith("count as 4")
+    assert record.asked[0] == record.asked[4] != record.asked[1]
+
+
+def test_equal_prompts_join_the_clusters_of_their_rows(tmp_path: Path) -> None:
+    inputs = [("a?", "one"), ("b?", "one"), ("b?", "two"), ("c?", "two"), ("d?", "three"), ("e?", None)]
+    rows = [{"input": text, "cluster": cluster} for text, cluster in inputs]
+
+    assert asking(tmp_path, rows).clusters == ["two"] * 4 + ["three", ""]
+    assert asking(tmp_path, rows, few_shot=1).clusters == ["two"] * 4 + ["three", ""]
+
+
+def test_prompts_with_other_options_or_system_messages_are_not_equal(tmp_path: Path) -> None:
+    rows = [{"input": "Which?", "choices": ["1", "4", str(n)]} for n in (7, 8)]
+    record = asking(
+        tmp_path,
+        [*rows, {"input": "Bonjour", "system": "s"}, {"input": "Bonjour", "system": "t"}],
+        scorer="judge",
+        roles=("judge=simulated",),
+    )
+
+    assert not record.clusters
+    assert not record.notes
+
+
+@pytest.mark.parametrize(
+    ("settings", "noted"),
+    [
+        ({"samples": 4, "temperature": 0.0}, True),
+        ({"samples": 4, "temperature": 0.0, "seed": 7}, False),
+        ({"samples": 4}, False),
+        ({"temperature": 0.0}, False),
+    ],
+)
+def test_samples_at_temperature_0_may_be_copies(tmp_path: Path, settings: dict[str, Any], *, noted: bool) -> None:
+    notes = plan(tmp_path, **settings).record.notes
+
+    assert [note.partition(" which")[0] for note in notes] == [
+        "4 samples a task at temperature 0 without a --seed may be copies of each other,"
+    ] * noted
+
+
+def test_digest_is_as_before_there_were_columns_of_clusters(tmp_path: Path) -> None:
+    config = plan(tmp_path).record.config
+
+    assert "cluster_column" in config
+    assert "cluster_column" not in _decisive(config)
+    assert "cluster_column" in _decisive({**config, "suite": "datasets"})  # whose digests have always had it
+    assert "cluster_column" in _decisive({**config, "cluster_column": "text"})

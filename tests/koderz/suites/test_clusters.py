@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from koderz.errors import KoderzError
 from koderz.settings.schema import Settings
+from koderz.suites import SUITES
 from koderz.suites.clusters import linked
 from koderz.suites.suite import SuiteSource
 from koderz.systems.code.humaneval import HumanEval
@@ -24,6 +27,7 @@ from koderz.systems.patches.suite import Gso
 from tests.koderz.suites.rows import HUMANEVAL, written
 from tests.koderz.systems.long_context.test_oolong import as_lines, row
 from tests.koderz.systems.patches.test_published import GSO, ISO
+from tests.koderz.systems.questions.sets import ROWS, write_rows
 
 
 def sizes(clusters: list[str]) -> list[int]:
@@ -121,6 +125,50 @@ def test_clusters_of_ones_own_tasks_are_a_field_of_their_rows(tmp_path: Path) ->
     wrong = written(tmp_path / "wrong.jsonl", {**HUMANEVAL, "cluster": ["a"]})
     with pytest.raises(KoderzError, match="line 1: the field 'cluster' has to be text or a whole number"):
         HumanEval.load(SuiteSource(wrong))
+
+
+def questions(suite: str, path: Path, *rows: Mapping[str, Any], **options: Any) -> list[str]:
+    """The clusters of a suite's questions."""
+    found = SUITES.load(suite).load(SuiteSource(write_rows(path, *rows), SUITES.options_in(suite, None)))
+    if options:
+        chosen = replace(SUITES.options_in(suite, None), **options)
+        found = SUITES.load(suite).load(SuiteSource(path, chosen))
+    return [task.cluster for task in found.tasks]
+
+
+def test_clusters_of_drop_are_its_passages_in_either_form(tmp_path: Path) -> None:
+    rows = [{**ROWS["drop"], "passage": f"The Lions won {n}-3.", "question": f"Who won in {q}?"} for n, q in PAIRS]
+    published = questions("drop", tmp_path / "drop.jsonl", *rows)
+    assert sizes(published) == [2, 1]
+    assert all(len(name) < 30 for name in published)
+
+    evals = [
+        {
+            "context": f"Passage: {row['passage']}\nQuestion: {row['question']}\nAnswer:",
+            "ref_text": "a",
+            "completion": "",
+        }
+        for row in rows
+    ]
+    assert sizes(questions("drop", tmp_path / "evals.jsonl", *evals)) == [2, 1]
+
+
+PAIRS = ((1, 1), (1, 2), (2, 1))
+
+
+def test_clusters_of_questions_are_a_field_or_a_named_column(tmp_path: Path) -> None:
+    rows = [{"input": f"{n}?", "target": "a", "cluster": n // 2, "meta": {"text": "x" * 200}} for n in range(3)]
+
+    assert questions("qa", tmp_path / "qa.jsonl", *rows) == ["0", "0", "1"]
+    assert sizes(questions("qa", tmp_path / "qa.jsonl", *rows, cluster_column="meta.text")) == [3]
+    assert questions("gsm8k", tmp_path / "g.jsonl", {**ROWS["gsm8k"], "cluster": "a"}) == ["a"]
+    with pytest.raises(KoderzError, match="line 1: the field 'meat' is missing; is 'meta' meant"):
+        questions("qa", tmp_path / "qa.jsonl", *rows, cluster_column="meat")
+
+
+def test_clusters_in_tables_with_gaps_are_whole_numbers(tmp_path: Path) -> None:
+    rows = [{"input": f"{n}?", "target": "a", "cluster": cluster} for n, cluster in enumerate([1.0, 1.0, None])]
+    assert questions("qa", tmp_path / "qa.parquet", *rows) == ["1", "1", ""]
 
 
 def described(path: Path, rows: list[dict[str, Any]], name: str, **more: Any) -> dict[str, Any]:

@@ -232,6 +232,8 @@ def whole(summary: Summary) -> dict[str, Any]:
             "until_decided",
             "decision",
             "rewarded_in",
+            "notes",
+            "asked",
         ):
             document[item.name] = value
     return document

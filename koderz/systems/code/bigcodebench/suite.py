@@ -88,7 +88,7 @@ class BigCodeBench(ProgramSuite):
         )
         hint = f"get the split v0.1.4 of the data set bigcode/{which} as JSON lines"
         path = find_dataset(source.dataset, name, hint=hint)
-        tasks = read_exercises(path, options.split)
+        tasks = read_exercises(path, options)
         if options.hard and len(tasks) > _HARD:
             raise KoderzError(
                 f"--hard: {path} holds {len(tasks):,} tasks, and the hard set {_HARD}; name that of bigcodebench-hard"
@@ -232,11 +232,11 @@ def _finding(ended: Any, report: Any) -> tuple[str, str, str]:
     return "error", "killed", f"the process ended with {how} before its tests did\n{ended.output[-500:]}".strip()
 
 
-def read_exercises(path: Path, split: str) -> tuple[ExerciseTask, ...]:
+def read_exercises(path: Path, options: BigCodeBenchOptions) -> tuple[ExerciseTask, ...]:
     """The tasks of a file, in its order. Raises KoderzError, which names the bad line."""
     tasks: dict[str, ExerciseTask] = {}
     for row in read_rows(path):
-        task = _task(row, split)
+        task = _task(row, options)
         if task.id in tasks:
             raise row.error(f"the task {task.id} is there twice")
         tasks[task.id] = task
@@ -245,9 +245,9 @@ def read_exercises(path: Path, split: str) -> tuple[ExerciseTask, ...]:
     return tuple(tasks.values())
 
 
-def _task(row: Row, split: str) -> ExerciseTask:
+def _task(row: Row, options: BigCodeBenchOptions) -> ExerciseTask:
     name, entry_point, test = row.text("task_id"), row.text("entry_point"), row.text("test")
-    prompt, whole = row.text(_SPLITS[split]), row.text("complete_prompt")
+    prompt, whole = row.text(_SPLITS[options.split]), row.text("complete_prompt")
     solution = row.text("canonical_solution")
     if not name.isprintable() or not 0 < len(name) <= 200:
         raise row.error("the field 'task_id' has to be 1 to 200 printable characters")
@@ -270,7 +270,7 @@ def _task(row: Row, split: str) -> ExerciseTask:
             "head": head or whole,
         },
         digest=task_digest(name, prompt, entry_point, test, reference),
-        cluster=row.cluster,
+        cluster=row.cluster_by(options.cluster_column),
     )
 
 

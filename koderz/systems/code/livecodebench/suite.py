@@ -212,14 +212,14 @@ def _chosen(found: Iterable[Found], options: LiveCodeBenchOptions) -> tuple[tupl
     for each in found:
         days.append(each.day)
         if first <= each.day <= last:
-            task = _task(each)
+            task = _task(each, options.cluster_column)
             if task.id in tasks:
                 raise each.row.error(f"the task {task.id} is there twice")
             tasks[task.id] = task
     return tuple(tasks.values()), days
 
 
-def _task(found: Found) -> ContestTask:
+def _task(found: Found, cluster_column: str | None) -> ContestTask:
     row, function = found.row, found.contest.function
     question, starter = row.text("question_content"), row.text("starter_code", "")
     if function:
@@ -247,7 +247,7 @@ def _task(found: Found) -> ContestTask:
         values=values,
         digest=task_digest(name, found.contest.digest, _TEST, _HARNESS),
         groups=groups,
-        cluster=row.cluster,
+        cluster=row.cluster_by(cluster_column),
     )
 
 
