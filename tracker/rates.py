@@ -63,11 +63,8 @@ def mean_interval(values: Collection[Sequence[float]], bounds: Interval | None =
     """
     if not sum(map(len, values)):
         return None
-    if bounds:
-        low, high = bounds
-        if all(low <= value <= high for group in values for value in group):
-            of_share = _bounded([[(value - low) / (high - low) for value in group] for group in values])
-            return (low + (high - low) * of_share[0], low + (high - low) * of_share[1]), BETA
+    if bounds and all(bounds[0] <= value <= bounds[1] for group in values for value in group):
+        return bounded_interval(values, bounds), BETA
     mean = math.fsum(map(math.fsum, values)) / sum(map(len, values))
     half = math.sqrt(_variance_of_mean(values, mean)) * student(_Z95, max(1, len(values) - 1))
     if not half or len(values) < _FEWEST_TASKS:
@@ -78,8 +75,15 @@ def mean_interval(values: Collection[Sequence[float]], bounds: Interval | None =
     return (mean / factor, mean * factor), LOG_STUDENT
 
 
-def _bounded(shares: Collection[Sequence[float]]) -> Interval:
-    """The 95 % interval of a mean of values from 0 to 1, whatever their distribution.
+def bounded_interval(values: Collection[Sequence[float]], bounds: Interval, alpha: float = 0.05) -> Interval:
+    """The interval of a mean of values between bounds, in groups as those of `mean_interval`, by `_bounded`."""
+    low, high = bounds
+    of_share = _bounded([[(value - low) / (high - low) for value in group] for group in values], alpha)
+    return low + (high - low) * of_share[0], low + (high - low) * of_share[1]
+
+
+def _bounded(shares: Collection[Sequence[float]], alpha: float = 0.05) -> Interval:
+    """The interval of a mean of values from 0 to 1, whatever their distribution; it misses it in `alpha` of cases.
 
     What is worst and hasn't been seen yet is added as one more group, mostly at the bound that the limit looks to: the
     limit is a quantile of the mean with Dirichlet(1, …, 1) weights, here of the beta distribution that has its first
@@ -94,8 +98,8 @@ def _bounded(shares: Collection[Sequence[float]]) -> Interval:
     if len(sizes) == 1:  # one task alone: its samples are what varies
         sums, sizes = [*next(filter(None, shares))], [1] * sizes[0]
     total, size = math.fsum(sums), math.fsum(sizes) / len(sizes)
-    low = 0.0 if total == 0 else _limit(sums, sizes, size * (1 - _UNSEEN), size, 0.025)
-    high = 1.0 if total == sum(sizes) else _limit(sums, sizes, size * _UNSEEN, size, 0.975)
+    low = 0.0 if total == 0 else _limit(sums, sizes, size * (1 - _UNSEEN), size, alpha / 2)
+    high = 1.0 if total == sum(sizes) else _limit(sums, sizes, size * _UNSEEN, size, 1 - alpha / 2)
     return min(low, total / sum(sizes)), max(high, total / sum(sizes))
 
 

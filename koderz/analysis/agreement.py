@@ -1,4 +1,4 @@
-"""Agreement of a judge that is a model with people, and rates and comparisons corrected for its errors.
+"""Agreement of a judge that is a model with people, and rates corrected for its errors.
 
 Values are 1 for passed, 0 for failed, or scores from 0 to 1. Intervals are of 95 %.
 """
@@ -9,25 +9,35 @@ import math
 import random
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import combinations
-from pathlib import Path
-from statistics import NormalDist, fmean
-from typing import Any, Literal
+from statistics import fmean
+from typing import Literal, TypeVar
 
-from koderz.analysis.pairs import Matched, Side
-from koderz.types import JUDGE
-from koderz_tracker.clusters import members
-from koderz_tracker.rates import student, wilson
-from koderz_tracker.runs import read_plan
+from koderz.analysis.intervals import mover
+from koderz_tracker.rates import (
+    SHARE,
+    Interval,
+    bounded_interval,
+    effective_size,
+    freedom_of,
+    mean_interval,
+    rate_interval,
+)
 
-Interval = tuple[float, float]
+_T = TypeVar("_T")
 Method = Literal["prediction-powered", "Rogan-Gladen"]
 
 FEWEST_LABELS, FEWEST_OF_A_KIND = 30, 5
 """The fewest labels in all, and of passed and failed each, with which a correction is of use."""
+
+OF_ERRORS = (-1.0, 1.0)
+"""The bounds of a judge's error, which is a label less the verdict."""
+
+TELLS_NOTHING = "the judge tells nothing here"
+ONE_GROUP = "all labelled items are of one task or cluster, which says nothing of others"
+"""Reasons for correcting nothing."""
 
 _Z = statistics.NormalDist().inv_cdf(0.975)
 _DRAWS = 2000  # of a bootstrap
@@ -37,7 +47,7 @@ _DRAWS = 2000  # of a bootstrap
 class Labelled:
     """One item that was judged by the model and labelled by people."""
 
-    task: str  # items of one task resemble each other
+    task: str  # or the cluster that its task belongs to: items of one resemble each other
     judged: float
     labels: Mapping[str, float]  # by labeller
 
@@ -49,7 +59,7 @@ class Labelled:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share with Wilson's interval, and the number of items that it is of."""
+    """A share with Wilson's interval, clustered by task, and the number of items that it is of."""
 
     share: float
     interval: Interval
@@ -84,11 +94,13 @@ class Correction:
     standard_error: float | None
     assumption: str = ""  # that it rests on, beside the labels' being right
     reason: str = ""  # for having no rate, or for its being of no use
+    interval_method: str = ""
 
 
 def agreement_of(items: Sequence[Labelled], *, seed: int = 0) -> Agreement:
     """The agreement on items, of which there is at least one."""
     binary = _is_binary(items)
+    sensitivity, specificity = map(_share, rights_of(items)) if binary else (None, None)
     rng = random.Random(seed)  # noqa: S311 repeatable on purpose
     among = _people_kappa(items) if binary else None
     return Agreement(
@@ -97,8 +109,8 @@ def agreement_of(items: Sequence[Labelled], *, seed: int = 0) -> Agreement:
         kappa_interval=_bootstrapped(items, _judge_kappa, rng) if binary else None,
         among_people=among,
         among_people_interval=_bootstrapped(items, _people_kappa, rng) if among is not None else None,
-        sensitivity=_share([each.judged > 0.5 for each in items if each.label > 0.5]) if binary else None,
-        specificity=_share([each.judged < 0.5 for each in items if each.label < 0.5]) if binary else None,
+        sensitivity=sensitivity,
+        specificity=specificity,
     )
 
 
@@ -116,38 +128,64 @@ def cohens_kappa(pairs: Sequence[tuple[float, float]]) -> float | None:
     return None if expected == 1 else (observed - expected) / (1 - expected)
 
 
+def rights_of(items: Collection[Labelled]) -> tuple[list[list[bool]], list[list[bool]]]:
+    """Whether the judge is right on what people pass, and on what they fail, by task: sensitivity and specificity."""
+    of_passed = by_task((each.task, each.judged > 0.5) for each in items if each.label > 0.5)
+    return of_passed, by_task((each.task, each.judged < 0.5) for each in items if each.label < 0.5)
+
+
+def errors_of(items: Iterable[Labelled]) -> list[list[float]]:
+    """The label less the judge's verdict of each item, by task."""
+    return by_task((each.task, each.label - each.judged) for each in items)
+
+
 def prediction_powered(judged: Mapping[str, Sequence[float]], items: Sequence[Labelled]) -> Correction:
-    """The judge's mean over unlabelled items plus the mean of label less verdict over labelled ones.
+    """The judge's mean over all items plus its mean error, of label less verdict, over the labelled ones.
 
     `judged`: the judge's values of unlabelled items, by task. The labelled ones have to be drawn at random from the
-    same run; no assumption on the judge's errors is made. The interval is Student's t, with variances by task. Source:
-    A. N. Angelopoulos et al., "Prediction-powered inference", Science 382 (2023), 669-674.
+    same run; no assumption on the judge's errors is made. Source of the estimate: A. N. Angelopoulos et al.,
+    "Prediction-powered inference", Science 382 (2023), 669-674.
+
+    Its interval by the normal distribution, or Student's t, misses far too often: errors are rare, and where no label
+    shows one they seem not to vary. Here the mean error has the interval of a bounded mean, which holds with few
+    labels. The two parts are joined as if independent, which is cautious: verdicts and errors correlate negatively.
     """
-    rectifiers: dict[str, list[float]] = defaultdict(list)
-    for each in items:
-        rectifiers[each.task].append(each.label - each.judged)
-    if not judged:  # everything is labelled
-        labels: dict[str, list[float]] = defaultdict(list)
-        for each in items:
-            labels[each.task].append(each.label)
-        mean, variance = mean_and_variance(labels)
+    unlabelled = [(task, value) for task, values in judged.items() for value in values]
+    errors = errors_of(items)
+    if unlabelled:
+        verdicts = by_task([*unlabelled, *((each.task, each.judged) for each in items)])
+        interval, method = _mean_interval(verdicts)
+        (mean, variance), (error, of_error) = mean_and_variance(verdicts), mean_and_variance(errors)
+        low, high = mover((mean, interval), (error, bounded_interval(errors, OF_ERRORS)))
+        mean, variance = mean + error, variance + of_error
+        method = f"{method} for verdicts and Gaffke's bounded mean for errors, joined by MOVER"
     else:
-        (mean, variance), (rectifier, of_rectifier) = mean_and_variance(judged), mean_and_variance(rectifiers)
-        mean, variance = mean + rectifier, variance + of_rectifier
-    error = math.sqrt(variance)
-    half = error * student(_Z, max(1, len(rectifiers) - 1))
-    interval = max(0.0, mean - half), min(1.0, mean + half)
-    return Correction("prediction-powered", min(1.0, max(0.0, mean)), interval, error, reason=_too_few(items))
+        labels = by_task((each.task, each.label) for each in items)
+        ((low, high), method), (mean, variance) = _mean_interval(labels), mean_and_variance(labels)
+    if len(errors) < 2 or low >= 1 or high <= 0:
+        why = ONE_GROUP if len(errors) < 2 else "the labelled items can't be a random draw: the judge failed others"
+        return Correction("prediction-powered", _clipped(mean), None, None, reason=why)
+    limits = _clipped(low), _clipped(high)
+    reason = _too_few(items)
+    return Correction(
+        "prediction-powered", _clipped(mean), limits, math.sqrt(variance), reason=reason, interval_method=method
+    )
 
 
 def rogan_gladen(
-    passed: int, judged: int, sensitivity: tuple[int, int], specificity: tuple[int, int], *, reason: str = ""
+    passed: float,
+    judged: float,
+    sensitivity: tuple[float, float],
+    specificity: tuple[float, float],
+    *,
+    reason: str = "",
 ) -> Correction:
     """The rate of `passed` among `judged` items, corrected by a sensitivity and specificity from elsewhere.
 
-    Both are given as right ones and items. They have to hold for these items too, which none of which may be among
-    those that they were found on. Interval: Z. Lang & J. Reiczigel, "Confidence limits for prevalence of disease
-    adjusted for estimated sensitivity and specificity", Prev. Vet. Med. 113 (2014), 13-22, as arXiv 2511.21140 has it.
+    Both are given as right ones and items; numbers may be effective ones of items in clusters. They have to hold for
+    these items too, none of which may be among those that they were found on. Interval: Z. Lang & J. Reiczigel,
+    "Confidence limits for prevalence of disease adjusted for estimated sensitivity and specificity", Prev. Vet. Med.
+    113 (2014), 13-22, as arXiv 2511.21140 has it.
     """
     assumption = "the judge errs on these items as often as on the labelled ones"
     (r1, m1), (r0, m0) = sensitivity, specificity
@@ -155,36 +193,61 @@ def rogan_gladen(
         return Correction("Rogan-Gladen", None, None, None, assumption, "no items of both kinds are labelled")
     p, q1, q0 = passed / judged, r1 / m1, r0 / m0
     if q1 + q0 <= 1:
-        return Correction("Rogan-Gladen", None, None, None, assumption, "the judge tells nothing here")
+        return Correction("Rogan-Gladen", None, None, None, assumption, TELLS_NOTHING)
     rate = (p + q0 - 1) / (q0 + q1 - 1)
     n = judged + _Z**2
     p_, q1_, q0_ = (passed + _Z**2 / 2) / n, (r1 + 1) / (m1 + 2), (r0 + 1) / (m0 + 2)
     if q1_ + q0_ <= 1:
-        return Correction("Rogan-Gladen", None, None, None, assumption, "the judge tells nothing here")
+        return Correction("Rogan-Gladen", None, None, None, assumption, TELLS_NOTHING)
     theta = (p_ + q0_ - 1) / (q0_ + q1_ - 1)
     of_1, of_0 = q1_ * (1 - q1_) / (m1 + 2), q0_ * (1 - q0_) / (m0 + 2)
     shift = 2 * _Z**2 * (theta * of_1 - (1 - theta) * of_0)
     error = math.sqrt(p_ * (1 - p_) / n + (1 - theta) ** 2 * of_0 + theta**2 * of_1) / (q0_ + q1_ - 1)
-    interval = _clipped(theta + shift - _Z * error), _clipped(theta + shift + _Z * error)
-    return Correction("Rogan-Gladen", _clipped(rate), interval, error, assumption, reason)
+    low, high = theta + shift - _Z * error, theta + shift + _Z * error
+    if low >= 1 or high <= 0:
+        why = "the judge errs otherwise on these items than on the labelled ones, or it couldn't give these verdicts"
+        return Correction("Rogan-Gladen", None, None, None, assumption, why)
+    limits = _clipped(low), _clipped(high)
+    return Correction("Rogan-Gladen", _clipped(rate), limits, error, assumption, reason, "Lang and Reiczigel's")
 
 
 def corrected(judged: Mapping[str, Sequence[float]], items: Sequence[Labelled], *, drawn: bool) -> Correction:
     """The run's rate corrected by labels: prediction-powered where they were `drawn` from it, else Rogan & Gladen's.
 
-    `judged`: the judge's values of the items without a label, by task.
+    `judged`: the judge's values of the items without a label, by task. Labels that contradict the judge more than they
+    agree with it correct nothing.
     """
+    method: Method = "prediction-powered" if drawn else "Rogan-Gladen"
+    if contradiction := _contradiction(items):
+        return Correction(method, None, None, None, reason=contradiction)
     if drawn:
         return prediction_powered(judged, items)
     if not _is_binary(items):
         why = "labels that aren't a random draw from this run correct pass and fail alone, not scores"
-        return Correction("Rogan-Gladen", None, None, None, reason=why)
-    values = [value > 0.5 for group in judged.values() for value in group] or [each.judged > 0.5 for each in items]
-    right_1 = [each.judged > 0.5 for each in items if each.label > 0.5]
-    right_0 = [each.judged < 0.5 for each in items if each.label < 0.5]
-    return rogan_gladen(
-        sum(values), len(values), (sum(right_1), len(right_1)), (sum(right_0), len(right_0)), reason=_too_few(items)
-    )
+        return Correction(method, None, None, None, reason=why)
+    values = [*judged.values()] or by_task((each.task, each.judged) for each in items)
+    counts = map(_effective, ([[value > 0.5 for value in group] for group in values], *rights_of(items)))
+    (passed, of), sensitivity, specificity = counts
+    return rogan_gladen(passed, of, sensitivity, specificity, reason=_too_few(items))
+
+
+def _contradiction(items: Sequence[Labelled]) -> str:
+    """Why labels correct nothing: verdicts don't rise with them, as if pass and fail were turned round; else empty.
+
+    Of zeros and ones this is where sensitivity and specificity add up to 1 or less. Labels that are all alike don't
+    tell, nor do verdicts.
+    """
+    labels, judged = [each.label for each in items], [each.judged for each in items]
+    if len({*labels}) < 2 or len({*judged}) < 2:
+        return ""
+    together = math.fsum(label * verdict for label, verdict in zip(labels, judged, strict=True))
+    if len(items) * together > math.fsum(labels) * math.fsum(judged):
+        return ""
+    why = "its scores don't rise with those of the labels"
+    if _is_binary(items):
+        passed, failed = (fmean(right for group in groups for right in group) for groups in rights_of(items))
+        why = f"sensitivity and specificity add up to {100 * (passed + failed):.0f} %, which chance has at 100"
+    return f"{TELLS_NOTHING}: {why}; check that the labels aren't turned round"
 
 
 def _too_few(items: Sequence[Labelled]) -> str:
@@ -234,125 +297,47 @@ def _bootstrapped(
     return found[int(0.025 * len(found))], found[min(len(found) - 1, int(0.975 * len(found)))]
 
 
-def _share(right: Sequence[bool]) -> Share | None:
-    return Share(sum(right) / len(right), wilson(sum(right), len(right)), len(right)) if right else None
+def _share(right: Sequence[Sequence[bool]]) -> Share | None:
+    values = [value for group in right for value in group]
+    found = rate_interval(right)
+    return Share(fmean(values), found[0], len(values)) if found else None
 
 
-def mean_and_variance(groups: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+def _effective(groups: Sequence[Sequence[bool]]) -> tuple[float, float]:
+    """The numbers of passed items and of all; effective numbers where tasks have several."""
+    items, passed = sum(map(len, groups)), sum(map(sum, groups))
+    if len(groups) == items:
+        return passed, items
+    rate, variance = mean_and_variance(groups)
+    size = effective_size(rate * (1 - rate), variance, len(groups), items, freedom=freedom_of(groups))
+    return rate * size, size
+
+
+def _mean_interval(groups: Sequence[Sequence[float]]) -> tuple[Interval, str]:
+    """The interval of the mean of verdicts or labels, and its method."""
+    binary = all(value in (0, 1) for group in groups for value in group)
+    found = rate_interval(groups) if binary else mean_interval(groups, SHARE)
+    assert found, "there is an item"
+    return found
+
+
+def by_task(values: Iterable[tuple[str, _T]]) -> list[list[_T]]:
+    """The values of each task."""
+    groups: dict[str, list[_T]] = defaultdict(list)
+    for task, value in values:
+        groups[task].append(value)
+    return [*groups.values()]
+
+
+def mean_and_variance(groups: Collection[Sequence[float]]) -> tuple[float, float]:
     """The mean of all values, and its variance where groups are independent of each other and their values aren't."""
-    n = sum(map(len, groups.values()))
-    mean = math.fsum(value for group in groups.values() for value in group) / n
+    n = sum(map(len, groups))
+    mean = math.fsum(value for group in groups for value in group) / n
     if len(groups) < 2:
         return mean, math.inf
-    squares = math.fsum(math.fsum(value - mean for value in group) ** 2 for group in groups.values())
+    squares = math.fsum(math.fsum(value - mean for value in group) ** 2 for group in groups)
     return mean, squares / n**2 * len(groups) / (len(groups) - 1)
 
 
 def _clipped(value: float) -> float:
     return min(1.0, max(0.0, value))
-
-
-_A_MODEL = "a model"
-
-
-@dataclass(frozen=True, slots=True)
-class JudgedDifference:
-    """The part of model judges in a comparison. Differences are B less A, in points."""
-
-    judges: tuple[str, str]  # of A and B; empty where no model judged
-    difference: float | None  # corrected; None where a side isn't calibrated
-    interval: Interval | None
-    note: str
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether there is a corrected interval, which excludes 0."""
-        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
-
-    @property
-    def basis(self) -> str:
-        """The basis of a claim in place of a p-value; empty without a correction."""
-        return "corrected for the judge's errors" if self.interval else ""
-
-    def claims(self, is_raw_shown: bool) -> bool:
-        """Whether a difference is claimed: by the corrected interval, or without one as the judges have it."""
-        return self.is_shown if self.interval else is_raw_shown
-
-
-def judged_difference(
-    a: Side, b: Side, matched: Matched, raw: Interval | None, alpha: float
-) -> JudgedDifference | None:
-    """The difference in success corrected for the errors of the judges; None where no model judged.
-
-    `raw`: the interval as the judges have it. The corrected one is that of the paired difference, with the variances
-    of both calibrations added.
-    """
-    judges = judge_of(a), judge_of(b)
-    if not any(judges) or not matched.measure.two_valued:
-        return None
-    figures = _figures(a), _figures(b)
-    lacking = [judge for judge, each in zip(judges, figures, strict=True) if judge and not _is_usable(each)]
-    if lacking or not matched.paired:
-        named = " and ".join(dict.fromkeys(lacking)) or " and ".join(filter(None, judges))
-        return JudgedDifference(judges, None, None, f"judged by {named}, not calibrated")
-    if matched.order is not None:
-        named = " and ".join(dict.fromkeys(filter(None, judges)))
-        why = "a run stopped once it was decided, so the difference isn't corrected for the judge's errors"
-        return JudgedDifference(judges, None, None, f"judged by {named}; {why}")
-    groups = members(matched.tasks, matched.clusters)
-    if len(groups) < 2:
-        return None
-    pairs = {group[0]: [fmean(matched.b[task]) - fmean(matched.a[task]) for task in group] for group in groups}
-    mean, variance = mean_and_variance(pairs)
-    for sign, each in zip((-1, 1), figures, strict=True):
-        if each:
-            mean += sign * each["rectifier"]["mean"]
-            variance += each["rectifier"]["variance"]
-    half = NormalDist().inv_cdf(1 - alpha / 2) * math.sqrt(variance)
-    interval = 100 * (mean - half), 100 * (mean + half)
-    found = JudgedDifference(judges, 100 * mean, interval, "")
-    if raw and not raw[0] <= 0 <= raw[1] and not found.is_shown:
-        return JudgedDifference(judges, 100 * mean, interval, "the judge's own errors could make this difference")
-    return found
-
-
-def judge_of(side: Side) -> str:
-    """The model in the role `judge` of an arm; empty where no model judged."""
-    if figures := _figures(side):
-        return str(figures["judge"])
-    if side.run.folder:
-        return _judges_in(side.run.folder).get(side.arm, "")
-    return _A_MODEL if side.run.judge else ""
-
-
-def _figures(side: Side) -> Mapping[str, Any] | None:
-    """The figures of the arm's judge in its summary; None where it isn't calibrated."""
-    found: Mapping[str, Any] = side.run.parts.get("calibration") or {}
-    figures = found.get(side.arm)
-    return figures if isinstance(figures, Mapping) and "rectifier" in figures else None
-
-
-def _is_usable(figures: Mapping[str, Any] | None) -> bool:
-    """Whether the calibration is by labels drawn at random from the run, and enough of them."""
-    if figures is None:
-        return False
-    return bool(figures["drawn"]) and figures["items"] >= FEWEST_LABELS and figures["rectifier"]["variance"] is not None
-
-
-@cache
-def _judges_in(folder: Path) -> Mapping[str, str]:
-    return {arm.name: arm.models[JUDGE] for arm in read_plan(folder).arms if JUDGE in arm.models}
-
-
-def text_of_difference(found: JudgedDifference) -> Sequence[str]:
-    """The sentences about it, for people."""
-    lines = []
-    if found.difference is not None and found.interval:
-        low, high = found.interval
-        lines.append(
-            f"Corrected for the errors of {' and '.join(dict.fromkeys(filter(None, found.judges)))}: "
-            f"{found.difference:+.1f} points (interval {low:+.1f} to {high:+.1f}), which the claim is about."
-        )
-    if found.note:
-        lines.append(f"{found.note[0].upper()}{found.note[1:]}.")
-    return lines

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis import pairs
-from koderz.analysis.agreement import JudgedDifference, judged_difference, text_of_difference
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
 from koderz.analysis.failures import Failures, causes_table, failures_of, unrecovered
 from koderz.analysis.inference import (
@@ -29,6 +28,7 @@ from koderz.analysis.inference import (
     smallest_of,
 )
 from koderz.analysis.intervals import Interval
+from koderz.analysis.judged import JudgedDifference, judged_difference, text_of_difference
 from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_named, measures_of, shown, usual_measure
 from koderz.analysis.notes import differing, notes_on
 from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
@@ -199,14 +199,16 @@ def _corrected(one: Comparison, p_holm: float, count: int) -> Comparison:
     if count == 1:
         return replace(one, p_holm=p_holm, significant=significant)
     matched = match(one.a, one.b, one.measure)
-    interval, method = corrected_interval(matched, one.alpha, count, p_holm) or (None, reason_for_none(matched))
+    limits, method = corrected_interval(matched, one.alpha, count, p_holm) or (None, reason_for_none(matched))
+    interval = limits and (one.scale * limits[0], one.scale * limits[1])
     return replace(
         one,
         p_holm=p_holm,
         significant=significant,
-        interval_holm=interval and (one.scale * interval[0], one.scale * interval[1]),
+        interval_holm=interval,
         interval_holm_method=method,
         at_once=count,
+        judged=judged_difference(one.a, one.b, matched, interval, one.alpha / count),
     )
 
 

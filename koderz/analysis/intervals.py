@@ -47,11 +47,21 @@ def newcombe(a: float, a_tasks: float, b: float, b_tasks: float, confidence: flo
     of eleven methods", Statist. Med. 17 (1998), 873-890, method 10.
     """
     z = normal_quantile((1 + confidence) / 2)
-    (a_low, a_high), (b_low, b_high) = wilson(a, a_tasks, z), wilson(b, b_tasks, z)
-    a_rate, b_rate = a / a_tasks, b / b_tasks
-    below = math.hypot(b_rate - b_low, a_high - a_rate)
-    above = math.hypot(b_high - b_rate, a_rate - a_low)
-    return b_rate - a_rate - below, b_rate - a_rate + above
+    a_low, a_high = wilson(a, a_tasks, z)
+    return mover((b / b_tasks, wilson(b, b_tasks, z)), (-a / a_tasks, (-a_high, -a_low)))
+
+
+def mover(*parts: tuple[float, Interval]) -> Interval:
+    """The interval of a sum of independent estimates, each of which comes with its own.
+
+    The method of variance estimates recovery: on each side, the squares of the distances to the limits add up.
+    Source: G. Y. Zou & A. Donner, "Construction of confidence limits about effect measures: a general approach",
+    Statist. Med. 27 (2008), 1693-1702, for sums of two.
+    """
+    total = math.fsum(estimate for estimate, _ in parts)
+    below = math.hypot(*(estimate - low for estimate, (low, _) in parts))
+    above = math.hypot(*(high - estimate for estimate, (_, high) in parts))
+    return total - below, total + above
 
 
 def bootstrap_mean(values: Sequence[float], confidence: float = 1 - ALPHA) -> Interval | None:

@@ -16,11 +16,20 @@ from typing import Any
 
 import orjson
 
-from koderz.analysis.agreement import Correction, Labelled, agreement_of, corrected, mean_and_variance
+from koderz.analysis.agreement import (
+    Correction,
+    Labelled,
+    agreement_of,
+    by_task,
+    corrected,
+    errors_of,
+    mean_and_variance,
+)
 from koderz.analysis.export import spreadsheet_cell
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
 from koderz.types import JUDGE
+from koderz_tracker.clusters import clusters_in, count_of
 from koderz_tracker.files import MB, read_all, write_whole
 from koderz_tracker.messages import text_of
 from koderz_tracker.plain_text import REDACTED
@@ -67,6 +76,7 @@ class JudgedRun:
         self.folder = folder
         self._experiments = Experiments(folder)
         self.plan = self._experiments.plan
+        self._clusters = clusters_in(self.plan)
         self.judges = {arm.name: arm.models[JUDGE] for arm in self.plan.arms if JUDGE in arm.models}
         if not self.judges:
             raise KoderzError(f"{folder.name}: no model judged there, so there is nothing to calibrate")
@@ -125,13 +135,16 @@ class JudgedRun:
         for arm, model in self.judges.items():
             values = {each.experiment_id: _judged(each, is_score) for each in self.outcomes.values() if each.arm == arm}
             items = [
-                Labelled(self.outcomes[name].problem_id, values[name], of_item)
-                for name, of_item in labels.items()
-                if name in values
+                Labelled(self._unit(name), values[name], of_item) for name, of_item in labels.items() if name in values
             ]
             if items:
                 arms[arm] = self._figures(model, values, items, labels, drawn=bool(draws)) | {"labels_digest": digest}
         return JudgeFigures(digest, arms, notes)
+
+    def _unit(self, name: str) -> str:
+        """The cluster of an experiment's task, or else the task."""
+        task = self.outcomes[name].problem_id
+        return f"cluster {self._clusters[task]}" if task in self._clusters else task
 
     def _figures(
         self,
@@ -145,12 +158,9 @@ class JudgedRun:
         others: dict[str, list[float]] = defaultdict(list)
         for name, value in values.items():
             if name not in labels:
-                others[self.outcomes[name].problem_id].append(value)
+                others[self._unit(name)].append(value)
         found: Correction = corrected(others, items, drawn=drawn)
-        rectified: dict[str, list[float]] = defaultdict(list)
-        for each in items:
-            rectified[each.task].append(each.label - each.judged)
-        mean, variance = mean_and_variance(rectified)
+        mean, variance = mean_and_variance(errors_of(items))
         figures = {
             "judge": model,
             "items": len(items),
@@ -160,6 +170,9 @@ class JudgedRun:
             "rate": sum(values.values()) / len(values),
             "corrected": asdict(found),
             "rectifier": {"mean": mean, "variance": variance if isfinite(variance) else None},
+            # what a comparison needs for intervals of any confidence: verdict and label of each item, by task
+            "labelled": by_task((each.task, [each.judged, each.label]) for each in items),
+            "clusters": count_of({self.outcomes[name].problem_id for name in values.keys() & labels}, self._clusters),
         }
         if self.plan.until_decided is None:
             return figures

@@ -95,6 +95,8 @@ class _File:
     def __post_init__(self) -> None:
         # The one key of a judge that koderz itself reads; the others are the suite's own, of any type.
         msgspec.convert(self.judge.get("caveats", []), list[str])
+        for judged in self.calibration.values():
+            msgspec.convert(judged.get("labelled", []), list[list[tuple[float, float]]])
 
     def arms_of(self, path: Path) -> dict[str, ArmResults]:
         """The arms by name. Raises KoderzError if an arm's figures contradict its results."""

@@ -102,7 +102,8 @@ def _labels(judged: JudgedRun, path: Path, *, json: bool) -> None:
 def calibration_lines(arm: str, figures: Mapping[str, Any]) -> Iterator[str]:
     """The figures of an arm's judge as text for people."""
     labellers = counted(figures["labellers"], "labeller")
-    yield f"Judge {figures['judge']}, arm {arm}: {counted(figures['items'], 'item')}, {labellers}."
+    clusters = f" in {counted(figures['clusters'], 'cluster')}" if figures["clusters"] else ""
+    yield f"Judge {figures['judge']}, arm {arm}: {counted(figures['items'], 'item')}{clusters}, {labellers}."
     people = f"; among people {_kappa(figures, 'among_people')}" if figures["among_people"] is not None else ""
     kappa = f", kappa {_kappa(figures, 'kappa')}" if figures["kappa"] is not None else ""
     yield f"Agreement {100 * figures['agreement']:.1f} %{kappa}{people}."
@@ -117,10 +118,12 @@ def calibration_lines(arm: str, figures: Mapping[str, Any]) -> Iterator[str]:
     basis = "labels drawn at random from this run" if figures["drawn"] else found["assumption"]
     yield f"{raw}; corrected {100 * found['rate']:.1f} %{_interval(found['interval'], 100, '.1f')}."
     yield f"By {found['method']}: {basis}."
+    if found["interval"] and found["interval_method"]:
+        yield f"Interval: {found['interval_method']}."
     if why := figures.get("interval_method"):
         yield f"No intervals: {why.removeprefix('none: ')}."
     if found["reason"]:
-        yield f"Too wide to be used: {found['reason']}."
+        yield f"Not to be used: {found['reason']}."
 
 
 def _kappa(figures: Mapping[str, Any], name: str) -> str:

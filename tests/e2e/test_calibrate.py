@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from koderz.analysis.labels import read_labels, write_rows
+from koderz.analysis.labels import JudgedRun, read_labels, write_rows
+from koderz.cli.calibrate import calibration_lines
 from koderz.errors import KoderzError
 from tests.conftest import Shell
 from tests.e2e.conftest import one_line
+from tests.koderz.systems.questions.sets import write_rows as write_questions
 
 RUN = ("benchmark", "--suite", "browsecomp-plus", "--judge-model", "simulated", "--model", "simulated", "--limit", 40)
 
@@ -60,6 +62,47 @@ def test_calibrate_corrects_the_rate_by_labels_of_a_draw(koderz: Shell, drawn: P
     found = json.loads(koderz("verify", "latest", "--json", code=3).out)
     assert found["verified"]
     assert "the labels of people" in found["on_trust"]
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_labels_turned_round_correct_nothing_and_say_so(koderz: Shell, is_turned: bool) -> None:
+    write_questions(
+        koderz.folder / "faq.jsonl", *({"input": f"What is {n} + {n}?", "target": 2 * n} for n in range(60))
+    )
+    judging = ("--suite", "qa", "--dataset", "faq.jsonl", "--scorer", "judge", "--role", "judge=simulated")
+    koderz("benchmark", *judging, "--model", "simulated", "--no-sink", "mlflow", "--no-sink", "memory")
+    koderz("benchmark", "calibrate", "latest", "--draw", 40, "-o", "labels.csv")
+    path = koderz.folder / "labels.csv"
+    passed = {row["experiment_id"]: row["success"] for row in koderz.summary()["results"]}
+    filled(path, ["pass" if passed[row["experiment_id"]] != is_turned else "fail" for row in rows_of(path)])
+
+    done = koderz("benchmark", "calibrate", "latest", "--labels", "labels.csv")
+
+    (figures,) = koderz.summary()["calibration"].values()
+    assert figures["drawn"]
+    assert (figures["corrected"]["rate"] is None) == is_turned
+    assert ("no correction: the judge tells nothing here: sensitivity and specificity" in done.out) == is_turned
+    koderz("benchmark", *judging, "--model", "simulated", "--seed", 1, "--no-sink", "mlflow", "--no-sink", "memory")
+    compared = koderz("benchmark", "compare", "latest~1", "latest", "--allow-simulated").out
+    assert "Judged by simulated, not calibrated" in compared
+
+
+@pytest.mark.slow
+def test_labels_are_clustered_as_tasks_are(koderz: Shell, drawn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = rows_of(drawn)
+    clusters = {row["task"]: f"text {n % 8}" for n, row in enumerate(sorted(rows, key=lambda row: row["task"]))}
+    labels = {row["experiment_id"]: {"": float(n % 2)} for n, row in enumerate(rows)}
+    folder = next(koderz.results.glob("bench_*/"))
+    alone = JudgedRun(folder).calibration(labels, "d").arms
+
+    monkeypatch.setattr("koderz.analysis.labels.clusters_in", lambda plan: clusters)
+    (found,), (before,) = JudgedRun(folder).calibration(labels, "d").arms.values(), alone.values()
+
+    assert (before["clusters"], found["clusters"]) == (None, 8)
+    assert len(found["labelled"]) == 8
+    assert found["rectifier"]["mean"] == pytest.approx(before["rectifier"]["mean"])
+    assert found["rectifier"]["variance"] != before["rectifier"]["variance"]
+    assert next(calibration_lines("a", found)).endswith("in 8 clusters, 1 labeller.")
 
 
 @pytest.mark.slow

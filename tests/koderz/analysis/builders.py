@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from koderz.analysis.agreement import Labelled, corrected
 from koderz.analysis.runs import Run, load_summary
 
 RUN = "bench_0a1b2c3d_20260131_120000"
@@ -65,6 +67,22 @@ def document(
 def comparative(zero_shot: Outcomes, iterative: Outcomes, **more: Any) -> dict[str, Any]:
     base = {name: value for name, value in document().items() if name not in ("results", "summary")}
     return {**base, "mode": "comparative", "zero_shot": arm(zero_shot), "iterative": arm(iterative), **more}
+
+
+def calibration(labels: int, failed: int, false_passes: int) -> dict[str, Any]:
+    """The figures of a judge by drawn labels, which passes so many of those that people fail, and errs nowhere else."""
+    items = [Labelled(str(n), float(n >= failed or n < false_passes), {"": float(n >= failed)}) for n in range(labels)]
+    return {
+        "judge": "j",
+        "items": labels,
+        "drawn": True,
+        "sensitivity": {"share": 1.0, "items": labels - failed},
+        "specificity": {"share": 1 - false_passes / failed, "items": failed},
+        "corrected": asdict(corrected({"other": [1.0]}, items, drawn=True)),
+        "rectifier": {"mean": -false_passes / labels, "variance": 0.001},
+        "labelled": [[[each.judged, each.label]] for each in items],
+        "clusters": None,
+    }
 
 
 def write(path: Path, summary: Mapping[str, Any]) -> Path:

@@ -207,7 +207,7 @@ def test_gain_that_is_not_tested_has_no_interval() -> None:
 
 
 def test_stopped_run_is_not_corrected_for_its_judge(tmp_path: Path) -> None:
-    figures = {"judge": "j", "drawn": True, "items": 50, "rectifier": {"mean": 0.1, "variance": 0.001}}
+    figures = builders.calibration(50, 25, 5)
     run = stopped(tmp_path, calibration={"zero-shot": figures, "iterative": figures})
 
     found = koderz.compare(run)
