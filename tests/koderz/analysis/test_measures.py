@@ -255,9 +255,8 @@ def _uniform(rng: np.random.Generator, size: int) -> np.ndarray[Any, np.dtype[np
 @pytest.mark.parametrize("draw", [_skewed, _uniform])
 @pytest.mark.parametrize("tasks", [8, 20])
 def test_permutation_rejects_what_is_alike_in_one_case_of_twenty(
-    monkeypatch: pytest.MonkeyPatch, draw: Callable[[np.random.Generator, int], Any], tasks: int
+    draw: Callable[[np.random.Generator, int], Any], tasks: int
 ) -> None:
-    monkeypatch.setattr(statistics, "draws_of", lambda size: 999)
     rng = np.random.default_rng(12)
     runs = 1000
 
@@ -270,7 +269,7 @@ def test_permutation_rejects_what_is_alike_in_one_case_of_twenty(
 def test_permutation_of_different_tasks_rejects_equals_in_1_of_20(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(statistics, "draws_of", lambda size: 499)
+    monkeypatch.setattr(statistics, "DRAWS", 499)
     rng = np.random.default_rng(12)
     runs = 600
 
@@ -299,10 +298,7 @@ def test_holm_claims_falsely_in_at_most_one_family_of_twenty() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tasks", "least"), [(20, 0.935), (60, 0.935)])
-def test_bootstrap_holds_the_mean_as_often_as_it_says(
-    monkeypatch: pytest.MonkeyPatch, tasks: int, least: float
-) -> None:
-    monkeypatch.setattr(intervals, "draws_of", lambda size: 1999)
+def test_bootstrap_holds_the_mean_as_often_as_it_says(tasks: int, least: float) -> None:
     rng = np.random.default_rng(12)
     runs, held = 1000, 0
     for _ in range(runs):
