@@ -206,6 +206,10 @@ def test_compare_of_more_than_two_is_a_leaderboard(command: Command, runs: Path)
     assert "6 tests, two-sided, Holm-corrected, at 0.05:" in done.out
     assert [row["success_rate"] for row in found["leaderboard"]] == [100.0, 90.0, 60.0, 40.0]
     assert len(found["pairwise"]) == 6
+    assert [row["ranks"] for row in found["leaderboard"]] == [[1, 4], [1, 3], [1, 4], [2, 4]]
+    assert [row["tier"] for row in found["leaderboard"]] == [1, 1, 1, 2]
+    for row in found["leaderboard"]:
+        assert row["mean_interval_together"][0] <= row["mean_interval"][0]
 
 
 def test_compare_markdown_has_tables_and_escapes_markup(command: Command, runs: Path) -> None:
