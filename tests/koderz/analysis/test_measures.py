@@ -136,11 +136,40 @@ def test_measures_are_corrected_together(tmp_path: Path) -> None:
     found = koderz.compare(a, b)
 
     raw = {name: each.p_value for name, each in found.measures.items()}
-    assert {name: each.p_holm for name, each in found.measures.items()} == pytest.approx(
-        dict(zip(raw, statistics.holm([p for p in raw.values() if p is not None]), strict=True))
-    )
+    p_values = statistics.holm([raw["cost"] or 0.0, raw["latency"] or 0.0])
+    assert [found.measures[name].p_holm for name in ("cost", "latency")] == pytest.approx(p_values)
+    assert {name: each.at_once for name, each in found.measures.items()} == {
+        "cost": 2,
+        "iterations": 1,
+        "latency": 2,
+        "tokens": 1,
+    }
     text = "\n".join(block.text for block in comparison_blocks(found) if hasattr(block, "text"))
-    assert "p of the other measures: sign-flip permutation test, paired by task, Holm-corrected for 4." in text
+    assert "p of the other measures: sign-flip permutation test, paired by task, Holm-corrected for 2." in text
+
+
+def test_copies_and_constants_take_no_part_in_the_correction(tmp_path: Path) -> None:
+    drawn = random.Random(3)
+    runs = []
+    for name, rate in (("a", 0.4), ("b", 0.7)):
+        passes = [drawn.random() < rate for _ in range(40)]
+        rows = [
+            {**row, "score": float(ok), "cost": drawn.random(), "metrics": {"same": 1.0, "copy": float(ok)}}
+            for row, ok in zip(builders.rows(passes), passes, strict=True)
+        ]
+        runs.append(
+            builders.run(tmp_path, passes, f"{name}.json", results=rows, run_id=f"bench_0000000{name}_20260131_120000")
+        )
+    a, b = runs
+
+    by_cost = koderz.compare(a, b, measure="cost").measures
+    by_success = koderz.compare(a, b).measures
+
+    assert by_cost["success"].p_holm == by_cost["success"].p_value
+    assert by_cost["success"].at_once == by_cost["score"].at_once == by_cost["copy"].at_once == 1
+    assert by_cost["same"].p_holm == 1.0
+    assert by_success["cost"].p_holm == by_success["cost"].p_value
+    assert by_success["score"].p_holm == by_success["score"].p_value, "it is the measure that was asked for"
 
 
 def test_arms_that_are_compared_at_once_are_corrected_together(tmp_path: Path) -> None:

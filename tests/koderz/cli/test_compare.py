@@ -58,8 +58,7 @@ def test_measure_says_what_is_compared_and_by_which_methods(command: Command, ru
     assert "B is worse in cost: +$0.01095 (p < 0.001)." in done.out
     assert "Sign-flip permutation test, paired by task: p < 0.001." in done.out
     assert "Interval of cost: BCa bootstrap of tasks." in done.out
-    assert "Intervals of the other measures: Tango's score interval" in done.out
-    assert "each of 98.8%, so that those of all 4 measures hold with 95%." in done.out
+    assert "Intervals of the other measures: Tango's score interval." in done.out
     found = json.loads(command("benchmark", "compare", "good.json", "dear.json", "--measure", "cost", "--json").out)
     assert found["measure"] == {
         "name": "cost",
@@ -69,9 +68,8 @@ def test_measure_says_what_is_compared_and_by_which_methods(command: Command, ru
         "average": "",
         "bounds": None,
     }
-    assert (found["measures"]["success"]["p_value"], found["measures"]["success"]["p_holm"]) == pytest.approx(
-        (0.220, 0.881), abs=1e-3
-    )
+    success = found["measures"]["success"]  # the others are the same throughout, and take no part
+    assert (success["p_value"], success["p_holm"], success["at_once"]) == pytest.approx((0.220, 0.220, 1), abs=1e-3)
 
 
 @pytest.mark.parametrize(
