@@ -80,30 +80,37 @@ def mean_of(
     measure: Measure,
     clusters: Clusters = MappingProxyType({}),
     order: Sequence[str] | None = None,
+    *,
+    together: int = 1,
 ) -> Mean:
     """The mean of a measure over its values by task, averaged as the measure declares, with its interval.
 
     There has to be a value. The geometric mean is taken only if all values are above 0.
 
     The interval of a measure that is declared two-valued is that of a rate, of a share one from 0 to 1. `order`: the
-    settled tasks of a run that stops once it is decided; then it is a confidence sequence along these.
+    settled tasks of a run that stops once it is decided; then it is a confidence sequence along these. `together`: the
+    number of intervals that are to hold together with 95 %, of which this is one.
     """
     every = [value for of_task in values.values() for value in of_task]
     if order is not None:
         plain = mean_of(values, measure, clusters)
         bounds = bounds_of(measure) if measure.averaged == "arithmetic" else None
-        along, why = interval_along(order, values, clusters, bounds)
+        along, why = interval_along(order, values, clusters, bounds, together=together)
         return replace(plain, interval=along, interval_method=why)
     if measure.averaged == "median":
         return Mean(statistics.median(every), None, None, len(every))
     if measure.averaged == "geometric" and min(every) > 0:
         logs = {task: [math.log(value) for value in of_task] for task, of_task in values.items()}
-        found = mean_of(logs, Measure(name=f"ln {measure.name}", direction=measure.direction), clusters)
+        found = mean_of(
+            logs, Measure(name=f"ln {measure.name}", direction=measure.direction), clusters, together=together
+        )
         low, high = found.interval or (None, None)
         bounds = None if low is None or high is None else (math.exp(low), math.exp(high))
         return replace(found, mean=math.exp(found.mean), interval=bounds)
     is_rate = measure.two_valued and all(value in (0, 1) for value in every)
-    estimate = rate_interval if is_rate else partial(mean_interval, bounds=bounds_of(measure))
+    # Wilson's limits of rates near 0 and 1 hold too little where they have to hold more than 95 %.
+    is_wilsons = is_rate and together == 1
+    estimate = rate_interval if is_wilsons else partial(mean_interval, bounds=bounds_of(measure), together=together)
     interval, method = interval_in(values, clusters, estimate)
     return Mean(math.fsum(every) / len(every), interval, method, len(every))
 

@@ -52,8 +52,12 @@ def rate_interval(values: Collection[Sequence[float]]) -> tuple[Interval, str] |
     return ((found[0][0] / 100, found[0][1] / 100), found[1]) if found else None
 
 
-def mean_interval(values: Collection[Sequence[float]], bounds: Interval | None = None) -> tuple[Interval, str] | None:
+def mean_interval(
+    values: Collection[Sequence[float]], bounds: Interval | None = None, *, together: int = 1
+) -> tuple[Interval, str] | None:
     """The 95 % interval of the mean of a measure, in its unit, and its method; None if there are too few values.
+
+    It is one of so many that hold `together` with 95 %, so that each has a smaller error (Bonferroni's inequality).
 
     `values` come in groups that are independent of each other, as those of `success_interval` do. Between `bounds`,
     such as those of a `SHARE`, the interval is `_bounded`, and lies inside them. Without bounds it takes four groups
@@ -64,9 +68,10 @@ def mean_interval(values: Collection[Sequence[float]], bounds: Interval | None =
     if not sum(map(len, values)):
         return None
     if bounds and all(bounds[0] <= value <= bounds[1] for group in values for value in group):
-        return bounded_interval(values, bounds), BETA
+        return bounded_interval(values, bounds, together=together), BETA
     mean = math.fsum(map(math.fsum, values)) / sum(map(len, values))
-    half = math.sqrt(_variance_of_mean(values, mean)) * student(_Z95, max(1, len(values) - 1))
+    z = _Z95 if together == 1 else statistics.NormalDist().inv_cdf(1 - 0.025 / together)
+    half = math.sqrt(_variance_of_mean(values, mean)) * student(z, max(1, len(values) - 1))
     if not half or len(values) < _FEWEST_TASKS:
         return None
     if min(map(min, filter(None, values))) < 0:
@@ -75,31 +80,37 @@ def mean_interval(values: Collection[Sequence[float]], bounds: Interval | None =
     return (mean / factor, mean * factor), LOG_STUDENT
 
 
-def bounded_interval(values: Collection[Sequence[float]], bounds: Interval, alpha: float = 0.05) -> Interval:
+def bounded_interval(
+    values: Collection[Sequence[float]], bounds: Interval, alpha: float = 0.05, *, together: int = 1
+) -> Interval:
     """The interval of a mean of values between bounds, in groups as those of `mean_interval`, by `_bounded`."""
     low, high = bounds
-    of_share = _bounded([[(value - low) / (high - low) for value in group] for group in values], alpha)
+    of_share = _bounded([[(value - low) / (high - low) for value in group] for group in values], alpha, together)
     return low + (high - low) * of_share[0], low + (high - low) * of_share[1]
 
 
-def _bounded(shares: Collection[Sequence[float]], alpha: float = 0.05) -> Interval:
-    """The interval of a mean of values from 0 to 1, whatever their distribution; it misses it in `alpha` of cases.
+def _bounded(shares: Collection[Sequence[float]], alpha: float = 0.05, together: int = 1) -> Interval:
+    """The interval of a mean of values from 0 to 1, whatever their distribution.
+
+    It misses the mean in `alpha` of cases; where so many are looked at `together`, any of them does in `alpha`.
 
     What is worst and hasn't been seen yet is added as one more group, mostly at the bound that the limit looks to: the
     limit is a quantile of the mean with Dirichlet(1, …, 1) weights, here of the beta distribution that has its first
     two moments. Of zeros and ones alone, one a group, and `_UNSEEN` = 1 that is exactly Clopper & Pearson's interval;
     0.5 is about the mid-p one. 0.85 is the least that held 93 % in every case that `scripts/check_statistics`
-    simulates. Sources: N. Gaffke, "Three test statistics for a nonparametric one-sided hypothesis on the mean of a
-    nonnegative variable", Math. Methods Statist. 14 (2005), 451-467; M. Phan, P. Thomas & E. Learned-Miller, "Towards
-    practical mean bounds for small samples", ICML 2021, section 5.
+    simulates; of several intervals, whose tails are smaller, each takes 1. Sources: N. Gaffke, "Three test statistics
+    for a nonparametric one-sided hypothesis on the mean of a nonnegative variable", Math. Methods Statist. 14 (2005),
+    451-467; M. Phan, P. Thomas & E. Learned-Miller, "Towards practical mean bounds for small samples", ICML 2021,
+    section 5.
     """
     sizes = [len(group) for group in shares if group]
     sums = [math.fsum(group) for group in shares if group]
     if len(sizes) == 1:  # one task alone: its samples are what varies
         sums, sizes = [*next(filter(None, shares))], [1] * sizes[0]
     total, size = math.fsum(sums), math.fsum(sizes) / len(sizes)
-    low = 0.0 if total == 0 else _limit(sums, sizes, size * (1 - _UNSEEN), size, alpha / 2)
-    high = 1.0 if total == sum(sizes) else _limit(sums, sizes, size * _UNSEEN, size, 1 - alpha / 2)
+    unseen, tail = (_UNSEEN if together == 1 else 1.0), alpha / 2 / together
+    low = 0.0 if total == 0 else _limit(sums, sizes, size * (1 - unseen), size, tail)
+    high = 1.0 if total == sum(sizes) else _limit(sums, sizes, size * unseen, size, 1 - tail)
     return min(low, total / sum(sizes)), max(high, total / sum(sizes))
 
 
@@ -262,10 +273,14 @@ def _beta_share(x: float, a: float, b: float) -> float:
 
 
 def student(z: float, freedom: int) -> float:
-    """The quantile of Student's t where the normal one is z, too small by 0.02 at 3 degrees of freedom.
+    """The quantile of Student's t where the normal one is z, at 1.96 too small by 0.02 at 3 degrees of freedom.
 
-    Source: M. Abramowitz & I. A. Stegun, "Handbook of mathematical functions" (1964), 26.7.5.
+    Source: M. Abramowitz & I. A. Stegun, "Handbook of mathematical functions" (1964), 26.7.5. Its terms grow with z, so
+    that further out it is 26.7.1, through the beta distribution.
     """
+    if z > 2:
+        share = beta_quantile(math.erfc(z / math.sqrt(2)), freedom / 2, 0.5)
+        return math.sqrt(freedom * (1 / share - 1)) if share else math.inf
     terms: tuple[float, ...] = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,

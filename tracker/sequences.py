@@ -71,18 +71,24 @@ def settled_orders(plan: Plan, results: Sequence[Result], faults: Sequence[Fault
 
 
 def interval_along(
-    order: Sequence[str], values: Mapping[str, Sequence[float]], clusters: Clusters, bounds: Interval | None
+    order: Sequence[str],
+    values: Mapping[str, Sequence[float]],
+    clusters: Clusters,
+    bounds: Interval | None,
+    *,
+    together: int = 1,
 ) -> tuple[Interval | None, str]:
     """The confidence sequence of a mean at its end, and its method; without an interval, why.
 
-    `values` by task, of which those in `order` count, the mean of each; tasks of a cluster count as one.
+    `values` by task, of which those in `order` count, the mean of each; tasks of a cluster count as one. It is one of
+    so many that hold `together` with 95 %.
     """
     if bounds is None:
         return None, UNBOUNDED
     kept = [task for task in order if task in values]
     units = [fmean(value for task in unit for value in values[task]) for unit in members(kept, clusters)]
     try:
-        found = sequence(units, bounds)
+        found = sequence(units, bounds, 0.05 / together)
     except ImportError:
         return None, NO_NUMPY
     return (found, method_in(SEQUENCE, count_of(kept, clusters))) if found else (None, UNBOUNDED)

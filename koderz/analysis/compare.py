@@ -213,6 +213,10 @@ def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
                 "mean_interval": standing.mean.interval,
                 "mean_interval_method": standing.mean.interval_method,
                 "level_with_best": standing.level_with_best,
+                "mean_interval_together": standing.together.interval,
+                "mean_interval_together_method": standing.together.interval_method,
+                "ranks": standing.ranks,
+                "tier": standing.tier,
             }
             for standing in board.standings
         ],

@@ -254,7 +254,7 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
         probability_better=probability_of(matched),
         smallest_difference=smallest and scale * smallest,
         significant=significant,
-        measures=differences_of(others, alpha, exact=exact),
+        measures=differences_of(others, matched, alpha, exact=exact),
         ratios=ratios_of(every, alpha),
         settings=differing(a.run.config, b.run.config),
         environment=differing(a.run.environment, b.run.environment),
@@ -346,11 +346,12 @@ def _methods(one: Comparison) -> Iterator[Text]:
         yield Text(f"Interval of {_name(one.measure)}: {one.interval_holm_method}{together}.")
     tested = {name: each for name, each in one.measures.items() if each.p_holm is not None}
     others = {each.interval_holm_method for each in tested.values() if each.interval_holm_method}
+    at_once = max((each.at_once for each in tested.values()), default=1)
     if others:
-        together = _together(one.alpha, len(tested), "measures")
+        together = _together(one.alpha, at_once, "measures")
         yield Text(f"Intervals of the other measures: {'; '.join(sorted(others))}{together}.")
     if tests := sorted({each.method for each in tested.values()}):
-        yield Text(f"p of the other measures: {' or '.join(tests)}, Holm-corrected for {len(tested)}.")
+        yield Text(f"p of the other measures: {' or '.join(tests)}{f', Holm-corrected for {at_once}' * (at_once > 1)}.")
     if left := [name for name in one.measures if name not in tested]:
         why = one.measures[left[0]].method.removeprefix("none: ")
         yield Text(f"No claim on {', '.join(left)}: {why}.")

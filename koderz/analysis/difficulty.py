@@ -12,7 +12,7 @@ from koderz.analysis.measures import SUCCESS, headline_measure, measure_named, n
 from koderz.analysis.pairs import Side
 from koderz.errors import KoderzError
 from koderz_tracker.breakdown import mean_of
-from koderz_tracker.rates import WILSON, wilson
+from koderz_tracker.rates import WILSON, beta_quantile, wilson
 from koderz_tracker.records import Measure
 from koderz_tracker.results import Result
 from koderz_tracker.sequences import STOPS
@@ -30,6 +30,7 @@ class Problem:
     experiments: int
     runs: int
     flakiness: float | None  # 0: samples agree; 1: a coin's, on average; None: nowhere several samples
+    flakiness_interval: tuple[float, float] | None = None  # 95 %, from 0 to 1, which the estimate may exceed
     solved_by: Sequence[str]  # models that passed it at least once
     unsolved_by: Sequence[str]
     avg_iterations: float
@@ -113,6 +114,29 @@ def flakiness(outcomes: Sequence[bool]) -> float:
     return 4 * passed * (size - passed) / (size * (size - 1))
 
 
+def flakiness_of(arms: Sequence[Sequence[bool]]) -> tuple[float, tuple[float, float]] | None:
+    """The flakiness of a task over arms, each weighted by its samples less one, and its 95 % interval.
+
+    The weights are those of a pooled variance: 20 samples tell more of it than 2. An arm's limits are what Clopper &
+    Pearson's of its rate come to, which hold it at every rate; those of several arms are added, which is rather too
+    wide. None without an arm of several samples.
+    """
+    several = [outcomes for outcomes in arms if len(outcomes) > 1]
+    if not several:
+        return None
+    estimate, lowest, highest = 0.0, 0.0, 0.0
+    for outcomes in several:
+        weight = (len(outcomes) - 1) / sum(len(each) - 1 for each in several)
+        size, passed = len(outcomes), sum(outcomes)
+        low = beta_quantile(0.025, passed, size - passed + 1) if passed else 0.0
+        high = beta_quantile(0.975, passed + 1, size - passed) if passed < size else 1.0
+        ends = 4 * low * (1 - low), 4 * high * (1 - high)
+        estimate += weight * flakiness(outcomes)
+        lowest += weight * min(ends)
+        highest += weight * (1.0 if low <= 0.5 <= high else max(ends))
+    return estimate, (lowest, highest)
+
+
 def difficulty_blocks(
     problems: Sequence[Problem], limit: int | None = None, measure: Measure = SUCCESS, *, passed: bool = True
 ) -> Iterator[Block]:
@@ -137,6 +161,10 @@ def _problem(suite: str, task: str, judged: Sequence[tuple[Side, Result]], measu
     stops = any(side.run.until_decided for side, _ in judged)
     models = dict.fromkeys(side.model for side, _ in judged)
     solvers = dict.fromkeys(side.model for side, result in judged if result.success)
+    arms: dict[tuple[str, str], list[bool]] = defaultdict(list)  # differences between arms don't make a task flaky
+    for side, result in judged:
+        arms[str(side.run.path), side.arm].append(result.success)
+    flaky = flakiness_of([*arms.values()])
     return Problem(
         problem_id=task,
         success_rate=100 * successes / n,
@@ -145,7 +173,8 @@ def _problem(suite: str, task: str, judged: Sequence[tuple[Side, Result]], measu
         successes=successes,
         experiments=n,
         runs=len({side.run.path for side, _ in judged}),
-        flakiness=_flakiness(judged),
+        flakiness=flaky and flaky[0],
+        flakiness_interval=flaky[1] if flaky and not stops else None,
         solved_by=list(solvers),
         unsolved_by=[model for model in models if model not in solvers],
         avg_iterations=sum(result.iterations for result in results) / n,
@@ -153,15 +182,6 @@ def _problem(suite: str, task: str, judged: Sequence[tuple[Side, Result]], measu
         mean=mean_of({task: values}, measure).mean if values else None,
         suite=suite,
     )
-
-
-def _flakiness(judged: Sequence[tuple[Side, Result]]) -> float | None:
-    """The mean over arms with several samples; differences between arms don't count."""
-    arms: dict[tuple[str, str], list[bool]] = defaultdict(list)
-    for side, result in judged:
-        arms[str(side.run.path), side.arm].append(result.success)
-    several = [flakiness(outcomes) for outcomes in arms.values() if len(outcomes) > 1]
-    return sum(several) / len(several) if several else None
 
 
 def _cells(problem: Problem, measure: Measure, *, passed: bool) -> dict[str, str]:
@@ -174,6 +194,7 @@ def _cells(problem: Problem, measure: Measure, *, passed: bool) -> dict[str, str
         cells["95% Wilson"] = "{:.1f}% to {:.1f}%".format(*problem.interval) if problem.interval else ""
     cells["Runs"] = str(problem.runs)
     if passed:
-        cells["Flaky"] = "" if problem.flakiness is None else f"{problem.flakiness:.2f}"
+        limits = " ({:.2f} to {:.2f})".format(*problem.flakiness_interval) if problem.flakiness_interval else ""
+        cells["Flaky"] = "" if problem.flakiness is None else f"{problem.flakiness:.2f}{limits}"
     cells |= {"Avg iter.": f"{problem.avg_iterations:.1f}", "Avg cost": f"${problem.avg_cost:.5f}"}
     return cells | ({"Solved by": ", ".join(problem.solved_by) or "none"} if passed else {})

@@ -45,6 +45,7 @@ class Difference:
     method: str  # of the test
     interval_holm: Interval | None = None  # corrected for as many; without 0 exactly where p_holm shows a difference
     interval_holm_method: str | None = None
+    at_once: int = 1  # the number of measures for which p_holm and interval_holm are corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,20 +318,44 @@ def false_alarm(matched: Matched, allowed: float, confidence: float | None) -> f
     return float(nct.sf(t.ppf(confidence, groups - 1), groups - 1, -allowed / error))
 
 
-def differences_of(each: Sequence[Matched], alpha: float, *, exact: bool = False) -> dict[str, Difference]:
-    """The differences in the measures that both sides have, each tested, and corrected together by Holm's procedure."""
+def differences_of(
+    each: Sequence[Matched], asked: Matched, alpha: float, *, exact: bool = False
+) -> dict[str, Difference]:
+    """The differences in the measures that both sides have, each tested, and corrected together by Holm's procedure.
+
+    A measure with one value throughout can show nothing, and a copy of another one, as a score of passes is, shows what
+    that shows: neither makes the others' p larger. A copy of the measure that is `asked` for is no further claim.
+    """
     found = [(one, means, p_of(one, exact=exact)) for one in each if (means := means_of(one))]
-    tested = [p for _, _, p in found if p is not None]
-    corrected = iter(statistics.holm(tested))
+    own: list[tuple[Matched, float]] = []  # that are tested, each for itself
+    originals: dict[str, Matched] = {}
+    # A rate is the original of its copies, since its test shows more.
+    for one, _, p in sorted(found, key=lambda each: not each[0].measure.two_valued):
+        if p is not None and not _is_constant(one):
+            earlier = next((first for first in [asked, *(each for each, _ in own)] if _is_copy(one, first)), None)
+            originals[one.measure.name] = earlier or one
+            if earlier is None:
+                own.append((one, p))
+    corrected = {one.measure.name: p for (one, _), p in zip(own, statistics.holm([p for _, p in own]), strict=True)}
     differences = {}
     for one, (a, b), p in found:
-        p_holm = None if p is None else next(corrected)
+        original = originals.get(one.measure.name)
+        p_holm = p if p is None or original is None else max(p, corrected.get(original.measure.name, 0.0))
+        count = len(own) if original is not None and original is not asked else 1
         alone = interval_of(one, alpha, shown=is_shown(one, p, alpha)) or (None, reason_for_none(one))
-        together = corrected_interval(one, alpha, len(tested), p_holm) or (None, reason_for_none(one))
+        together = corrected_interval(one, alpha, count, p_holm) or (None, reason_for_none(one))
         differences[one.measure.name] = Difference(
-            a, b, b - a, alone[0], alone[1], p, p_holm, method_of(one, exact=exact), together[0], together[1]
+            a, b, b - a, alone[0], alone[1], p, p_holm, method_of(one, exact=exact), together[0], together[1], count
         )
     return differences
+
+
+def _is_constant(one: Matched) -> bool:
+    return len({value for side in (one.a, one.b) for values in side.values() for value in values}) < 2
+
+
+def _is_copy(one: Matched, other: Matched) -> bool:
+    return one.a == other.a and one.b == other.b
 
 
 def corrected_interval(matched: Matched, alpha: float, count: int, p_holm: float | None) -> tuple[Interval, str] | None:

@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from koderz.analysis.statistics import ALPHA, AT_ONCE, SEED, draws_of, normal_quantile, tango_score
+from koderz.analysis.saddlepoint import resampled_quantiles
+from koderz.analysis.statistics import ALPHA, normal_quantile, tango_score
 from koderz_tracker.rates import wilson
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 Interval = tuple[float, float]
 
@@ -99,37 +94,18 @@ def _bca(sides: Sequence[Sequence[float]], confidence: float) -> Interval | None
     if min(map(len, sides)) < FEWEST_TO_RESAMPLE or all(len(set(values)) == 1 for values in sides):
         return None
     arrays = [np.asarray(values, dtype=np.float64) for values in sides]
-    sums = _sums(tuple(map(tuple, sides)))
-    seen = sum(values.mean() for values in arrays)
-    bias = norm.ppf(np.mean(sums < seen) + np.mean(sums == seen) / 2)
     pulls = np.concatenate([(values - values.mean()) / len(values) for values in arrays])
     acceleration = np.sum(pulls**3) / (6 * np.sum(pulls**2) ** 1.5)
+    # Half of resamples' sums lie below this quantile, those that equal it counted as half.
+    bias = float(norm.ppf(0.5 + acceleration / math.sqrt(2 * math.pi)))
     fewest = min(map(len, sides))
-    widened = t.ppf([(1 - confidence) / 2, (1 + confidence) / 2], fewest - 1) * math.sqrt(fewest / (fewest - 1))
-    shifted = bias + widened
-    low, high = np.quantile(sums, norm.cdf(bias + shifted / (1 - acceleration * shifted)))
-    return float(low), float(high)
-
-
-@lru_cache(maxsize=4)
-def _sums(sides: tuple[tuple[float, ...], ...]) -> NDArray[np.float64]:
-    """The sums of means of resamples, cached since a plain and a corrected interval need the same ones."""
-    import numpy as np
-
-    found: NDArray[np.float64] = np.sum(
-        [_means(np.asarray(v), SEED + number) for number, v in enumerate(sides)], axis=0
-    )
-    return found
-
-
-def _means(values: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """The means of resamples of `values`."""
-    import numpy as np
-
-    rng, size = np.random.default_rng(seed), len(values)
-    at_once, left = max(1, AT_ONCE // size), draws_of(size)
+    widened = t.isf((1 - confidence) / 2, fewest - 1) * math.sqrt(fewest / (fewest - 1))
     found = []
-    while left > 0:
-        found.append(values[rng.integers(size, size=(min(at_once, left), size))].mean(axis=1))
-        left -= at_once
-    return np.concatenate(found)
+    for shifted in (bias - widened, bias + widened):
+        # Far out in a skew distribution the formula has no value; then nothing but the extreme is left.
+        turned = (
+            shifted / (1 - acceleration * shifted) if acceleration * shifted < 1 else math.copysign(math.inf, shifted)
+        )
+        found.append(float(norm.cdf(bias + turned)))
+    low, high = resampled_quantiles(arrays, found)
+    return low, high

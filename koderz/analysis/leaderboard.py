@@ -1,14 +1,15 @@
-"""Many runs in one table: success rates with intervals, and the differences that are more than chance."""
+"""Many runs in one table: success rates with intervals that hold together, sets of ranks, tiers, and differences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 from koderz.analysis.blocks import Block, Table, Text, as_html
-from koderz.analysis.inference import is_shown, method_of, p_of
+from koderz.analysis.inference import is_shown, means_of, method_of, p_of
 from koderz.analysis.measures import SUCCESS, interval_text, named_average, shown
 from koderz.analysis.notes import unread_note
 from koderz.analysis.pairs import UNEQUAL, Side, match, unequal_resources
@@ -21,7 +22,7 @@ from koderz_tracker.records import Measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """The test of one arm against another; `a` is the better one."""
+    """The test of one arm against another; `a` is the better one on what is compared."""
 
     a: str
     b: str
@@ -39,6 +40,9 @@ class Standing:
     side: Side
     mean: Mean  # of the measure, over its results; of success a fraction
     level_with_best: bool  # no test tells it from the first
+    together: Mean  # the same mean with an interval that holds together with those of all other standings
+    ranks: tuple[int, int]  # the first and the last that it may have; those of all standings hold together
+    tier: int  # from 1; each arm of a later tier is shown to be worse than one of the tier before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +65,29 @@ def leaderboard(
 ) -> Leaderboard:
     """Ranks arms and tests each against each, Holm-corrected. Raises KoderzError where none has results."""
     judged = [(side, mean) for side in sides if (mean := side.mean(measure))]
+    together = {side: side.mean(measure, together=len(judged)) for side, _ in judged}
     if not judged:
         raise KoderzError("none of these runs has results yet")
     sign = -1 if measure.direction == "higher" else 1
     judged.sort(key=lambda each: (sign * each[1].mean, each[0].figures.avg_cost, each[0].label))
     best_first = [side for side, _ in judged]
     pairwise = _pairwise(best_first, alpha, measure, exact=exact)
-    behind = {pair.b for pair in pairwise if pair.significant and pair.a == best_first[0].label}
+    shown = {(pair.a, pair.b) for pair in pairwise if pair.significant}
+    ranks = rank_sets([side.label for side in best_first], shown)
+    tiers = tiers_of([side.label for side in best_first], shown)
     return Leaderboard(
         measure=measure,
-        standings=[Standing(side=side, mean=mean, level_with_best=side.label not in behind) for side, mean in judged],
+        standings=[
+            Standing(
+                side=side,
+                mean=mean,
+                level_with_best=(best_first[0].label, side.label) not in shown,
+                together=together[side] or mean,
+                ranks=ranks[side.label],
+                tier=tiers[side.label],
+            )
+            for side, mean in judged
+        ],
         pairwise=pairwise,
         alpha=alpha,
         notes=[*_left_out(sides, best_first, measure), *_notes(sides, pairwise)],
@@ -78,9 +95,37 @@ def leaderboard(
     )
 
 
+def rank_sets(names: Sequence[str], shown: Collection[tuple[str, str]]) -> dict[str, tuple[int, int]]:
+    """The first and the last rank that each may have, from the pairs of a better and a worse one that are shown.
+
+    If no false pair is among these, which Holm's procedure promises, all sets hold the true ranks. Source: M. Mogstad,
+    J. P. Romano, A. M. Shaikh & D. Wilhelm, "Inference for ranks with applications to mobility across neighbourhoods
+    and academic achievement across countries", Rev. Econ. Stud. 91 (2024), 476-518, section 3.
+    """
+    better, worse = Counter(b for _, b in shown), Counter(a for a, _ in shown)
+    return {name: (1 + better[name], len(names) - worse[name]) for name in names}
+
+
+def tiers_of(names: Sequence[str], shown: Collection[tuple[str, str]]) -> dict[str, int]:
+    """The tier of each, from 1: those that none is shown to be better than, then those of what is left, and so on."""
+    found: dict[str, int] = {}
+    while left := [name for name in names if name not in found]:
+        behind = {b for a, b in shown if a in left and b in left}
+        # Tests on unlike tasks may go round in a circle, which is one tier.
+        first = [name for name in left if name not in behind] or left
+        found |= dict.fromkeys(first, max(found.values(), default=0) + 1)
+    return found
+
+
 def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: bool) -> list[Pair]:
-    every = ((a, b, match(a, b, measure)) for a, b in combinations(sides, 2))
-    found = [(one, p) for one in every if (p := p_of(one[2], exact=exact)) is not None]
+    found = []
+    for a, b in combinations(sides, 2):
+        matched = match(a, b, measure)
+        p, means = p_of(matched, exact=exact), means_of(matched)
+        if p is not None and means is not None:
+            # On the tasks in common the one with the lower average on its own tasks may be the better one.
+            is_turned = means[1] > means[0] if measure.direction == "higher" else means[1] < means[0]
+            found.append(((b, a, matched) if is_turned else (a, b, matched), p))
     tested, p_values = [one for one, _ in found], [p for _, p in found]
     return [
         Pair(
@@ -162,9 +207,13 @@ def row_of(side: Side) -> Mapping[str, Any]:
     }
 
 
+def _ranks_text(ranks: tuple[int, int]) -> str:
+    return str(ranks[0]) if ranks[0] == ranks[1] else f"{ranks[0]} to {ranks[1]}"
+
+
 def _against_first(board: Leaderboard, standing: Standing) -> str:
     first, own = board.standings[0].side.label, standing.side.label
-    if not any((pair.a, pair.b) == (first, own) for pair in board.pairwise):
+    if not any({pair.a, pair.b} == {first, own} for pair in board.pairwise):
         return "no claim"  # of a run that stopped once it was decided
     return "level" if standing.level_with_best else "worse"
 
@@ -175,27 +224,46 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     head = "Success rate" if success else named_average(board.measure)
     head += f" ({UNEQUAL})" if board.unequal_resources else ""
     yield Table(
-        ["", "Run", "Model", "Arm", head, "95% interval", "Avg cost", "Avg iter.", "Verdict"],
+        [
+            f"Rank of {len(board.standings)}",
+            "Tier",
+            "Run",
+            "Model",
+            "Arm",
+            head,
+            "95% interval",
+            "Avg cost",
+            "Avg iter.",
+            "Verdict",
+        ],
         [
             [
-                str(rank),
+                _ranks_text(standing.ranks),
+                str(standing.tier),
                 standing.side.run.name,
                 standing.side.model,
                 standing.side.arm,
                 rate_of(standing.side.figures) if success else shown(standing.mean.mean, board.measure),
-                interval_text(standing.mean.interval, board.measure),
+                interval_text(standing.together.interval, board.measure),
                 f"${standing.side.figures.avg_cost:.5f}",
                 f"{standing.side.figures.avg_iterations:.1f}",
-                "" if rank == 1 else _against_first(board, standing),
+                "" if standing is board.standings[0] else _against_first(board, standing),
             ]
-            for rank, standing in enumerate(board.standings, start=1)
+            for standing in board.standings
         ],
-        optional=["Avg iter.", "Avg cost", "95% interval", "Model"],
+        optional=["Avg iter.", "Avg cost", "95% interval", "Model", "Tier"],
     )
     if any(_against_first(board, standing) == "level" for standing in board.standings[1:]):
         yield Text("level: no significant difference from the first")
-    if methods := {standing.mean.interval_method for standing in board.standings if standing.mean.interval_method}:
-        yield Text(f"Intervals: {' or '.join(sorted(methods))}.")
+    count = len(board.standings)
+    if count > 1:
+        yield Text(
+            "Ranks and tiers follow from the differences that are shown, and all hold together with "
+            f"{1 - board.alpha:.0%}. Within a tier rows stand by their averages, which shows no difference."
+        )
+    if methods := {one.together.interval_method for one in board.standings if one.together.interval_method}:
+        every = f"; each of {100 - 5 / count:.4g}%, so that all {count} hold with 95%" if count > 1 else ""
+        yield Text(f"Intervals: {' or '.join(sorted(methods))}{every}.")
     yield Text(
         f"{len(board.pairwise)} test{'s' * (len(board.pairwise) != 1)}, two-sided, Holm-corrected, at {board.alpha:g}:"
     )

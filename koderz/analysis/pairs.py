@@ -103,10 +103,14 @@ class Side:
                 tasks.setdefault(result.problem_id, []).append(value)
         return tasks
 
-    def mean(self, measure: Measure) -> Mean | None:
-        """The mean of a measure over the results; None if none has it."""
+    def mean(self, measure: Measure, *, together: int = 1) -> Mean | None:
+        """The mean of a measure over the results, or None if none has it.
+
+        Its interval is one of so many that hold `together` with 95 %.
+        """
         values = self.values(measure)
-        return mean_of(values, measure, clusters_of(self.results), self.settled) if values else None
+        clusters = clusters_of(self.results)
+        return mean_of(values, measure, clusters, self.settled, together=together) if values else None
 
     @property
     def settled(self) -> list[str] | None:

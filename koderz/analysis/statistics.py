@@ -17,7 +17,11 @@ ALPHA = 0.05
 POWER = 0.8
 FEWEST_TASKS = 6  # with five, even five flips the same way have p = 0.0625
 SEED = 20260131
-AT_ONCE = 1_000_000  # values that are permuted or resampled at once: 8 MB
+_MOST_TRIED = 13  # differences of which each pattern of signs is tried
+_MOST_ENUMERATED = 100  # differences whose sums are enumerated; values that are shuffled at random
+_CELLS = 10_000  # of a grid on which sums are enumerated
+DRAWS = 9999  # random permutations
+_FEWEST_HITS = 50  # as extreme as what is observed, by which draws tell p
 _MOST_SIMULATED = 9  # groups whose patterns of signs are enumerated for power
 _SMALLEST_P = 0.001  # that is written out
 _QUANTILES = 2000  # at which a distribution is looked at
@@ -88,12 +92,24 @@ def paired_power(
 def sign_flip(differences: Sequence[float]) -> float:
     """The two-sided p-value that differences, one a task, have mean 0, by random signs.
 
-    1 for fewer than two tasks; exact for up to 13, from random flips beyond. Source: R. A. Fisher, "The design
-    of experiments" (1935), section 21.
+    1 for fewer than two tasks. Of the differences that aren't 0, all signs of up to 13 are tried, sums of up to 100
+    are enumerated, and beyond the tail is a saddlepoint's, so that p may be as small as it is. Source: R. A. Fisher,
+    "The design of experiments" (1935), section 21.
     """
-    if len(differences) < 2 or not any(differences):
+    import numpy as np
+
+    from koderz.analysis.saddlepoint import flipped_tail
+
+    values = np.asarray([difference for difference in differences if difference], dtype=np.float64)
+    if len(differences) < 2 or not len(values):
         return 1.0
-    return _permuted((differences,), "samples")
+    if len(values) <= _MOST_TRIED:
+        signs = 1 - 2 * (np.arange(2 ** (len(values) - 1))[:, None] >> np.arange(len(values)) & 1)
+        return float(np.mean(np.abs(signs @ values) >= abs(values.sum()) - 1e-9 * np.abs(values).sum()))
+    tail = _enumerated_tail(values) if len(values) <= _MOST_ENUMERATED else None
+    if tail is None:
+        tail = flipped_tail(np.abs(values), abs(float(values.sum())))
+    return min(1.0, 2 * tail)
 
 
 def shuffle_labels(a: Sequence[float], b: Sequence[float]) -> float:
@@ -102,9 +118,20 @@ def shuffle_labels(a: Sequence[float], b: Sequence[float]) -> float:
     Source: E. J. G. Pitman, "Significance tests which may be applied to samples from any populations",
     J. R. Stat. Soc. Suppl. 4 (1937), 119-130.
     """
+    import numpy as np
+
+    from koderz.analysis.saddlepoint import shuffled_tail
+
     if min(len(a), len(b)) < 2 or len({*a, *b}) == 1:
         return 1.0
-    return _permuted((a, b), "independent")
+    if len(a) + len(b) <= _MOST_ENUMERATED:
+        p, is_exact = _permuted(a, b)
+        if is_exact or p >= _FEWEST_HITS / DRAWS:
+            return p
+    # Of draws too few are as extreme to tell p, or they would take too long.
+    of_a, of_b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    higher, lower = (of_a, of_b) if of_a.mean() > of_b.mean() else (of_b, of_a)
+    return min(1.0, 2 * shuffled_tail(np.concatenate([higher, lower]), len(higher), float(higher.sum())))
 
 
 def probability_better(a_only: float, b_only: float) -> float:
@@ -267,11 +294,6 @@ def standard_error(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
-def draws_of(size: int) -> int:
-    """The number of random draws for one figure: for ten thousand tasks they take a second."""
-    return max(999, min(9999, 10_000_000 // size))
-
-
 def normal_quantile(p: float) -> float:
     """The quantile of the standard normal distribution."""
     from statistics import NormalDist
@@ -314,21 +336,43 @@ def _flip_counts(tasks: int) -> list[tuple[int, Any]]:
     return found
 
 
-def _permuted(data: tuple[Sequence[float], ...], kind: str) -> float:
+def _enumerated_tail(values: Any) -> float:
+    """The probability that values with random signs have a sum as large, or as small, as theirs is, one-sided.
+
+    In steps of their common unit it is exact. Without one they are rounded to a fine grid, and what the roundings may
+    come to together counts as being as large.
+    """
+    import numpy as np
+
+    from koderz.analysis.saddlepoint import unit_of
+
+    sizes, slack = np.abs(values), 0.0
+    unit = unit_of(sizes)
+    if not unit or sizes.sum() / unit > _CELLS:
+        unit, slack = float(sizes.sum()) / _CELLS, math.sqrt(len(values))
+    steps = np.rint(values / unit).astype(int)
+    chances = np.zeros(int(np.abs(steps).sum()) + 1)  # of each sum of the steps that are positive
+    chances[0] = 1.0
+    for step in np.abs(steps):
+        chances[step:] = (chances[step:] + chances[: len(chances) - step]) / 2 if step else chances
+        chances[:step] /= 2
+    least = (abs(int(steps.sum())) - slack + len(chances) - 1) / 2
+    return float(chances[max(0, math.ceil(least)) :].sum())
+
+
+def _permuted(a: Sequence[float], b: Sequence[float]) -> tuple[float, bool]:
+    """The p-value from all permutations, or else from random ones, and whether it is from all."""
     import numpy as np
     from scipy.stats import permutation_test
 
-    def statistic(x: Any, y: Any = None, *, axis: int) -> Any:
-        return np.mean(x, axis=axis) - (0.0 if y is None else np.mean(y, axis=axis))
+    def statistic(x: Any, y: Any, *, axis: int) -> Any:
+        return np.mean(x, axis=axis) - np.mean(y, axis=axis)
 
-    size = sum(map(len, data))
     found = permutation_test(
-        tuple(np.asarray(values, dtype=float) for values in data),
+        (np.asarray(a, dtype=float), np.asarray(b, dtype=float)),
         statistic,
-        permutation_type=kind,
         vectorized=True,
-        n_resamples=draws_of(size),
-        batch=max(1, AT_ONCE // size),
+        n_resamples=DRAWS,
         rng=np.random.default_rng(SEED),
     )
-    return float(found.pvalue)
+    return float(found.pvalue), math.comb(len(a) + len(b), len(a)) <= DRAWS

@@ -184,9 +184,8 @@ def _evidence(one: Comparison, *, several: bool) -> Iterator[str]:
             interval = f" (95% interval {sure}, {ratio.interval_method})" if sure else ""
             yield f"Geometric means of {measure.name} {ratio.a:.3g} and {ratio.b:.3g}: ×{ratio.ratio:.3g}{interval}"
         elif found := one.measures.get(measure.name):
-            tested = sum(each.p_holm is not None for each in one.measures.values())
             sure = "no claim" if found.p_holm is None else p_text(found.p_holm)
-            corrected = "" if found.p_holm is None else f"; Holm-corrected for {tested} measures"
+            corrected = f"; Holm-corrected for {found.at_once} measures" if found.at_once > 1 else ""
             yield (
                 f"Average {measure.name} {shown(found.a, measure)} and {shown(found.b, measure)}, "
                 f"{sure} ({found.method}{corrected})"

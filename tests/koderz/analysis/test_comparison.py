@@ -11,7 +11,7 @@ import koderz
 from koderz.analysis.blocks import Table
 from koderz.analysis.compare import last_comparable
 from koderz.analysis.comparison import between, comparison_blocks
-from koderz.analysis.leaderboard import leaderboard
+from koderz.analysis.leaderboard import leaderboard, leaderboard_blocks, rank_sets, tiers_of
 from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.runs import Run
 from koderz.errors import KoderzError
@@ -271,6 +271,77 @@ def test_leaderboard_ranks_and_corrects_for_the_number_of_tests(tmp_path: Path) 
     (pair,) = [pair for pair in board.pairwise if pair.a[6:14] == "00000001" and pair.b[6:14] == "00000000"]
     assert pair.p_value == raw
     assert pair.p_holm == pytest.approx(3 * pair.p_value)
+
+
+def test_leaderboard_shows_ranks_as_sets_and_tiers(tmp_path: Path) -> None:
+    weak, middle, strong = [False] * 30, [True] * 10 + [False] * 20, [True] * 12 + [False] * 18
+
+    board = leaderboard(_sides(tmp_path, weak, strong, middle))
+
+    assert [(standing.ranks, standing.tier) for standing in board.standings] == [((1, 2), 1), ((1, 2), 1), ((3, 3), 2)]
+    (table, *texts) = leaderboard_blocks(board)
+    assert isinstance(table, Table)
+    assert [row[:2] for row in table.rows] == [["1 to 2", "1"], ["1 to 2", "1"], ["3", "2"]]
+    assert any("each of 98.33%, so that all 3 hold with 95%" in str(text) for text in texts)
+    for standing in board.standings:
+        alone, together = standing.mean.interval, standing.together.interval
+        assert alone is not None
+        assert together is not None
+        assert together[0] <= alone[0] <= standing.mean.mean <= alone[1] < together[1]
+
+
+def test_leaderboard_of_equals_ranks_nobody(tmp_path: Path) -> None:
+    outcomes = [[(task + model) % 3 > 0 for task in range(30)] for model in range(12)]
+
+    board = leaderboard(_sides(tmp_path, *outcomes))
+
+    assert {standing.ranks for standing in board.standings} == {(1, 12)}
+    assert {standing.tier for standing in board.standings} == {1}
+
+
+def test_leaderboard_of_30_models_finds_the_one_that_is_better(tmp_path: Path) -> None:
+    """Sign flips of 40 tasks have p-values that are small enough for 435 tests."""
+    rng = random.Random(3)
+    rates = [0.9] + [0.2] * 29
+    outcomes = [{f"T/{task}": [rng.random() < rate for _ in range(2)] for task in range(40)} for rate in rates]
+    sides = [
+        side
+        for number, each in enumerate(outcomes)
+        for side in sides_of(
+            builders.run(tmp_path, each, f"{number}.json", run_id=f"bench_{number:08}_20260131_120000")
+        )
+    ]
+
+    first, *others = leaderboard(sides).standings
+
+    assert first.ranks == (1, 1)
+    assert not any(standing.level_with_best for standing in others)
+    assert {standing.tier for standing in others} == {2}
+
+
+def test_leaderboard_names_the_better_one_of_the_tasks_in_common(tmp_path: Path) -> None:
+    a = {f"T/{task}": [True] for task in range(20)} | {f"A/{task}": [False] for task in range(60)}
+    b = {f"T/{task}": [False] for task in range(20)} | {f"B/{task}": [True] for task in range(60)}
+    runs = [
+        builders.run(tmp_path, own, f"{n}.json", run_id=f"bench_0000000{n}_20260131_120000")
+        for n, own in enumerate((a, b))
+    ]
+
+    board = leaderboard([side for run in runs for side in sides_of(run)])
+
+    (pair,) = board.pairwise
+    assert (pair.a, pair.significant) == (runs[0].name, True)
+
+
+def test_tiers_are_those_of_the_shown_differences() -> None:
+    assert tiers_of("abcd", {("a", "c"), ("b", "d"), ("c", "d")}) == {"a": 1, "b": 1, "c": 2, "d": 3}
+    assert tiers_of("abc", {("a", "b"), ("b", "c"), ("c", "a")}) == {"a": 1, "b": 1, "c": 1}
+    assert rank_sets("abcd", {("a", "c"), ("b", "d"), ("c", "d")}) == {
+        "a": (1, 3),
+        "b": (1, 3),
+        "c": (2, 3),
+        "d": (3, 4),
+    }
 
 
 def test_leaderboard_names_arms_without_results(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
 
 from koderz.analysis.blocks import Table
-from koderz.analysis.difficulty import difficulty, difficulty_blocks, flakiness
+from koderz.analysis.difficulty import difficulty, difficulty_blocks, flakiness, flakiness_of
 from koderz.analysis.measures import measure_named
 from koderz.analysis.pairs import sides_of
 from koderz.errors import KoderzError
@@ -34,6 +35,8 @@ def test_flakiness_is_disagreement_within_an_arm(tmp_path: Path) -> None:
     found = {problem.problem_id: problem for problem in difficulty([*sides_of(drawn), *sides_of(other)])}
 
     assert found["T/0"].flakiness == 2.0
+    # Clopper & Pearson's limits of 1 of 2 are 1.26 and 98.74 %
+    assert found["T/0"].flakiness_interval == pytest.approx((0.0497, 1.0), abs=1e-4)
     assert (found["T/1"].flakiness, found["T/1"].success_rate) == (0.0, 50.0)
 
 
@@ -52,6 +55,38 @@ def test_flakiness_is_unbiased_however_often_a_task_is_tried(chance: float, trie
 
 def test_flakiness_of_samples_that_agree_is_none() -> None:
     assert flakiness([True, True]) == flakiness([False] * 3) == flakiness([True]) == 0.0
+
+
+def test_flakiness_weighs_arms_by_their_samples() -> None:
+    coin, sure = [True, False] * 10, [True, True]
+
+    found = flakiness_of([coin, sure, [True]])
+
+    assert found is not None
+    assert found[0] == pytest.approx(19 / 20 * flakiness(coin))
+    assert found[1][0] > 0.7, "two samples that agree say little"
+    assert flakiness_of([[True]]) is None
+
+
+@pytest.mark.parametrize("samples", [(2,), (4,), (10,), (2, 2), (3, 3, 3), (2, 12)], ids=str)
+def test_flakiness_has_an_interval_that_holds_it(samples: tuple[int, ...]) -> None:
+    weights = [(size - 1) / sum(each - 1 for each in samples) for size in samples]
+    limits = {}
+    for passed in itertools.product(*(range(size + 1) for size in samples)):
+        arms = [[True] * count + [False] * (size - count) for count, size in zip(passed, samples, strict=True)]
+        found = flakiness_of(arms)
+        assert found is not None
+        limits[passed] = found[1]
+    for chances in itertools.product((0.02, 0.1, 0.3, 0.5), repeat=len(samples)):
+        truth = sum(weight * 4 * p * (1 - p) for weight, p in zip(weights, chances, strict=True))
+        held = 0.0
+        for passed, (low, high) in limits.items():
+            chance = math.prod(
+                math.comb(size, count) * p**count * (1 - p) ** (size - count)
+                for size, count, p in zip(samples, passed, chances, strict=True)
+            )
+            held += chance * (low - 1e-9 <= truth <= high + 1e-9)
+        assert held >= 0.95, chances
 
 
 def test_difficulty_without_results_is_told(tmp_path: Path) -> None:

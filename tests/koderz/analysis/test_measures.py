@@ -136,11 +136,40 @@ def test_measures_are_corrected_together(tmp_path: Path) -> None:
     found = koderz.compare(a, b)
 
     raw = {name: each.p_value for name, each in found.measures.items()}
-    assert {name: each.p_holm for name, each in found.measures.items()} == pytest.approx(
-        dict(zip(raw, statistics.holm([p for p in raw.values() if p is not None]), strict=True))
-    )
+    p_values = statistics.holm([raw["cost"] or 0.0, raw["latency"] or 0.0])
+    assert [found.measures[name].p_holm for name in ("cost", "latency")] == pytest.approx(p_values)
+    assert {name: each.at_once for name, each in found.measures.items()} == {
+        "cost": 2,
+        "iterations": 1,
+        "latency": 2,
+        "tokens": 1,
+    }
     text = "\n".join(block.text for block in comparison_blocks(found) if hasattr(block, "text"))
-    assert "p of the other measures: sign-flip permutation test, paired by task, Holm-corrected for 4." in text
+    assert "p of the other measures: sign-flip permutation test, paired by task, Holm-corrected for 2." in text
+
+
+def test_copies_and_constants_take_no_part_in_the_correction(tmp_path: Path) -> None:
+    drawn = random.Random(3)
+    runs = []
+    for name, rate in (("a", 0.4), ("b", 0.7)):
+        passes = [drawn.random() < rate for _ in range(40)]
+        rows = [
+            {**row, "score": float(ok), "cost": drawn.random(), "metrics": {"same": 1.0, "copy": float(ok)}}
+            for row, ok in zip(builders.rows(passes), passes, strict=True)
+        ]
+        runs.append(
+            builders.run(tmp_path, passes, f"{name}.json", results=rows, run_id=f"bench_0000000{name}_20260131_120000")
+        )
+    a, b = runs
+
+    by_cost = koderz.compare(a, b, measure="cost").measures
+    by_success = koderz.compare(a, b).measures
+
+    assert by_cost["success"].p_holm == by_cost["success"].p_value
+    assert by_cost["success"].at_once == by_cost["score"].at_once == by_cost["copy"].at_once == 1
+    assert by_cost["same"].p_holm == 1.0
+    assert by_success["cost"].p_holm == by_success["cost"].p_value
+    assert by_success["score"].p_holm == by_success["score"].p_value, "it is the measure that was asked for"
 
 
 def test_arms_that_are_compared_at_once_are_corrected_together(tmp_path: Path) -> None:
@@ -255,9 +284,8 @@ def _uniform(rng: np.random.Generator, size: int) -> np.ndarray[Any, np.dtype[np
 @pytest.mark.parametrize("draw", [_skewed, _uniform])
 @pytest.mark.parametrize("tasks", [8, 20])
 def test_permutation_rejects_what_is_alike_in_one_case_of_twenty(
-    monkeypatch: pytest.MonkeyPatch, draw: Callable[[np.random.Generator, int], Any], tasks: int
+    draw: Callable[[np.random.Generator, int], Any], tasks: int
 ) -> None:
-    monkeypatch.setattr(statistics, "draws_of", lambda size: 999)
     rng = np.random.default_rng(12)
     runs = 1000
 
@@ -270,7 +298,7 @@ def test_permutation_rejects_what_is_alike_in_one_case_of_twenty(
 def test_permutation_of_different_tasks_rejects_equals_in_1_of_20(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(statistics, "draws_of", lambda size: 499)
+    monkeypatch.setattr(statistics, "DRAWS", 499)
     rng = np.random.default_rng(12)
     runs = 600
 
@@ -299,10 +327,7 @@ def test_holm_claims_falsely_in_at_most_one_family_of_twenty() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tasks", "least"), [(20, 0.935), (60, 0.935)])
-def test_bootstrap_holds_the_mean_as_often_as_it_says(
-    monkeypatch: pytest.MonkeyPatch, tasks: int, least: float
-) -> None:
-    monkeypatch.setattr(intervals, "draws_of", lambda size: 1999)
+def test_bootstrap_holds_the_mean_as_often_as_it_says(tasks: int, least: float) -> None:
     rng = np.random.default_rng(12)
     runs, held = 1000, 0
     for _ in range(runs):
