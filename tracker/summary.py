@@ -94,6 +94,7 @@ class Figures:
     unread: UnreadAnswers | None = None  # replies whose answer couldn't be read; null: the suite reads no answers
     tokens_reasoning: int | None = None  # part of `tokens_out` for reasoning; null: no server tells
     truncated: Truncated = field(default_factory=Truncated)  # replies that were cut off by their length
+    success_rate_bounds: tuple[float, float] | None = None  # with its faults all failed, all passed; null: no faults
 
     @property
     def rate(self) -> float:
@@ -109,6 +110,13 @@ class Figures:
             return f"no interval: {method.partition(': ')[2]}" if method else "no interval"
         low, high = self.success_rate_interval
         return f"95% interval {low:.1f}% to {high:.1f}% ({method})"
+
+    @property
+    def bounds_text(self) -> str:
+        """The bounds of the success rate as text for people; empty without faults."""
+        if self.success_rate_bounds is None:
+            return ""
+        return "{:.1f}% with its faults as failures, {:.1f}% as passes".format(*self.success_rate_bounds)
 
     @property
     def samples_text(self) -> str:
@@ -250,7 +258,11 @@ def summarize(folder: Path) -> Summary:
     _sort(plan, results, faults)
     results, aside = _parted(plan, results)
     orders = settled_orders(plan, results, faults)
-    arms = {arm.name: _arm(arm, results, counts.baselines[arm.name], plan, orders.get(arm.name)) for arm in plan.arms}
+    missing = Counter(fault.arm for fault in faults if fault.problem_id not in plan.apart)
+    arms = {
+        arm.name: _arm(arm, results, counts.baselines[arm.name], plan, orders.get(arm.name), missing[arm.name])
+        for arm in plan.arms
+    }
     of_arms = {name: arm.results for name, arm in arms.items()}
     apart = {name: [result for result in aside if result.arm == name] for name in of_arms} if aside else {}
     finished = last_finished(journal, lines)
@@ -267,7 +279,7 @@ def summarize(folder: Path) -> Summary:
         config=plan.config,
         arms=arms,
         comparison=compare_modes(arms, plan.compared or USUAL),
-        faults=[_fault(fault) for fault in faults],
+        faults=[_fault(fault, apart=fault.problem_id in plan.apart) for fault in faults],
         paid=_paid(lines.paid, [*results, *aside], faults),
         simulated=plan.simulated,
         answered_by=counts.answered_by,
@@ -331,10 +343,13 @@ def figures(
     baseline_cost: float | None = None,
     measures: Sequence[Measure] = (),
     order: Sequence[str] | None = None,
+    faults: int = 0,
 ) -> Figures:
     """The figures of an arm's results. `measures` are the measures that the suite declares.
 
-    `order`: the settled tasks of a run that stops once it is decided, along which its intervals are made.
+    `order`: the settled tasks of a run that stops once it is decided, along which its intervals are made. `faults`: the
+    number of experiments that couldn't be judged. They need not be missing at random, so beside the rate stand its
+    bounds. Source: C. F. Manski, "Partial identification of probability distributions" (2003), chapter 1.
     """
     n = len(results)
     successes = sum(result.success for result in results)
@@ -367,6 +382,9 @@ def figures(
         unread=_unread(results),
         tokens_reasoning=_known_sum([result.tokens_reasoning for result in results]),
         truncated=_truncated(results),
+        success_rate_bounds=(100 * successes / (n + faults), 100 * (successes + faults) / (n + faults))
+        if faults
+        else None,
     )
 
 
@@ -417,12 +435,13 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
 
 
 def _arm(
-    arm: Arm, results: Iterable[Result], costs: Sequence[float], plan: Plan, order: Sequence[str] | None
+    arm: Arm, results: Iterable[Result], costs: Sequence[float], plan: Plan, order: Sequence[str] | None, faults: int
 ) -> ArmResults:
     mine = [result for result in results if result.arm == arm.name]
     more = dict(from_parts(plan, lambda part: part.of_arm(plan, arm.name, mine).items()))
     more = without_intervals(more) if order is not None else more
-    own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None, plan.measures, order)
+    baseline_cost = math.fsum(costs) if costs and len(costs) == len(mine) else None
+    own = figures(mine, baseline_cost, plan.measures, order, faults)
     simulated = plan.is_simulated(arm.name)
     return ArmResults(mine, own, arm.baseline, more, None if simulated == plan.simulated else simulated)
 
@@ -432,9 +451,18 @@ _TAKEN = tuple(name for name in Result.__struct_fields__ if name in Experiment._
 _WORDS = ("problem_id", "solver", "arm", "model", "verdict", "cause")  # the same few a hundred thousand times
 
 
-def _fault(fault: Fault) -> dict[str, Any]:
-    told = {name: getattr(fault, name) for name in _OF_FAULT}
+def _fault(fault: Fault, *, apart: bool) -> dict[str, Any]:
+    told = {name: getattr(fault, name) for name in _OF_FAULT} | ({"apart": True} if apart else {})
     return told | ({"frames": [asdict(frame) for frame in fault.frames]} if fault.frames else {})
+
+
+def missing_of(faults: Iterable[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any]]:
+    """The faults of an arm, as a summary has them, on tasks that its figures are about.
+
+    A fault that names no arm, as in older files, is one of every arm.
+    """
+    own = (fault for fault in faults if fault.get("arm", fault.get("solver")) in (arm, None))
+    return [fault for fault in own if not fault.get("apart")]
 
 
 def _result(experiment: Experiment, cluster: str) -> Result:

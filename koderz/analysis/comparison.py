@@ -34,6 +34,7 @@ from koderz.analysis.notes import differing, notes_on
 from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
 from koderz.analysis.runs import (
     Run,
+    bounds_of,
     figures_table,
     load_summary,
     of_summary,
@@ -373,6 +374,9 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
     yield [_name(one.measure, of="Avg "), *cells, difference, interval_text(limits, one.measure, signed=True), ""]
     if success and any(each.other_tasks for each in compared):
         yield ["On all its tasks", rate_of(one.a.figures), rate_of(one.b.figures), "", "", ""]
+    sides = (one.a.figures.success_rate_bounds, one.b.figures.success_rate_bounds)
+    if success and any(sides):
+        yield ["Faults failed to passed", *map(bounds_of, sides), "", "", ""]
     for name, ratio in one.ratios.items():
         interval = "×{:.3g} to ×{:.3g}".format(*ratio.interval) if ratio.interval else ""
         yield [f"GM {name}", f"{ratio.a:.3g}", f"{ratio.b:.3g}", f"×{ratio.ratio:.3g}", interval, ""]

@@ -109,7 +109,11 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
         for side in sides
         if not (side.run.is_going or side.run.is_cut_short) and (asked := side.run.asked_of(side.arm))
     ]
-    notes += [f"{side.label} has {side.faults} faults; they count neither way." for side in sides if side.faults]
+    notes += [
+        f"{side.label} has {side.faults} faults, which count neither way: {side.figures.bounds_text or 'apart'}."
+        for side in sides
+        if side.faults
+    ]
     notes += [
         f"In {side.label} {note}."
         for side in sides
@@ -138,8 +142,8 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
 
 _FIGURES = (
     "total_problems successes success_rate success_rate_interval success_rate_interval_method "
-    "total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency pass_at_k pass_hat_k unread "
-    "tokens_reasoning truncated"
+    "success_rate_bounds total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency "
+    "pass_at_k pass_hat_k unread tokens_reasoning truncated"
 )
 
 

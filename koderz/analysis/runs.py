@@ -238,6 +238,8 @@ def figures_table(run: Run, arm: str) -> Table:
         cells[f"95% interval ({method})"] = f"{interval[0]:.1f}% to {interval[1]:.1f}%"
     else:
         cells["95% interval"] = method or ""
+    if bounds := figures.success_rate_bounds:
+        cells["Faults failed to passed"] = bounds_of(bounds)
     if figures.unread:
         cells["Unread"] = f"{figures.unread.rate:.1f}% ({figures.unread.count})"
     if len(figures.pass_at_k) > 1:
@@ -262,6 +264,11 @@ def rate_of(figures: Figures) -> str:
     """A success rate with its counts."""
     judged = figures.total_problems
     return f"{figures.rate:.1f}% ({figures.successes}/{judged})" if judged else "no results"
+
+
+def bounds_of(bounds: tuple[float, float] | None) -> str:
+    """The success rates with all faults failed and all passed, as text for a table; empty without faults."""
+    return "{:.1f}% to {:.1f}%".format(*bounds) if bounds else ""
 
 
 def breakdown_blocks(slices: Sequence[Slice]) -> Iterator[Block]:

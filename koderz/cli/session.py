@@ -275,7 +275,8 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
     for name, arm in summary.arms.items():
         figures = arm.summary
         if figures.success_rate_interval_method and summary.headline.measure == PASSES:
-            yield f"{name}: {'; '.join(filter(None, (figures.interval_text, figures.samples_text)))}{_causes(figures)}"
+            texts = filter(None, (figures.interval_text, figures.bounds_text, figures.samples_text))
+            yield f"{name}: {'; '.join(texts)}{_causes(figures)}"
         if figures.unread and len(summary.arms) > 1:
             yield f"{name}: {figures.unread.text}"
         if figures.baseline_cost is not None:
