@@ -24,43 +24,11 @@ from koderz_tracker.outline import Outline, active_seconds, last_finished, with_
 from koderz_tracker.parts import completed, from_parts, parts_of
 from koderz_tracker.rates import pass_at_k_of, success_interval
 from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan
+from koderz_tracker.replies import Truncated, UnreadAnswers
 from koderz_tracker.results import ANSWER, Result
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import scrubber_of
 from koderz_tracker.sequences import chances_along, rate_along, settled_orders, until_decided_in, without_intervals
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadAnswers:
-    """The replies in which no answer was found, or several."""
-
-    count: int
-    rate: float  # per cent of the results
-
-    @property
-    def text(self) -> str:
-        """The share and the number, as text for people."""
-        return f"unread {self.rate:.1f}% ({self.count})"
-
-
-@dataclass(frozen=True, slots=True)
-class Truncated:
-    """The judged replies that ended by their length: within a text, and before there was any."""
-
-    text: int = 0
-    reasoning: int = 0
-
-    def note(self, results: int) -> str:
-        """A warning where they are more than 2 % of the results; empty otherwise."""
-        count = self.text + self.reasoning
-        if not results or 100 * count / results <= _MOST_TRUNCATED:
-            return ""
-        thought = f", {self.reasoning} of them while the model still thought" if self.reasoning else ""
-        share = f"{100 * count / results:.1f}% of the replies ({count} of {results})"
-        return f"{share} were cut off by their length{thought}: raise --max-tokens"
-
-
-_MOST_TRUNCATED = 2.0  # per cent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,11 +226,7 @@ def summarize(folder: Path) -> Summary:
     _sort(plan, results, faults)
     results, aside = _parted(plan, results)
     orders = settled_orders(plan, results, faults)
-    missing = Counter(fault.arm for fault in faults if fault.problem_id not in plan.apart)
-    arms = {
-        arm.name: _arm(arm, results, counts.baselines[arm.name], plan, orders.get(arm.name), missing[arm.name])
-        for arm in plan.arms
-    }
+    arms = {arm.name: _arm(arm, plan, results, faults, counts, orders) for arm in plan.arms}
     of_arms = {name: arm.results for name, arm in arms.items()}
     apart = {name: [result for result in aside if result.arm == name] for name in of_arms} if aside else {}
     finished = last_finished(journal, lines)
@@ -435,13 +399,20 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
 
 
 def _arm(
-    arm: Arm, results: Iterable[Result], costs: Sequence[float], plan: Plan, order: Sequence[str] | None, faults: int
+    arm: Arm,
+    plan: Plan,
+    results: Iterable[Result],
+    faults: Iterable[Fault],
+    counts: _Counts,
+    orders: Mapping[str, Sequence[str]],
 ) -> ArmResults:
     mine = [result for result in results if result.arm == arm.name]
+    missing = sum(fault.arm == arm.name and fault.problem_id not in plan.apart for fault in faults)
+    costs, order = counts.baselines[arm.name], orders.get(arm.name)
     more = dict(from_parts(plan, lambda part: part.of_arm(plan, arm.name, mine).items()))
     more = without_intervals(more) if order is not None else more
     baseline_cost = math.fsum(costs) if costs and len(costs) == len(mine) else None
-    own = figures(mine, baseline_cost, plan.measures, order, faults)
+    own = figures(mine, baseline_cost, plan.measures, order, missing)
     simulated = plan.is_simulated(arm.name)
     return ArmResults(mine, own, arm.baseline, more, None if simulated == plan.simulated else simulated)
 
@@ -456,7 +427,7 @@ def _fault(fault: Fault, *, apart: bool) -> dict[str, Any]:
     return told | ({"frames": [asdict(frame) for frame in fault.frames]} if fault.frames else {})
 
 
-def missing_of(faults: Iterable[Mapping[str, Any]], arm: str) -> list[Mapping[str, Any]]:
+def missing_of(faults: Iterable[dict[str, Any]], arm: str) -> list[dict[str, Any]]:
     """The faults of an arm, as a summary has them, on tasks that its figures are about.
 
     A fault that names no arm, as in older files, is one of every arm.

@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from koderz.analysis.blocks import Block, Table, Text, as_html
+from koderz.analysis.completion import Completion, at_worst, completion_of
 from koderz.analysis.inference import is_shown, method_of, p_of
 from koderz.analysis.measures import SUCCESS, interval_text, named_average, shown
 from koderz.analysis.notes import unread_note
@@ -29,7 +30,8 @@ class Pair:
     method: str
     p_value: float
     p_holm: float  # corrected for the number of tests
-    significant: bool
+    significant: bool  # whether p_holm shows a difference, on enough tasks, that no faults could turn
+    completion: Completion | None = None  # what faults could make of the difference; None: none is on these tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,10 @@ def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: b
     every = ((a, b, match(a, b, measure)) for a, b in combinations(sides, 2))
     found = [(one, p) for one in every if (p := p_of(one[2], exact=exact)) is not None]
     tested, p_values = [one for one, _ in found], [p for _, p in found]
+    adjusted = holm(p_values)
+    seen = [is_shown(one[2], p, alpha) for one, p in zip(tested, adjusted, strict=True)]
+    completions = [completion_of(*one, p, exact=exact) for one, p in found]
+    completions = at_worst([*zip(completions, p_values, seen, strict=True)], alpha)
     return [
         Pair(
             a=a.label,
@@ -90,9 +96,12 @@ def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: b
             method=method_of(matched, exact=exact),
             p_value=p,
             p_holm=corrected,
-            significant=is_shown(matched, corrected, alpha),
+            significant=is_seen and not (completion and completion.could_turn),
+            completion=completion,
         )
-        for (a, b, matched), p, corrected in zip(tested, p_values, holm(p_values), strict=True)
+        for (a, b, matched), p, corrected, is_seen, completion in zip(
+            tested, p_values, adjusted, seen, completions, strict=True
+        )
     ]
 
 
@@ -207,6 +216,12 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     yield from [Text(f"{pair.a} is better than {pair.b}: {p_text(pair.p_holm)} ({pair.method})") for pair in told] or [
         Text("no significant difference")
     ]
+    for pair in board.pairwise:
+        if pair.completion and pair.completion.could_turn:
+            faults = pair.completion.named(pair.a, pair.b)
+            yield Text(
+                f"no claim that {pair.a} is better than {pair.b} ({p_text(pair.p_holm)}): {faults} could turn it"
+            )
     for phrase in board.unequal_resources:
         yield Text(f"Unequal resources: {phrase}")
     for note in board.notes:

@@ -20,7 +20,7 @@ from koderz.analysis.report.sections import sections_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Comparisons, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured, shown_in
-from koderz.analysis.runs import HEADER, breakdown_rows
+from koderz.analysis.runs import FAULT, HEADER, breakdown_rows
 from koderz.types import NOBODY
 
 _HERE = Path(__file__).parent
@@ -166,6 +166,8 @@ def _notes(view: View) -> list[str]:
     if names := sorted({name for run in view.runs for name in run.rewarded_in}):
         notes.append(f"Rewarded tasks: models were rewarded on tasks of these runs in {', '.join(names)}.")
     notes += dict.fromkeys(f"{caveat}." for run in view.runs for caveat in run.judge.get("caveats", ()))
+    if failed := sum(result.verdict == FAULT for run in view.runs for result in run.results):
+        notes.append(f"Faults as failures: {failed} of the results are faults, which usually count neither way.")
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:
