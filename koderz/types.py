@@ -35,6 +35,9 @@ what a client wrote on a wire of its own (see `koderz.models.clients`).
 REJECTED = "rejected"
 """The `finish_reason` if the server refuses a request that offers tools; the text holds the server's words."""
 
+TIME = "time"
+"""The `finish_reason` of a reply that didn't end in time, if that is the model's failure, and its verdict's cause."""
+
 JUDGE = "judge"
 """The need of a task whose answers are programs: a place to run them."""
 
@@ -171,6 +174,12 @@ _CUT = "The thinking used up the tokens of the reply, and no answer was begun. T
 
 THOUGHT_CUT = Verdict("error", LENGTH_REASONING, feedback=_CUT, detail=_CUT)
 """The verdict on a reply that ended by its length before any text: its answer would have been anyone's guess."""
+
+
+_LATE = "The reply didn't end within the time that it had. Answer more briefly."
+
+REPLY_LATE = Verdict("timeout", TIME, feedback=_LATE, detail=_LATE)
+"""The verdict on a reply that didn't end in time, by `--timeout-is failure`."""
 
 
 class Lesson(NamedTuple):

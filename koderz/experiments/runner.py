@@ -33,7 +33,7 @@ from koderz.solvers.handles import NEEDED, OPENED, AskHandle
 from koderz.suites import program_suite
 from koderz.suites.references import ReferenceFault, References
 from koderz.suites.suite import Concluding, ExperimentContext, JudgeContext, WorkspaceContext
-from koderz.types import EXCLUSIVE, JUDGE, MAIN, THOUGHT_CUT, Reply, Task, Verdict, VerdictWord
+from koderz.types import EXCLUSIVE, JUDGE, MAIN, REPLY_LATE, THOUGHT_CUT, TIME, Reply, Task, Verdict, VerdictWord
 from koderz_tracker import records
 
 if TYPE_CHECKING:
@@ -128,6 +128,9 @@ class ExperimentRunner:
     async def judge(self, task: Task, answer: Reply | str, identity: Identity, ask: AskHandle | None) -> Verdict:
         if isinstance(answer, Reply) and answer.truncated == "reasoning":
             return THOUGHT_CUT
+        if isinstance(answer, Reply) and answer.finish_reason == TIME:
+            is_scored = any(measure.name == "score" for measure in self._plan.record.measures)
+            return replace(REPLY_LATE, score=0.0 if is_scored else None)
         suite, context, has_turn = self._plan.suite, self._judging, EXCLUSIVE in identity.arm.solver.wants
         async with self._exclusive() if self._exclusive and EXCLUSIVE in task.needs and not has_turn else nullcontext():
             if self._resources.references:

@@ -45,7 +45,7 @@ _WORDS: dict[Outcome, tuple[str, ...]] = {
     ),
     "own": (
         "tool_calls", "tool_call", "tool_use", "function_call", "pause_turn", "incomplete",
-        "malformed_function_call", "unexpected_tool_call", "too_many_tool_calls", "rejected",
+        "malformed_function_call", "unexpected_tool_call", "too_many_tool_calls", "rejected", "time",
         "malformed_tool_use", "malformed_model_output",
     ),
 }  # fmt: skip
