@@ -78,6 +78,12 @@ class PromptTooLong(KoderzError):
         self.reply = reply
 
 
+class ReplyTimedOut(Fault):
+    """A reply of a model that didn't end within `--request-timeout`; by `--timeout-is failure` no fault."""
+
+    cause = "unreachable"
+
+
 class UserCodeFault(Fault):
     """An error raised by a solver, suite, scorer or metric that is not a Fault. It is the fault's `__cause__`."""
 

@@ -38,6 +38,9 @@ REJECTED = "rejected"
 CONTEXT = "context"
 """The `finish_reason` if a prompt is longer than the model's context; the text holds the server's words."""
 
+TIME = "time"
+"""The `finish_reason` of a reply that didn't end in time, if that is the model's failure, and its verdict's cause."""
+
 JUDGE = "judge"
 """The need of a task whose answers are programs: a place to run them."""
 
@@ -186,6 +189,12 @@ _TOO_LONG = "The prompt is longer than the model's context."
 
 TOO_LONG = Verdict("failed", CONTEXT, feedback=_TOO_LONG, note=_TOO_LONG)
 """The verdict on a prompt that is longer than the model's context."""
+
+
+_LATE = "The reply didn't end within the time that it had. Answer more briefly."
+
+REPLY_LATE = Verdict("timeout", TIME, feedback=_LATE, detail=_LATE)
+"""The verdict on a reply that didn't end in time, by `--timeout-is failure`."""
 
 
 class Lesson(NamedTuple):

@@ -24,43 +24,12 @@ from koderz_tracker.outline import Outline, active_seconds, last_finished, with_
 from koderz_tracker.parts import completed, from_parts, parts_of
 from koderz_tracker.rates import pass_at_k_of, success_interval
 from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan
+from koderz_tracker.replies import Truncated, UnreadAnswers
 from koderz_tracker.results import ANSWER, Result
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import scrubber_of
 from koderz_tracker.sequences import chances_along, rate_along, settled_orders, until_decided_in, without_intervals
 
-
-@dataclass(frozen=True, slots=True)
-class UnreadAnswers:
-    """The replies in which no answer was found, or several."""
-
-    count: int
-    rate: float  # per cent of the results
-
-    @property
-    def text(self) -> str:
-        """The share and the number, as text for people."""
-        return f"unread {self.rate:.1f}% ({self.count})"
-
-
-@dataclass(frozen=True, slots=True)
-class Truncated:
-    """The judged replies that ended by their length: within a text, and before there was any."""
-
-    text: int = 0
-    reasoning: int = 0
-
-    def note(self, results: int) -> str:
-        """A warning where they are more than 2 % of the results; empty otherwise."""
-        count = self.text + self.reasoning
-        if not results or 100 * count / results <= _MOST_TRUNCATED:
-            return ""
-        thought = f", {self.reasoning} of them while the model still thought" if self.reasoning else ""
-        share = f"{100 * count / results:.1f}% of the replies ({count} of {results})"
-        return f"{share} were cut off by their length{thought}: raise --max-tokens"
-
-
-_MOST_TRUNCATED = 2.0  # per cent
 _MOST_ENDS = 5  # words by which replies ended
 
 
@@ -95,6 +64,7 @@ class Figures:
     unread: UnreadAnswers | None = None  # replies whose answer couldn't be read; null: the suite reads no answers
     tokens_reasoning: int | None = None  # part of `tokens_out` for reasoning; null: no server tells
     truncated: Truncated = field(default_factory=Truncated)  # replies that were cut off by their length
+    success_rate_bounds: tuple[float, float] | None = None  # with its faults all failed, all passed; null: no faults
 
     @property
     def rate(self) -> float:
@@ -110,6 +80,13 @@ class Figures:
             return f"no interval: {method.partition(': ')[2]}" if method else "no interval"
         low, high = self.success_rate_interval
         return f"95% interval {low:.1f}% to {high:.1f}% ({method})"
+
+    @property
+    def bounds_text(self) -> str:
+        """The bounds of the success rate as text for people; empty without faults."""
+        if self.success_rate_bounds is None:
+            return ""
+        return "{:.1f}% with its faults as failures, {:.1f}% as passes".format(*self.success_rate_bounds)
 
     @property
     def samples_text(self) -> str:
@@ -265,7 +242,7 @@ def summarize(folder: Path) -> Summary:
     _sort(plan, results, faults)
     results, aside = _parted(plan, results)
     orders = settled_orders(plan, results, faults)
-    arms = {arm.name: _arm(arm, results, counts.baselines[arm.name], plan, orders.get(arm.name)) for arm in plan.arms}
+    arms = {arm.name: _arm(arm, plan, results, faults, counts, orders) for arm in plan.arms}
     of_arms = {name: arm.results for name, arm in arms.items()}
     apart = {name: [result for result in aside if result.arm == name] for name in of_arms} if aside else {}
     finished = last_finished(journal, lines)
@@ -282,7 +259,7 @@ def summarize(folder: Path) -> Summary:
         config=plan.config,
         arms=arms,
         comparison=compare_modes(arms, plan.compared or USUAL),
-        faults=[_fault(fault) for fault in faults],
+        faults=[_fault(fault, apart=fault.problem_id in plan.apart) for fault in faults],
         paid=_paid(lines.paid, [*results, *aside], faults),
         simulated=plan.simulated,
         answered_by=counts.answered_by,
@@ -351,10 +328,13 @@ def figures(
     baseline_cost: float | None = None,
     measures: Sequence[Measure] = (),
     order: Sequence[str] | None = None,
+    faults: int = 0,
 ) -> Figures:
     """The figures of an arm's results. `measures` are the measures that the suite declares.
 
-    `order`: the settled tasks of a run that stops once it is decided, along which its intervals are made.
+    `order`: the settled tasks of a run that stops once it is decided, along which its intervals are made. `faults`: the
+    number of experiments that couldn't be judged. They need not be missing at random, so beside the rate stand its
+    bounds. Source: C. F. Manski, "Partial identification of probability distributions" (2003), chapter 1.
     """
     n = len(results)
     successes = sum(result.success for result in results)
@@ -387,6 +367,9 @@ def figures(
         unread=_unread(results),
         tokens_reasoning=_known_sum([result.tokens_reasoning for result in results]),
         truncated=_truncated(results),
+        success_rate_bounds=(100 * successes / (n + faults), 100 * (successes + faults) / (n + faults))
+        if faults
+        else None,
     )
 
 
@@ -437,12 +420,20 @@ def _by_tier(results: Sequence[Result]) -> dict[str, float]:
 
 
 def _arm(
-    arm: Arm, results: Iterable[Result], costs: Sequence[float], plan: Plan, order: Sequence[str] | None
+    arm: Arm,
+    plan: Plan,
+    results: Iterable[Result],
+    faults: Iterable[Fault],
+    counts: _Counts,
+    orders: Mapping[str, Sequence[str]],
 ) -> ArmResults:
     mine = [result for result in results if result.arm == arm.name]
+    missing = sum(fault.arm == arm.name and fault.problem_id not in plan.apart for fault in faults)
+    costs, order = counts.baselines[arm.name], orders.get(arm.name)
     more = dict(from_parts(plan, lambda part: part.of_arm(plan, arm.name, mine).items()))
     more = without_intervals(more) if order is not None else more
-    own = figures(mine, math.fsum(costs) if costs and len(costs) == len(mine) else None, plan.measures, order)
+    baseline_cost = math.fsum(costs) if costs and len(costs) == len(mine) else None
+    own = figures(mine, baseline_cost, plan.measures, order, missing)
     simulated = plan.is_simulated(arm.name)
     return ArmResults(mine, own, arm.baseline, more, None if simulated == plan.simulated else simulated)
 
@@ -452,9 +443,18 @@ _TAKEN = tuple(name for name in Result.__struct_fields__ if name in Experiment._
 _WORDS = ("problem_id", "solver", "arm", "model", "verdict", "cause")  # the same few a hundred thousand times
 
 
-def _fault(fault: Fault) -> dict[str, Any]:
-    told = {name: getattr(fault, name) for name in _OF_FAULT}
+def _fault(fault: Fault, *, apart: bool) -> dict[str, Any]:
+    told = {name: getattr(fault, name) for name in _OF_FAULT} | ({"apart": True} if apart else {})
     return told | ({"frames": [asdict(frame) for frame in fault.frames]} if fault.frames else {})
+
+
+def missing_of(faults: Iterable[dict[str, Any]], arm: str) -> list[dict[str, Any]]:
+    """The faults of an arm, as a summary has them, on tasks that its figures are about.
+
+    A fault that names no arm, as in older files, is one of every arm.
+    """
+    own = (fault for fault in faults if fault.get("arm", fault.get("solver")) in (arm, None))
+    return [fault for fault in own if not fault.get("apart")]
 
 
 def _result(experiment: Experiment, cluster: str) -> Result:

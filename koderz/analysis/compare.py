@@ -11,16 +11,19 @@ from typing import Any, Protocol
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
 from koderz.analysis.comparison import Comparison, comparison_blocks, of_sides, side_blocks
+from koderz.analysis.completion import with_faults_failed
 from koderz.analysis.failures import failures_of
-from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, why_shut
+from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, ruling
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, leaderboard_blocks, row_of
 from koderz.analysis.measures import measure_named, usual_measure
 from koderz.analysis.pairs import Side, believed, pairs_to_compare, require_equal_resources, sides_of
-from koderz.analysis.runs import Run, load_run, refuse_simulated_runs, resolve, run_paths
+from koderz.analysis.runs import FaultsAs, Run, load_run, refuse_simulated_runs, resolve, run_paths
 from koderz.analysis.sequential import as_if_stopped, title_of, told_blocks
 from koderz.analysis.statistics import ALPHA
 from koderz.errors import KoderzError
+from koderz.settings.options import without_effect
 from koderz.settings.systems import added
+from koderz_tracker.records import Measure
 
 _LOOK_BACK = 50  # runs, in search of two that share tasks
 
@@ -33,6 +36,7 @@ class Compared:
     content: Callable[[], Iterator[Block]]
     found: Callable[[], Mapping[str, Any]]  # for JSON
     shut: Sequence[str] = ()  # the gates that failed, and why
+    hanging: Sequence[str] = ()  # the gates whose answer hangs on faults, and why
     caution: str = ""  # see `caution_on`
     alarms: Mapping[str, float] = field(default_factory=dict)  # see `false_alarms`
     notes: Sequence[str] = ()  # on the gates
@@ -45,6 +49,7 @@ class Compared:
     def markdown(self) -> Iterator[str]:
         """The answer as Markdown for a CI job's summary page; the result of the gates comes first."""
         verdict = [Text(f"Gate failed: {why}") for why in self.shut]
+        verdict += [Text(f"Gate undecided: {why}") for why in self.hanging]
         verdict += [Text(f"Warning: {self.caution}")] if self.caution else []
         return as_markdown([Heading(f"koderz: {self.title}"), *verdict, *self.blocks()])
 
@@ -53,6 +58,7 @@ class Compared:
         return {
             **self.found(),
             "gates_failed": list(self.shut),
+            "gates_undecided": list(self.hanging),
             "gates_warning": self.caution or None,
             "false_alarms": self.alarms,
         }
@@ -69,10 +75,11 @@ def compare_runs(
     exact: bool = False,
     gates: Gates | None = None,
     unequal_resources: bool = False,
+    faults: FaultsAs | None = None,
 ) -> Compared:
     """Compares the named runs, or the last two that share tasks, by a measure (default: their systems' own).
 
-    `exact` and `unequal_resources` as in `koderz.compare`. Raises KoderzError for what can't be compared.
+    `exact`, `unequal_resources` and `faults` as in `koderz.compare`. Raises KoderzError for what can't be compared.
     """
     gates = gates or Gates()
     if gates.confidence is not None and gates.max_drop is None:
@@ -87,9 +94,12 @@ def compare_runs(
     if compare_own and not allow_simulated:
         refuse_simulated_runs(runs)
     if compare_own and not replace(gates, min_gain=None).are_asked:
+        if faults:
+            raise without_effect("--faults", "a comparison of success rates or scores")
         return compare_own(folders, arm=arm, min_gain=gates.min_gain)
     if gates.min_gain is not None:
         raise KoderzError("--min-gain judges a run of optimizers, or the second of two, and goes with no other gate")
+    runs = [with_faults_failed(run) for run in runs] if faults == "fail" else runs
     has_many = len(runs) > 2 or (len(runs) == 1 and len(runs[0].arms) > 2 and arm is None)
     by = measure_named(measure or usual_measure(runs, ranked=has_many), runs)
     if has_many and gates.are_asked:
@@ -98,26 +108,38 @@ def compare_runs(
         if not allow_simulated:
             refuse_simulated_runs(runs)
         every = [side for run in runs for side in sides_of(run, arm)]
-        every = every if allow_simulated else believed(every)
-        if not unequal_resources:
-            require_equal_resources(every)
-        board = leaderboard(every, alpha, by, exact=exact)
-        return Compared("leaderboard", partial(leaderboard_blocks, board), partial(_leaderboard_document, board))
+        return _ranked(
+            every if allow_simulated else believed(every), alpha, by, exact=exact, unequal_resources=unequal_resources
+        )
     sides = pairs_to_compare(runs, arm, allow_simulated=allow_simulated)
     if not sides:
         return _alone(sides_of(runs[0], arm)[-1], gates)
     if not unequal_resources:
         require_equal_resources(*sides)
-    comparison = of_sides(sides, alpha, by, exact=exact)
+    return _gated(of_sides(sides, alpha, by, exact=exact), gates, exact=exact)
+
+
+def _gated(comparison: Comparison, gates: Gates, *, exact: bool) -> Compared:
+    """A comparison with the result of its gates."""
+    ruled = ruling(gates, comparison.b, comparison, exact=exact)
     return Compared(
         comparison.verdict,
         partial(comparison_blocks, comparison),
         partial(comparison_document, comparison),
-        why_shut(gates, comparison.b, comparison),
+        ruled.shut,
+        ruled.hanging,
         caution_on(gates, comparison.b),
         false_alarms(gates, comparison),
         [*alarm_notes(gates, comparison)],
     )
+
+
+def _ranked(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: bool, unequal_resources: bool) -> Compared:
+    """The leaderboard of these sides."""
+    if not unequal_resources:
+        require_equal_resources(sides)
+    board = leaderboard(sides, alpha, measure, exact=exact)
+    return Compared("leaderboard", partial(leaderboard_blocks, board), partial(_leaderboard_document, board))
 
 
 def compare_as_if_stopped(
@@ -172,8 +194,8 @@ def _alone(side: Side, gates: Gates) -> Compared:
     """The result of gates on a single arm. Raises KoderzError if no gate is asked for."""
     if not gates.are_asked:
         raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
-    rows = partial(side_blocks, side)
-    return Compared(side.label, rows, lambda: {"b": row_of(side)}, why_shut(gates, side, None), caution_on(gates, side))
+    rows, ruled = partial(side_blocks, side), ruling(gates, side, None)
+    return Compared(side.label, rows, lambda: {"b": row_of(side)}, ruled.shut, ruled.hanging, caution_on(gates, side))
 
 
 def own_answer(mode: str, folder: Path) -> Compared | None:

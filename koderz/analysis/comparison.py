@@ -10,7 +10,8 @@ from typing import Any
 
 from koderz.analysis import pairs
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
-from koderz.analysis.failures import Failures, causes_table, failures_of, unrecovered
+from koderz.analysis.completion import Completion, at_worst, completion_of, with_faults_failed
+from koderz.analysis.failures import failure_blocks
 from koderz.analysis.inference import (
     Difference,
     Ratio,
@@ -33,7 +34,9 @@ from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_n
 from koderz.analysis.notes import differing, notes_on
 from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
 from koderz.analysis.runs import (
+    FaultsAs,
     Run,
+    bounds_of,
     figures_table,
     load_summary,
     of_summary,
@@ -89,7 +92,7 @@ class Comparison:
     interval_method: str | None  # how it was computed, or why there is none
     probability_better: float | None  # the posterior probability that B is better, for two-valued measures
     smallest_difference: float | None  # the smallest one that so many tasks show four times out of five
-    significant: bool  # whether p_holm shows a difference, on enough tasks
+    significant: bool  # whether p_holm shows a difference, on enough tasks, that no faults could turn
     measures: Mapping[str, Difference]  # averages of the other measures: success, cost (US dollars), …
     ratios: Mapping[str, Ratio]  # ratios of measures such as speed-ups
     settings: Mapping[str, tuple[Any, Any]] = field(repr=False)  # settings in which A and B differ
@@ -102,6 +105,7 @@ class Comparison:
     clusters: int | None = None  # the number of clusters that the tasks form; None: each task stands alone
     unequal_resources: Sequence[str] = ()  # resources of which A and B had different amounts
     judged: JudgedDifference | None = None  # how far judges that are models may be off
+    completion: Completion | None = None  # what faults could make of the difference; None: none is on these tasks
 
     @property
     def worse_by(self) -> float:
@@ -120,6 +124,9 @@ class Comparison:
         corrected = (self.judged and self.judged.basis) or corrected
         corrected = ", ".join([corrected, *([UNEQUAL] if self.unequal_resources else [])])
         if not self.significant:
+            if self.completion and self.completion.could_turn:
+                seen = shown(self.difference / self.scale, self.measure, signed=True)
+                return f"No claim{by}: {seen} by what was judged ({corrected}), but {self.completion.reason}."
             return f"No significant difference{by} ({corrected})."
         if self.is_at_any_stop and self.interval_holm:
             low, high = (limit / self.scale for limit in self.interval_holm)
@@ -156,16 +163,19 @@ def compare(
     allow_simulated: bool = False,
     exact: bool = False,
     unequal_resources: bool = False,
+    faults: FaultsAs | None = None,
 ) -> Comparison:
     """Compares B, the candidate, with A, the baseline; without B, the arms of A. Each is a run or a summary file.
 
     `measure` is success, score, cost, tokens, iterations, latency or a metric of the suite's. Where the runs share
-    several arms, the figures are those of the last, and `arms` has each. `exact`: rates of one sample
-    a task are tested by McNemar's exact test, instead of by his score statistic, which shows more. Raises KoderzError
-    for files that can't be read, an arm or a measure that isn't there, a real run beside a simulated one, and, without
-    `unequal_resources`, arms that had different resources on the same tasks.
+    several arms, the figures are those of the last, and `arms` has each. `exact`: rates of one sample a task are tested
+    by McNemar's exact test, instead of by his score statistic, which shows more. With `faults` "fail" each fault counts
+    as a failure; without, nothing is claimed that they could turn. Raises KoderzError for files that can't be read, an
+    arm or a measure that isn't there, a real run beside a simulated one, and, without `unequal_resources`, arms that
+    had different resources on the same tasks.
     """
     runs = [_run(source) for source in (a, b) if source is not None]
+    runs = [with_faults_failed(run) for run in runs] if faults == "fail" else runs
     refuse_generated(runs)
     sides = pairs_to_compare(runs, arm if len(runs) == 2 else None, allow_simulated=allow_simulated)
     if not sides:
@@ -190,8 +200,13 @@ def corrected(each: Sequence[Comparison]) -> list[Comparison]:
     """
     p_values = [one.p_value for one in each if one.p_value is not None]
     adjusted = iter(holm(p_values))
-    found = (one if one.p_value is None else _corrected(one, next(adjusted), len(p_values)) for one in each)
-    return [replace(one, significant=one.judged.claims(one.significant)) if one.judged else one for one in found]
+    found = [one if one.p_value is None else _corrected(one, next(adjusted), len(p_values)) for one in each]
+    found = [replace(one, significant=one.judged.claims(one.significant)) if one.judged else one for one in found]
+    completions = at_worst([(one.completion, one.p_value, one.significant) for one in found], found[0].alpha)
+    return [
+        replace(one, completion=each, significant=one.significant and not (each and each.could_turn))
+        for one, each in zip(found, completions, strict=True)
+    ]
 
 
 def _corrected(one: Comparison, p_holm: float, count: int) -> Comparison:
@@ -224,7 +239,10 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
     limits, interval_method = interval_of(matched, alpha, shown=significant) or (None, reason_for_none(matched))
     interval = limits and (scale * limits[0], scale * limits[1])
     of_a, of_b = means_of(matched) or (None, None)
+    difference = None if of_a is None or of_b is None else scale * (of_b - of_a)
     smallest = smallest_of(matched, alpha, exact=exact)
+    judged = judged_difference(a, b, matched, interval, alpha)
+    completion = completion_of(a, b, matched, p_value, exact=exact)
     every = [match(a, b, each) for each in measures_of([a.run, b.run]).values()]
     others = [each for each in every if each.measure.name != measure.name]
     return Comparison(
@@ -246,7 +264,7 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
         p_value=p_value,
         p_holm=p_value,
         mcnemar_p=mcnemar_of(matched),
-        difference=None if of_a is None or of_b is None else scale * (of_b - of_a),
+        difference=difference,
         interval=interval,
         interval_method=interval_method,
         interval_holm=interval,
@@ -261,7 +279,8 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
         notes=notes_on(a, b, matched),
         clusters=matched.cluster_count,
         unequal_resources=pairs.unequal_resources([a, b]),
-        judged=judged_difference(a, b, matched, interval, alpha),
+        judged=judged,
+        completion=completion and completion.corrected(difference, judged.interval if judged else None),
     )
 
 
@@ -287,7 +306,6 @@ def _run(source: Source) -> Run:
 
 
 _MOST_TASKS = 12  # flipped tasks that are named
-_MOST_CAUSES = 8
 
 
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
@@ -301,7 +319,8 @@ def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
         yield from _one(one)
     for note in dict.fromkeys(note for one in each for note in one.notes):
         yield Text(f"note: {note}")
-    yield from _failure_blocks(comparison)
+    others = comparison.a_compared.other_tasks or comparison.b_compared.other_tasks
+    yield from failure_blocks(comparison.a, comparison.b, on_all=bool(others))
     yield from _differing("Settings that differ", comparison.settings)
     yield from _differing("Environment that differs", comparison.environment)
 
@@ -323,6 +342,9 @@ def _one(one: Comparison) -> Iterator[Block]:
         yield Text(f"{one.method[0].upper()}{one.method[1:]}: {p_text(one.p_value)}.{_power(one)}")
     if one.judged:
         yield from map(Text, text_of_difference(one.judged))
+    if one.completion and one.completion.differences:
+        span = interval_text(tuple(end / one.scale for end in one.completion.differences), one.measure, signed=True)
+        yield Text(f"With {one.completion.text} at their worst or best B - A is from {span}.")
     yield from _methods(one)
     yield from _posterior(one)
     if one.paired:
@@ -376,6 +398,9 @@ def _measure_rows(one: Comparison) -> Iterator[list[str]]:
     yield [_name(one.measure, of="Avg "), *cells, difference, interval_text(limits, one.measure, signed=True), ""]
     if success and any(each.other_tasks for each in compared):
         yield ["On all its tasks", rate_of(one.a.figures), rate_of(one.b.figures), "", "", ""]
+    sides = (one.a.figures.success_rate_bounds, one.b.figures.success_rate_bounds)
+    if success and any(sides):
+        yield ["Faults failed to passed", *map(bounds_of, sides), "", "", ""]
     for name, ratio in one.ratios.items():
         interval = "×{:.3g} to ×{:.3g}".format(*ratio.interval) if ratio.interval else ""
         yield [f"GM {name}", f"{ratio.a:.3g}", f"{ratio.b:.3g}", f"×{ratio.ratio:.3g}", interval, ""]
@@ -415,27 +440,6 @@ def _difference_cells(found: Difference, measure: Measure) -> list[str]:
         interval_text(found.interval_holm, measure, signed=True),
         "" if found.p_holm is None else p_figure(found.p_holm),
     ]
-
-
-def _failure_blocks(comparison: Comparison) -> Iterator[Block]:
-    found = {"A": failures_of(comparison.a), "B": failures_of(comparison.b)}
-    if any(failures.causes for failures in found.values()):
-        others = comparison.a_compared.other_tasks or comparison.b_compared.other_tasks
-        yield Heading(f"Failed attempts by cause{', on all their tasks' if others else ''}")
-        yield causes_table(found)
-    for name, failures in found.items():
-        if failures.never_fixed:
-            yield Text(f"{name} recovered from no {unrecovered(failures, _MOST_CAUSES)}")
-        yield Text(f"{name}: {_took(failures)}")
-
-
-def _took(failures: Failures) -> str:
-    if failures.cost_per_solved_task is None:
-        return "no task was solved"
-    tiers = ", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost)
-    by_tier = f" (cost by tier: {tiers})" if tiers else ""
-    cost = f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}, " if failures.cost_per_solved_task else ""
-    return f"{cost}{failures.tokens_to_solution or 0:,.0f} tokens to a solution (median)"
 
 
 def _differing(title: str, values: Mapping[str, tuple[Any, Any]]) -> Iterator[Block]:

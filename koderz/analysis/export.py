@@ -17,7 +17,7 @@ from typing import IO, Any, Literal
 import orjson
 
 from koderz.analysis.pairs import arm_named
-from koderz.analysis.runs import Run, load_run, load_summary, of_summary, run_paths
+from koderz.analysis.runs import FAULT, FaultsAs, Run, load_run, load_summary, of_summary, run_paths
 from koderz.analysis.story import Experiments, Story, StoryStep
 from koderz.errors import KoderzError
 from koderz.settings.installation import package_command
@@ -75,10 +75,12 @@ def export(
     arm: str | None = None,
     all_arms: bool = False,
     artifact: str | None = None,
+    faults: FaultsAs | None = None,
 ) -> int:
     """Writes the rows of these runs, or of one arm of each, run by run and in each run's own order.
 
-    `artifact`: the name of one that each row is to hold besides, as a column of that name.
+    `artifact`: the name of one that each row is to hold besides, as a column of that name. With `faults` "fail" the row
+    of a fault has no success in place of none, and samples hold an empty program for it.
     Returns how many there were. Raises JournalError for a journal without a plan, before anything of that run is
     written, and KoderzError for an arm that a run doesn't have, and for samples of several arms, which an evaluator
     would take for one model's, without `all_arms`.
@@ -94,8 +96,10 @@ def export(
     rows: Iterator[Row] = (
         row for folder in folders for row in rows_of(folder, arms[folder], attempts=attempts, artifact=artifact)
     )
-    if format_ == "jsonl":
-        rows = filter(lambda row: row["verdict"] != "fault", rows)
+    if faults == "fail":
+        rows = ({**row, "success": False} if row["verdict"] == FAULT else row for row in rows)
+    elif format_ == "jsonl":
+        rows = filter(lambda row: row["verdict"] != FAULT, rows)
     with _WRITERS[format_](write_to, columns) as write:
         count = 0
         for row in rows:
@@ -160,7 +164,7 @@ def _experiment(story: Story) -> dict[str, Any]:
     row = {"program": story.program}
     if isinstance(ended, Fault):
         taken = {name: getattr(ended, name) for name in ("cause", "reason", "cost", "calls")}
-        return row | {"verdict": "fault", **taken}
+        return row | {"verdict": FAULT, **taken}
     names = EXPERIMENT_COLUMNS.keys() - _IDENTITY.keys() - _LIMITS.keys() - {"program", "reason"}
     return row | {name: getattr(ended, name) for name in names}
 

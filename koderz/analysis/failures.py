@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from koderz.analysis.blocks import Table
+from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.pairs import Side
 from koderz_tracker.index import CODES, load_index, read_records
 from koderz_tracker.journal import NAME
@@ -126,3 +126,27 @@ def _failed_attempts(folder: Path, arm: str) -> Iterator[Attempt]:
 def _cost_per_solved_task(results: Sequence[Result]) -> float | None:
     solved = {result.problem_id for result in results if result.success}
     return sum(result.cost for result in results) / len(solved) if solved else None
+
+
+_MOST_CAUSES = 8
+
+
+def failure_blocks(a: Side, b: Side, *, on_all: bool) -> Iterator[Block]:
+    """The failures of both sides of a comparison; `on_all`: of more tasks than are compared."""
+    found = {"A": failures_of(a), "B": failures_of(b)}
+    if any(failures.causes for failures in found.values()):
+        yield Heading(f"Failed attempts by cause{', on all their tasks' if on_all else ''}")
+        yield causes_table(found)
+    for name, failures in found.items():
+        if failures.never_fixed:
+            yield Text(f"{name} recovered from no {unrecovered(failures, _MOST_CAUSES)}")
+        yield Text(f"{name}: {_took(failures)}")
+
+
+def _took(failures: Failures) -> str:
+    if failures.cost_per_solved_task is None:
+        return "no task was solved"
+    tiers = ", ".join(f"{tier} ${cost:.4f}" for tier, cost in failures.cost_by_tier.items() if cost)
+    by_tier = f" (cost by tier: {tiers})" if tiers else ""
+    cost = f"${failures.cost_per_solved_task:.5f} a solved task{by_tier}, " if failures.cost_per_solved_task else ""
+    return f"{cost}{failures.tokens_to_solution or 0:,.0f} tokens to a solution (median)"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
-from koderz.analysis.comparison import Comparison
+from koderz.analysis.comparison import Comparison, between, corrected
+from koderz.analysis.completion import completed, faults_text
 from koderz.analysis.inference import false_alarm, least_drop
-from koderz.analysis.measures import measure_named, shown
+from koderz.analysis.measures import SUCCESS, measure_named, shown
 from koderz.analysis.pairs import Side, match
 from koderz.analysis.runs import GOING, Run
 from koderz.analysis.statistics import p_text
 from koderz.errors import KoderzError
+from koderz_tracker.records import Measure
 
 _FEW_ALARMS = 0.05
 
@@ -52,20 +56,46 @@ def limits(given: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def why_shut(gates: Gates, b: Side, comparison: Comparison | None) -> list[str]:
-    """The reasons why B doesn't pass, a clause a gate; empty if it passes.
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """Answers of gates, a clause a gate. B passes where both are empty."""
 
-    `comparison` is against the baseline. Raises KoderzError where a gate can't be judged: B is still
-    going or was cut short, has no results, shares no task with its baseline, or its price is unknown.
+    shut: Sequence[str] = ()  # the reasons why B doesn't pass
+    hanging: Sequence[str] = ()  # the gates whose answer hangs on faults: they neither pass B nor shut on it
+
+
+def ruling(gates: Gates, b: Side, comparison: Comparison | None, *, exact: bool = False) -> Ruling:
+    """Answers of the gates on B. `comparison` is against the baseline, `exact` as in `compare`.
+
+    A gate passes or shuts only where it does so however the faults would have come out. Raises KoderzError where a gate
+    can't be judged: B is still going or was cut short, has no results, shares no task with its baseline, or its price
+    is unknown.
     """
     if not gates.are_asked:
-        return []
+        return Ruling()
     _refuse_unjudgeable(gates, b, comparison)
-    found = [*_shut_by_figures(gates, b)]
+    found = [*_by_figures(gates, b)]
     if comparison is not None and gates.are_paired:
-        for one in comparison.arms.values() or [comparison]:
-            found += _shut_by_drop(gates, one)
-    return found
+        found += _by_drop(gates, comparison, exact=exact)
+    return Ruling(
+        [check.judged or check.at_worst for check in found if check.at_worst and check.at_best],
+        [f"{check.gate} hangs on {check.hanging}" for check in found if bool(check.at_worst) != bool(check.at_best)],
+    )
+
+
+class _Check(NamedTuple):
+    """A gate's reasons for shutting; empty where it passes."""
+
+    gate: str
+    judged: str  # by what was judged
+    at_worst: str  # with faults counted against B
+    at_best: str  # with faults counted in favour of B
+    faults: str = ""  # on which it may hang
+
+    @property
+    def hanging(self) -> str:
+        """The faults that it hangs on, and its reason at the worst."""
+        return f"{self.faults}: {self.at_worst or self.at_best}"
 
 
 def caution_on(gates: Gates, b: Side) -> str:
@@ -73,6 +103,8 @@ def caution_on(gates: Gates, b: Side) -> str:
     run = b.run
     if not gates.are_asked or run.status == "complete" or not (_is_left(run) or run.faults or run.early):
         return ""
+    if not (_is_left(run) or run.early):
+        return f"{run.name} {run.progress}; gates pass or shut only where the faults can't turn it"
     return f"{run.name} {run.progress}, and the gates are about those alone"
 
 
@@ -111,26 +143,79 @@ def _way_out(run: Run) -> str:
     return f"end it with: koderz benchmark resume {run.name}{more}, or judge what there is with --allow-incomplete"
 
 
-def _shut_by_figures(gates: Gates, b: Side) -> Iterator[str]:
-    rate = b.figures.rate
-    if gates.min_success_rate is not None and rate < gates.min_success_rate:
-        yield f"{b.label} has a success rate of {rate:.1f}%, below the {gates.min_success_rate:g}% asked for"
+def _by_figures(gates: Gates, b: Side) -> Iterator[_Check]:
+    if (least := gates.min_success_rate) is not None:
+        yield _check(f"--min-success-rate {least:g}", b, SUCCESS, partial(_low_rate, least))
     # of the whole run, faults and unfinished experiments included where that is on record
     cost = b.run.paid.get("total", sum(arm.summary.total_cost for arm in b.run.arms.values()))
     if gates.max_cost is not None and cost > gates.max_cost:
-        yield f"{b.label} cost ${cost:.4f}, above the ${gates.max_cost:g} allowed"
+        dear = f"{b.label} cost ${cost:.4f}, above the ${gates.max_cost:g} allowed"
+        yield _Check("--max-cost", dear, dear, dear)
     for limits, sign, beyond in ((gates.least, 1, "below"), (gates.most, -1, "above")):
         for name, limit in limits.items():
             measure = measure_named(name, [b.run])
-            if (mean := b.mean(measure)) is None:
+            if b.mean(measure) is None:
                 raise KoderzError(f"no result of {b.label} has a measure {name!r}, so no gate can judge it")
-            bound = limit / 100 if measure.two_valued else limit
-            if not sign * (mean.mean - bound) >= -1e-9:
-                is_ = shown(mean.mean, measure)
-                yield f"{b.label} has an average {name} of {is_}, {beyond} the {shown(bound, measure)} asked for"
+            flag = f"--{'min' if sign > 0 else 'max'} {name}={limit:g}"
+            yield _check(flag, b, measure, partial(_off_limit, measure, limit, sign, beyond))
 
 
-def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[str]:
+def _low_rate(least: float, side: Side) -> str:
+    """The reason for shutting where a success rate is below the least, in per cent."""
+    mean = side.mean(SUCCESS)
+    if mean is None or 100 * mean.mean >= least - 1e-9:
+        return ""
+    return f"{side.label} has a success rate of {100 * mean.mean:.1f}%, below the {least:g}% asked for"
+
+
+def _off_limit(measure: Measure, limit: float, sign: int, beyond: str, side: Side) -> str:
+    """The reason for shutting where the average of a measure lies beyond a limit."""
+    mean = side.mean(measure)
+    bound = limit / 100 if measure.two_valued else limit
+    if mean is None or sign * (mean.mean - bound) >= -1e-9:
+        return ""
+    is_ = shown(mean.mean, measure)
+    return f"{side.label} has an average {measure.name} of {is_}, {beyond} the {shown(bound, measure)} asked for"
+
+
+def _check(gate: str, b: Side, measure: Measure, reason: Callable[[Side], str]) -> _Check:
+    """A gate on B alone, which shuts for the reason that is given, if any."""
+    worst, best = (completed(b, measure, best=best) for best in (False, True))
+    faults = faults_text([str(fault["problem_id"]) for fault in b.missing], b.label)
+    if worst is None or best is None:
+        return _Check(gate, "", f"{measure.name} has no bounds", "", faults)
+    return _Check(gate, reason(b), reason(worst), reason(best), f"{faults}; with these against it")
+
+
+def _by_drop(gates: Gates, comparison: Comparison, *, exact: bool) -> Iterator[_Check]:
+    each = [*(comparison.arms.values() or [comparison])]
+    judged = [dict(_shut_by_drop(gates, one)) for one in each]
+    if not any(one.completion for one in each):
+        for found in judged:
+            yield from (_Check(gate, why, why, why) for gate, why in found.items())
+        return
+    ends: list[list[dict[str, str]]] = []
+    for best in (False, True):
+        sides = [
+            (completed(one.a, one.measure, best=not best) or one.a, completed(one.b, one.measure, best=best) or one.b)
+            for one in each
+        ]
+        redone = corrected(
+            [between(a, b, one.alpha, one.measure, exact=exact) for (a, b), one in zip(sides, each, strict=True)]
+        )
+        ends.append([dict(_shut_by_drop(gates, one)) for one in redone])
+    asked = {"--fail-on-regression": gates.fail_on_regression, "--max-drop": gates.max_drop is not None}
+    for one, seen, worst, best in zip(each, judged, *ends, strict=True):
+        for gate in (name for name, is_asked in asked.items() if is_asked):
+            if one.completion and one.completion.differences is None:
+                yield _Check(gate, "", f"{one.measure.name} has no bounds", "", one.completion.text)
+            else:
+                faults = f"{one.completion.text}; with these against B" if one.completion else ""
+                yield _Check(gate, seen.get(gate, ""), worst.get(gate, ""), best.get(gate, ""), faults)
+
+
+def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[tuple[str, str]]:
+    """The paired gates that shut, each with its reason."""
     success = one.measure.name == "success"
     drop = one.worse_by
     arm = f" ({one.b.arm})" if len(one.b.run.arms) > 1 else ""
@@ -138,10 +223,10 @@ def _shut_by_drop(gates: Gates, one: Comparison) -> Iterator[str]:
     fell = f"the success rate{arm} dropped by {by}" if success else f"{one.measure.name}{arm} is worse by {by}"
     tasks = _some(one.lost)
     if gates.fail_on_regression and one.significant and drop > 0:
-        yield f"{fell}, {p_text(one.p_holm or 0.0)}{tasks}"
+        yield "--fail-on-regression", f"{fell}, {p_text(one.p_holm or 0.0)}{tasks}"
     if gates.max_drop is not None and _is_above(gates.max_drop, gates.confidence, one):
         sure = "" if gates.confidence is None else f" with a confidence of {gates.confidence:.4g}"
-        yield f"{fell}, more than the {gates.max_drop:g} allowed{sure}{tasks}"
+        yield "--max-drop", f"{fell}, more than the {gates.max_drop:g} allowed{sure}{tasks}"
 
 
 def _is_above(allowed: float, confidence: float | None, one: Comparison) -> bool:

@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from koderz.analysis.blocks import Block, Table, Text, as_html
+from koderz.analysis.completion import Completion, at_worst, completion_of
 from koderz.analysis.inference import is_shown, means_of, method_of, p_of
 from koderz.analysis.measures import SUCCESS, interval_text, named_average, shown
 from koderz.analysis.notes import unread_note
@@ -30,7 +31,8 @@ class Pair:
     method: str
     p_value: float
     p_holm: float  # corrected for the number of tests
-    significant: bool
+    significant: bool  # whether p_holm shows a difference, on enough tasks, that no faults could turn
+    completion: Completion | None = None  # what faults could make of the difference; None: none is on these tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,10 @@ def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: b
             is_turned = means[1] > means[0] if measure.direction == "higher" else means[1] < means[0]
             found.append(((b, a, matched) if is_turned else (a, b, matched), p))
     tested, p_values = [one for one, _ in found], [p for _, p in found]
+    adjusted = holm(p_values)
+    seen = [is_shown(one[2], p, alpha) for one, p in zip(tested, adjusted, strict=True)]
+    completions = [completion_of(*one, p, exact=exact) for one, p in found]
+    completions = at_worst([*zip(completions, p_values, seen, strict=True)], alpha)
     return [
         Pair(
             a=a.label,
@@ -135,9 +141,12 @@ def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: b
             method=method_of(matched, exact=exact),
             p_value=p,
             p_holm=corrected,
-            significant=is_shown(matched, corrected, alpha),
+            significant=is_seen and not (completion and completion.could_turn),
+            completion=completion,
         )
-        for (a, b, matched), p, corrected in zip(tested, p_values, holm(p_values), strict=True)
+        for (a, b, matched), p, corrected, is_seen, completion in zip(
+            tested, p_values, adjusted, seen, completions, strict=True
+        )
     ]
 
 
@@ -154,7 +163,11 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
         for side in sides
         if not (side.run.is_going or side.run.is_cut_short) and (asked := side.run.asked_of(side.arm))
     ]
-    notes += [f"{side.label} has {side.faults} faults; they count neither way." for side in sides if side.faults]
+    notes += [
+        f"{side.label} has {side.faults} faults, which count neither way: {side.figures.bounds_text or 'apart'}."
+        for side in sides
+        if side.faults
+    ]
     notes += [
         f"In {side.label} {note}."
         for side in sides
@@ -183,8 +196,8 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
 
 _FIGURES = (
     "total_problems successes success_rate success_rate_interval success_rate_interval_method "
-    "total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency pass_at_k pass_hat_k unread "
-    "tokens_reasoning truncated"
+    "success_rate_bounds total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency "
+    "pass_at_k pass_hat_k unread tokens_reasoning truncated"
 )
 
 
@@ -271,6 +284,12 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     yield from [Text(f"{pair.a} is better than {pair.b}: {p_text(pair.p_holm)} ({pair.method})") for pair in told] or [
         Text("no significant difference")
     ]
+    for pair in board.pairwise:
+        if pair.completion and pair.completion.could_turn:
+            faults = pair.completion.named(pair.a, pair.b)
+            yield Text(
+                f"no claim that {pair.a} is better than {pair.b} ({p_text(pair.p_holm)}): {faults} could turn it"
+            )
     for phrase in board.unequal_resources:
         yield Text(f"Unequal resources: {phrase}")
     for note in board.notes:

@@ -21,12 +21,15 @@ _OF_EVERY_RUN = {
         Measure(name="tokens", direction="lower"),
     )
 }
+_UNTOLD_BY_FAULTS = ("iterations", "latency", "tokens")
 # What sandboxes measure of every program. Declared by a suite, it would be two more tests in every comparison.
 _OF_PROGRAMS = {name: Measure(name=name, direction="lower", unit="s") for name in ("cpu", "wall")}
 
 
 def value_of(result: Result, measure: str) -> float | None:
-    """The result's value of a measure; None if it has none."""
+    """The result's value of a measure; None if it has none, as one that stands for a fault has no times and tokens."""
+    if result.verdict == "fault" and measure in _UNTOLD_BY_FAULTS:
+        return None
     value = getattr(result, measure) if measure in _OF_EVERY_RUN else (result.metrics or {}).get(measure)
     return None if value is None else float(value)
 

@@ -8,10 +8,11 @@ from typing import Any
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
 from koderz.analysis.measures import SUCCESS, declared
 from koderz.analysis.pairs import Matched, Side
+from koderz.analysis.runs import FAULT
 from koderz.analysis.statistics import FEWEST_TASKS
 from koderz.settings.schema import OF_SINKS
 from koderz.types import NEEDS_REVIEW
-from koderz_tracker.summary import UnreadAnswers
+from koderz_tracker.replies import UnreadAnswers
 
 # Tasks are matched one by one; the others change no result.
 _OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})
@@ -120,6 +121,8 @@ def _on_side(name: str, side: Side) -> Iterator[str]:
         yield f"In {name} {note}."
     if side.faults:
         yield f"{name} has {side.faults} experiments that ended in a fault; they count neither way."
+    if failed := sum(result.verdict == FAULT for result in side.results):
+        yield f"{name} has {failed} faults, which count as failures here."
     if count := sum(result.note.startswith(NEEDS_REVIEW) for result in side.results):
         which = "1 result needs" if count == 1 else f"{count} results need"
         yield f"{which} review in {name}: they are too good to be believed unread; their notes say why."

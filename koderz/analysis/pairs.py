@@ -88,6 +88,11 @@ class Side:
         """The number of this arm's experiments that could not be judged."""
         return self.run.faults_of(self.arm)
 
+    @property
+    def missing(self) -> list[dict[str, Any]]:
+        """Faults of this arm, without those on tasks that stand apart from its figures."""
+        return self.run.missing_of(self.arm)
+
     def by_task(self) -> dict[str, list[Result]]:
         """The results of each task, in the order of the run."""
         tasks: dict[str, list[Result]] = {}

@@ -23,7 +23,7 @@ from koderz_tracker.measures import PASSING
 from koderz_tracker.records import SCHEMA_VERSION, Headline, Measure
 from koderz_tracker.results import UNSAID, Result
 from koderz_tracker.sequences import settled_order
-from koderz_tracker.summary import USUAL, ArmResults, Summary, compare_modes, figures
+from koderz_tracker.summary import USUAL, ArmResults, Summary, compare_modes, figures, missing_of
 
 _TOLERANCE = 0.06  # points: older files round their rates
 
@@ -188,7 +188,8 @@ def _checked(path: Path, name: str, arm: _Arm, model: str, file: _File) -> ArmRe
     results = list(_results(name, arm.results, model))
     _refuse_twins(path, results)
     baseline = arm.summary.baseline_cost
-    own = figures(results, baseline, file.measures, file.order_of(name, results))
+    missing = missing_of(file.faults, name)
+    own = figures(results, baseline, file.measures, file.order_of(name, results), len(missing))
     found = ArmResults(results, own, arm.baseline, simulated=arm.simulated)
     claimed = arm.summary
     for figure, says, is_ in (

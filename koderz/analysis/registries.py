@@ -18,7 +18,7 @@ import orjson
 
 from koderz._version import __version__
 from koderz.analysis.export import arms_of
-from koderz.analysis.runs import Run, load_run
+from koderz.analysis.runs import FAULT, FaultsAs, Run, load_run
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
 from koderz_tracker.files import write_whole
@@ -48,10 +48,51 @@ class Publication:
     hf_task: str | None = None  # the task of its leaderboard
 
 
-def write_eee(folders: Sequence[Path], target: Path, about: Publication, *, arm: str | None = None) -> int:
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The arm that is written of each run, and how results that are missing are dealt with."""
+
+    arm: str | None = None  # None: all
+    faults: FaultsAs | None = None  # how faults count; None: neither way
+    incomplete: bool = False  # whether an arm is written although not all that was planned is judged
+
+    def run_in(self, folder: Path) -> Run:
+        """The run in a folder, with its faults as they are to count."""
+        from koderz.analysis.completion import with_faults_failed  # which takes longer than most commands
+
+        run = load_run(folder)
+        return with_faults_failed(run) if self.faults == "fail" else run
+
+    def figures_of(self, run: Run, plan: Plan, arm: str) -> tuple[Figures, dict[str, int]]:
+        """The figures of an arm, and the numbers of its planned experiments, of those judged, and of faults.
+
+        Raises KoderzError where nothing was judged, and for an incomplete arm unless that is asked for.
+        """
+        figures, results = run.arms[arm].summary, run.arms[arm].results
+        if figures.success_rate is None:
+            raise KoderzError(f"{run.run_id}: nothing of {arm} was judged, so there is no result to report")
+        planned = (
+            sum(cell.samples for cell in plan.cells or () if cell.arm == arm and cell.task not in plan.apart)
+            if plan.cells is not None
+            else (len(plan.tasks) - len(plan.apart)) * plan.samples
+        )
+        counts = {"planned": planned, "judged": len(results), "faults": len(run.missing_of(arm))}
+        if len(results) < planned and not self.incomplete:
+            way_out = "; --faults fail counts each fault as a failure" if counts["faults"] else ""
+            raise KoderzError(
+                f"{run.run_id}: {len(results)} of {planned} experiments of {arm} were judged "
+                f"({counts['faults']} faults), and a registry has rates of all of them: end the run, or write what "
+                f"there is with --incomplete{way_out}"
+            )
+        if failed := sum(result.verdict == FAULT for result in results):
+            counts |= {"judged": len(results) - failed, "faults_as_failures": failed}
+        return figures, counts
+
+
+def write_eee(folders: Sequence[Path], target: Path, about: Publication, extent: Extent) -> int:
     """Writes an aggregate and a samples file of Every Eval Ever for each arm of each run, below `target/data`.
 
-    Returns the number of samples. Raises KoderzError where an option is missing or an arm has no result.
+    Returns the number of samples. Raises KoderzError where an option is missing, and as `Extent.figures_of`.
     """
     if not about.organization or about.relationship not in get_args(Relationship):
         raise KoderzError(
@@ -60,13 +101,14 @@ def write_eee(folders: Sequence[Path], target: Path, about: Publication, *, arm:
         )
     count = 0
     for folder in folders:
-        experiments, run = Experiments(folder), load_run(folder)
-        for name in arms_of(experiments.plan, arm):
-            entry = _Entry(experiments.plan, run, name, about)
+        experiments, run = Experiments(folder), extent.run_in(folder)
+        for name in arms_of(experiments.plan, extent.arm):
+            figures, counts = extent.figures_of(run, experiments.plan, name)
+            entry = _Entry(experiments.plan, run, name, about, figures, counts)
             rows = b"".join(
                 orjson.dumps(entry.sample(story), option=orjson.OPT_APPEND_NEWLINE)
                 for story in experiments.of({name})
-                if not isinstance(story.outcome, Fault)
+                if extent.faults == "fail" or not isinstance(story.outcome, Fault)
             )
             path = target / entry.place
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,10 +119,10 @@ def write_eee(folders: Sequence[Path], target: Path, about: Publication, *, arm:
     return count
 
 
-def hub_entries(folders: Sequence[Path], about: Publication, *, arm: str | None = None) -> str:
+def hub_entries(folders: Sequence[Path], about: Publication, extent: Extent) -> str:
     """The runs' success rates as YAML for a model's `.eval_results` folder on the Hub, in per cent.
 
-    Raises KoderzError without a dataset and task of the Hub, for a run of several arms, or where nothing was judged.
+    Raises KoderzError without a dataset and task of the Hub, for a run of several arms, and as `Extent.figures_of`.
     """
     if not (about.hf_dataset and about.hf_task):
         raise KoderzError("--format hf needs --hf-dataset ID and --hf-task ID, which name a leaderboard of the Hub")
@@ -88,16 +130,19 @@ def hub_entries(folders: Sequence[Path], about: Publication, *, arm: str | None 
 
     entries = []
     for folder in folders:
-        experiments, run = Experiments(folder), load_run(folder)
-        names = [*arms_of(experiments.plan, arm)]
+        experiments, run = Experiments(folder), extent.run_in(folder)
+        names = [*arms_of(experiments.plan, extent.arm)]
         if len(names) != 1:
             raise KoderzError(f"{folder.name} has {len(names)} arms; choose one with --arm: {', '.join(names)}")
-        figures = _judged(run, names[0])
+        figures, counts = extent.figures_of(run, experiments.plan, names[0])
+        number = str(figures.total_problems)
+        if len(counts) > 3 or figures.total_problems < counts["planned"]:
+            number = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()) + " of"
         entry: dict[str, Any] = {
             "dataset": {"id": about.hf_dataset, "task_id": about.hf_task},
             "value": round(figures.rate, 4),
             "date": _zoned(run.end_time),
-            "notes": f"{names[0]}, {figures.total_problems} experiments, koderz {__version__}, {run.run_id}",
+            "notes": f"{names[0]}, {number} experiments, koderz {__version__}, {run.run_id}",
         }
         if about.source_url:
             entry["source"] = {"url": about.source_url, "name": "koderz run"}
@@ -113,6 +158,8 @@ class _Entry:
     run: Run
     arm: str
     about: Publication
+    figures: Figures
+    counts: Mapping[str, int]  # planned experiments, those that were judged, and faults
 
     @property
     def model(self) -> str:
@@ -141,6 +188,9 @@ class _Entry:
         """The aggregate, which names the file that holds these rows."""
         samples = self.place.removesuffix(".json") + "_samples.jsonl"
         details = {"run_id": str(self.plan.run_id), "arm": self.arm, "solver": self.plan.arm(self.arm).solver}
+        details |= {name: str(count) for name, count in self.counts.items()}
+        if bounds := self.figures.success_rate_bounds:
+            details["success_rate_bounds"] = "{:.4g} to {:.4g} %".format(*bounds)
         return {
             "schema_version": _EEE,
             "evaluation_id": self.identifier,
@@ -172,7 +222,11 @@ class _Entry:
     def sample(self, story: Story) -> dict[str, Any]:
         """One experiment as a line of the samples file."""
         outcome, calls = story.outcome, story.calls
-        assert not isinstance(outcome, Fault)
+        success, score, verdict, tokens, latency = False, 0.0, FAULT, (0, 0), 0.0  # of a fault, as a failure
+        if not isinstance(outcome, Fault):
+            success, verdict, latency = outcome.success, outcome.verdict, outcome.latency
+            score = float(success) if outcome.score is None else outcome.score
+            tokens = outcome.tokens_in, outcome.tokens_out
         first = next((text_of(message) for call in calls[:1] for message in call.messages[-1:]), "")
         expected = self.plan.basis.expectations.get(story.problem_id, {}).get("expected_response")
         row: dict[str, Any] = {
@@ -186,24 +240,24 @@ class _Entry:
             "input": {"raw": first, "reference": [str(expected)] if expected else []},
             "answer_attribution": _attribution(story),
             "evaluation": {
-                "score": outcome.score if outcome.score is not None else float(outcome.success),
-                "is_correct": outcome.success,
+                "score": score,
+                "is_correct": success,
                 "num_turns": max(1, len(calls)),
             },
             "token_usage": {
-                "input_tokens": outcome.tokens_in,
-                "output_tokens": outcome.tokens_out,
-                "total_tokens": outcome.tokens_in + outcome.tokens_out,
+                "input_tokens": tokens[0],
+                "output_tokens": tokens[1],
+                "total_tokens": sum(tokens),
             },
-            "performance": {"latency_ms": 1000 * outcome.latency},
-            "metadata": {"experiment_id": story.experiment_id, "verdict": outcome.verdict, "cause": outcome.cause},
+            "performance": {"latency_ms": 1000 * latency},
+            "metadata": {"experiment_id": story.experiment_id, "verdict": verdict, "cause": outcome.cause},
         }
         if len(calls) == 1:
             return row | {"output": {"raw": [str(calls[0].reply)]}, "messages": None}
         return row | {"output": None, "messages": [*_transcript(story)]}
 
     def _results(self) -> Iterator[dict[str, Any]]:
-        figures = _judged(self.run, self.arm)
+        figures = self.figures
         uncertainty: dict[str, Any] = {"num_samples": figures.total_problems}
         if interval := figures.success_rate_interval:
             low, high = interval
@@ -242,13 +296,6 @@ class _Entry:
         config = self.plan.config
         found = {name: config.get(name) for name in ("temperature", "top_p", "max_tokens")}
         return {name: value for name, value in found.items() if value is not None}
-
-
-def _judged(run: Run, arm: str) -> Figures:
-    figures = run.arms[arm].summary
-    if figures.success_rate is None:
-        raise KoderzError(f"{run.run_id}: nothing of {arm} was judged, so there is no result to report")
-    return figures
 
 
 def _attribution(story: Story) -> list[dict[str, Any]]:

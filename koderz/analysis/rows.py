@@ -38,6 +38,7 @@ class ArmRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     simulated: bool  # it asks the simulated model
     average: Average | None = None  # of the headline's measure, where that isn't success and the arm has it
     solved_by: str = ""  # the name of its solver; empty in files that don't say
+    bounds: tuple[float, float] | None = None  # the rate with its faults all failed, all passed; None without faults
 
 
 class RunRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -94,6 +95,7 @@ class _Figures(msgspec.Struct):
     successes: int | None = None
     success_rate_interval: tuple[float, float] | None = None
     success_rate_interval_method: str | None = None
+    success_rate_bounds: tuple[float, float] | None = None
     total_cost: float = 0.0
     avg_iterations: float | None = None
     cost_known: bool = True
@@ -208,9 +210,9 @@ def _figures(head: _Head) -> list[tuple[str, _Figures]]:
 
 
 def _arm(solver: str, found: _Figures, simulated: bool, average: Average | None) -> ArmRow:
-    n = found.total_problems
+    n, bounds = found.total_problems, found.success_rate_bounds
     if not n:
-        return ArmRow(solver, 0, 0, None, None, None, found.total_cost, None, simulated)
+        return ArmRow(solver, 0, 0, None, None, None, found.total_cost, None, simulated, bounds=bounds)
     passed = round((found.success_rate or 0.0) * n / 100) if found.successes is None else found.successes
     interval, method = found.success_rate_interval, found.success_rate_interval_method
     if interval is None and method is None:
@@ -219,7 +221,9 @@ def _arm(solver: str, found: _Figures, simulated: bool, average: Average | None)
         low, high = wilson(passed, n)
         interval, method = (100 * low, 100 * high), WILSON
     rate, iterations = 100 * passed / n, found.avg_iterations
-    return ArmRow(solver, n, passed, rate, interval, method, found.total_cost, iterations, simulated, average)
+    return ArmRow(
+        solver, n, passed, rate, interval, method, found.total_cost, iterations, simulated, average, bounds=bounds
+    )
 
 
 def _average(head: _Head, found: _Figures) -> Average | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
 from koderz.analysis.measures import declared, named_average, shown
@@ -16,13 +16,17 @@ from koderz.errors import KoderzError
 from koderz_tracker.decisions import is_decided, stopped_early, went_on
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import RUN_ID, is_locked, named, run_folders
-from koderz_tracker.summary import Summary, summarize
+from koderz_tracker.summary import Summary, missing_of, summarize
 
 if TYPE_CHECKING:
     from koderz_tracker.breakdown import Slice, Spread
     from koderz_tracker.summary import Figures
 
 GOING = "running"
+FaultsAs = Literal["fail"]
+"""The ways to count faults other than neither way."""
+
+FAULT = "fault"  # the verdict of a result that stands for a fault, see `koderz.analysis.completion`
 _STATES = {GOING: "is still going", "unfinished": "was left unfinished"}
 _CUT_SHORT = ("interrupted", "stopped", "failed", "detached")
 
@@ -104,6 +108,17 @@ class Run(Summary):
     def faulted(self, arm: str) -> list[dict[str, Any]]:
         """The experiments of an arm that could not be judged."""
         return [fault for fault in self.faults if fault.get("arm", fault.get("solver")) in (arm, None)]
+
+    def missing_of(self, arm: str) -> list[dict[str, Any]]:
+        """The experiments of an arm that its figures lack, since they could not be judged."""
+        return missing_of(self.faults, arm)
+
+    @property
+    def cautions(self) -> list[str]:
+        """Warnings to be shown wherever the figures are shown."""
+        failed = sum(result.verdict == FAULT for result in self.results)
+        found = [f"FAULTS AS FAILURES: {failed} of {len(self.results)} results are faults"] if failed else []
+        return [*Summary.cautions.__get__(self), *found]
 
     def _repr_html_(self) -> str:
         return as_html(run_blocks(self))
@@ -238,6 +253,8 @@ def figures_table(run: Run, arm: str) -> Table:
         cells[f"95% interval ({method})"] = f"{interval[0]:.1f}% to {interval[1]:.1f}%"
     else:
         cells["95% interval"] = method or ""
+    if bounds := figures.success_rate_bounds:
+        cells["Faults failed to passed"] = bounds_of(bounds)
     if figures.unread:
         cells["Unread"] = f"{figures.unread.rate:.1f}% ({figures.unread.count})"
     if len(figures.pass_at_k) > 1:
@@ -262,6 +279,11 @@ def rate_of(figures: Figures) -> str:
     """A success rate with its counts."""
     judged = figures.total_problems
     return f"{figures.rate:.1f}% ({figures.successes}/{judged})" if judged else "no results"
+
+
+def bounds_of(bounds: tuple[float, float] | None) -> str:
+    """The success rates with all faults failed and all passed, as text for a table; empty without faults."""
+    return "{:.1f}% to {:.1f}%".format(*bounds) if bounds else ""
 
 
 def breakdown_blocks(slices: Sequence[Slice]) -> Iterator[Block]:

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.console import print_json, say_all, warn
-from koderz.cli.flags import AllowSimulated, Arm, ByMeasure, Json, Results, named_runs, with_flags
+from koderz.cli.flags import AllowSimulated, Arm, ByMeasure, Faults, Json, Results, named_runs, with_flags
 from koderz.errors import KoderzError
+from koderz.settings.options import without_effect
 
-EXIT_GATE = 1
+EXIT_GATE, EXIT_UNDECIDED = 1, 3
 _SHOWN = 20  # problems, unless --limit says otherwise
 _gate = partial(typer.Option, rich_help_panel="Gates (exit code 1)")
 
@@ -51,6 +52,11 @@ _Sequential = Annotated[
 ]
 
 
+_UnequalResources = Annotated[
+    bool, typer.Option("--unequal-resources", help="Compare arms that had different resources on the same tasks.")
+]
+
+
 @with_flags(_GATES)
 def compare(
     runs: Annotated[
@@ -68,11 +74,9 @@ def compare(
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")] = False,
     allow_simulated: AllowSimulated = False,
-    unequal_resources: Annotated[
-        bool,
-        typer.Option("--unequal-resources", help="Compare arms that had different resources on the same tasks."),
-    ] = False,
+    unequal_resources: _UnequalResources = False,
     sequential: _Sequential = False,
+    faults: Faults = None,
     *,
     results: Results,
     **gates: Any,
@@ -82,6 +86,7 @@ def compare(
     Without names: the last two runs that share tasks. One comparative run alone: its arms, paired.
     Gates judge B, or the only run that is named; one that is still going, or was cut short, is exit code 2.
     So are arms whose tasks had different resources, unless --unequal-resources says that they are to be compared.
+    A gate whose answer hangs on faults neither passes nor shuts: exit code 3.
 
     Examples:
         koderz benchmark compare latest
@@ -96,7 +101,9 @@ def compare(
     same: dict[str, Any] = {"arm": arm, "measure": measure, "alpha": alpha, "allow_simulated": allow_simulated}
     if sequential and (asked.are_asked or exact):
         raise KoderzError("--sequential says where a comparison would have ended, and takes neither gates nor --exact")
-    run = partial(compare_runs, exact=exact, gates=asked, unequal_resources=unequal_resources)
+    if sequential and faults:
+        raise without_effect("--faults", "a comparison without --sequential")
+    run = partial(compare_runs, exact=exact, gates=asked, unequal_resources=unequal_resources, faults=faults)
     outcome = (compare_as_if_stopped if sequential else run)(runs or [], results, **same)
     if json:
         print_json(outcome.document())
@@ -107,6 +114,9 @@ def compare(
     if outcome.shut:
         warn(f"gate failed: {'; '.join(outcome.shut)}")
         raise typer.Exit(EXIT_GATE)
+    if outcome.hanging:
+        warn(f"gate undecided: {'; '.join(outcome.hanging)}")
+        raise typer.Exit(EXIT_UNDECIDED)
 
 
 def problems(

@@ -14,9 +14,9 @@ import typer
 from koderz.analysis.export import export as write_rows
 from koderz.analysis.export import format_of
 from koderz.analysis.formats import Format, own_format, write_own
-from koderz.analysis.registries import REGISTRIES, Publication, Relationship, hub_entries, write_eee
+from koderz.analysis.registries import REGISTRIES, Extent, Publication, Relationship, hub_entries, write_eee
 from koderz.cli.console import counted, data_output, say, warn, writing
-from koderz.cli.flags import Arm, Results, named_runs
+from koderz.cli.flags import Arm, Faults, Results, named_runs
 from koderz.errors import KoderzError
 from koderz.settings.options import flag_of, without_effect
 from koderz_tracker.files import whole_file
@@ -34,19 +34,25 @@ _Format = Annotated[
     ),
 ]
 
+_Artifact = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="With this artifact of the last attempt, such as a diff, in each row."),
+]
+_AllArms = Annotated[
+    bool, typer.Option("--all-arms", help="Samples of several arms in one file; each row names its arm.")
+]
+_Incomplete = Annotated[
+    bool, typer.Option("--incomplete", help="Of eee and hf: an incomplete run, with what was planned and faults.")
+]
+
 
 def export(
     runs: Annotated[list[str], named_runs(metavar="RUN…", help="Which runs.")],
     format_: _Format = None,
     attempts: Annotated[bool, typer.Option("--attempts", help="One row per attempt, with its reply.")] = False,
     arm: Arm = None,
-    artifact: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With this artifact of the last attempt, such as a diff, in each row."),
-    ] = None,
-    all_arms: Annotated[
-        bool, typer.Option("--all-arms", help="Samples of several arms in one file; each row names its arm.")
-    ] = False,
+    artifact: _Artifact = None,
+    all_arms: _AllArms = False,
     organization: Annotated[str | None, typer.Option(metavar="NAME", help="Of eee: who publishes the result.")] = None,
     relationship: Annotated[
         Relationship | None, typer.Option(metavar="WORD", help="Of eee: what they are to the model.")
@@ -57,6 +63,8 @@ def export(
     source_url: Annotated[str | None, typer.Option(metavar="URL", help="Of eee and hf: the published run.")] = None,
     hf_dataset: Annotated[str | None, typer.Option(metavar="ID", help="Of hf: the dataset on the Hub.")] = None,
     hf_task: Annotated[str | None, typer.Option(metavar="ID", help="Of hf: the task of its leaderboard.")] = None,
+    incomplete: _Incomplete = False,
+    faults: Faults = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to. Default: standard output.")
     ] = None,
@@ -79,10 +87,12 @@ def export(
     about = Publication(organization, relationship, model_id, source_url, hf_dataset, hf_task)
     own = own_format(format_)
     is_samples = format_ not in REGISTRIES and own is None and format_of(output, format_) == "jsonl"
-    _require_read(about, format_, arm, all_arms=all_arms, is_samples=is_samples)
+    _require_read(about, format_, arm, all_arms=all_arms, is_samples=is_samples, incomplete=incomplete)
+    if faults and (attempts or own):
+        raise without_effect("--faults", "an export of one row per experiment")
     folders = list(dict.fromkeys(journal_folder(find(results, name)) for name in runs))
     if format_ in REGISTRIES:
-        _register(folders, format_, about, arm, output)
+        _register(folders, format_, about, Extent(arm, faults, incomplete), output)
     elif own:
         if attempts or artifact:
             raise KoderzError(f"--format {format_} says itself what it holds: leave --attempts and --artifact out")
@@ -92,17 +102,21 @@ def export(
         if output is None and table == "parquet" and sys.stdout.isatty():
             raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
         with _opened(output) as file:
-            count = write_rows(folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact)
+            count = write_rows(
+                folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact, faults=faults
+            )
         _tell(count, folders, output, "attempt" if attempts else "experiment")
 
 
 def _require_read(
-    about: Publication, format_: str | None, arm: str | None, *, all_arms: bool, is_samples: bool
+    about: Publication, format_: str | None, arm: str | None, *, all_arms: bool, is_samples: bool, incomplete: bool
 ) -> None:
     """Raises KoderzError for an option that the chosen format doesn't read."""
     unread = [name for name, value in asdict(about).items() if value is not None]
     if unread and format_ not in REGISTRIES:
         raise KoderzError(f"{flag_of(unread[0])} has no effect here: only --format eee and hf read it")
+    if incomplete and format_ not in REGISTRIES:
+        raise without_effect("--incomplete", "--format eee and hf")
     if all_arms and (arm or not is_samples):
         raise without_effect("--all-arms", "an export of every arm" if arm else "--format jsonl")
 
@@ -124,17 +138,17 @@ def _write_own(own: Format, folders: Sequence[Path], name: str | None, arm: str 
 
 
 def _register(
-    folders: Sequence[Path], format_: str | None, about: Publication, arm: str | None, output: Path | None
+    folders: Sequence[Path], format_: str | None, about: Publication, extent: Extent, output: Path | None
 ) -> None:
     """Writes runs as entries of a public registry."""
     if format_ == "eee":
         if output is None:
             raise KoderzError("--format eee writes a folder: say which with --output DIR")
         with writing(output):
-            count = write_eee(folders, output, about, arm=arm)
+            count = write_eee(folders, output, about, extent)
         _tell(count, folders, output, "sample")
         return
-    text = hub_entries(folders, about, arm=arm).encode()
+    text = hub_entries(folders, about, extent).encode()
     with _opened(output) as file:
         file.write(text)
 
@@ -162,6 +176,7 @@ def report(
     allow_simulated: Annotated[
         bool, typer.Option("--allow-simulated", help="Show simulated runs beside real ones.")
     ] = False,
+    faults: Faults = None,
     *,
     results: Results,
 ) -> None:
@@ -173,6 +188,7 @@ def report(
     Examples:
         koderz benchmark report latest -o report.html
     """
+    from koderz.analysis.completion import with_faults_failed
     from koderz.analysis.report import write_report
     from koderz.analysis.runs import resolve
 
@@ -183,6 +199,8 @@ def report(
         found = resolve(list(dict.fromkeys(runs)), results, allow_simulated=allow_simulated)
     else:
         found = _latest(results, limit or _LATEST, mixed=allow_simulated)
+    if faults == "fail":
+        found = [*map(with_faults_failed, found)]
     written = write_report(found, output)
     extent = f"{counted(len(found), 'run')}, {counted(written.experiments, 'experiment')}"
     say(f"{written.path}: {extent}, {written.bytes / 1e6:.1f} MB")

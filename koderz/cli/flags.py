@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -134,6 +134,10 @@ ByMeasure = Annotated[
 ]
 AllowSimulated = Annotated[
     bool, typer.Option("--allow-simulated", help="Put runs of the simulated model beside real ones.")
+]
+Faults = Annotated[
+    Literal["fail"] | None,
+    typer.Option("--faults", metavar="fail", help="fail: each fault counts as a failure. Default: neither way."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
 SummaryJson = Annotated[

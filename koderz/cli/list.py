@@ -229,11 +229,23 @@ def _status(row: RunRow) -> str:
     elif judged + row.faults < row.planned:
         parts.append(f"{judged + row.faults}/{row.planned}")
     if row.faults:
-        parts.append(f"{counted(row.faults, 'fault')} ({', '.join(row.fault_causes)})")
+        parts.append(f"{counted(row.faults, 'fault')} ({', '.join(row.fault_causes)}){_with_faults(row)}")
     if row.damaged_lines:
         parts.append(counted(row.damaged_lines, "damaged line"))
     parts += ["imported"] * row.imported
     return " ".join(parts)
+
+
+def _with_faults(row: RunRow) -> str:
+    """The bounds of each arm's rate, its faults all failed and all passed, where success sums the run up."""
+    from koderz_tracker.records import PASSES
+
+    of_arms = [
+        f"{f'{arm.solver} ' if len(row.arms) > 1 else ''}{arm.bounds[0]:.1f} to {arm.bounds[1]:.1f}%"
+        for arm in row.arms
+        if arm.bounds
+    ]
+    return f", with these {', '.join(of_arms)}" if of_arms and row.headline.measure == PASSES else ""
 
 
 def _sinks(rows: Sequence[RunRow], now: Mapping[str, Collection[str]]) -> Iterator[str]:

@@ -152,6 +152,8 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
     else:
         passed = f", {f.successes} of {f.total_problems} {headline.passed}" if headline.passed else ""
         yield f"{name}: {_average(measure, mean)}{passed}"
+    if f.bounds_text and headline.passed:
+        yield f"  success rate {f.bounds_text}"
     if f.unread:
         yield f"  {f.unread.text}"
     if f.samples_text and headline.passed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from koderz.cli.console import OutputOptions, counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.settings.systems import added, names_of
-from koderz.types import MAIN
+from koderz.types import MAIN, TIME
 from koderz_tracker.members import Extensible
 from koderz_tracker.records import PASSES
 from koderz_tracker.summary import USUAL
@@ -275,7 +275,8 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
     for name, arm in summary.arms.items():
         figures = arm.summary
         if figures.success_rate_interval_method and summary.headline.measure == PASSES:
-            yield f"{name}: {'; '.join(filter(None, (figures.interval_text, figures.samples_text)))}{_causes(figures)}"
+            texts = filter(None, (figures.interval_text, figures.bounds_text, figures.samples_text))
+            yield f"{name}: {'; '.join(texts)}{_causes(figures)}"
         if figures.unread and len(summary.arms) > 1:
             yield f"{name}: {figures.unread.text}"
         if figures.baseline_cost is not None:
@@ -287,6 +288,17 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
             yield f"{name}: the price of a model is unknown, so costs are too low; see prices in koderz.toml"
 
 
+def _late(summary: Summary) -> Iterator[str]:
+    """Lines on replies that didn't end in time, and on how they count."""
+    failed = sum(arm.summary.causes.get(TIME, 0) for arm in summary.arms.values())
+    faulted = sum("see --request-timeout" in str(fault["reason"]) for fault in summary.faults)
+    late = "by a reply that didn't end within --request-timeout"
+    if failed:
+        yield f"{counted(failed, 'experiment')} failed {late} (--timeout-is failure)"
+    if faulted:
+        yield f"{counted(faulted, 'fault')} {late}; with --timeout-is failure that is the model's failure"
+
+
 def _causes(figures: Figures) -> str:
     if not figures.causes:
         return ""
@@ -296,6 +308,7 @@ def _causes(figures: Figures) -> str:
 
 def next_steps(summary: Summary, run: str) -> Iterator[str]:
     """Lines on what went wrong, each with the command that fixes it."""
+    yield from _late(summary)
     if summary.faults:
         first = summary.faults[0]
         where = f" ({first['frames'][-1]['file']}, line {first['frames'][-1]['line']})" if first.get("frames") else ""

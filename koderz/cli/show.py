@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,9 +14,10 @@ import typer
 from koderz.analysis.conversation import told_asked, told_reply
 from koderz.analysis.story import thought_of, told_frames, told_grade, told_grades
 from koderz.cli.console import counted, data_output, print_json, say, warn
-from koderz.cli.flags import Results, Run
+from koderz.cli.flags import Faults, Results, Run
 from koderz.errors import KoderzError
 from koderz.runs.observer import SessionView
+from koderz.settings.options import without_effect
 from koderz_tracker.records import Attempt, Call, Experiment, Fault, Grade, Record
 from koderz_tracker.terminals import plain
 
@@ -38,6 +40,7 @@ def show(
         str | None, typer.Option(metavar="NAME", help="Only this artifact of the last attempt, as it is.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON, and nothing else.")] = False,
+    faults: Faults = None,
     *,
     results: Results,
 ) -> None:
@@ -55,10 +58,12 @@ def show(
     for option, value in (("--attempt", attempt), ("--artifact", artifact)):
         if value is not None and problem is None:
             raise KoderzError(f"{option} picks from one story: name its task with --problem")
+    if faults and (problem is not None or failures):
+        raise without_effect("--faults", "the overview of a run")
     wake(results, os.environ)
     path = find(results, run)
     if problem is None and not failures:
-        _show_run(load_run(path), arm, json=json)
+        _show_run(load_run(path), arm, json=json, faults=faults)
         return
     from koderz.analysis.story import Experiments, journal_folder
 
@@ -100,14 +105,22 @@ def _chosen(
     return found
 
 
-def _show_run(run: AnyRun, arm: str | None, *, json: bool) -> None:
+def _show_run(run: AnyRun, arm: str | None, *, json: bool, faults: str | None) -> None:
+    from koderz.analysis.completion import with_faults_failed
     from koderz.cli.overview import overview
     from koderz.cli.tables import print_blocks
 
     if arm is not None and arm not in run.arms:
         raise KoderzError(f"--arm {arm}: the run has {' and '.join(run.arms)}")
+    found = with_faults_failed(run) if faults == "fail" else run
     if not json:
-        print_blocks(overview(run, [arm] if arm else list(run.arms)))
+        print_blocks(overview(found, [arm] if arm else list(run.arms)))
+    elif found is not run:  # as its file would have it
+        from koderz_tracker.sinks.json import encode_summary
+        from koderz_tracker.summary import Summary
+
+        shown = Summary(**{item.name: getattr(found, item.name) for item in fields(Summary)})
+        data_output().writelines(encode_summary(shown))
     elif run.path.is_file():  # the summary
         data_output().write(run.path.read_bytes())
     else:  # as its file would have it

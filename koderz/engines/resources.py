@@ -212,6 +212,7 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[..., Endpoint
             return asked(base_url=settings.roles_elsewhere[role], base_url_trusted=own_trusted)
         if name not in answering:
             return asked()
+        asked = partial(asked, settings=replace(own, timeout_is=settings.timeout_is))
         return asked(base_url=settings.base_url, base_url_trusted=trusted, api_key_env=settings.api_key_env)
 
     def endpoint_of(name: ModelName, role: str = "") -> Endpoint:

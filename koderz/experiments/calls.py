@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from koderz.errors import FatalFault, Fault
+from koderz.errors import FatalFault, Fault, ReplyTimedOut
 from koderz.experiments.budget import Budget
 from koderz.experiments.costs import Estimate, Gauge, request_of
 from koderz.experiments.lines import Answer, Ask
@@ -20,7 +20,7 @@ from koderz.plans.arms import Arm, model_key
 from koderz.plans.plan import Identity
 from koderz.settings.requests import read_body
 from koderz.settings.schema import Settings
-from koderz.types import MAIN, REJECTED, SUB, Completion, Message, Sampling
+from koderz.types import MAIN, REJECTED, SUB, TIME, Completion, Message, Sampling
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price
@@ -53,6 +53,7 @@ class Caller:
             extra_body=read_body(settings.extra_body) if settings.extra_body else None,
         )
         self._stop = settings.stop
+        self._timeout, self._is_late_failure = settings.request_timeout, settings.timeout_is == "failure"
         self._of_roles = {role: options.sampling() for role, options in settings.options_of_roles.items()}
         self._elsewhere = frozenset(settings.roles_elsewhere)
         self._gauges: dict[str, Gauge | None] = {}  # by model; None where nobody knows its price
@@ -74,6 +75,13 @@ class Caller:
                 raise self.closed
             try:
                 completion, dropped = await _completed(model, ask.messages, sampling)
+            except ReplyTimedOut as fault:
+                # A judge that is late is none of the model's doing, and an agent is told by its own wire.
+                if not self._is_late_failure or role not in (MAIN, SUB) or wire_of(ask.messages):
+                    raise
+                throttled = sum(fault.throttled.values())
+                late = Completion("", finish_reason=TIME, latency=self._timeout, throttled=throttled)
+                return Answer(late, role, name, sampling)
             except FatalFault as fault:  # whoever waits for a turn is not to find out for himself
                 self.closed = fault
                 raise

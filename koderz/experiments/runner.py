@@ -49,7 +49,9 @@ from koderz.types import (
     EXCLUSIVE,
     JUDGE,
     MAIN,
+    REPLY_LATE,
     THOUGHT_CUT,
+    TIME,
     TOO_LONG,
     Measure,
     Reply,
@@ -223,6 +225,8 @@ def verdict_without(reply: Reply, measures: Sequence[Measure]) -> Verdict | None
         return THOUGHT_CUT
     if reply.finish_reason == CONTEXT:
         verdict = replace(TOO_LONG, detail=reply.text)
+    elif reply.finish_reason == TIME:
+        verdict = REPLY_LATE
     elif is_call:
         verdict = CALL_ALONE
     else:

@@ -39,6 +39,7 @@ class Endpoint:
     base_url: str | None = None  # None: the provider has no server
     api_key: str = field(default="", repr=False)
     timeout: float = 600.0  # seconds for one request, from sent to read
+    timeout_is: str = "fault"  # "failure": a reply that doesn't end by then is the model's, and isn't asked for again
     max_retries: int = 8
     backoff: float = 0.5  # seconds before the first retry; doubles, up to a minute
     concurrency: int = 8  # requests in flight at most

@@ -95,6 +95,10 @@ class Retryable(Exception):
         self.most_retries = most_retries
 
 
+class TimedOut(Retryable):
+    """The server's answer didn't end within the time for one request."""
+
+
 class Refused(Exception):
     """The server refuses the request as it is; `parameter` is the culprit if a field names it."""
 

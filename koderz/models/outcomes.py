@@ -72,7 +72,7 @@ WORDS: dict[Outcome, tuple[str, ...]] = {
     ),
     "own": (
         "pause_turn", "incomplete", "malformed_model_output",
-        "rejected", "context", "imported",  # koderz' own
+        "rejected", "context", "time", "imported",  # koderz' own
     ),
 }  # fmt: skip
 _OUTCOMES = {word: outcome for outcome, words in WORDS.items() for word in words}

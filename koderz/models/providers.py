@@ -102,7 +102,15 @@ class Service:
 
         endpoint = self.endpoint
         query = urlencode({"api-version": endpoint.api_version}) if endpoint.is_deployment else ""
-        return Http(address, timeout=endpoint.timeout, secret=endpoint.api_key, headers=endpoint.headers, query=query)
+        retries = {"timeout_retries": 0} if endpoint.timeout_is == "failure" else {}
+        return Http(
+            address,
+            timeout=endpoint.timeout,
+            secret=endpoint.api_key,
+            headers=endpoint.headers,
+            query=query,
+            **retries,
+        )
 
     async def aclose(self) -> None:
         """Close the connections, if there ever were any."""

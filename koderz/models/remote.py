@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from koderz.errors import FatalFault, Fault, Unreachable
+from koderz.errors import FatalFault, Fault, ReplyTimedOut, Unreachable
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
-from koderz.models.faults import Filtered, NoSuchPath, Refused, Retryable, TooLong, clean, problem_of, without
+from koderz.models.faults import Filtered, NoSuchPath, Refused, Retryable, TimedOut, TooLong, clean, problem_of, without
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
 from koderz.models.outcomes import outcome_of
@@ -204,7 +204,11 @@ class RemoteModel:
                 if learnt := adaptation.learn(refused, own, sampling):
                     self.service.say(f"{learnt} for {self.name}: the server said {refused}")
             except Retryable as error:
-                raise Fault(
+                kind = ReplyTimedOut if isinstance(error, TimedOut) else Fault
+                if kind is ReplyTimedOut:
+                    counts = f"counts as a {endpoint.timeout_is} (--timeout-is {endpoint.timeout_is})"
+                    self.service.say(f"{self.name}: a reply didn't end within {endpoint.timeout:g} s, which {counts}")
+                raise kind(
                     self._message(error), cause="unreachable", throttled={self.name.provider: throttled}
                 ) from None
             except Fault as error:

@@ -25,7 +25,7 @@ import msgspec
 from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import LEAST_HIDDEN, is_loopback
-from koderz.models.faults import Response, Retryable, clean, without
+from koderz.models.faults import Response, Retryable, TimedOut, clean, without
 from koderz.models.waits import LONGEST_WAIT, wait_in_headers
 from koderz_tracker.scrubber import secrets_of, shown_address
 
@@ -57,10 +57,12 @@ class Http:
         secret: str = "",
         headers: Mapping[str, str] = _NO_HEADERS,
         query: str = "",
+        timeout_retries: int = _MOST_TIMEOUTS,
     ) -> None:
         """`headers` are sent with every request in place of its own, and their values are secrets; so is `secret`."""
         self.base_url = base_url
         self._timeout = timeout
+        self._timeout_retries = timeout_retries
         self._secret = secret
         self._headers = {name.lower(): value for name, value in headers.items()}
         self._query = f"?{query}" if query else ""
@@ -104,8 +106,10 @@ class Http:
         except aiohttp.ConnectionTimeoutError as error:
             raise Retryable(f"no connection within {_CONNECT_TIMEOUT:g} s") from error
         except TimeoutError as error:
-            raise Retryable(
-                f"Request timed out: no answer within {seconds:g} s; see --request-timeout", most_retries=_MOST_TIMEOUTS
+            timed_out = TimedOut if method == "POST" else Retryable
+            raise timed_out(
+                f"Request timed out: no answer within {seconds:g} s; see --request-timeout",
+                most_retries=self._timeout_retries,
             ) from error
         except aiohttp.ClientError as error:
             raise self._lost(error) from error

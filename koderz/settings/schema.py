@@ -224,6 +224,13 @@ class Settings:
     request_timeout: float = _model(
         600.0, "Maximum time to wait for a reply.", "SECONDS", bounds=(0.1, 86_400), reader="model"
     )
+    timeout_is: Literal["failure", "fault"] = _model(
+        "fault",
+        "Whose doing it is that a reply of the model that answers doesn't end within --request-timeout: a failure of "
+        "the model, with the cause time, or a fault, which counts neither way.",
+        "[failure|fault]",
+        reader="model",
+    )
     max_retries: int = _model(
         6, "Maximum retries of a call after a 429, a 5xx or a lost connection.", "N", bounds=(0, 100), reader="model"
     )
@@ -476,6 +483,7 @@ OF_REQUESTS = (
     "extra_body",
     "extra_headers",
     "role_options",
+    "timeout_is",
 )
 """The settings of requests that came later. Where they are the default, digests are as before there were any."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import statistics
 from dataclasses import replace
@@ -96,6 +97,20 @@ def test_fault_has_its_reason_and_cost(tmp_path: Path) -> None:
             "cost": 0.5,
         }
     ]
+
+
+def test_rate_with_faults_has_bounds(tmp_path: Path) -> None:
+    tasks = builders.plan(6, solvers=BOTH, apart=["T/5"])
+    judged_of_both = [judged(0), judged(1, False), judged(0, solver="iterative"), judged(1, solver="iterative")]
+    summary = summary_of(tmp_path, *judged_of_both, fault(2), fault(3), fault(5), of=tasks)
+
+    figures = summary.arms["zero-shot"].summary
+    assert (figures.success_rate, figures.success_rate_bounds) == (50.0, (25.0, 75.0))
+    assert figures.bounds_text == "25.0% with its faults as failures, 75.0% as passes"
+    assert summary.arms["iterative"].summary.success_rate_bounds is None
+    written = json.loads(b"".join(encode_summary(summary)))
+    assert written["arms"]["zero-shot"]["summary"]["success_rate_bounds"] == [25.0, 75.0]
+    assert "success_rate_bounds" not in written["arms"]["iterative"]["summary"]
 
 
 def test_result_has_the_fields_of_its_experiment(tmp_path: Path) -> None:

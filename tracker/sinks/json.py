@@ -68,8 +68,9 @@ def _arm_entries(summary: Summary) -> Iterator[tuple[str, Any]]:
 
 def _figures(arm: ArmResults) -> Mapping[str, Any]:
     found = {item.name: getattr(arm.summary, item.name) for item in fields(arm.summary)} | dict(arm.more)
-    if arm.summary.unread is None:  # the suite reads no answers
-        del found["unread"]
+    for name in ("unread", "success_rate_bounds"):  # where the suite reads no answers, and where nothing is missing
+        if found[name] is None:
+            del found[name]
     return found
 
 

@@ -21,7 +21,7 @@ from koderz.analysis.report.sections import sections_of
 from koderz.analysis.report.stories import packed_json
 from koderz.analysis.report.versus import Comparisons, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured, shown_in
-from koderz.analysis.runs import HEADER, breakdown_rows
+from koderz.analysis.runs import FAULT, HEADER, breakdown_rows
 from koderz.types import NOBODY
 from koderz_tracker.summary import told_ends
 
@@ -169,6 +169,8 @@ def _notes(view: View) -> list[str]:
         notes.append(f"Rewarded tasks: models were rewarded on tasks of these runs in {', '.join(names)}.")
     notes += (f"{told}." for told in told_ends(sum((Counter(run.unknown_ends) for run in view.runs), Counter())))
     notes += dict.fromkeys(f"{note}." for run in view.runs for note in (*run.notes, *run.judge.get("caveats", ())))
+    if failed := sum(result.verdict == FAULT for run in view.runs for result in run.results):
+        notes.append(f"Faults as failures: {failed} of the results are faults, which usually count neither way.")
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:

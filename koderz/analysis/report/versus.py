@@ -147,10 +147,14 @@ def _versus(a: Entry, b: Entry, one: Comparison, *, several: bool) -> Versus:
     if one.is_at_any_stop and one.interval_holm:
         size = " to ".join(f"{limit:.1f}" for limit in sorted(map(abs, one.interval_holm)))
     verdict = f"{size} points {'better' if difference > 0 else 'worse'}"
+    none = f"No significant difference ({difference:+.1f} points)"
+    if one.completion and one.completion.could_turn:
+        faults = one.completion.named("the first", "the second")
+        none = f"No claim ({difference:+.1f} points by what was judged): {faults} could turn it"
     return Versus(
         a=a,
         b=b,
-        verdict=verdict if one.significant else f"No significant difference ({difference:+.1f} points)",
+        verdict=verdict if one.significant else none,
         tone=("good" if difference > 0 else "bad") if one.significant else "",
         evidence=". ".join(_evidence(one, several=several)) + ".",
         gained=one.gained[:_MOST_TASKS],

@@ -69,6 +69,12 @@ class Entry(Side):
         return f"{found[0]:.1f} to {found[1]:.1f}" + (f", in {clusters} clusters" if clusters else "")
 
     @property
+    def bounds(self) -> str:
+        """The bounds of the success rate in per cent, its faults all failed and all passed; empty without faults."""
+        found = self.figures.success_rate_bounds
+        return "{:.1f} to {:.1f}".format(*found) if found and self.measure is SUCCESS else ""
+
+    @property
     def passed(self) -> str:
         """The word for experiments that pass; empty if they neither pass nor fail."""
         return self.run.headline.passed if self.is_summed_up else ""
@@ -87,7 +93,8 @@ class Entry(Side):
         """A description of that figure, with its interval and the share of unread answers."""
         unread = f"; {self.figures.unread.text}" if self.figures.unread else ""
         if self.measure is SUCCESS:
-            return f"{self.figures.interval_text}{unread}"
+            bounds = f"; {self.figures.bounds_text}" if self.figures.bounds_text else ""
+            return f"{self.figures.interval_text}{bounds}{unread}"
         how = {"arithmetic": "mean", "geometric": "geometric mean"}.get(self.measure.averaged, self.measure.averaged)
         interval = f"; 95% interval {self.limits}" if self.average and self.average.interval else ""
         return f"{self.measure.name}, {how}{interval}{unread}"

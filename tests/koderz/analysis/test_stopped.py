@@ -15,7 +15,7 @@ from koderz.analysis.blocks import Table
 from koderz.analysis.compare import compare_as_if_stopped, compare_runs, comparison_document
 from koderz.analysis.comparison import comparison_blocks
 from koderz.analysis.difficulty import difficulty
-from koderz.analysis.gates import Gates, caution_on, why_shut
+from koderz.analysis.gates import Gates, caution_on, ruling
 from koderz.analysis.leaderboard import leaderboard, leaderboard_blocks
 from koderz.analysis.pairs import Side, sides_of
 from koderz.analysis.report.panels import decision_charts
@@ -133,9 +133,9 @@ def test_gates_refuse_what_they_cannot_judge_of_a_stopped_run(tmp_path: Path) ->
     run = stopped(tmp_path)
     gates = Gates(fail_on_regression=True)
 
-    assert why_shut(gates, koderz.compare(run).b, koderz.compare(run)) == []
+    assert not ruling(gates, koderz.compare(run).b, koderz.compare(run)).shut
     with pytest.raises(KoderzError, match=r"cost of .* can't be judged by a gate: a run stopped"):
-        why_shut(gates, koderz.compare(run).b, koderz.compare(run, measure="cost"))
+        ruling(gates, koderz.compare(run).b, koderz.compare(run, measure="cost"))
     assert "stopped early: shown after 12 of 40" in caution_on(gates, Side(run, "iterative"))
 
 

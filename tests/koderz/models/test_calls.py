@@ -10,7 +10,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from koderz.errors import FatalFault, Fault, Unreachable
+from koderz.errors import FatalFault, Fault, ReplyTimedOut, Unreachable
 from koderz.models import Price
 from koderz.models.transport import LONGEST_RETRY_AFTER, MAX_BYTES
 from koderz.models.waits import retry_after
@@ -138,6 +138,17 @@ async def test_hanging_server_is_given_up_after_a_few_tries(
         await model.complete(prompt, Sampling())
     assert 1 <= len(server.asked) <= 3  # as far as it had read what was asked
     assert len(clock.slept) == 2
+
+
+async def test_reply_that_is_late_by_the_models_doing_is_not_asked_for_again(
+    server: Server, models: Models, prompt: list[Message], clock: Clock
+) -> None:
+    server.answers = [Answer(hang=True)]
+    model = await models.open(timeout=0.3, timeout_is="failure")
+    with pytest.raises(ReplyTimedOut, match=r"no answer within 0\.3 s"):
+        await model.complete(prompt, Sampling())
+    assert clock.slept == []
+    assert any("0.3 s, which counts as a failure (--timeout-is failure)" in said for said in models.pool.notices)
 
 
 @pytest.mark.slow

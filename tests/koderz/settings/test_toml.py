@@ -168,7 +168,7 @@ CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says a
     *("suite", "problems", "limit", "shuffle", "seed", "samples", "mode", "max_iterations", "history", "feedback"),
     *("until_decided", "alpha", "margin", "min_tasks"),
     *("reasoning_effort", "reasoning_tokens", "wire", "api_version"),
-    *("temperature", "top_p", "max_tokens", "context", "keep_alive", "request_timeout", "max_retries"),
+    *("temperature", "top_p", "max_tokens", "context", "keep_alive", "request_timeout", "timeout_is", "max_retries"),
     *("simulated_skill", "simulated_latency", "simulated_fault_rate", "checkpoint_interval", "baseline_model"),
     *("reuse_spec", "spec", "checkpoints", "cot", "memory_live", "test_timeout", "test_memory", "judges"),
     *(

@@ -259,6 +259,7 @@ def _run_figures(summary: Summary) -> dict[str, float | None]:
 def _arm_figures(arm: ArmResults) -> dict[str, float | None]:
     figures = arm.summary
     low, high = (bound / 100 for bound in figures.success_rate_interval or (math.nan, math.nan))
+    bounds = zip(("least", "most"), figures.success_rate_bounds or (), strict=False)
     names = "successes avg_cost cost_per_success baseline_cost avg_iterations tokens_in tokens_out avg_latency"
     return {
         "problems": figures.total_problems,
@@ -268,6 +269,7 @@ def _arm_figures(arm: ArmResults) -> dict[str, float | None]:
         **{name: getattr(figures, name) for name in names.split()},
         "passed_low": low,
         "passed_high": high,
+        **{f"passed_{end}": bound / 100 for end, bound in bounds},
         **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
         **dict(_all_pass(figures)),
         **({"unread": figures.unread.count, "unread_rate": figures.unread.rate / 100} if figures.unread else {}),
@@ -335,6 +337,8 @@ def _rates(arms: Mapping[str, ArmResults]) -> Iterator[str]:
             rate = f"{figures.success_rate:.1f} % "
             bounds = "{:.1f} to {:.1f} ".format(*figures.success_rate_interval) if figures.success_rate_interval else ""
             interval = f"{bounds}({figures.success_rate_interval_method})"
+            if figures.bounds_text:
+                interval += f"; {figures.bounds_text}"
             iterations = f"{figures.avg_iterations:.1f}"
         passed = f"({figures.successes}/{figures.total_problems})"
         yield f"| {solver} | {rate}{passed} | {interval} | ${figures.total_cost:.4f} | {iterations} |"

@@ -13,13 +13,18 @@ from koderz.solvers.definition import solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
 from koderz.systems.rollouts.agents import judged
 from koderz.systems.rollouts.agents.options import AgentOptions
-from koderz.types import LENGTH_REASONING, REJECTED, Expected, Message, Task, Verdict
+from koderz.types import LENGTH_REASONING, REJECTED, TIME, Expected, Message, Task, Verdict
 
 _FENCE = re.compile(r"^(`{3,})(shell|edit)(?:[ \t]+([^\n`]+))?[ \t]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _OPENED = re.compile(r"^`{3,}(shell|edit)\b", re.MULTILINE)
 _HALVES = re.compile(r"\A<{7}[^\n]*\n(.*?)^={7}\n(.*?)^>{7}[^\n]*\s*\Z", re.MULTILINE | re.DOTALL)
 
-_CAUSES = {"length": "length", "refusal": "refused", REJECTED: "length"}  # a request that has grown too long
+_CAUSES = {
+    "length": "length",
+    "refusal": "refused",
+    TIME: TIME,
+    REJECTED: "length",
+}  # a request that has grown too long
 _USUAL_TURNS = 10
 _TURNS = (3, 30)  # of a usual rollout
 _TURN_TOKENS = 400  # of a reply, and of what it is told in return
