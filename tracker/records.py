@@ -386,6 +386,7 @@ class Decision(Line, frozen=True, kw_only=True):
     margin: float | None = None  # the difference below which arms count as similar
     measure: str = PASSES  # the measure that is compared
     left_out: dict[str, int] = {}  # pairs that couldn't be judged, by arm
+    interval_bounds: tuple[float, float] | None = None  # the interval whatever those left out are; None: none are
     holds: bool = True  # whether the claim stands even if all pairs left out speak against it
     cost: float = 0.0  # US dollars, for tasks counted or left out
     cost_saved: float = 0.0  # US dollars that the remaining tasks would have cost, estimated

@@ -94,19 +94,30 @@ class Evidence:
         """Whether a mean has evidence of 1 / alpha or more against it."""
         return self.log_e(mean) >= -math.log(alpha)
 
+    def log_half(self, mean: float, *, upper: bool) -> float:
+        """The logarithm of the wealth of half of the bets, at its weight: those that win where the mean lies higher.
+
+        Or lower, with `upper`: it is the half against means above. It only grows as values rise (fall), which the
+        evidence doesn't, so that it bounds the evidence of any values that are at least (at most) these.
+        """
+        return _joined(self._bets_on(mean)[0][_half(upper=upper)])[0]
+
     def interval(self, alpha: float) -> Interval:
         """All means with evidence below 1 / alpha against them."""
         return self.limit(alpha, upper=False), self.limit(alpha, upper=True)
 
-    def limit(self, alpha: float, *, upper: bool) -> float:
-        """One end of the interval. The evidence is log-convex in the mean and at most 1 at that of the values."""
+    def limit(self, alpha: float, *, upper: bool, by_half: bool = False) -> float:
+        """One end of the interval. The evidence is log-convex in the mean and at most 1 at that of the values.
+
+        `by_half`: the end by the evidence of `log_half` alone.
+        """
         goal = -math.log(alpha)
         inside, outside = self.mean, (1.0 if upper else -1.0)
         if not self.total or abs(inside - outside) < _CLOSE:
             return outside
         at = (inside + outside) / 2
         for _ in range(_STEPS):
-            height, slope = self._wealth_and_slope(at)
+            height, slope = self._wealth_and_slope(at, _half(upper=upper) if by_half else slice(None))
             inside, outside = (at, outside) if height < goal else (inside, at)
             step = at - (height - goal) / slope if slope else math.inf
             following = step if min(inside, outside) < step < max(inside, outside) else (inside + outside) / 2
@@ -119,19 +130,19 @@ class Evidence:
         """The logarithm of the evidence against a mean."""
         return _joined(self._bets_on(mean)[0])[0]
 
-    def _wealth_and_slope(self, mean: float) -> tuple[float, float]:
-        """The logarithm of the evidence against a mean, and its slope there."""
+    def _wealth_and_slope(self, mean: float, which: slice) -> tuple[float, float]:
+        """The logarithm of the evidence of some of the bets against a mean, and its slope there."""
         import numpy as np
 
         logs, factors, counts = self._bets_on(mean)
-        height, shares = _joined(logs)
+        height, shares = _joined(logs[which])
         stay = 1 - bets()[0][:, None]
         # of the factor 1 - s + s (1 + D) / (1 + m), and likewise on the other side
         slopes = [
             sign * (1 - stay / factor) @ counts / (1 - sign * mean)
             for sign, factor in zip((-1, 1), factors, strict=True)
         ]
-        return height, float(shares @ np.concatenate(slopes) / shares.sum())
+        return height, float(shares @ np.concatenate(slopes)[which] / shares.sum())
 
     def _bets_on(self, mean: float) -> tuple[NDArray[Any], tuple[NDArray[Any], NDArray[Any]], NDArray[Any]]:
         """The logarithms of all bets' weighted wealth against a mean, their factors for each value, and its counts."""
@@ -219,6 +230,11 @@ def _joined(logs: NDArray[Any]) -> tuple[float, NDArray[Any]]:
     largest = float(logs.max())
     shares = np.exp(logs - largest)
     return largest + math.log(float(shares.sum())), shares
+
+
+def _half(*, upper: bool) -> slice:
+    """Of all bets, those against means above, or against means below."""
+    return slice(_NODES, None) if upper else slice(_NODES)
 
 
 @cache

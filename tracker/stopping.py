@@ -37,28 +37,73 @@ class StoppingRule(NamedTuple):
 
 
 class OpenDecision:
-    """A decision that is still open: add values until there is an outcome."""
+    """A decision that is still open: add values until there is an outcome.
+
+    Where outcomes are missing, whatever is claimed holds at the worst that they could be. The evidence of the values
+    as they would have been is at least that of half of the bets on the lowest values, and of the other half on the
+    highest ones; so claims are as rarely false as without any missing.
+    """
 
     def __init__(self, rule: StoppingRule) -> None:
         self.rule = rule
-        self.values: list[float] = []
-        self.evidence = Evidence()
+        self.values: list[float] = []  # of what was judged
+        self.evidence = Evidence()  # of these
+        self.extremes: tuple[Evidence, Evidence] | None = None  # of the lowest and highest values; None: all is judged
+        self._missing = 0  # values, of tasks of which nothing was judged
 
-    def add(self, value: float) -> Outcome | None:
-        """Adds the difference on one more task; returns the outcome if that decides. Nothing else ends a trial."""
+    def add(self, value: float | None, ends: Interval | None = None) -> Outcome | None:
+        """Adds the difference on one more task; returns the outcome if that decides. Nothing else ends a trial.
+
+        `ends`: where outcomes are missing, the lowest and highest difference there may be; `value` is that of the rest.
+        """
+        if ends and self.extremes is None:
+            self.extremes = Evidence(self.values), Evidence(self.values)
+        if self.extremes:
+            for extreme, end in zip(self.extremes, ends or (value, value), strict=True):
+                assert end is not None, "a value that is missing has ends"
+                extreme.add(end)
+        if value is None:
+            self._missing += 1
+            return None  # which nothing speaks for
         self.values.append(value)
         self.evidence.add(value)
         rule, evidence, count = self.rule, self.evidence, len(self.values)
         if count < rule.fewest:
             return None
-        if evidence.excludes(0.0, rule.alpha):
+        if self.log_e >= -log(rule.alpha):
             return "shown"
-        if _is_similar(evidence, rule):
+        if self.is_similar:
             return "similar"
         step = max(_LEAST_STEP, ceil(_STEP * rule.planned))
-        if _FIRST_LOOK <= count < rule.planned and (count - _FIRST_LOOK) % step == 0 and is_futile(evidence, rule):
-            return "futile"
+        if _FIRST_LOOK <= count < rule.planned and (count - _FIRST_LOOK) % step == 0:
+            left = rule._replace(planned=rule.planned - self._missing)
+            return "futile" if is_futile(evidence, left) else None
         return None
+
+    @property
+    def log_e(self) -> float:
+        """The logarithm of the evidence for a difference, whatever is missing."""
+        if self.extremes is None:
+            return self.evidence.log_e()
+        lowest, highest = self.extremes
+        return max(lowest.log_half(0.0, upper=False), highest.log_half(0.0, upper=True))
+
+    @property
+    def is_similar(self) -> bool:
+        """Whether the difference is shown to lie within the margin, whatever is missing."""
+        if self.extremes is None or self.rule.margin is None:
+            return _is_similar(self.evidence, self.rule)
+        (lowest, highest), goal, margin = self.extremes, -log(self.rule.alpha), self.rule.margin
+        return lowest.log_half(-margin, upper=False) >= goal and highest.log_half(margin, upper=True) >= goal
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of the difference, whatever is missing."""
+        alpha = self.rule.alpha
+        if self.extremes is None:
+            return self.evidence.interval(alpha)
+        lowest, highest = self.extremes
+        return lowest.limit(alpha, upper=False, by_half=True), highest.limit(alpha, upper=True, by_half=True)
 
 
 @dataclass(frozen=True)
@@ -121,12 +166,6 @@ def path_of(values: Sequence[float], alpha: float) -> list[EvidencePoint]:
         if (len(values) - count) % every == 0:
             points.append(EvidencePoint(count, evidence.e_value, *evidence.interval(alpha)))
     return points
-
-
-def would_hold(evidence: Evidence, alpha: float, left_out: int) -> bool:
-    """Whether a difference that is shown would still be if all pairs left out spoke against it."""
-    against = -1.0 if evidence.mean > 0 else 1.0
-    return Evidence([*evidence.values(), *[against] * left_out]).excludes(0.0, alpha)
 
 
 def is_futile(evidence: Evidence, rule: StoppingRule) -> bool:

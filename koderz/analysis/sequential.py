@@ -53,12 +53,12 @@ def sentence(decision: Told, *, lower_is_better: bool = False, named: bool = Fal
     on = f"on {decision['tasks']} of {decision['planned']} tasks"
     if decision["interval"] is None or decision["difference"] is None:
         return f"Not shown: no task is counted of {decision['planned']}, and {_WHY.get(decision['outcome'], '')}."
-    low, high = decision["interval"]
+    low, high = _interval(decision)
     sure = f"{100 * (1 - decision['alpha']):.4g} %, valid at any stop"
     unit = "points" if decision["measure"] == PASSES else f"in {decision['measure']}"
     means = f"{_mean(decision, 'b_mean')} against {_mean(decision, 'a_mean')}"
     if decision["outcome"] == "shown":
-        b_wins = (decision["difference"] > 0) != lower_is_better
+        b_wins = _is_higher(decision) != lower_is_better
         best, other, rates = (b, a, means) if b_wins else (a, b, " against ".join(means.split(" against ")[::-1]))
         rates = rates if decision["measure"] != PASSES else f"{rates} %"
         ends = sorted((abs(low), abs(high)))
@@ -74,8 +74,19 @@ def regressions(summary: Summary) -> list[str]:
     return [
         each["b"]
         for each in each_of(summary.decision)
-        if each["outcome"] == "shown" and (each["difference"] < 0) != _is_lower_better(summary, each)
+        if each["outcome"] == "shown" and _is_higher(each) == _is_lower_better(summary, each)
     ]
+
+
+def _interval(decision: Told) -> Interval:
+    """The interval of a decision, whatever the pairs left out would have been."""
+    low, high = decision.get("interval_bounds") or decision["interval"]
+    return low, high
+
+
+def _is_higher(decision: Told) -> bool:
+    """Whether B is higher, in a decision that shows a difference: its interval is on one side of 0."""
+    return sum(_interval(decision)) > 0
 
 
 def _is_lower_better(summary: Summary, decision: Told) -> bool:
@@ -87,6 +98,10 @@ def _caveats(decision: Told) -> Iterator[str]:
     if left_out:
         names = ", ".join(f"{count} since {arm} could not be judged" for arm, count in left_out.items())
         yield f"Left out after a retry: {names}."
+    if decision.get("interval_bounds"):
+        yield "The interval holds whatever they would have been."
+        if decision["outcome"] != "shown" and decision["e_value"] >= 1 / decision["alpha"]:
+            yield "Without them a difference would be shown; they could turn it."
     if not decision.get("holds", True):
         yield "If all pairs left out spoke against it, the difference would not be shown."
 

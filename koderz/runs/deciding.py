@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
 from koderz.plans.deciding import bounds_in, compared_arms
-from koderz.plans.plan import Plan
+from koderz.plans.plan import Identity, Plan
 from koderz_tracker.basis import UntilDecided
 from koderz_tracker.clusters import clusters_in, members
 from koderz_tracker.index import CODES, experiment_number, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.rates import Interval
 from koderz_tracker.records import PASSES, Decision, Experiment, Fault, Record
-from koderz_tracker.sequential import SEQUENCE
-from koderz_tracker.stopping import OpenDecision, Outcome, StoppingRule, path_of, would_hold
+from koderz_tracker.sequential import SEQUENCE, as_e_value
+from koderz_tracker.stopping import OpenDecision, Outcome, StoppingRule, path_of
 
 _OF_DECIDING = tuple(CODES[name] for name in ("experiment", "fault", "decision"))
 _AHEAD = 3  # times the concurrency: experiments that may be begun beyond the first task that is not settled
 
 
 @dataclass(slots=True)
-class _Judged:
+class Judged:
     """Outcomes of the run's experiments by their numbers."""
 
     measure: str
@@ -45,8 +45,12 @@ class _Judged:
             own = {**(record.metrics or {}), "score": record.score}
             self.values[number] = own.get(self.measure)
 
+    def is_open(self, number: int) -> bool:
+        """Whether an experiment may yet be judged: a fault is tried once more."""
+        return number not in self.values and self.faults[number] < 2
 
-class _TaskPair:
+
+class TaskPair:
     """The experiments of both arms on a task."""
 
     def __init__(self, task: str, numbers: Mapping[str, Sequence[int]], a: str, b: str) -> None:
@@ -57,13 +61,17 @@ class _TaskPair:
         return (number for numbers in self.arms.values() for number in numbers)
 
 
-class _ArmsCompared:
-    """The comparison of one arm with the one named in the plan."""
+class ArmsCompared:
+    """The comparison of one arm with the one named in the plan.
+
+    Units are counted in their drawn order. One with a fault stays where it is until the fault was tried again: if it
+    were moved or left out, what a model does where it would fail would select the tasks that count.
+    """
 
     def __init__(
         self,
         arms: tuple[str, str],
-        units: Sequence[Sequence[_TaskPair]],
+        units: Sequence[Sequence[TaskPair]],
         about: UntilDecided,
         rule: StoppingRule,
         bounds: Interval,
@@ -72,9 +80,9 @@ class _ArmsCompared:
         self.trial = OpenDecision(rule)
         self.decision: Decision | None = None
         self.planned = sum(map(len, units))
-        self._about, self._queue = about, [(unit, False) for unit in units]
+        self._about, self._units = about, units
         self._at = 0
-        self._counted: list[_TaskPair] = []
+        self._counted: list[TaskPair] = []
         self._means: list[tuple[float, float]] = []
         self._left_out: Counter[str] = Counter()
         self._costs: list[float] = []
@@ -104,57 +112,57 @@ class _ArmsCompared:
             return "no task counted yet"
         if self._told[0] != self.tasks:
             evidence, alpha = self.trial.evidence, self.trial.rule.alpha
-            mean, low, high = (self._scale * value for value in (evidence.mean, *evidence.interval(alpha)))
+            mean, low, high = (self._scale * value for value in (evidence.mean, *self.trial.interval))
             unit, digits = ("points", ".1f") if self._about.measure == PASSES else (f"in {self._about.measure}", ".3g")
             shown = f"{mean:+{digits}} {unit} ({low:+{digits}} to {high:+{digits}})"
-            evidence_of = f"evidence {evidence.e_value:.3g} of {1 / alpha:.4g}"
+            evidence_of = f"evidence {as_e_value(self.trial.log_e):.3g} of {1 / alpha:.4g}"
             self._told = self.tasks, f"{self.tasks}/{self.planned} tasks, {shown}, {evidence_of}"
         return self._told[1]
 
     @property
     def waits_for(self) -> str:
-        """The last task of the first unit that is not settled; empty once only those are left that are tried again."""
-        unit, is_last_try = self._queue[self._at] if self._at < len(self._queue) else ((), True)
-        return "" if is_last_try else unit[-1].task
+        """The last task of the first unit that is not settled; empty if all are."""
+        return self._units[self._at][-1].task if self._at < len(self._units) else ""
 
-    def open_numbers(self) -> Iterator[int]:
-        """The experiments that are not counted yet."""
-        return (number for unit, _ in self._queue[self._at :] for pair in unit for number in pair.numbers)
-
-    def advance(self, state: _Judged) -> Decision | None:
-        """Counts what has been settled since; returns the decision if that makes one."""
-        while self._at < len(self._queue) and not self.is_final:
-            unit, is_last_try = self._queue[self._at]
-            outcome: Outcome | None = None
-            if any(state.faults[number] for pair in unit for number in pair.numbers) and not is_last_try:
-                self._queue.append((unit, True))
-            elif any(_is_open(state, number, is_last_try) for pair in unit for number in pair.numbers):
+    def advance(self, state: Judged) -> Outcome | None:
+        """Counts what has been settled since; returns the outcome if that makes one."""
+        while self._at < len(self._units):
+            unit = self._units[self._at]
+            if any(state.is_open(number) for pair in unit for number in pair.numbers):
                 return None
-            else:
-                outcome = self._count(unit, state)
             self._at += 1
-            if outcome:
-                return self.ended(outcome)
-        return None if self.is_final else self.ended("tasks")
+            if outcome := self._count(unit, state):
+                return outcome
+        return "tasks"
 
-    def _count(self, unit: Sequence[_TaskPair], state: _Judged) -> Outcome | None:
-        """Counts a unit: a task, or the tasks of a cluster. Pairs that could not be judged are left out."""
-        differences = []
+    def _count(self, unit: Sequence[TaskPair], state: Judged) -> Outcome | None:
+        """Counts a unit: a task, or the tasks of a cluster. Pairs that could not be judged are left out.
+
+        What is left out counts by what it might have been.
+        """
+        differences, ends = list[float](), list[Interval]()
         low, high = self._bounds
         for pair in unit:
             self._costs += [state.costs[number] for number in pair.numbers]
-            means: dict[str, float] = {}
+            means: dict[str, Interval] = {}  # with what is missing at either bound
+            is_judged = True
             for arm, numbers in pair.arms.items():
                 values = [value for number in numbers if (value := state.values.get(number)) is not None]
-                if len(values) == len(numbers) and all(low <= value <= high for value in values):
-                    means[arm] = fmean(values)
-                else:
-                    self._left_out[arm] += 1
-            if len(means) == len(pair.arms):
+                judged = [value for value in values if low <= value <= high]
+                missing = len(numbers) - len(judged)
+                means[arm] = fmean([*judged, *[low] * missing]), fmean([*judged, *[high] * missing])
+                self._left_out[arm] += bool(missing)
+                is_judged &= not missing
+            a, b = means[self.a], means[self.b]
+            ends.append(((b[0] - a[1]) / (high - low), (b[1] - a[0]) / (high - low)))
+            if is_judged:
                 self._counted.append(pair)
-                self._means.append((means[self.a], means[self.b]))
-                differences.append((means[self.b] - means[self.a]) / (high - low))
-        return self.trial.add(fmean(differences)) if differences else None
+                self._means.append((a[0], b[0]))
+                differences.append(ends[-1][0])
+        value = fmean(differences) if differences else None
+        if len(differences) == len(unit):
+            return self.trial.add(value)
+        return self.trial.add(value, (fmean(low for low, _ in ends), fmean(high for _, high in ends)))
 
     def ended(self, outcome: Outcome) -> Decision:
         """Ends the comparison with this outcome."""
@@ -170,6 +178,7 @@ class _ArmsCompared:
         left = self.planned - self.tasks - left_out
         a, b = (of_means * fmean(side) for side in zip(*self._means, strict=True)) if self._means else (None, None)
         low, high = evidence.interval(rule.alpha)
+        least, most = self.trial.interval
         return Decision(
             outcome=outcome,
             a=self.a,
@@ -185,8 +194,8 @@ class _ArmsCompared:
             alpha=rule.alpha,
             margin=about.margin,
             measure=about.measure,
-            left_out=dict(self._left_out),
-            holds=outcome != "shown" or not left_out or would_hold(evidence, rule.alpha, left_out),
+            left_out=dict(+self._left_out),
+            interval_bounds=(scale * least, scale * most) if left_out else None,
             cost=cost,
             cost_saved=cost * max(0, left) / (self.tasks + left_out) if self.tasks + left_out else 0.0,
             path=[
@@ -194,11 +203,6 @@ class _ArmsCompared:
                 for point in path_of(self.trial.values, rule.alpha)
             ],
         )
-
-
-def _is_open(state: _Judged, number: int, is_last_try: bool) -> bool:
-    """Whether an experiment may yet be judged."""
-    return number not in state.values and state.faults[number] < (2 if is_last_try else 1)
 
 
 class Decider:
@@ -209,13 +213,14 @@ class Decider:
         about = plan.record.until_decided
         assert about, "made only for runs that are decided on"
         self._goes_past = goes_past
-        self._state = _Judged(about.measure)
+        self._state = Judged(about.measure)
         self._places = {task: place for place, task in enumerate(about.order)}
         self._ahead = _AHEAD * plan.settings.concurrency
         self._begun: list[int] = []  # the places of the tasks that have begun since, in order
+        self._experiments = {experiment_number(each.experiment_id): each for each in plan.experiments()}
         numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for each in plan.experiments():
-            numbers[each.task.id, each.arm.name].append(experiment_number(each.experiment_id))
+        for number, each in self._experiments.items():
+            numbers[each.task.id, each.arm.name].append(number)
         self._comparisons = [*_comparisons(plan, about, numbers)]
         journal = folder / NAME
         spans = load_index(journal).columns("code", "length", "offset")
@@ -226,6 +231,7 @@ class Decider:
                 next(each for each in self._comparisons if each.b == record.b).decision = record
             elif isinstance(record, Experiment | Fault):
                 self._state.note(record)
+        self._faulted = deque(number for number in self._experiments if self._is_to_retry(number))
 
     @property
     def leaves_rest(self) -> bool:
@@ -252,44 +258,54 @@ class Decider:
         """Whether enough is begun beyond the first task that is not settled: it is paid for, perhaps in vain."""
         waiting = [each.waits_for for each in self._comparisons if not each.is_final]
         behind = min((self._places[task] for task in waiting if task), default=len(self._places))
-        return len(self._begun) - bisect_right(self._begun, behind) >= self._ahead and not self._goes_past
+        is_far = len(self._begun) - bisect_right(self._begun, behind) >= self._ahead
+        return is_far and not self.has_retries and not self._goes_past
 
     def take(self, lines: Iterable[Record]) -> list[Decision]:
         """Takes in lines that have become durable; returns the decisions that follow."""
         for line in lines:
             if isinstance(line, Experiment | Fault):
                 self._state.note(line)
-        return [made for each in self._comparisons if not each.is_final and (made := each.advance(self._state))]
+                number = experiment_number(line.experiment_id)
+                self._faulted += [number] * self._is_to_retry(number)
+        open_ones = [each for each in self._comparisons if not each.is_final]
+        return [each.ended(outcome) for each in open_ones if (outcome := each.advance(self._state))]
 
     def out_of_money(self) -> list[Decision]:
         """Ends the comparisons that are open because the cap is reached."""
         return [each.ended("money") for each in self._comparisons if not each.is_final]
 
-    def to_retry(self) -> list[int]:
-        """The experiments that ended in a fault once, of arms that are still asked, to begin from the first task on."""
-        self._begun.clear()
-        faults, values = self._state.faults, self._state.values
-        return [
-            number
-            for each in self._comparisons
-            if not each.is_final
-            for number in each.open_numbers()
-            if faults[number] == 1 and number not in values
-        ]
+    @property
+    def has_retries(self) -> bool:
+        """Whether an experiment that ended in a fault is to be tried again, of a comparison that is open."""
+        while self._faulted and not self._is_to_retry(self._faulted[0]):
+            self._faulted.popleft()
+        return bool(self._faulted)
+
+    def retry(self) -> Identity:
+        """The next experiment to try again, if it `has_retries`; each is handed out once."""
+        return self._experiments[self._faulted.popleft()]
+
+    def _is_to_retry(self, number: int) -> bool:
+        state, experiment = self._state, self._experiments.get(number)
+        if experiment is None or state.faults[number] != 1 or not state.is_open(number):
+            return False
+        arm, is_ordered = experiment.arm.name, experiment.task.id in self._places
+        return is_ordered and any(arm in (each.a, each.b) and not each.is_final for each in self._comparisons)
 
 
 def _comparisons(
     plan: Plan, about: UntilDecided, numbers: Mapping[tuple[str, str], Sequence[int]]
-) -> Iterator[_ArmsCompared]:
+) -> Iterator[ArmsCompared]:
     others = [*compared_arms(plan.record)]
     bounds = bounds_in(plan.record, about.measure)
     scale = 100.0 if about.measure == PASSES else bounds[1] - bounds[0]
     for b in others:
         both = [task for task in about.order if (task, about.arm) in numbers and (task, b) in numbers]
         units = [
-            [_TaskPair(task, {arm: numbers[task, arm] for arm in (about.arm, b)}, about.arm, b) for task in unit]
+            [TaskPair(task, {arm: numbers[task, arm] for arm in (about.arm, b)}, about.arm, b) for task in unit]
             for unit in members(both, clusters_in(plan.record))
         ]
         margin = None if about.margin is None else about.margin / scale
         rule = StoppingRule(len(units), about.alpha / len(others), margin, about.fewest, plan.settings.seed)
-        yield _ArmsCompared((about.arm, b), units, about, rule, bounds)
+        yield ArmsCompared((about.arm, b), units, about, rule, bounds)

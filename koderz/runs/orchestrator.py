@@ -18,6 +18,7 @@ from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Identity, Plan
 from koderz.runs.deciding import Decider
 from koderz_tracker.blobs import read_text
+from koderz_tracker.index import experiment_number
 from koderz_tracker.privacy import public_reason
 from koderz_tracker.records import Call, Experiment, Record, Submitted, Text
 from koderz_tracker.records import Fault as Faulted
@@ -87,7 +88,7 @@ class Orchestrator:
         self._faults_in_a_row = 0
         self._audience_error: Exception | None = None
         self._decider = decider
-        self._tries_again = False  # only what ended in a fault, which may well be one again
+        self._retried: set[str] = set()  # experiments that ended in a fault, which may well be one again
         if decider:
             self.progress.evidence = decider.text
         self._moved = asyncio.Event()
@@ -113,12 +114,10 @@ class Orchestrator:
         return SessionEnd("incomplete" if tally.faults else "complete", was_called_off=called_off)
 
     async def _carry_out(self) -> None:
-        """Runs the engine over the plan, and again over faults of a run to be decided, which are retried once."""
+        """Runs the engine over the plan, and again over faults that came when nothing else was left to begin."""
         await self._decide()
         await self._engine.run(self)
-        while self._decider and not self.stopping and (faulted := self._decider.to_retry()):
-            self._tracker.redo(faulted)
-            self._tries_again = True
+        while self._has_retries:
             self.spent = self._tracker.tally.cost
             await self._engine.run(self)
         if self._decider and self._ended and self._ended.status == "stopped":
@@ -154,7 +153,7 @@ class Orchestrator:
 
         Once it is decided, those that an engine elsewhere has begun already, since they are paid for.
         """
-        for experiment in self._left():
+        for experiment in self._next():
             if self.stopping and (not self._is_decided or (self._ended and self._ended.was_called_off)):
                 return
             is_settled = self._decider and (self.stopping or self._decider.is_settled(experiment.arm.name))
@@ -164,7 +163,7 @@ class Orchestrator:
             if is_settled and not _is_elsewhere(recorded):
                 continue
             self.progress.in_flight += 1
-            if self._decider:
+            if self._decider and experiment.experiment_id not in self._retried:
                 self._decider.begins(experiment.task.id)
             yield PendingExperiment(experiment, recorded, is_whole=self._tracker.is_whole(experiment.experiment_id))
 
@@ -203,7 +202,9 @@ class Orchestrator:
             self.stop("failed", self._reason(fault))
         elif fault is None:
             self._faults_in_a_row = 0
-        elif fault.cause not in _OF_ONE_EXPERIMENT and not self._tries_again:
+        elif fault.cause not in _OF_ONE_EXPERIMENT and not (
+            outcome.record and outcome.record.experiment_id in self._retried
+        ):
             self._count_fault(fault)
 
     def stop(self, status: str, reason: str) -> None:
@@ -218,6 +219,27 @@ class Orchestrator:
     @property
     def _is_decided(self) -> bool:
         return self._ended is not None and self._ended.status == DECIDED
+
+    @property
+    def _has_retries(self) -> bool:
+        """Whether a fault of a run to be decided is to be tried again, which is done once and at once."""
+        is_asking = self.how.calls_allowed and not self.stopping
+        return is_asking and self._decider is not None and self._decider.has_retries
+
+    def _next(self) -> Iterator[Identity]:
+        """What is left of the plan, and before each of it the experiments to be tried again."""
+        left = self._left()
+        while True:
+            while self._decider and self._has_retries:
+                experiment = self._decider.retry()
+                self._retried.add(experiment.experiment_id)
+                self._tracker.redo([experiment_number(experiment.experiment_id)])
+                yield experiment
+            following = next(left, None)
+            if following is None:
+                return
+            if following.experiment_id not in self._retried:  # it may have ended in an earlier session
+                yield following
 
     def _left(self) -> Iterator[Identity]:
         left = self.plan.experiments(self._tracker.tally.ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections import Counter
 from itertools import islice
@@ -11,7 +12,15 @@ import numpy as np
 import pytest
 
 from koderz_tracker.sequential import Evidence
-from koderz_tracker.stopping import PairsDecision, decide_pairs, limits_of_flips, path_of, tasks_needed, would_hold
+from koderz_tracker.stopping import (
+    OpenDecision,
+    PairsDecision,
+    StoppingRule,
+    decide_pairs,
+    limits_of_flips,
+    path_of,
+    tasks_needed,
+)
 from tests.tracker.paths import most_evidence, parting
 
 
@@ -87,9 +96,46 @@ def test_limits_of_flips_are_those_of_the_evidence() -> None:
             assert found.excludes(0.0, 0.05) is (tried >= lead)
 
 
-def test_claim_that_rests_on_few_tasks_falls_with_pairs_left_out() -> None:
-    assert would_hold(Evidence([1.0] * 30), 0.05, 2)
-    assert not would_hold(Evidence([-1.0] * 8), 0.05, 1)
+def outcomes(values: list[tuple[float | None, tuple[float, float] | None]], margin: float | None = None) -> list[Any]:
+    trial = OpenDecision(StoppingRule(len(values), margin=margin))
+    return [trial.add(value, ends) for value, ends in values]
+
+
+def test_claim_needs_the_evidence_at_the_worst_that_is_missing() -> None:
+    missing, judged = (None, (-1.0, 0.0)), (1.0, None)
+
+    assert outcomes([judged] * 8)[-1] == "shown"
+    assert outcomes([missing, *[judged] * 10])[-1] is None
+    assert outcomes([missing, *[judged] * 11])[-1] == "shown"
+
+
+def test_claim_of_one_side_is_not_held_up_by_what_is_missing_of_the_other() -> None:
+    """A failed a task that B's outcome is missing of: that can only have spoken for B, and the other way about."""
+    assert outcomes([(None, (0.0, 1.0)), *[(-1.0, None)] * 8])[-1] is None
+    assert outcomes([(None, (-1.0, 0.0)), *[(-1.0, None)] * 8])[-1] == "shown"
+
+
+def test_similar_is_claimed_at_the_worst_that_is_missing_on_either_side() -> None:
+    same, missing = (0.0, None), (None, (-1.0, 1.0))
+
+    assert "similar" in outcomes([same] * 60, margin=0.1)
+    assert "similar" not in outcomes([missing] * 6 + [same] * 60, margin=0.1)
+    assert "similar" in outcomes([missing] * 6 + [same] * 400, margin=0.1)
+
+
+def test_interval_holds_those_of_every_completion_of_what_is_missing() -> None:
+    trial, drawn = OpenDecision(StoppingRule(1000, fewest=1000)), random.Random(4)
+    every: list[tuple[float | None, tuple[float, float]]] = []
+    for _ in range(40):
+        value = drawn.choice((-1.0, 0.0, 0.0, 1.0))
+        hidden = drawn.random() < 0.2
+        ends = (-1.0, 0.0) if drawn.random() < 0.5 else (0.0, 1.0)
+        every.append((None, ends) if hidden else (value, (value, value)))
+        trial.add(*((None, ends) if hidden else (value, None)))
+    low, high = trial.interval
+    for _ in range(30):
+        found = Evidence(drawn.uniform(*ends) for _, ends in every).interval(0.05)
+        assert low <= found[0] < found[1] <= high
 
 
 def test_tasks_needed_are_as_simulated() -> None:

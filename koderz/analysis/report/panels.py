@@ -208,13 +208,19 @@ def decision_charts(runs: Sequence[Run]) -> Iterator[Chart]:
             [(int(tasks), float(e), float(low), float(high)) for tasks, e, low, high in decision["path"]], _MOST_POINTS
         )
         heads, rows = _table(points, _unit(decision))
+        # the path is that of judged pairs, and the sentence allows for those left out
         about = f"{told} {'Each interval holds' if len(points) > 1 else 'It holds'} at whatever moment one looks."
-        yield Chart(f"decision-{number}", f"Decision: {title}", about, _interval_plot(points, decision), heads, rows)
+        judged = " Of the judged tasks alone; a claim allows for those left out." * bool(
+            decision.get("interval_bounds")
+        )
+        yield Chart(
+            f"decision-{number}", f"Decision: {title}", about + judged, _interval_plot(points, decision), heads, rows
+        )
         limit = 1 / decision["alpha"]
         yield Chart(
             f"evidence-{number}",
             f"Evidence: {title}",
-            f"The e-value against no difference; from {limit:g} on, the dashed line, a difference is shown.",
+            f"The e-value against no difference; from {limit:g} on, the dashed line, a difference is shown.{judged}",
             _evidence_plot(points, limit),
             heads,
             rows,

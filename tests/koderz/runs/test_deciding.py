@@ -141,16 +141,43 @@ def test_run_to_be_decided_is_not_far_ahead_of_its_first_open_task(tmp_path: Pat
     assert run.summary.decision["outcome"] == "futile"
 
 
-def test_fault_is_tried_once_more_at_the_end_and_then_left_out(tmp_path: Path) -> None:
+def test_fault_is_tried_once_more_at_once_and_then_left_out(tmp_path: Path) -> None:
     b = Knowing(passes=half, faults={3: 1, 5: 9, 8: 2})
 
-    run = decided(tmp_path, Knowing(passes=half), b, n=12)
+    run = decided(tmp_path, Knowing(passes=half), b, n=12, concurrency=1)
 
     (decision,) = run.of("decision")
     assert (decision.outcome, decision.tasks, decision.left_out) == ("tasks", 10, {f"zero-shot · {B}": 2})
-    assert sorted(b.tasks[-3:]) == [3, 5, 8]
+    assert decision.interval_bounds[0] < decision.interval[0] < 0 < decision.interval[1] < decision.interval_bounds[1]
+    assert {task: b.tasks.count(task) for task in range(12)} == {task: 1 + (task in (3, 5, 8)) for task in range(12)}
+    for task in (3, 5, 8):
+        first = b.tasks.index(task)
+        assert task in b.tasks[first + 1 : first + 4]  # a call or two are under way meanwhile
     assert run.ended.status == "incomplete"
     assert sorted(fault.problem_id for fault in run.of("fault")) == ["T/3", "T/5", "T/5", "T/8", "T/8"]
+
+
+def test_model_that_faults_where_it_would_fail_is_not_shown_to_be_better(tmp_path: Path) -> None:
+    """Both pass 24 of 40 tasks; of those that B doesn't fault on, it passes all, and ten that A fails."""
+    ill = {n: 9 for n in range(40) if n % 5 > 2}
+    a, b = Knowing(passes=lambda n: n % 5 < 1 or 19 < n < 36), Knowing(faults=ill)
+
+    run = decided(tmp_path, a, b)
+
+    (decision,) = run.of("decision")
+    assert decision.e_value > 1 / decision.alpha
+    assert decision.outcome == "tasks"
+    assert decision.interval[0] > 0 > decision.interval_bounds[0]
+
+
+def test_order_of_counted_tasks_is_that_of_the_plan_whatever_faults(tmp_path: Path) -> None:
+    """The first task faults once for B; it is counted first all the same."""
+    run = decided(tmp_path, Knowing(passes=never), Knowing(faults=dict.fromkeys(range(40), 1)), concurrency=2)
+
+    (decision,) = run.of("decision")
+    assert (decision.outcome, decision.tasks, decision.left_out) == ("shown", 8, {})
+    counted = {f"T/{task}" for task in order_of(run)[:8]}
+    assert counted <= {experiment.problem_id for experiment in run.of("experiment")}
 
 
 def test_faults_that_are_tried_again_are_left_out_however_many(tmp_path: Path) -> None:
@@ -187,12 +214,14 @@ def test_fault_that_passes_at_its_second_try_leaves_nothing_out(tmp_path: Path) 
     assert run.ended.status == "complete"
 
 
-def test_claim_that_pairs_left_out_could_reverse_says_so(tmp_path: Path) -> None:
+def test_claim_holds_whatever_the_pairs_left_out_would_have_been(tmp_path: Path) -> None:
+    """A fails all tasks, so that even B's failures would leave the claim as it is."""
     run = decided(tmp_path, Knowing(passes=never), Knowing(faults={3: 2, 5: 2}), n=10, min_tasks=8, seed=1)
 
     (decision,) = run.of("decision")
-    assert (decision.outcome, decision.tasks) == ("shown", 8)
-    assert decision.holds is (not decision.left_out)
+    assert (decision.outcome, decision.tasks, decision.left_out) == ("shown", 8, {f"zero-shot · {B}": 2})
+    assert decision.holds
+    assert 0 < decision.interval_bounds[0] < decision.interval[0]
 
 
 def test_decision_is_the_same_from_every_tenth_line_of_its_journal(tmp_path: Path) -> None:
