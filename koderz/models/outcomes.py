@@ -1,5 +1,7 @@
 """Outcomes of requests by the words that servers use: one table for every wire format.
 
+It stands on the page `docs/how-to/whose-fault.md`, too.
+
 `WORDS` has those that end a reply:
 
 stop        the reply is whole

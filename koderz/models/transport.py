@@ -26,14 +26,13 @@ from koderz._version import __version__
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import LEAST_HIDDEN, is_loopback
 from koderz.models.faults import Response, Retryable, TimedOut, clean, without
-from koderz.models.waits import LONGEST_WAIT, wait_in_headers
+from koderz.models.waits import wait_in_headers
 from koderz_tracker.scrubber import secrets_of, shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 MAX_BYTES = 32 * 1024 * 1024  # of one response
-LONGEST_RETRY_AFTER = LONGEST_WAIT
 _CONNECT_TIMEOUT = 10.0  # seconds; what follows is under one deadline
 _LOOK_TIMEOUT = 10.0  # seconds
 _KEPT_ALIVE = 60.0  # seconds

@@ -56,7 +56,8 @@ def wait_in_body(body: bytes) -> float | None:
 
 def longest(waits: Iterable[float | None]) -> float | None:
     """The longest of some waits, since a request before its end is refused again; None if there is none."""
-    return max(filter(None, map(bounded, (wait for wait in waits if wait is not None))), default=None)
+    known = [bounded(wait) for wait in waits if wait is not None]
+    return max((wait for wait in known if wait is not None), default=None)
 
 
 def bounded(seconds: float) -> float | None:

@@ -12,8 +12,8 @@ import pytest
 
 from koderz.errors import FatalFault, Fault, ReplyTimedOut, Unreachable
 from koderz.models import Price
-from koderz.models.transport import LONGEST_RETRY_AFTER, MAX_BYTES
-from koderz.models.waits import retry_after
+from koderz.models.transport import MAX_BYTES
+from koderz.models.waits import LONGEST_WAIT, retry_after
 from koderz.types import Message, Sampling
 
 from .conftest import Clock, Models
@@ -180,7 +180,7 @@ async def test_retry_waits_as_long_as_the_server_says(
         ("7", 7.0),
         ("0.5", 0.5),
         ("-3", 0.0),
-        ("99999", LONGEST_RETRY_AFTER),
+        ("99999", LONGEST_WAIT),
         ("inf", None),
         ("nan", None),
         ("soon", None),
@@ -195,7 +195,7 @@ def test_retry_after_as_a_date() -> None:
     now = datetime(2026, 3, 1, 12, tzinfo=UTC)
     assert retry_after(format_datetime(now + timedelta(seconds=42), usegmt=True), now) == 42.0
     assert retry_after(format_datetime(now - timedelta(hours=1), usegmt=True), now) == 0.0
-    assert retry_after(format_datetime(now + timedelta(days=1), usegmt=True), now) == LONGEST_RETRY_AFTER
+    assert retry_after(format_datetime(now + timedelta(days=1), usegmt=True), now) == LONGEST_WAIT
     assert retry_after("Sun Mar  1 12:00:42 2026", now) == 42.0
 
 

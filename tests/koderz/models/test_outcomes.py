@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from koderz.errors import FatalFault, Fault
-from koderz.models.outcomes import outcome_of
+from koderz.models.outcomes import CODES, WORDS, outcome_of
 from koderz.types import Completion, Message, Sampling
 
 from .conftest import Models
@@ -16,6 +19,7 @@ from .loopback import Answer, Server, chat
 
 pytestmark = pytest.mark.anyio
 
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "whose-fault.md"
 HALF = "```python\ndef f("
 BROKEN_OFF = (
     "network_error",
@@ -407,3 +411,23 @@ async def test_empty_replies_that_are_paid_for_are_told_once(
     for _ in range(2):
         await model.complete([{"role": "user", "content": "go"}], Sampling())
     assert [each.partition(";")[0] for each in models.pool.notices if "empty" in each] == told
+
+
+# The page
+
+
+@pytest.mark.parametrize(
+    ("heading", "table"), [("Words that end a reply", WORDS), ("Errors in place of a reply", CODES)]
+)
+def test_page_has_the_table_of_outcomes(heading: str, table: Mapping[str, Sequence[str]]) -> None:
+    section = PAGE.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.split("\n") if line[:3] == "| `"]
+    assert {cells[0].strip("`"): re.findall(r"`(\w+)`", cells[-1]) for cells in rows} == {
+        outcome: [*words] for outcome, words in table.items()
+    }
+
+
+def test_each_word_has_one_outcome() -> None:
+    words = [word for each in WORDS.values() for word in each]
+    assert len({*words}) == len(words)
+    assert all(outcome_of(word) == outcome for outcome, each in WORDS.items() for word in each)

@@ -16,8 +16,7 @@ from koderz.models.endpoints import Endpoint
 from koderz.models.names import is_another
 from koderz.models.ollama import OllamaWire
 from koderz.models.openai import OpenAIWire, ResponsesWire
-from koderz.models.transport import LONGEST_RETRY_AFTER
-from koderz.models.waits import retry_after
+from koderz.models.waits import LONGEST_WAIT, retry_after
 from koderz.models.wire import WireReply
 from koderz.types import Message, Sampling
 
@@ -184,7 +183,7 @@ async def test_model_other_than_asked_is_noted(server: Server, models: Models, p
 @given(st.text() | st.floats().map(str) | st.integers().map(str) | st.datetimes().map(str))
 def test_retry_after_of_any_nonsense_has_sane_bounds(header: str) -> None:
     seconds = retry_after(header, NOW)
-    assert seconds is None or 0 <= seconds <= LONGEST_RETRY_AFTER
+    assert seconds is None or 0 <= seconds <= LONGEST_WAIT
 
 
 @given(
@@ -195,7 +194,7 @@ def test_retry_after_of_any_date_has_sane_bounds(
     weekday: str, day: int, month: str, year: int, hour: int, zone: str
 ) -> None:
     seconds = retry_after(f"{weekday}, {day} {month} {year} {hour}:00:00 {zone}", NOW)
-    assert seconds is None or 0 <= seconds <= LONGEST_RETRY_AFTER
+    assert seconds is None or 0 <= seconds <= LONGEST_WAIT
 
 
 @pytest.mark.anyio
@@ -214,4 +213,4 @@ async def test_retry_after_of_any_nonsense_is_a_retry(
     completion = await (await models.open()).complete(prompt, Sampling())
 
     assert (completion.text, completion.retries) == ("hello", 2)
-    assert all(0 <= seconds <= LONGEST_RETRY_AFTER for seconds in clock.slept)
+    assert all(0 <= seconds <= LONGEST_WAIT for seconds in clock.slept)

@@ -45,7 +45,7 @@ def extract_program(reply: str, prompt: str, entry_point: str, *, finish_reason:
     found = _extract(search, answer, entry_point, finish_reason)
     cut = "length" if finish_reason == "length" else "refused" if finish_reason in _REFUSING else ""
     if cut and not found.cause and _extract(search, _settled(answer), entry_point, finish_reason).cause:
-        return replace(found, cause=cut)
+        return Extraction(None, cut)
     if found.cause and unfinished and finish_reason != "length":
         # The model ended of its own accord within its reasoning: what it says there is all the answer there is.
         meant = _extract(search, unfinished, entry_point, finish_reason)

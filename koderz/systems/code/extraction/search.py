@@ -143,9 +143,9 @@ class Extraction:
     `program` is whole: the prompt's imports and helpers, then the reply's code. It is None without a usable one; with
     cause "syntax" it holds the text that came closest, with "no_entry_point" code that may define the entry point once
     it has run, which reading can't tell. `cause` is "" when there is a program, else "no_code",
-    "no_entry_point", "refused" or "syntax". `line_offset` is the number of lines before the reply's own first line, so
-    that line n of a traceback is line n - line_offset of the reply's code. `reason` is the error of "syntax", or why a
-    reply wasn't read to its end.
+    "no_entry_point", "refused", "length" or "syntax". `line_offset` is the number of lines before the reply's own first
+    line, so that line n of a traceback is line n - line_offset of the reply's code. `reason` is the error of "syntax",
+    or why a reply wasn't read to its end.
     """
 
     program: str | None

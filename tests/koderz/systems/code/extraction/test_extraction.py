@@ -389,6 +389,7 @@ MARKED_THOUGHTS = {
         False,
     ),
     "marks that were stripped": ("analysisLet's see.\n{}\nFine.assistantfinal{}", False),
+    "words alone, as Granite's": ("Here is my thought process:\n{}\n\nHere is my response:\n{}", False),
     "a prefix and a suffix": ("<|inner_prefix|>\n{}\n<|inner_suffix|>{}", False),
     "a blank in the tag": ("<think >\n{}\n</think >\n{}", False),
     "a tag with entities": ("&lt;think&gt;\n{}\n&lt;/think&gt;\n{}", False),

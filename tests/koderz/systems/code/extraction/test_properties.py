@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from koderz.systems.code.extraction.extraction import extract_program
 
 PROMPT = 'import math\n\n\ndef area(sides):\n    """ The area. """\n'
-CAUSES = {"", "no_code", "no_entry_point", "refused", "syntax"}
+CAUSES = {"", "length", "no_code", "no_entry_point", "refused", "syntax"}
 MEGABYTE = 1_000_000
 
 CODE = (
@@ -47,6 +47,20 @@ CODE = (
     "async def area(): await x\n",
     "match x:\n  case [*y]: pass\n",
     "x.y[0] = 1\n",
+)
+MARKS = (
+    "<|channel>thought\n",
+    "<channel|>",
+    "<|begin_of_thought|>",
+    "<|end_of_thought|>\n",
+    "<|inner_prefix|>",
+    "<|inner_suffix|>",
+    "assistantfinal",
+    "</think >",
+    "&lt;think&gt;\n",
+    "Here is my thought process:\n",
+    "Here is my response:\n",
+    "### Response:\n",
 )
 WRITING = (
     "```python\n",
@@ -91,6 +105,7 @@ WRITING = (
     "'",
     "{",
     "<|channel|>final<|message|>",
+    *MARKS,
     "\f",
     "\u2028",
 )
@@ -172,6 +187,7 @@ REPEATED = (
     "<think>\n",
     "</think>\n",
     "<think></think>",
+    *MARKS,
     "<code>\n",
     "</code>",
     "\n",
