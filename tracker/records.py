@@ -441,8 +441,7 @@ def encode(record: Record) -> bytes:
 _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Plan: (
         *("generated", "measures", "parts", "groups", "clusters"),
-        *("compared", "apart", "together", "headline", "rewarded_in", "until_decided"),
-        *("notes", "asked"),
+        *("compared", "apart", "together", "headline", "rewarded_in", "until_decided", "notes", "asked"),
     ),
     Measure: ("average", "bounds"),
     Cell: ("names",),

@@ -17,6 +17,7 @@ from msgspec import structs, to_builtins
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
+from koderz.plans.clusters import clusters_of, notes_on
 from koderz.plans.commit import commit_of
 from koderz.plans.deciding import until_decided
 from koderz.plans.ids import NumberOfSamples, digest_of
@@ -28,7 +29,6 @@ from koderz.settings.schema import CLUSTER_COLUMN, OF_DECIDING, OF_REQUESTS, OF_
 from koderz.solvers import load_solver
 from koderz.solvers.handles import NEEDED, OPENED
 from koderz.suites import SUITES, checked_measures, load_suite, modes_of, suite_digest, task_digest
-from koderz.suites.clusters import linked
 from koderz.suites.suite import ProgramSuite, Suite
 from koderz.types import JUDGE, Judging, Task
 from koderz_tracker import records
@@ -205,8 +205,8 @@ def make_plan(
         rewarded_in=rewarded_in(settings.results, (task.digest for task in subject.tasks)),
         parts=_checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
         groups=_groups(subject.tasks),
-        clusters=_clusters(subject.tasks),
-        notes=_notes(settings, subject.tasks, arms, samples),
+        clusters=clusters_of(subject.tasks),
+        notes=notes_on(settings, subject.tasks, arms, samples),
         asked=[task_digest(text)[:12] if text else "" for text in asked] if any(asked) else (),
         apart=tuple(task.id for task in subject.tasks if task.apart),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
@@ -266,50 +266,6 @@ def _groups(tasks: Sequence[Task]) -> dict[str, Sequence[str]]:
     """The properties that group the tasks, each with its value for every task, in the order of appearance."""
     keys = dict.fromkeys(key for task in tasks for key in task.groups)
     return {key: [task.groups.get(key, "") for task in tasks] for key in keys}
-
-
-def _clusters(tasks: Sequence[Task]) -> Sequence[str]:
-    """The cluster of each task, of which equal prompts have one; empty if no two tasks share one."""
-    found = [task.cluster for task in tasks]
-    if alike := _equal_prompts(tasks):
-        shares = {task.id: [*filter(None, [task.cluster]), *filter(None, [alike.get(task.id)])] for task in tasks}
-        joined = linked(shares)
-        found = [joined.get(task.id, task.cluster) for task in tasks]
-    shared = [cluster for cluster in found if cluster]
-    return found if len({*shared}) < len(shared) else ()
-
-
-def _equal_prompts(tasks: Sequence[Task]) -> dict[str, str]:
-    """The name of the prompt of each task that is sent the same as another one, and nothing else.
-
-    A prompt is not all that is asked where the suite opens a workspace, a session or a text beside it.
-    """
-    found: dict[str, list[str]] = {}
-    for task in tasks:
-        if not task.needs & OPENED and any(message.get("content") for message in task.messages):
-            found.setdefault(task_digest(*map(repr, task.messages)), []).append(task.id)
-    return {name: f"prompt of {same[0]}" for same in found.values() if len(same) > 1 for name in same}
-
-
-def _notes(settings: Settings, tasks: Sequence[Task], arms: Sequence[Arm], samples: int) -> list[str]:
-    """Warnings about the tasks and samples of a run, for wherever its figures are shown."""
-    notes = []
-    if alike := _equal_prompts(tasks):
-        notes.append(
-            f"{len(alike)} of {len(tasks)} tasks have a prompt that others have, too: equal prompts are one cluster, "
-            f"so these count as {len({*alike.values()})}"
-        )
-    if (
-        samples > 1
-        and settings.sampling_temperature == 0
-        and not settings.seed
-        and any(arm.solver.asks for arm in arms)
-    ):
-        notes.append(
-            f"{samples} samples a task at temperature 0 without a --seed may be copies of each other, which tell no "
-            "more than one: raise --temperature"
-        )
-    return notes
 
 
 def _generated(subject: Subject) -> str:

@@ -90,6 +90,11 @@ async def prepare(
         details=_details(sources, settings, arms) | {"solver_arguments": arguments, "at_hand": at_hand, **memory},
         single=single,
     )
+    return _checked(plan, observer)
+
+
+def _checked(plan: Plan, observer: Observer) -> Plan:
+    """The plan, after its notes were shown. Raises KoderzError if it can't be carried out."""
     for note in plan.record.notes:
         observer.notice(note)
     require_able(plan)

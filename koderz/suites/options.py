@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from koderz.errors import KoderzError
 from koderz.settings.options import option
 from koderz.types import FeedbackKind, Judging
 
@@ -24,6 +25,12 @@ class RowOptions:
     """How rows of a file are read."""
 
     cluster_column: str | None = cluster_column()
+
+
+def require_no_column(options: Any, instead: str = "without one, there are no rows") -> None:
+    """Raises KoderzError if the options name a column where no rows are read; `instead`: what there is."""
+    if options and options.cluster_column:
+        raise KoderzError(f"--cluster-column names a column of a file of rows (--dataset FILE); {instead}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ SYSTEM = System(
     options={
         "suite.ruler": f"{_HERE}.ruler.options:RulerOptions",
         "suite.oolong": f"{_HERE}.oolong.options:OolongOptions",
+        **dict.fromkeys(("suite.oolong-real", "suite.oolong-pairs"), "koderz.suites.options:RowOptions"),
         "suite.browsecomp-plus": f"{_HERE}.browsecomp_plus.options:ResearchOptions",
         "solver.rlm": f"{_HERE}.recursive.options:RlmOptions",
     },

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from koderz.errors import Fault, KoderzError
-from koderz.suites.dataset import Row
+from koderz.suites.dataset import CLUSTER, Row
 from koderz.suites.tables import opened_parquet
 from koderz.systems.long_context.contexts import Reading, recipe_digest
 from koderz.systems.long_context.lines import Line, file_lines
@@ -38,7 +38,13 @@ class Layout:
     late: Mapping[str, type]  # the long ones, which are read when they are needed: str, or list
     wanted: Mapping[str, Kind]  # the others that there have to be
     optional: tuple[str, ...] = ()  # and those that there may be
+    cluster: str | None = None  # the column by which rows are clustered; None: `cluster`, where it is there
     window: tuple[str, ...] = ()  # what rows with the same late columns have in common; without these, they share none
+
+    @property
+    def early(self) -> tuple[str, ...]:
+        """The columns that are read beforehand, as far as there are any."""
+        return tuple(dict.fromkeys((*self.wanted, *self.optional, self.cluster or CLUSTER)))
 
     def window_of(self, fields: Fields, place: Any) -> Any:
         """A key that differs between rows with different late columns."""
@@ -83,6 +89,7 @@ class PublishedRow:
     digest: str
     of_row: OfRow
     size: int = 0  # bytes of its line, if it is one
+    cluster: str = ""  # that it shares with others, as its column says
 
     def make(self) -> tuple[Reading, Any]:
         late = self.texts.read(self.place)
@@ -108,7 +115,9 @@ def published(path: Path, layout: Layout, keep: Filter, of_row: OfRow) -> Iterat
             place_of_text = first.setdefault(layout.window_of(fields, place), place)
             if keep(fields):
                 size = place.size if isinstance(place, Line) else 0
-                yield PublishedRow(texts, place_of_text, fields, digest, of_row, size)
+                where = f"line {place.number}" if isinstance(place, Line) else "group {}, row {}".format(*place)
+                cluster = Row(f"{file}, {where}", fields).cluster_by(layout.cluster)
+                yield PublishedRow(texts, place_of_text, fields, digest, of_row, size, cluster)
 
 
 def listed(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
@@ -147,7 +156,7 @@ def _of_lines(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]
     for line in file_lines(path):
         row = line.row()
         _require(row, {**layout.wanted, **layout.late})
-        yield line, {name: row.fields.get(name) for name in (*layout.wanted, *layout.optional)}, line.digest
+        yield line, {name: row.fields[name] for name in layout.early if name in row.fields}, line.digest
 
 
 def _of_parquet(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str]]:
@@ -157,7 +166,7 @@ def _of_parquet(path: Path, layout: Layout) -> Iterator[tuple[Place, Fields, str
         for name, kind in layout.late.items():
             if _LIKE[kind] not in str(file.schema_arrow.field(name).type):
                 raise KoderzError(f"{path}: the column {name!r} has to be {_NAMES[kind]}")
-        columns = [name for name in (*layout.wanted, *layout.optional) if name in names]
+        columns = [name for name in layout.early if name in names]
         text = names.index(next(iter(layout.late)))
         for group in range(groups):
             size = file.metadata.row_group(group).column(text).total_compressed_size

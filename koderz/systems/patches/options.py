@@ -8,6 +8,7 @@ from typing import Literal
 
 from koderz.settings.options import option
 from koderz.settings.trust import RUNS_CODE, SENDS
+from koderz.suites.options import cluster_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +55,5 @@ class PerformanceOptions:
         risk=RUNS_CODE,
     )
     push: bool = option(False, "Push images that had to be built.", changeable=True, risk=SENDS)
+    cluster_column: str | None = cluster_column()
     gso_strict: bool = option(False, "Let GSO's rule of points decide, without intervals.", changeable=True)

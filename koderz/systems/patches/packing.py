@@ -46,7 +46,7 @@ def kit_of(name: str, dataset: Path | None, options: PerformanceOptions) -> Kit:
     if dataset and (packed := _packed_in(dataset)):
         return msgspec.json.decode(gzip.decompress(packed), type=Kit)
     rules = read_rules(options.overrides, options.image or "")
-    tasks = tuple(rules.served(task) for task in tasks_of(dataset, name))
+    tasks = tuple(rules.served(task) for task in tasks_of(dataset, name, options))
     notices = idle_rules(options.overrides, tasks)
     if dataset is None and not can_serve():
         left_out = [task.id for task in tasks if task.kind == "serving"]

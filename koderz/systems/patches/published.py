@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,9 +25,9 @@ _PIP = re.compile(r"\bpip3? install\b[^'\n]*")
 _OFFLINE = (("--no-index",), ("--no-deps", "--no-build-isolation"))  # words of a `pip install` that fetches nothing
 
 
-def read_published(path: Path) -> tuple[PerfTask, ...]:
+def read_published(path: Path, cluster_column: str | None = None) -> tuple[PerfTask, ...]:
     """The tasks of a file of GSO or ISO-Bench, told apart by their fields. Raises KoderzError for others."""
-    found = [_task(row) for row in read_rows(path)]
+    found = [replace(_task(row), cluster=row.cluster_by(cluster_column)) for row in read_rows(path)]
     if not found:
         raise KoderzError(f"{path} has no tasks")
     return unique(path, found)

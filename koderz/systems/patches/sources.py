@@ -10,6 +10,8 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import read_rows
+from koderz.suites.options import require_no_column
+from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.patches import diff_of
 from koderz.systems.patches.published import read_published
 from koderz.systems.patches.released import released_tasks
@@ -32,16 +34,22 @@ def ids_of(dataset: Path | None) -> list[str]:
     return [*dict.fromkeys(ids)]
 
 
-def tasks_of(dataset: Path | None, suite: str = MINI) -> tuple[PerfTask, ...]:
+def tasks_of(
+    dataset: Path | None, suite: str = MINI, options: PerformanceOptions | None = None
+) -> tuple[PerfTask, ...]:
     """The tasks of a tasks.toml, or of GSO's or ISO-Bench's JSON; without a file, those of the suite.
 
     Raises KoderzError for a file that holds no tasks, and where the suite has none.
     """
     if dataset is None:
+        require_no_column(options)
         if suite not in _OWN:
             raise KoderzError(f"the suite {suite} has no tasks here: give its file with --dataset FILE")
         return _OWN[suite]()
-    return read_tasks(dataset) if _is_toml(dataset) else read_published(dataset)
+    if _is_toml(dataset):
+        require_no_column(options, "a tasks.toml says it as `cluster`")
+        return read_tasks(dataset)
+    return read_published(dataset, options.cluster_column if options else None)
 
 
 def _is_toml(dataset: Path) -> bool:

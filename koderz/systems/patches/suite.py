@@ -67,7 +67,7 @@ class PerformanceSuite(Suite):
                 needs=_NEEDS,
                 digest=task.digest,
                 generated=bool(task.files),
-                cluster=task.repo if task.conventions.clustered else "",
+                cluster=task.cluster or (task.repo if task.conventions.clustered else ""),
             )
             for task in self._kit.tasks
         )

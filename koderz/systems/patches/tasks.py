@@ -84,6 +84,7 @@ class PerfTask:
     service: Service | None = None  # instead of workloads
     kind: str = "workload"  # one of `KINDS`
     format: str = "own"  # a key of `CONVENTIONS`
+    cluster: str = ""  # that it shares with others, as its row says; empty: that of its format's conventions
 
     @property
     def conventions(self) -> Conventions:
@@ -93,7 +94,9 @@ class PerfTask:
     @property
     def digest(self) -> str:
         """A digest of everything that a verdict may depend on."""
-        told = msgspec.json.encode(msgspec.to_builtins(self), order="deterministic").decode()
+        fields = msgspec.to_builtins(self)
+        del fields["cluster"]  # on which no verdict depends
+        told = msgspec.json.encode(fields, order="deterministic").decode()
         return task_digest("performance", told)
 
     @property
@@ -137,6 +140,7 @@ class _Row:
     kind: Literal["", "throughput", "latency"] = ""
     bench: str = ""
     metric: str = ""
+    cluster: str = ""
 
 
 def read_tasks(path: Path) -> tuple[PerfTask, ...]:
@@ -194,6 +198,7 @@ def _task(path: Path, where: str, table: Any) -> PerfTask:
         needs=row.needs,
         service=service,
         kind=row.kind or ("serving" if service else "workload"),
+        cluster=row.cluster,
     )
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from koderz_tracker.breakdown import by_task, mean_score
-from koderz_tracker.clusters import pass_hat_k_in
+from koderz_tracker.clusters import Clusters, clusters_in, clusters_of, interval_in, pass_at_k_in, pass_hat_k_in
 from koderz_tracker.parts import Part
-from koderz_tracker.rates import PASS_AT, pass_at_k, pass_at_k_interval, rate_interval
+from koderz_tracker.rates import PASS_AT, pass_at_k, rate_interval
 from koderz_tracker.results import Result
 
 if TYPE_CHECKING:
@@ -34,17 +34,18 @@ class RolloutFigures(Part):
 
     def with_faults(
         self,
-        plan: Plan,  # noqa: ARG002
+        plan: Plan,
         found: Mapping[str, Any],
         results: Mapping[str, Sequence[Result]],
         faults: Sequence[Fault],
     ) -> Mapping[str, Any]:
         """For each arm also `faults`, their number by kind, and `score_of_all`, where each of them counts 0."""
+        clusters = clusters_in(plan)
         by_arm: dict[str, list[Fault]] = {arm: [] for arm in results}
         for fault in faults:
             by_arm.setdefault(fault.arm, []).append(fault)
         return {
-            arm: {**found.get(arm, {"rollouts": 0}), **_of_faults(results.get(arm, ()), own)}
+            arm: {**found.get(arm, {"rollouts": 0}), **_of_faults(results.get(arm, ()), own, clusters)}
             for arm, own in by_arm.items()
             if own or arm in found
         }
@@ -68,15 +69,14 @@ CANARIES = CanaryFigures()
 
 def _of_canaries(results: Sequence[Result]) -> dict[str, Any]:
     passes = by_task(results, lambda result: result.success)
-    found = rate_interval([*passes.values()])
-    assert found, "one was tried"
+    interval, method = interval_in(passes, clusters_of(results), rate_interval)
     passed = sum(result.success for result in results)
     return {
         "tried": len(results),
         "passed": passed,
         "rate": passed / len(results),
-        "interval": found[0],
-        "interval_method": found[1],
+        "interval": interval,
+        "interval_method": method,
         "tasks": {task: {"tried": len(own), "passed": sum(own)} for task, own in passes.items()},
     }
 
@@ -98,8 +98,17 @@ KINDS: Mapping[str, str] = {
 """The kind of a fault by its cause; a cause that isn't here is of the kind `other`."""
 
 
-def _of_faults(results: Sequence[Result], faults: Sequence[Fault]) -> dict[str, Any]:
-    nothing = [Result(problem_id=fault.problem_id, success=False, score=0.0, sample=fault.sample) for fault in faults]
+def _of_faults(results: Sequence[Result], faults: Sequence[Fault], clusters: Clusters) -> dict[str, Any]:
+    nothing = [
+        Result(
+            problem_id=fault.problem_id,
+            success=False,
+            score=0.0,
+            sample=fault.sample,
+            cluster=clusters.get(fault.problem_id, ""),
+        )
+        for fault in faults
+    ]
     mean = mean_score([*(replace(result, score=result.score or 0.0) for result in results), *nothing])
     assert mean, "the arm has a rollout"
     return {
@@ -170,13 +179,14 @@ def _of_arm(results: Sequence[Result]) -> dict[str, Any]:
     results = [replace(result, score=result.score or 0.0) for result in results]
     scores = by_task(results, lambda result: result.score)
     passes = by_task(results, lambda result: result.success)
+    clusters = clusters_of(results)
     ks = _ks(min(map(len, passes.values())))
     mean = mean_score(results)
     assert mean, "every rollout has a score"
     return {
         "rollouts": len(results),
-        "pass_at_k": {f"pass@{k}": _pass_at([*passes.values()], k) for k in ks},
-        "pass_hat_k": {f"pass^{k}": asdict(pass_hat_k_in(passes, {}, k)) for k in ks},
+        "pass_at_k": {f"pass@{k}": _pass_at(passes, clusters, k) for k in ks},
+        "pass_hat_k": {f"pass^{k}": asdict(pass_hat_k_in(passes, clusters, k)) for k in ks},
         "score": {
             "mean": mean.mean,
             "interval": mean.interval,
@@ -199,7 +209,7 @@ def _ks(fewest: int) -> list[int]:
     return sorted({*range(1, min(fewest, _EVERY_K) + 1), *(k for k in PASS_AT if k <= fewest)})
 
 
-def _pass_at(passes: Sequence[Sequence[bool]], k: int) -> dict[str, Any]:
-    interval, method = pass_at_k_interval(passes, k)
-    value = statistics.fmean(pass_at_k(len(own), sum(own), k) for own in passes)
+def _pass_at(passes: Mapping[str, Sequence[bool]], clusters: Clusters, k: int) -> dict[str, Any]:
+    interval, method = pass_at_k_in(passes, clusters, k)
+    value = statistics.fmean(pass_at_k(len(own), sum(own), k) for own in passes.values())
     return {"value": value, "interval": interval, "interval_method": method}

@@ -138,6 +138,7 @@ def _of_tb_meta(folder: Path, overrides: Mapping[str, Any]) -> Rollout:
         solution_diff=folder / _SOLUTION,
         hidden_files=("tb_meta.json", "overrides.json", _SOLUTION),
         takes_overrides=True,
+        metadata=metadata,
     )
 
 
@@ -232,6 +233,7 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         test_seconds=_seconds(meta, "max_test_timeout_sec", 60, where),
         hidden_files=("tests", _SCRIPT, "solution.sh", "solution.yaml"),
         has_tree_of_image=True,
+        metadata=meta,
     )
 
 

@@ -115,6 +115,7 @@ class _Reader:
             has_tree_of_image=True,
             states_network=True,
             publishes=True,
+            metadata=table.metadata,
         )
         stages = tuple(self._stage(step, task) for step in table.steps or ())
         if (self.folder / "trajectory.json").exists():

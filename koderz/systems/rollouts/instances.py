@@ -44,6 +44,7 @@ def _rollout(path: Path, instance: Instance) -> Rollout:
         digest=instance.digest,
         instance=instance,
         has_tree_of_image=True,
+        metadata=instance.metadata,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 from koderz.errors import KoderzError, Unreachable
 from koderz.settings.options import option
 from koderz.settings.trust import RUNS_CODE, SENDS
+from koderz.suites.options import cluster_column
 
 AMOUNT = re.compile(r"(\d{1,5})(%?)")
 """An amount of canaries: a number of them, or a share of the tasks in per cent."""
@@ -107,6 +108,8 @@ class RolloutsOptions:
     require_fresh: bool = option(
         False, "Leave out the tasks whose own solution passes only as published, named and counted."
     )
+
+    cluster_column: str | None = cluster_column()
 
     @property
     def variables(self) -> Mapping[str, str]:

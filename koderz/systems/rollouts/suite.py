@@ -16,6 +16,7 @@ from koderz.sandbox.images import ImageStore
 from koderz.sandbox.workspace import Backend
 from koderz.sandbox.workspace.git import GitError
 from koderz.settings.schema import Settings
+from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.rollouts.afresh import Terms
 from koderz.systems.rollouts.canaries import canaries_of, with_canaries
@@ -125,7 +126,15 @@ class RolloutsSuite(Suite):
         self._payloads = {task.id: task for task in tasks}
         self._wholes = {task.digest: task for task in tasks}
         self.tasks: tuple[Task[Rollout], ...] = tuple(
-            Task(task.id, task.instructions, payload=task, needs=NEEDS, digest=task.digest, apart=bool(task.canary_of))
+            Task(
+                task.id,
+                task.instructions,
+                payload=task,
+                needs=NEEDS,
+                digest=task.digest,
+                cluster=Row(str(task.folder), task.metadata).cluster_by(options.cluster_column),
+                apart=bool(task.canary_of),
+            )
             for task in tasks
         )
         if options.canaries:

@@ -201,6 +201,9 @@ class Rollout:
     states_network: bool = field(default=False, repr=False)  # whether its files can say which network it has
     publishes: bool = field(default=False, repr=False)  # whether PUBLISHED travels
     takes_overrides: bool = field(default=False, repr=False)
+    metadata: Mapping[str, Any] = field(
+        default_factory=dict, repr=False
+    )  # of its file or row, by which it is clustered
 
     @property
     def source(self) -> str:

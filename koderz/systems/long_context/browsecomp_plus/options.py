@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.settings.options import option
+from koderz.suites.options import cluster_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +34,4 @@ class ResearchOptions:
     keep_private_text: bool = option(
         False, "Record questions, documents, replies and cells as they are, not encrypted and by their digests."
     )
+    cluster_column: str | None = cluster_column()

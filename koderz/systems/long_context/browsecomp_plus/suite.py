@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import Fault, KoderzError
+from koderz.suites.options import require_no_column
 from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN
 from koderz.systems.long_context.browsecomp_plus.corpus import Corpus, Document, Sought, read_about
@@ -79,9 +80,9 @@ class Choice:
         return self.corpus.others(count, known, draw)
 
 
-def encrypted_rows(path: Path, key: bytes, choice: Choice) -> Iterator[PublishedRow]:
+def encrypted_rows(path: Path, key: bytes, choice: Choice, cluster_column: str | None = None) -> Iterator[PublishedRow]:
     """The rows of a file or folder. Raises KoderzError for another layout or another key."""
-    for row in published(path, _LAYOUT, lambda _: True, partial(_of_row, key, choice)):
+    for row in published(path, replace(_LAYOUT, cluster=cluster_column), lambda _: True, partial(_of_row, key, choice)):
         for name in ("query", "answer"):
             try:
                 decrypted(row.fields[name], key)
@@ -152,6 +153,7 @@ class BrowseCompPlus(LongContextSuite):
     def load(cls, source: SuiteSource) -> BrowseCompPlus:
         """Raises KoderzError for rows that can't be read, or a world that can't be made."""
         if source.dataset is None:
+            require_no_column(source.options)
             return cls(*_generated(source.options, source.seed), PLAYER)
         tasks, key = _published(source.dataset, source.options, source.seed)
         return cls("browsecomp-plus", str(source.dataset), tasks, READER, key)
@@ -205,13 +207,20 @@ def _published(dataset: Path, options: ResearchOptions, seed: int) -> tuple[Sequ
     made_of = (documents, corpus.digest if corpus else "", seed)
     needs = NEEDS if options.keep_private_text else NEEDS | {PRIVACY}
     tasks: dict[str, Task[Recipe]] = {}
-    for row in encrypted_rows(dataset, key, choice):
+    for row in encrypted_rows(dataset, key, choice, options.cluster_column):
         digest = recipe_digest(row.digest, *made_of)
         task_id = f"browsecomp-plus/{row.fields['query_id']}"
         if task_id in tasks:
             raise KoderzError(f"{dataset}: two rows have the query_id {row.fields['query_id']}")
         tokens = row.size // CHARS_A_TOKEN
-        tasks[task_id] = Task(task_id, payload=replace(row, digest=digest), needs=needs, digest=digest, tokens=tokens)
+        tasks[task_id] = Task(
+            task_id,
+            payload=replace(row, digest=digest),
+            needs=needs,
+            digest=digest,
+            tokens=tokens,
+            cluster=row.cluster,
+        )
     if not tasks:
         raise KoderzError(f"{dataset} holds no row")
     return [*tasks.values()], b"" if options.keep_private_text else key

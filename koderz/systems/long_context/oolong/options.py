@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from koderz.settings.options import option
+from koderz.suites.options import cluster_column
 from koderz.suites.tokens import wrong_lengths
 
 
@@ -31,3 +32,4 @@ class OolongOptions:
         bounds=(1, 1000),
         unrecorded=12,
     )
+    cluster_column: str | None = cluster_column()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.suites.dataset import CLUSTER, Row
+from koderz.suites.options import RowOptions, require_no_column
 from koderz.suites.suite import SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN, read_length
 from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Reading, Recipe, in_characters
@@ -25,16 +26,16 @@ _TEXT, _WINDOW = "context_window_text", "context_window_id"
 _SYNTHETIC = Layout(
     {_TEXT: str},
     {"id": int | str, "context_len": int, **dict.fromkeys(("dataset", "question", "answer", "answer_type"), str)},
-    ("task_group", "task", "input_subset", "num_labels", _WINDOW, CLUSTER),
+    ("task_group", "task", "input_subset", "num_labels", _WINDOW),
     window=(_WINDOW, "dataset", "context_len", "input_subset"),
 )
 _REAL = Layout(
     {_TEXT: str},
     {"id": int | str, "question": str, "answer": int | str},
-    (_WINDOW, "question_type", CLUSTER),
+    (_WINDOW, "question_type"),
     window=(_WINDOW,),
 )
-_PAIRS = Layout({"context": str}, {"id": int | str, "question": str, "answer": list}, (CLUSTER,))
+_PAIRS = Layout({"context": str}, {"id": int | str, "question": str, "answer": list})
 
 _MEASURES = (Measure("score", "higher", "share"), Measure("score_rlm", "higher", "share"))
 _GROUPS = {"length": "context_len", "dataset": "dataset", "task": "task", "kind": "question_type"}  # by column
@@ -53,6 +54,7 @@ class Oolong(LongContextSuite):
         options: OolongOptions = source.options
         lengths = [read_length(word) for word in options.context_lengths]
         if source.dataset is None:
+            require_no_column(options)
             tasks = _generated(lengths or [_USUAL_LENGTH], options, source.seed)
             made_of = "generated from templates, easier than OOLONG's own texts"
             about = f"{made_of}, seed {source.seed}, lengths in tokens of chars/4"
@@ -62,12 +64,16 @@ class Oolong(LongContextSuite):
             names = options.oolong_datasets
             return (not names or fields["dataset"] in names) and (not lengths or fields["context_len"] in lengths)
 
-        tasks = tuple(_tasks("oolong", source.dataset, _SYNTHETIC, keep, _checked_row))
+        tasks = tuple(
+            _tasks("oolong", source.dataset, replace(_SYNTHETIC, cluster=options.cluster_column), keep, _checked_row)
+        )
         return cls("oolong", str(source.dataset), tasks, _score, PLAYER, _MEASURES)
 
 
 class OolongReal(LongContextSuite):
     """OOLONG's questions about real transcripts, from the user's file (--dataset)."""
+
+    options = RowOptions
 
     @classmethod
     def load(cls, source: SuiteSource) -> OolongReal:
@@ -77,12 +83,15 @@ class OolongReal(LongContextSuite):
         def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
             return score_real(str(answer), reply), {}
 
-        tasks = tuple(_tasks("oolong-real", path, _REAL, lambda _: True, _answered))
+        layout = replace(_REAL, cluster=(source.options or RowOptions()).cluster_column)
+        tasks = tuple(_tasks("oolong-real", path, layout, lambda _: True, _answered))
         return cls("oolong-real", str(path), tasks, score_reply, PLAYER)
 
 
 class OolongPairs(LongContextSuite):
     """Pairs of users to be found, from the user's file of {id, context, question, answer} (--dataset)."""
+
+    options = RowOptions
 
     @classmethod
     def load(cls, source: SuiteSource) -> OolongPairs:
@@ -92,7 +101,8 @@ class OolongPairs(LongContextSuite):
         def score_reply(_task: Task[Recipe], answer: Any, reply: str) -> tuple[float, Mapping[str, float]]:
             return score_pairs(answer, reply)
 
-        tasks = tuple(_tasks("oolong-pairs", path, _PAIRS, _is_of_pairs(path), _answered))
+        layout = replace(_PAIRS, cluster=(source.options or RowOptions()).cluster_column)
+        tasks = tuple(_tasks("oolong-pairs", path, layout, _is_of_pairs(path), _answered))
         return cls("oolong-pairs", str(path), tasks, score_reply, PLAYER)
 
 
@@ -136,7 +146,7 @@ def _tasks(name: str, path: Path, layout: Layout, keep: Filter, of_row: OfRow) -
             digest=row.digest,
             tokens=int(tokens),
             groups=groups,
-            cluster=Row(f"{path}, id {row.fields['id']}", row.fields).cluster or _text_of(row.fields, layout),
+            cluster=row.cluster or ("" if layout.cluster else _text_of(row.fields, layout)),
         )
     if not seen:
         raise KoderzError(f"{path} holds no such row; see --oolong-datasets and --context-lengths")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koderz.settings.options import one_of, option
+from koderz.suites.options import cluster_column
 from koderz.suites.tokens import wrong_lengths
 from koderz.systems.long_context.ruler.niah import KINDS, PLACES
 from koderz.systems.long_context.ruler.tasks import ALL
@@ -41,3 +42,4 @@ class RulerOptions:
     needle_types: tuple[str, ...] = option(
         tuple(KINDS), f"What they are: {', '.join(KINDS)}.", "TYPE", listed=True, check=one_of(KINDS)
     )
+    cluster_column: str | None = cluster_column()

@@ -12,6 +12,7 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.suites.clusters import linked
+from koderz.suites.options import require_no_column
 from koderz.suites.suite import SuiteSource
 from koderz.suites.tokens import CHARS_A_TOKEN, Tokenizer, load_tokenizer, read_length
 from koderz.systems.long_context.contexts import NEEDS, LongContextSuite, Recipe
@@ -44,8 +45,9 @@ class Ruler(LongContextSuite):
         tokenizer = load_tokenizer(options.tokenizer)
         counted = f"lengths in tokens of {tokenizer.name}"
         if source.dataset is not None:
-            tasks = tuple(_folder_tasks(source.dataset, tokenizer))
+            tasks = tuple(_folder_tasks(source.dataset, tokenizer, options.cluster_column))
             return cls("ruler", f"{source.dataset}, {counted}", tasks, _score, PLAYER)
+        require_no_column(options)
         made_of = f"RULER's rows made anew, wonderwords {VERSION}, seed {source.seed}, {counted}"
         all_rows = rows_of(options, source.seed, tokenizer)
         tasks = tuple(_made_tasks(all_rows, options.tasks_per_length))
@@ -108,7 +110,7 @@ def _line(rows: Rows, index: int) -> bytes:
     return f"{json.dumps(row if rows.generator == 'official' else {**row, 'generator': rows.generator})}\n".encode()
 
 
-def _folder_tasks(folder: Path, tokenizer: Tokenizer) -> Iterator[Task[Recipe]]:
+def _folder_tasks(folder: Path, tokenizer: Tokenizer, cluster_column: str | None) -> Iterator[Task[Recipe]]:
     files = [folder] if folder.is_file() else sorted(folder.glob("*/validation.jsonl"))
     if not files:
         raise KoderzError(f"there is no TASK/validation.jsonl in {folder}, as RULER's scripts write it")
@@ -133,7 +135,7 @@ def _folder_tasks(folder: Path, tokenizer: Tokenizer) -> Iterator[Task[Recipe]]:
                 digest=recipe.digest,
                 tokens=tokens,
                 groups=groups,
-                cluster=row.cluster,
+                cluster=row.cluster_by(cluster_column),
             )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,9 @@ def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -
         )
 
     def make(item_id: str, row: Row) -> Item:
-        return about.make(item_id, row, options.data_seed)
+        item = about.make(item_id, row, options.data_seed)
+        cluster = row.cluster_by(options.cluster_column) if options.cluster_column else ""
+        return replace(item, shares=(cluster,)) if cluster else item
 
     usual = about.preset["test"].source if len({piece.source for piece in about.preset.values()}) == 1 else "train"
     sources = source_splits(name, places[name], make, usual, (about.config, "data"), about.unnamed)
@@ -216,7 +219,7 @@ def own_item(name: str, options: DatasetOptions) -> MakeItem:
         raise KoderzError(f"--output-column {output}: prompts may show the --input-column ones, so it can't be one")
 
     def make(item_id: str, row: Row) -> Item:
-        cluster = scalar(row, options.cluster_column) if options.cluster_column else ""
+        cluster = scalar(row, options.cluster_column) if options.cluster_column else row.cluster
         shares = (cluster,) if cluster else ()
         return Item(item_id, {column: scalar(row, column) for column in inputs}, scalar(row, output), shares=shares)
 

@@ -60,7 +60,9 @@ class DatasetOptions(SearchOptions):
     )
     output_column: str | None = option(None, "The column of one's own dataset that holds what is right.", "NAME")
     cluster_column: str | None = option(
-        None, "The column of one's own dataset that says which items belong together, such as their text.", "NAME"
+        None,
+        "The column that says which items belong together, such as their text. Default: of one's own cluster, if any.",
+        "NAME",
     )
     initial_prompt: Path | None = option(
         None,

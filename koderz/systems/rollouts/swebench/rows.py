@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -16,6 +16,7 @@ from koderz.suites.environments import EnvironmentRule, first_fitting
 from koderz.systems.rollouts.swebench.parsers import Parser, parser_of
 from koderz.systems.rollouts.swebench.reports import EvalType, Expected
 
+_LONGEST_METADATA = 100  # characters of a field
 DEPRECATED = "deprecated"  # the split of tasks that a repository keeps without publishing them
 
 _ADDED = ("image", "eval_script", "log_parser", "eval_type")  # which older datasets lack
@@ -48,6 +49,7 @@ class Instance:
     digest: str = ""
     format: str = "swebench"  # by which rules of environments select
     substitute: EnvironmentRule | None = None  # what stands in for its image
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the short fields of its row
 
     @property
     def key(self) -> str:
@@ -139,6 +141,11 @@ def _instance(row: Row) -> Instance:
         has_assets=_has_assets(row),
         split=str(row.fields.get("split") or ""),
         digest=hashlib.sha256(described.encode()).hexdigest()[:16],
+        metadata={
+            name: value
+            for name, value in row.fields.items()
+            if not isinstance(value, str) or len(value) <= _LONGEST_METADATA
+        },
     )
     parser_of(found.log_parser, {}, row.where)
     return found

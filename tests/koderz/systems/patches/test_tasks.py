@@ -133,7 +133,7 @@ def test_command_that_tells_its_figures_is_a_task(tmp_path: Path) -> None:
     ("text", "workload", "said"),
     [
         ("", _WORKLOAD, "[[tasks]]"),
-        (_ROW + "color = 1\n", _WORKLOAD, "unknown key 'color'; there are base_commit, bench, command"),
+        (_ROW + "color = 1\n", _WORKLOAD, "unknown key 'color'; there are base_commit, bench, cluster"),
         (
             _ROW.replace("workloads", "workload"),
             _WORKLOAD,
