@@ -14,11 +14,15 @@ CLUSTERED_WILSON = "Wilson, clustered by task"
 WILSON_OF_ONE = "Wilson, of this one task"
 BETA = "Gaffke's for bounded means, by beta quantiles"
 LOG_STUDENT = "Student's t of tasks, of the logarithm"
+HEAVY_TAIL = f"{LOG_STUDENT}, its upper limit Cox's for lognormal amounts, since few tasks have most of the sum"
 STUDENT = "Student's t of tasks"
 SHARE = (0.0, 1.0)
 PASS_AT = (1, 2, 5, 10, 25, 50, 100)
 _FEWEST_TASKS = 4  # below, Student's t is too wide to say anything, and the series below too far off
 _Z95 = 1.959963984540054  # two-sided 95 % of the normal distribution
+_HEAVY = (
+    0.8  # standard deviation of logarithms from which a tail is heavy, and the most that they may be skew downwards
+)
 _UNSEEN = 0.85  # see `_bounded`
 _MOST_WEIGHT = 1e6  # of a beta distribution: beyond, its quantiles lie within 0.001 of its mean
 
@@ -62,8 +66,9 @@ def mean_interval(
     `values` come in groups that are independent of each other, as those of `success_interval` do. Between `bounds`,
     such as those of a `SHARE`, the interval is `_bounded`, and lies inside them. Without bounds it takes four groups
     that are not all alike, and is Student's t; of values that are never below 0, such as seconds, costs and counts, of
-    the mean's logarithm by the delta method, so that it doesn't go below 0 either. Source of the variance: W. G.
-    Cochran, "Sampling techniques" (3rd ed., 1977), section 9A.1, for clusters of unlike sizes.
+    the mean's logarithm by the delta method, so that it doesn't go below 0 either, and up to `_heavy_limit` where that
+    is higher. Source of the variance: W. G. Cochran, "Sampling techniques" (3rd ed., 1977), section 9A.1, for clusters
+    of unlike sizes.
     """
     if not sum(map(len, values)):
         return None
@@ -77,7 +82,29 @@ def mean_interval(
     if min(map(min, filter(None, values))) < 0:
         return (mean - half, mean + half), STUDENT
     factor = math.exp(half / mean)
+    if (beyond := _heavy_limit([statistics.fmean(group) for group in values if group], z)) > mean * factor:
+        return (mean / factor, beyond), HEAVY_TAIL
     return (mean / factor, mean * factor), LOG_STUDENT
+
+
+def _heavy_limit(amounts: Sequence[float], z: float) -> float:
+    """Cox's upper limit of the mean of lognormal amounts; 0 where these don't look like such with a heavy tail.
+
+    Few amounts that have most of the sum are mostly missing in a sample, whose variance then says too little. Source:
+    U. Olsson, "Confidence intervals for the mean of a log-normal distribution", J. Statist. Educ. 13 (2005), section 3.
+    """
+    if min(amounts) <= 0:
+        return 0.0
+    logs = [math.log(amount) for amount in amounts]
+    centre, variance, n = statistics.fmean(logs), statistics.variance(logs), len(logs)
+    # Amounts that pile up towards 0, as exponential ones do, have logarithms with a long lower tail.
+    skewness = (
+        statistics.fmean((log - centre) ** 3 for log in logs) / statistics.pvariance(logs) ** 1.5 if variance else 0
+    )
+    if variance < _HEAVY**2 or skewness < -_HEAVY:
+        return 0.0
+    error = math.sqrt(variance / n + variance**2 / (2 * (n - 1)))
+    return math.exp(centre + variance / 2 + student(z, n - 1) * error)
 
 
 def bounded_interval(

