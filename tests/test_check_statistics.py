@@ -77,4 +77,4 @@ def test_check_statistics_fails_where_something_does_not_hold(
     monkeypatch.setattr(sys, "argv", ["check_statistics", "--quick"])
 
     assert script.main() == 1
-    assert "| an interval | 4 tasks | 90.0 | ≥ 93 | 100 draws | DOES NOT HOLD" in capsys.readouterr().out
+    assert "| an interval | 4 tasks | 90.0 | ≥ 93 | 100 draws, SE 0.1 | DOES NOT HOLD" in capsys.readouterr().out
