@@ -55,6 +55,7 @@ class UntilDecided(Struct, frozen=True, kw_only=True):
     margin: float | None = None  # points of rates, else the measure's unit; None: nothing is called similar
     fewest: int = 6  # tasks before anything is claimed
     measure: str = "success"
+    largest: int = 0  # tasks of the largest cluster; 0: each task stands alone, or the run is too old to tell
     samples: Mapping[str, Mapping[str, int]] = {}  # in a summary, by arm and task; empty: each arm asks each task once
 
 

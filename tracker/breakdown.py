@@ -11,10 +11,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
-from koderz_tracker.clusters import Clusters, clusters_of, count_of, interval_in
+from koderz_tracker.clusters import Clusters, clusters_in, clusters_of, count_of, interval_in, members
 from koderz_tracker.rates import SHARE, mean_interval, rate_interval, success_interval
 from koderz_tracker.records import Measure
-from koderz_tracker.sequences import interval_along, rate_along
+from koderz_tracker.sequences import SettledOrder, interval_along, rate_along
 
 if TYPE_CHECKING:
     from koderz_tracker.records import Plan
@@ -154,9 +154,12 @@ def _slices(
         return
     value_of = dict(zip(plan.tasks, values, strict=True))
     for value in dict.fromkeys(values):
+        planned = members((task for task in plan.tasks if value_of[task] == value), clusters_in(plan))
+        largest = max(map(len, planned))
         for arm, found in results.items():
-            if members := [result for result in found if value_of.get(result.problem_id) == value]:
-                yield _slice(arm, by, value, members, orders.get(arm))
+            if own := [result for result in found if value_of.get(result.problem_id) == value]:
+                order = SettledOrder(orders[arm], largest) if arm in orders else None
+                yield _slice(arm, by, value, own, order)
 
 
 def _slice(arm: str, by: str, value: str, members: Sequence[Result], order: Sequence[str] | None) -> Slice:

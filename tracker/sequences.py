@@ -38,13 +38,22 @@ def until_decided_in(plan: Plan) -> UntilDecided | None:
     return replace(about, samples=samples)
 
 
-def settled_order(about: UntilDecided, arm: str, results: Iterable[Result], faulted: Iterable[str]) -> list[str]:
+class SettledOrder(list[str]):
+    """Tasks in their drawn order, as far as they are settled."""
+
+    def __init__(self, tasks: Iterable[str], largest: int = 0) -> None:
+        """`largest`: the tasks of the largest cluster that was planned, as in `UntilDecided`."""
+        super().__init__(tasks)
+        self.largest = largest
+
+
+def settled_order(about: UntilDecided, arm: str, results: Iterable[Result], faulted: Iterable[str]) -> SettledOrder:
     """The longest prefix of the order whose tasks have ended in an arm with all of their samples.
 
     Tasks that the arm doesn't ask are left out. `faulted` has the task of each fault.
     """
     ended = Counter(result.problem_id for result in results) + Counter(faulted)
-    found = []
+    found = SettledOrder([], about.largest)
     for task in about.order:
         planned = about.samples.get(arm, {}).get(task, 0) if about.samples else 1
         if ended[task] < planned:
@@ -54,7 +63,7 @@ def settled_order(about: UntilDecided, arm: str, results: Iterable[Result], faul
     return found
 
 
-def settled_orders(plan: Plan, results: Sequence[Result], faults: Sequence[Fault]) -> dict[str, list[str]]:
+def settled_orders(plan: Plan, results: Sequence[Result], faults: Sequence[Fault]) -> dict[str, SettledOrder]:
     """The settled tasks of each arm, in the order of a run that stops once it is decided; empty for other runs."""
     about = until_decided_in(plan)
     if about is None:
@@ -70,6 +79,13 @@ def settled_orders(plan: Plan, results: Sequence[Result], faults: Sequence[Fault
     }
 
 
+def weights_of(units: Sequence[Sequence[str]], order: Sequence[str]) -> list[float]:
+    """The number of tasks of each unit over that of the largest one that was planned, or that there is."""
+    planned = order.largest if isinstance(order, SettledOrder) else 0
+    largest = max([planned, *map(len, units)], default=1)
+    return [len(unit) / largest for unit in units]
+
+
 def interval_along(
     order: Sequence[str],
     values: Mapping[str, Sequence[float]],
@@ -80,15 +96,16 @@ def interval_along(
 ) -> tuple[Interval | None, str]:
     """The confidence sequence of a mean at its end, and its method; without an interval, why.
 
-    `values` by task, of which those in `order` count, the mean of each; tasks of a cluster count as one. It is one of
-    so many that hold `together` with 95 %.
+    `values` by task, of which those in `order` count, the mean of each; a cluster counts as one value, which weighs as
+    much as it has tasks. It is one of so many that hold `together` with 95 %.
     """
     if bounds is None:
         return None, UNBOUNDED
     kept = [task for task in order if task in values]
-    units = [fmean(value for task in unit for value in values[task]) for unit in members(kept, clusters)]
+    units = members(kept, clusters)
+    means = [fmean(value for task in unit for value in values[task]) for unit in units]
     try:
-        found = sequence(units, bounds, 0.05 / together)
+        found = sequence(means, bounds, 0.05 / together, weights=weights_of(units, order))
     except ImportError:
         return None, NO_NUMPY
     return (found, method_in(SEQUENCE, count_of(kept, clusters))) if found else (None, UNBOUNDED)

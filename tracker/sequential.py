@@ -2,7 +2,9 @@
 
 The values lie between -1 and 1, one for each task (or cluster of tasks), in an order that was drawn before they were
 known. The evidence against a mean m is the wealth of fixed bets: E(m) is the average over bets s of the product of
-1 + b (D - m), with b = s / (1 + m) for s above 0 and b = s / (1 - m) below, so that no factor is below 0. If the mean
+1 + b w (D - m), with b = s / (1 + m) for s above 0 and b = s / (1 - m) below, so that no factor is below 0. The weight
+w is 1 for a task, and for a cluster its number of tasks over that of the largest one planned: with the mean of the
+cluster as D, w D is its sum over the largest size, and m is the mean over tasks, not over clusters. If the mean
 is m, E(m) is a non-negative martingale that begins at 1, and ever reaches 1 / alpha with a probability of at most alpha
 (J. Ville, 1939). The bets are uniform on (-1, 1): with one sample a task, E(0) is 2^n B(1 + a, 1 + b), n = a + b, of
 the tasks that only A and only B passed, which is McNemar's conditional test made sequential.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz_tracker.rates import Interval
@@ -43,38 +46,46 @@ class EvidencePoint(NamedTuple):
 class Evidence:
     """The evidence of the values added so far."""
 
-    def __init__(self, values: Iterable[float] = ()) -> None:
-        self._counts: dict[float, int] = {}
+    def __init__(self, values: Iterable[float] = (), weights: Iterable[float] | None = None) -> None:
+        """`weights`: as many as there are values; by default all are 1."""
+        self._counts: dict[tuple[float, float], int] = {}  # by value and weight
         self._at_zero: float | None = 0.0
         self.total = 0
-        self._sum = 0.0
-        for value in values:
-            self.add(value)
+        self._sum = self._weight = 0.0
+        for value, weight in zip(values, weights or repeat(1.0)):  # noqa: B905 one is endless
+            self.add(value, weight=weight)
 
-    def add(self, value: float, count: int = 1) -> None:
-        """Adds a value so many times. Raises ValueError if it isn't between -1 and 1."""
+    def add(self, value: float, count: int = 1, *, weight: float = 1.0) -> None:
+        """Adds a value so many times. ValueError if it isn't between -1 and 1, or its weight not above 0 and to 1."""
         if not -1 <= value <= 1:
             raise ValueError(f"{value!r} is not between -1 and 1")
-        self._counts[value] = self._counts.get(value, 0) + count
+        if not 0 < weight <= 1:
+            raise ValueError(f"the weight {weight!r} is not above 0 and at most 1")
+        key = value, weight
+        self._counts[key] = self._counts.get(key, 0) + count
         self.total += count
-        self._sum += value * count
+        self._weight += weight * count
+        self._sum += weight * value * count
         if value and count:
             self._at_zero = None
 
-    def values(self) -> list[float]:
-        """All values, in no order that means anything."""
-        return [value for value, count in self._counts.items() for _ in range(count)]
+    def copy(self) -> Evidence:
+        """The same evidence, to add to."""
+        found = Evidence()
+        for (value, weight), count in self._counts.items():
+            found.add(value, count, weight=weight)
+        return found
 
     @property
     def parted(self) -> tuple[float, float]:
-        """The tasks that only A and only B passed, or as many as have the first two moments of the values."""
-        square = sum(count * value * value for value, count in self._counts.items())
+        """The tasks that only A and only B passed, or as many as have the first two moments of the weighted values."""
+        square = sum(count * (weight * value) ** 2 for (value, weight), count in self._counts.items())
         return max(0.0, (square - self._sum) / 2), max(0.0, (square + self._sum) / 2)
 
     @property
     def mean(self) -> float:
-        """The mean of the values; 0 if there are none."""
-        return self._sum / self.total if self.total else 0.0
+        """The weighted mean of the values; 0 if there are none."""
+        return self._sum / self._weight if self.total else 0.0
 
     @property
     def e_value(self) -> float:
@@ -136,8 +147,8 @@ class Evidence:
 
         logs, factors, counts = self._bets_on(mean)
         height, shares = _joined(logs[which])
-        stay = 1 - bets()[0][:, None]
-        # of the factor 1 - s + s (1 + D) / (1 + m), and likewise on the other side
+        stay = 1 - np.multiply.outer(bets()[0], [weight for _, weight in self._counts])
+        # of the factor 1 - s w + s w (1 + D) / (1 + m), and likewise on the other side
         slopes = [
             sign * (1 - stay / factor) @ counts / (1 - sign * mean)
             for sign, factor in zip((-1, 1), factors, strict=True)
@@ -149,10 +160,10 @@ class Evidence:
         import numpy as np
 
         stakes, log_weights = bets()
-        values = np.fromiter(self._counts, float, len(self._counts))
+        values, weights = np.array([*self._counts], float).reshape(-1, 2).T
         counts = np.fromiter(self._counts.values(), float, len(self._counts))
-        up = 1 + np.multiply.outer(stakes, (values - mean) / (1 + mean))
-        down = 1 - np.multiply.outer(stakes, (values - mean) / (1 - mean))
+        up = 1 + np.multiply.outer(stakes, weights * (values - mean) / (1 + mean))
+        down = 1 - np.multiply.outer(stakes, weights * (values - mean) / (1 - mean))
         return log_weights + np.concatenate((np.log(up) @ counts, np.log(down) @ counts)), (up, down), counts
 
 
@@ -166,29 +177,30 @@ class _Wealth:
         self._mean, self._logs = mean, logs
         self._signed = np.concatenate((stakes / (1 + mean), -stakes / (1 - mean)))
 
-    def add(self, value: float, count: int) -> float:
+    def add(self, value: float, count: int, weight: float) -> float:
         """Takes in a value so many times; returns the logarithm of the evidence since."""
         import numpy as np
 
-        self._logs = self._logs + count * np.log1p(self._signed * (value - self._mean))
+        self._logs = self._logs + count * np.log1p(self._signed * (weight * (value - self._mean)))
         return _joined(self._logs)[0]
 
 
 class ConfidenceSequence(Evidence):
     """Evidence that remembers the largest e-value so far, and the intersection of the intervals so far."""
 
-    def __init__(self, alpha: float, values: Iterable[float] = ()) -> None:
+    def __init__(self, alpha: float, values: Iterable[float] = (), weights: Iterable[float] | None = None) -> None:
         self.alpha = alpha
         self.low, self.high = -1.0, 1.0
         self._largest = 0.0
         self._at: dict[float, _Wealth] = {}  # against no difference, and against both ends
-        super().__init__(values)
+        super().__init__(values, weights)
 
-    def add(self, value: float, count: int = 1) -> None:
+    def add(self, value: float, count: int = 1, *, weight: float = 1.0) -> None:
         if not self._at:
             self._at[0.0] = _Wealth(0.0, bets()[1])
-        super().add(value, count)
-        goal, found = -math.log(self.alpha), {mean: each.add(value, count) for mean, each in self._at.items()}
+        super().add(value, count, weight=weight)
+        goal = -math.log(self.alpha)
+        found = {mean: each.add(value, count, weight) for mean, each in self._at.items()}
         self._largest = max(self._largest, found[0.0])
         if self.mean > self.low and found.get(self.low, goal) >= goal:
             self.low = min(max(self.low, self.limit(self.alpha, upper=False)), self.high)
@@ -210,15 +222,21 @@ def as_e_value(log: float) -> float:
     return math.exp(min(log, 700.0))
 
 
-def sequence(values: Sequence[float], bounds: Interval = (0.0, 1.0), alpha: float = 0.05) -> Interval | None:
+def sequence(
+    values: Sequence[float],
+    bounds: Interval = (0.0, 1.0),
+    alpha: float = 0.05,
+    weights: Sequence[float] | None = None,
+) -> Interval | None:
     """The confidence sequence of a mean, at its end: values between bounds, one a task, in their drawn order.
 
-    None for no values, and for values outside of the bounds.
+    `weights`: of the means of clusters, as `Evidence` has them. None for no values, and for values outside of the
+    bounds.
     """
     low, high = bounds
     if not values or not all(low <= value <= high for value in values):
         return None
-    running = ConfidenceSequence(alpha, (2 * (value - low) / (high - low) - 1 for value in values))
+    running = ConfidenceSequence(alpha, (2 * (value - low) / (high - low) - 1 for value in values), weights)
     half = (high - low) / 2
     return low + half * (1 + running.low), low + half * (1 + running.high)
 

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import repeat
 from math import ceil, log, log1p
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -47,26 +48,36 @@ class OpenDecision:
     def __init__(self, rule: StoppingRule) -> None:
         self.rule = rule
         self.values: list[float] = []  # of what was judged
+        self.weights: list[float] = []  # of these
         self.evidence = Evidence()  # of these
         self.extremes: tuple[Evidence, Evidence] | None = None  # of the lowest and highest values; None: all is judged
         self._missing = 0  # values, of tasks of which nothing was judged
 
-    def add(self, value: float | None, ends: Interval | None = None) -> Outcome | None:
+    def add(
+        self,
+        value: float | None,
+        ends: Interval | None = None,
+        *,
+        weight: float = 1.0,
+        judged: float | None = None,
+    ) -> Outcome | None:
         """Adds the difference on one more task; returns the outcome if that decides. Nothing else ends a trial.
 
         `ends`: where outcomes are missing, the lowest and highest difference there may be; `value` is that of the rest.
+        `weight`, and that of what was `judged` of it: of a cluster, as `Evidence` has it.
         """
         if ends and self.extremes is None:
-            self.extremes = Evidence(self.values), Evidence(self.values)
+            self.extremes = Evidence(self.values, self.weights), Evidence(self.values, self.weights)
         if self.extremes:
             for extreme, end in zip(self.extremes, ends or (value, value), strict=True):
                 assert end is not None, "a value that is missing has ends"
-                extreme.add(end)
+                extreme.add(end, weight=weight)
         if value is None:
             self._missing += 1
             return None  # which nothing speaks for
         self.values.append(value)
-        self.evidence.add(value)
+        self.weights.append(weight if judged is None else judged)
+        self.evidence.add(value, weight=self.weights[-1])
         rule, evidence, count = self.rule, self.evidence, len(self.values)
         if count < rule.fewest:
             return None
@@ -157,12 +168,12 @@ def decide_pairs(
     )
 
 
-def path_of(values: Sequence[float], alpha: float) -> list[EvidencePoint]:
+def path_of(values: Sequence[float], alpha: float, weights: Iterable[float] | None = None) -> list[EvidencePoint]:
     """The evidence and the interval after each value, thinned to 500 points, of which the last is one."""
     evidence, points = Evidence(), []
     every = max(1, ceil(len(values) / _POINTS))
-    for count, value in enumerate(values, start=1):
-        evidence.add(value)
+    for count, (value, weight) in enumerate(zip(values, weights or repeat(1.0)), start=1):  # noqa: B905 one is endless
+        evidence.add(value, weight=weight)
         if (len(values) - count) % every == 0:
             points.append(EvidencePoint(count, evidence.e_value, *evidence.interval(alpha)))
     return points
@@ -204,7 +215,7 @@ def _decided(evidence: Evidence, rule: StoppingRule, left: int, random: Generato
 
 
 def _ends_similar(evidence: Evidence, rule: StoppingRule, left: int, parted: int, apart: int) -> bool:
-    ended = Evidence(evidence.values())
+    ended = evidence.copy()
     for value, count in ((1.0, (parted + apart) // 2), (-1.0, (parted - apart) // 2), (0.0, left - parted)):
         ended.add(value, count)
     return _is_similar(ended, rule)

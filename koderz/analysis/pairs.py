@@ -21,7 +21,7 @@ from koderz_tracker.breakdown import Mean, mean_of
 from koderz_tracker.clusters import Clusters, clusters_of, count_of
 from koderz_tracker.records import Measure
 from koderz_tracker.results import Result
-from koderz_tracker.sequences import settled_order
+from koderz_tracker.sequences import SettledOrder, settled_order
 from koderz_tracker.summary import Figures
 
 _Side = TypeVar("_Side", bound="Side")
@@ -118,7 +118,7 @@ class Side:
         return mean_of(values, measure, clusters, self.settled, together=together) if values else None
 
     @property
-    def settled(self) -> list[str] | None:
+    def settled(self) -> SettledOrder | None:
         """The settled tasks in the order of a run that stops once it is decided; None for another run."""
         about = self.run.until_decided
         if about is None:
@@ -184,15 +184,15 @@ def _differ(task: str, a: Run, b: Run) -> bool:
     return task in a.asked and task in b.asked and a.asked[task] != b.asked[task]
 
 
-def _order(a: Side, b: Side) -> list[str] | None:
+def _order(a: Side, b: Side) -> SettledOrder | None:
     """The settled tasks in the order of the older run that stops once it is decided; None if neither does."""
     deciding = [side for side in (a, b) if side.run.until_decided]
     if not deciding:
         return None
     older = min((side.run for side in deciding), key=lambda run: (run.start_time, run.name))
-    first, *others = (side.settled or [] for side in (a, b) if side.run.name == older.name)
+    first, *others = (side.settled or SettledOrder([]) for side in (a, b) if side.run.name == older.name)
     settled = {*first}.intersection(*others)
-    return [task for task in first if task in settled]
+    return SettledOrder((task for task in first if task in settled), first.largest)
 
 
 def matched(

@@ -22,7 +22,7 @@ from koderz_tracker.journal import NAME
 from koderz_tracker.measures import PASSING
 from koderz_tracker.records import SCHEMA_VERSION, Headline, Measure
 from koderz_tracker.results import UNSAID, Result
-from koderz_tracker.sequences import settled_order
+from koderz_tracker.sequences import SettledOrder, settled_order
 from koderz_tracker.summary import USUAL, ArmResults, Summary, compare_modes, figures, missing_of
 
 _TOLERANCE = 0.06  # points: older files round their rates
@@ -116,7 +116,7 @@ class _File:
         model = str(self.config.get("local_model") or "unknown")
         return {name: _checked(path, name, arm, model, self) for name, arm in found.items()}
 
-    def order_of(self, arm: str, results: Sequence[Result]) -> list[str] | None:
+    def order_of(self, arm: str, results: Sequence[Result]) -> SettledOrder | None:
         """The settled tasks of an arm, in the order of a run that stops once it is decided; None for other runs."""
         if self.until_decided is None:
             return None

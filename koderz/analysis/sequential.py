@@ -18,6 +18,7 @@ from koderz_tracker.clusters import members, method_in
 from koderz_tracker.decisions import Told, each_of, stopped_early, went_on
 from koderz_tracker.rates import SHARE
 from koderz_tracker.records import PASSES, Measure
+from koderz_tracker.sequences import weights_of
 from koderz_tracker.sequential import EVIDENCE, SEQUENCE, ConfidenceSequence
 from koderz_tracker.stopping import OpenDecision, StoppingRule, path_of
 
@@ -163,7 +164,7 @@ def interval_method_of(matched: Matched) -> str:
 
 def p_of(matched: Matched) -> float | None:
     """The p-value that A and B are alike: 1 over the largest e-value so far, at most 1. None without evidence."""
-    return None if why_none(matched) else _along(_differences(matched), 0.05).p_value
+    return None if why_none(matched) else _along(*_differences(matched), 0.05).p_value
 
 
 def interval_of(matched: Matched, alpha: float) -> Interval | None:
@@ -171,26 +172,28 @@ def interval_of(matched: Matched, alpha: float) -> Interval | None:
     bounds = _bounds(matched.measure)
     if bounds is None or why_none(matched):
         return None
-    found, scale = _along(_differences(matched), alpha), bounds[1] - bounds[0]
+    found, scale = _along(*_differences(matched), alpha), bounds[1] - bounds[0]
     return scale * found.low, scale * found.high
 
 
 @lru_cache(maxsize=256)
-def _along(differences: tuple[float, ...], alpha: float) -> ConfidenceSequence:
-    return ConfidenceSequence(alpha, differences)
+def _along(differences: tuple[float, ...], weights: tuple[float, ...], alpha: float) -> ConfidenceSequence:
+    return ConfidenceSequence(alpha, differences, weights)
 
 
 def _bounds(measure: Measure) -> Interval | None:
     return SHARE if measure.name == PASSES or measure.two_valued else bounds_of(measure)
 
 
-def _differences(matched: Matched) -> tuple[float, ...]:
-    """B less A in the order of the tasks, between -1 and 1: one a task, or one a cluster of them."""
+def _differences(matched: Matched) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """B less A in the order of the tasks, between -1 and 1: one a task, or one a cluster of them; and their weights."""
     low, high = _bounds(matched.measure) or (0.0, 1.0)
     kept = _kept(matched)
     found = {task: (fmean(matched.b[task]) - fmean(matched.a[task])) / (high - low) for task in kept}
-    units = (fmean(found[task] for task in unit) for unit in members(kept, matched.clusters))
-    return tuple(max(-1.0, min(1.0, difference)) for difference in units)  # rounding apart it is within
+    units = members(kept, matched.clusters)
+    means = (fmean(found[task] for task in unit) for unit in units)
+    limited = tuple(max(-1.0, min(1.0, difference)) for difference in means)  # rounding apart it is within
+    return limited, tuple(weights_of(units, matched.order or ()))
 
 
 def _kept(matched: Matched) -> list[str]:
@@ -224,10 +227,10 @@ def as_if_stopped(a: Side, b: Side, measure: Measure, alpha: float, seed: int = 
         raise KoderzError(f"--sequential: a {measure.name} lies outside of its bounds, {bounds[0]:g} to {bounds[1]:g}")
     rule = StoppingRule(len(units), alpha, seed=seed)
     deciding, counted, outcome = OpenDecision(rule), list[str](), None
-    for unit in units:
+    for unit, weight in zip(units, weights_of(units, tasks), strict=True):
         counted += unit
         differences = [(fmean(matched.b[task]) - fmean(matched.a[task])) / (bounds[1] - bounds[0]) for task in unit]
-        if outcome := deciding.add(fmean(differences)):
+        if outcome := deciding.add(fmean(differences), weight=weight):
             break
     told = _told(a, b, matched, deciding, counted, outcome or "tasks", bounds)
     return {**told, "order": "shuffled" if matched.order is None else "recorded", "seed": seed}
@@ -259,7 +262,10 @@ def _told(
         "measure": matched.measure.name,
         "cost": math.fsum(costs),
         "cost_saved": math.fsum(every) - math.fsum(costs),
-        "path": [(p.tasks, p.e_value, scale * p.low, scale * p.high) for p in path_of(deciding.values, alpha)],
+        "path": [
+            (p.tasks, p.e_value, scale * p.low, scale * p.high)
+            for p in path_of(deciding.values, alpha, deciding.weights)
+        ],
     }
 
 

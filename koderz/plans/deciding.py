@@ -32,6 +32,7 @@ def until_decided(plan: Plan, settings: Settings) -> UntilDecided | None:
     apart = {*plan.apart}
     units = members([task for task in plan.tasks if task not in apart], clusters_in(plan))
     random.Random(settings.seed).shuffle(units)  # noqa: S311 repeatable on purpose
+    largest = max(map(len, units), default=1)
     return UntilDecided(
         arm=arm,
         order=[task for unit in units for task in unit],
@@ -39,6 +40,7 @@ def until_decided(plan: Plan, settings: Settings) -> UntilDecided | None:
         margin=settings.margin,
         fewest=FEWEST if settings.min_tasks is None else settings.min_tasks,
         measure=measure,
+        largest=largest if largest > 1 else 0,
     )
 
 

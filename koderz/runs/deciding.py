@@ -80,6 +80,7 @@ class ArmsCompared:
         self.trial = OpenDecision(rule)
         self.decision: Decision | None = None
         self.planned = sum(map(len, units))
+        self._largest = max(map(len, units), default=1)
         self._about, self._units = about, units
         self._at = 0
         self._counted: list[TaskPair] = []
@@ -136,9 +137,9 @@ class ArmsCompared:
         return "tasks"
 
     def _count(self, unit: Sequence[TaskPair], state: Judged) -> Outcome | None:
-        """Counts a unit: a task, or the tasks of a cluster. Pairs that could not be judged are left out.
+        """Counts a unit: a task, or the tasks of a cluster, which weighs as much as it has tasks.
 
-        What is left out counts by what it might have been.
+        Pairs that could not be judged are left out, and count by what they might have been.
         """
         differences, ends = list[float](), list[Interval]()
         low, high = self._bounds
@@ -159,10 +160,11 @@ class ArmsCompared:
                 self._counted.append(pair)
                 self._means.append((a[0], b[0]))
                 differences.append(ends[-1][0])
-        value = fmean(differences) if differences else None
+        value, weight = fmean(differences) if differences else None, len(unit) / self._largest
         if len(differences) == len(unit):
-            return self.trial.add(value)
-        return self.trial.add(value, (fmean(low for low, _ in ends), fmean(high for _, high in ends)))
+            return self.trial.add(value, weight=weight)
+        worst = fmean(low for low, _ in ends), fmean(high for _, high in ends)
+        return self.trial.add(value, worst, weight=weight, judged=len(differences) / self._largest)
 
     def ended(self, outcome: Outcome) -> Decision:
         """Ends the comparison with this outcome."""
@@ -200,7 +202,7 @@ class ArmsCompared:
             cost_saved=cost * max(0, left) / (self.tasks + left_out) if self.tasks + left_out else 0.0,
             path=[
                 (point.tasks, point.e_value, scale * point.low, scale * point.high)
-                for point in path_of(self.trial.values, rule.alpha)
+                for point in path_of(self.trial.values, rule.alpha, self.trial.weights)
             ],
         )
 

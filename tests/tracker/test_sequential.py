@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import betaln
 
+from koderz_tracker.sequences import SettledOrder, rate_along
 from koderz_tracker.sequential import ConfidenceSequence, Evidence, sequence
 from tests.tracker.paths import most_evidence, parting, sampled
 
@@ -79,6 +80,40 @@ def test_confidence_sequence_never_widens_and_p_never_rises() -> None:
         assert now[2] <= before[2]
         before = now
     assert (running.low > 0) is (running.p_value <= 0.05) is True
+
+
+def test_interval_of_weighted_values_ends_where_the_evidence_does() -> None:
+    drawn = random.Random(7)
+    for _ in range(50):
+        found = Evidence()
+        for _ in range(drawn.randrange(5, 40)):
+            found.add(drawn.choice((-1.0, -0.5, 0.0, 0.25, 1.0)), weight=drawn.choice((0.04, 0.5, 1.0)))
+        low, high = found.interval(0.2)
+        assert low < found.mean < high
+        for limit in (low, high):
+            if abs(limit) < 1:
+                assert found.log_e(limit) == pytest.approx(math.log(5), abs=1e-6)
+        assert found.copy().interval(0.2) == pytest.approx((low, high))
+
+
+def test_sequence_of_clusters_is_of_the_mean_over_tasks() -> None:
+    """30 tasks alone pass, and six clusters of 20 fail: a rate of 20 %, where 30 of 36 clusters pass."""
+    order = [f"{n}/{m}" for n in range(36) for m in range(20 if n % 6 == 0 else 1)]
+    passes = {task: [task.split("/")[0] not in ("0", "6", "12", "18", "24", "30")] for task in order}
+    clusters = {task: task.split("/")[0] for task in order}
+    interval, method = rate_along(SettledOrder(order, 20), passes, clusters)
+
+    assert interval
+    assert interval[0] < 20 < interval[1] < 83
+    assert "in 36 clusters" in method
+    wider, _ = rate_along(SettledOrder(order, 40), passes, clusters)  # of a plan with a larger one yet to come
+    assert wider
+    assert wider[0] < interval[0] < interval[1] < wider[1]
+
+
+def test_evidence_refuses_weights_out_of_bounds() -> None:
+    with pytest.raises(ValueError, match="weight"):
+        Evidence([0.5], [1.5])
 
 
 def test_sequence_maps_values_from_their_bounds() -> None:

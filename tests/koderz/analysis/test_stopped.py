@@ -17,14 +17,16 @@ from koderz.analysis.comparison import comparison_blocks
 from koderz.analysis.difficulty import difficulty
 from koderz.analysis.gates import Gates, caution_on, ruling
 from koderz.analysis.leaderboard import leaderboard, leaderboard_blocks
-from koderz.analysis.pairs import Side, sides_of
+from koderz.analysis.measures import SUCCESS
+from koderz.analysis.pairs import Side, matched, sides_of
 from koderz.analysis.report.panels import decision_charts
 from koderz.analysis.report.versus import comparisons
 from koderz.analysis.report.view import View
 from koderz.analysis.runs import Run, load_summary
+from koderz.analysis.sequential import interval_of, p_of
 from koderz.errors import KoderzError
 from koderz.systems.optimizers.analysis.estimates import gain_of
-from koderz_tracker.sequences import STOPS
+from koderz_tracker.sequences import STOPS, SettledOrder
 from tests.koderz.analysis import builders
 
 FIXED = re.compile(r"Wilson|Tango|Newcombe|McNemar|bootstrap|Student|Gaffke|permutation|sign-flip", re.IGNORECASE)
@@ -186,6 +188,23 @@ def test_sequential_looks_at_complete_runs_as_if_they_had_stopped(tmp_path: Path
     assert found["cost_saved"] == pytest.approx(2 * 32 * 0.01)
     with pytest.raises(KoderzError, match="cost has no bounds"):
         compare_as_if_stopped([builders.RUN], tmp_path, measure="cost")
+
+
+def test_interval_of_a_stopped_run_is_of_the_difference_over_tasks() -> None:
+    """B is better on 36 texts with one question, and A on 12 with 25: by 6 in 100 of all questions."""
+    texts = [25 if n % 4 == 0 else 1 for n in range(48)]
+    clusters = {f"{n}/{m}": str(n) for n, size in enumerate(texts) for m in range(size)}
+    is_large = {task: texts[int(text)] > 1 for task, text in clusters.items()}
+    number = {task: int(task.split("/")[1]) for task in clusters}
+    a = {task: [float(is_large[task] and number[task] < 15)] for task in clusters}
+    b = {task: [float(not is_large[task] or number[task] < 11)] for task in clusters}
+    found = matched(SUCCESS, a, b, clusters, SettledOrder(clusters, 25))
+
+    interval, p = interval_of(found, 0.05), p_of(found)
+    assert interval
+    assert interval[0] < (36 - 4 * 12) / 336 < interval[1] < 0.5
+    assert p is not None
+    assert p > 0.05
 
 
 def test_sequential_takes_complete_runs_alone(tmp_path: Path) -> None:

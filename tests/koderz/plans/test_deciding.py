@@ -100,6 +100,7 @@ def test_decision_counts_a_cluster_of_tasks_as_one(tmp_path: Path, monkeypatch: 
     units = decide_pairs([-0.5] * 20).tasks
     order = [int(task[2:]) // 2 for task in made.record.until_decided.order]
     assert order[::2] == order[1::2]
+    assert made.record.until_decided.largest == 2
     found = asyncio.run(begin(made)).summary.decision
 
     assert found

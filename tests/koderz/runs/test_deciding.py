@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -17,12 +19,14 @@ from msgspec import structs
 from koderz.errors import Fault, KoderzError
 from koderz.models import Price
 from koderz.plans.plan import Plan
-from koderz.runs.deciding import Decider
+from koderz.runs.deciding import ArmsCompared, Decider, Judged, TaskPair
 from koderz.runs.orchestrator import Orchestrator
 from koderz.types import Completion, Message, Sampling
+from koderz_tracker.basis import UntilDecided
 from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
-from koderz_tracker.records import Record
+from koderz_tracker.records import PASSES, Decision, Record
+from koderz_tracker.stopping import StoppingRule, decide_pairs
 from tests.koderz.world import Run, Scripted, begun, planned, resumed
 
 A, B = "a", "b"
@@ -243,6 +247,46 @@ def test_decision_is_the_same_from_every_tenth_line_of_its_journal(tmp_path: Pat
         index_path(folder / NAME).unlink(missing_ok=True)
         (found,) = asyncio.run(resumed(folder, plan, models())).of("decision")
         assert structs.replace(found, time=right.time) == right
+
+
+def compared(units: Sequence[Sequence[tuple[int, int]]], planned: int) -> Decision:
+    """The decision on clusters, each with A's and B's success on its tasks."""
+    pairs, found, numbers = list[list[TaskPair]](), Judged(PASSES), count()
+    for unit in units:
+        pairs.append([])
+        for passed in unit:
+            a, b = next(numbers), next(numbers)
+            found.values |= {a: float(passed[0]), b: float(passed[1])}
+            pairs[-1].append(TaskPair(f"T/{a}", {A: [a], B: [b]}, A, B))
+    comparison = ArmsCompared((A, B), pairs, UntilDecided(arm=A, order=()), StoppingRule(planned), (0.0, 1.0))
+    outcome = comparison.advance(found)
+    assert outcome
+    return comparison.ended(outcome)
+
+
+def test_decision_weighs_tasks_and_not_clusters() -> None:
+    """B is better on 36 texts with one question, and A on 12 with 25, which are most of the questions."""
+    small, large = [(0, 1)], [*[(1, 0)] * 4, *[(1, 1)] * 11, *[(0, 0)] * 10]
+
+    decision = compared([large, small, small, small] * 12, planned=1)  # which is never futile
+
+    assert decision.outcome == "tasks"
+    assert (decision.a_mean, decision.b_mean) == (100 * 180 / 336, 100 * 168 / 336)
+    assert decision.difference == pytest.approx(100 * -12 / 336)
+    assert decision.interval
+    assert decision.interval[0] < 100 * -12 / 336 < decision.interval[1] < 50
+
+
+def test_decision_of_clusters_of_one_size_is_exactly_that_of_their_means() -> None:
+    drawn = random.Random(8)
+    units = [[(int(drawn.random() < 0.3), int(drawn.random() < 0.8)) for _ in range(3)] for _ in range(60)]
+
+    found = compared(units, planned=60)
+    right = decide_pairs([fmean(float(b - a) for a, b in unit) for unit in units])
+
+    assert (found.outcome, len(found.path), found.e_value) == (right.outcome, right.tasks, right.e_value)
+    assert found.interval == tuple(100 * limit for limit in right.interval)
+    assert [(e, low) for _, e, low, _ in found.path] == [(point.e_value, 100 * point.low) for point in right.path]
 
 
 def test_cap_ends_a_run_undecided_and_a_higher_one_decides_it(tmp_path: Path) -> None:
