@@ -62,8 +62,8 @@ def _on_pairing(matched: Matched) -> Iterator[str]:
     tasks = matched.smallest_side
     groups = min(tasks, matched.cluster_count or tasks)
     if tasks < FEWEST_TASKS:
-        count = "1 task is" if tasks == 1 else f"{tasks} tasks are"
-        yield f"{count} too few to show anything: it takes {FEWEST_TASKS} at least."
+        number = "1 task is" if tasks == 1 else f"{tasks} tasks are"
+        yield f"{number} too few to show anything: it takes {FEWEST_TASKS} at least."
     if groups < FEWEST_TO_RESAMPLE and matched.order is None:
         what = "clusters" if groups < tasks else "tasks"
         yield f"Averages such as cost and latency have intervals on {FEWEST_TO_RESAMPLE} {what} and more."

@@ -39,12 +39,12 @@ class Endpoint:
     base_url: str | None = None  # None: the provider has no server
     api_key: str = field(default="", repr=False)
     timeout: float = 600.0  # seconds for one request, from sent to read
-    timeout_is: str = "fault"  # "failure": a reply that doesn't end by then is the model's, and isn't asked for again
     max_retries: int = 8
     backoff: float = 0.5  # seconds before the first retry; doubles, up to a minute
     concurrency: int = 8  # requests in flight at most
     num_ctx: int | None = None  # Ollama: tokens of context
     keep_alive: str | int | None = None  # Ollama: how long the model stays loaded, "10m" or seconds
+    timeout_is: str = "fault"  # "failure": a reply that doesn't end by then is the model's, and isn't asked for again
     wire: str = "auto"  # OpenAI's formats: "chat", "responses", or "auto": by what is asked, and where
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)  # sent with each request; values are secrets
     api_version: str = ""  # Azure: of a deployment's API
