@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from koderz_tracker.causes import CAUSES, OTHER
 from koderz_tracker.errors import JournalError, KoderzError, StorageError
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from traceback import FrameSummary
 
-    from koderz.types import Reply
     from koderz_tracker.basis import Frame
     from koderz_tracker.causes import Cause
 
@@ -73,7 +72,8 @@ class Fault(KoderzError):
 class PromptTooLong(KoderzError):
     """A prompt is longer than the context of the model that answers, so that the experiment ends as a failure."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Any) -> None:
+        """`reply` is the Reply that holds the server's words."""
         super().__init__(reply.text)
         self.reply = reply
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
@@ -61,7 +61,9 @@ class _Choice(msgspec.Struct):
 
 
 class _ChatCompletion(Body, kw_only=True):
-    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+    choices: list[_Choice] | None
+    prompt_filter_results: Any = None  # Azure's
+    prompt_feedback: Any = msgspec.field(default=None, name="promptFeedback")  # Google's
     usage: Any = None
     model: Any = None
 
@@ -72,6 +74,13 @@ class _Listed(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: list[_Listed] | None = None
+
+
+def _blocked(found: Any) -> bool:
+    """Whether what a filter found in a prompt kept it back, as Google and Azure have it."""
+    if isinstance(found, dict):
+        return bool(found.get("blockReason")) or found.get("filtered") is True or any(map(_blocked, found.values()))
+    return isinstance(found, list) and any(map(_blocked, found))
 
 
 def _formatted(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -128,6 +137,8 @@ class OpenAIWire(Wire):
 
     def read(self, body: bytes) -> WireReply:
         completion = decode_reply(body, _ChatCompletion)
+        if not completion.choices:
+            return self.without_choices(completion)
         choice = completion.choices[0]
         if choice.error:
             raise inner_error(choice.error)
@@ -155,6 +166,18 @@ class OpenAIWire(Wire):
             tokens_reasoning=count(completion.usage, "completion_tokens_details", "reasoning_tokens"),
             cost=told_cost(completion.usage),
             tool_calls=calls,
+        )
+
+    def without_choices(self, completion: _ChatCompletion) -> WireReply:
+        """The refusal of a prompt that a filter keeps from the model. Raises Retryable where no filter is named."""
+        if not (_blocked(completion.prompt_feedback) or _blocked(completion.prompt_filter_results)):
+            raise no_answer("it has no choices")
+        return WireReply(
+            "",
+            finish_reason="refusal",
+            model=words(completion.model),
+            tokens_in=count(completion.usage, "prompt_tokens"),
+            tokens_out=count(completion.usage, "completion_tokens") or 0,
         )
 
     async def look(self, http: Http, model: str, say: Callable[[str], None], /) -> dict[str, str]:
@@ -186,6 +209,13 @@ class GeminiWire(OpenAIWire):
     def settled(self, sampling: Sampling) -> tuple[Sampling, tuple[str, ...]]:
         """As it is: both an effort and a budget have their fields."""
         return sampling, ()
+
+    def without_choices(self, completion: _ChatCompletion) -> WireReply:
+        """See `OpenAIWire.without_choices`. Google may leave the filter out, and counts the prompt alone."""
+        usage = completion.usage
+        if count(usage, "prompt_tokens") and not count(usage, "completion_tokens"):
+            completion.prompt_feedback = {"blockReason": "OTHER"}
+        return super().without_choices(completion)
 
     def thinking(self, sampling: Sampling) -> dict[str, Any]:
         """See `OpenAIWire.thinking`."""

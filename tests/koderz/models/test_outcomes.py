@@ -298,6 +298,39 @@ async def test_prompt_that_a_filter_refuses_is_a_refusal(server: Server, models:
     assert len(server.asked) == 1
 
 
+FOUND = [{"prompt_index": 0, "content_filter_results": {"hate": {"filtered": False}, "violence": {"filtered": True}}}]
+HARMLESS = [{"prompt_index": 0, "content_filter_results": {"hate": {"filtered": False}}}]
+COUNTED = {"usage": {"prompt_tokens": 9, "total_tokens": 9}}
+
+
+@pytest.mark.parametrize("choices", [None, []])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("openai/m", {"prompt_filter_results": FOUND}),
+        ("openai/m", {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}),
+        ("gemini/m", COUNTED),
+    ],
+)
+async def test_filter_that_leaves_no_choices_is_a_refusal(
+    server: Server, models: Models, choices: object, name: str, told: dict[str, Any]
+) -> None:
+    completion = await asked(server, models, name, of({"choices": choices, **told}))
+    assert (completion.text, completion.finish_reason, len(server.asked)) == ("", "refusal", 1)
+
+
+@pytest.mark.parametrize("choices", [None, []])
+@pytest.mark.parametrize(
+    ("name", "told"), [("openai/m", {"prompt_filter_results": HARMLESS}), ("openai/m", COUNTED), ("gemini/m", {})]
+)
+async def test_no_choices_without_a_filter_are_no_reply(
+    server: Server, models: Models, choices: object, name: str, told: dict[str, Any]
+) -> None:
+    with pytest.raises(Fault, match="the server's answer is none: it has no choices"):
+        await asked(server, models, name, of({"choices": choices, **told}))
+    assert len(server.asked) == 3
+
+
 async def test_filter_says_once_in_the_servers_words_that_it_refused(server: Server, models: Models) -> None:
     for _ in range(2):
         await asked(server, models, "openai/m", of(busy(POLICY, code="content_filter"), 400))
