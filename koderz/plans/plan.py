@@ -189,7 +189,7 @@ def make_plan(
     prompts = _used_prompts(subject, arms, settings)
     matches = _matches(subject, arms, prompts, cells)
     stated = [arm.record for arm in arms]
-    asked = [" ".join(subject.suite.asked(task).split()) for task in subject.tasks]
+    asked = [" ".join(subject.suite.pairing_text(task).split()) for task in subject.tasks]
     samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
     record = records.Plan(
         run_id=None if single else f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}",

@@ -307,7 +307,7 @@ class Suite(Extensible):
     rule_text: str = ""
     """How answers are read and judged, in words, where there is more than one way to."""
 
-    def asked(self, task: Task) -> str:
+    def pairing_text(self, task: Task) -> str:
         """Return what a task asks, without what a template says around it: by default its prompt, empty if unknown.
 
         Tasks of one id in two runs are compared as pairs unless they ask something else.

@@ -156,6 +156,10 @@ class LongContextSuite(Suite):
         """The benchmark's own messages, by reference."""
         return ({"role": "user", "content": [reference(task)]},)
 
+    def pairing_text(self, task: Task[Recipe]) -> str:
+        """The digest of a text that is made up, which another seed changes; of a row in a file nothing is told."""
+        return task.digest if task.generated else ""
+
     @asynccontextmanager
     async def open_long_context(self, context: ExperimentContext) -> AsyncIterator[OpenContext]:
         """The text of one task, for as long as its experiment is worked on."""

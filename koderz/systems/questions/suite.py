@@ -113,7 +113,7 @@ class QuestionSuite(Suite):
             "file": file_state(self),
         }
 
-    def asked(self, task: Task[Question]) -> str:
+    def pairing_text(self, task: Task[Question]) -> str:
         """The question with its options in no order."""
         return task.payload.content
 

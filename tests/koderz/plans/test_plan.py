@@ -327,6 +327,16 @@ def test_equal_prompts_are_one_cluster_with_a_note(tmp_path: Path) -> None:
     assert record.asked[0] == record.asked[4] != record.asked[1]
 
 
+def test_what_a_task_asks_is_the_same_in_another_template(tmp_path: Path) -> None:
+    (tmp_path / "template.txt").write_text("Tell me: {input}")
+    rows = [{"input": f"{n}?", "choices": ["1", "4"]} for n in range(2)]
+    plain, told = asking(tmp_path, rows), asking(tmp_path, rows, template=tmp_path / "template.txt")
+    other = asking(tmp_path, [{**row, "choices": ["3", "4"]} for row in rows])
+
+    assert plain.asked == told.asked
+    assert len({*plain.asked, *other.asked}) == 4
+
+
 def test_equal_prompts_join_the_clusters_of_their_rows(tmp_path: Path) -> None:
     inputs = [("a?", "one"), ("b?", "one"), ("b?", "two"), ("c?", "two"), ("d?", "three"), ("e?", None)]
     rows = [{"input": text, "cluster": cluster} for text, cluster in inputs]

@@ -210,3 +210,11 @@ def test_clusters_of_hotpot_are_its_supporting_passages(tmp_path: Path) -> None:
     assert len({*described(tmp_path / "train.jsonl", rows, "hotpot_300")["clusters"].values()}) in (1, 2)
     bare = [{name: value for name, value in row.items() if name != "supporting_facts"} for row in rows]
     assert "clusters" not in described(tmp_path / "train.jsonl", bare, "hotpot_300")
+
+
+def test_questions_of_made_up_texts_differ_with_the_seed() -> None:
+    suites = [Oolong.load(SuiteSource(None, OolongOptions(), seed)) for seed in (0, 0, 1)]
+    first, again, other = ([suite.pairing_text(task) for task in suite.tasks] for suite in suites)
+
+    assert first == again
+    assert not {*first} & {*other}
