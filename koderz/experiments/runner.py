@@ -60,6 +60,7 @@ from koderz.types import (
     VerdictWord,
 )
 from koderz_tracker import records
+from koderz_tracker.results import ANSWER, Result
 
 if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
@@ -315,6 +316,12 @@ def _asks_once(identity: Identity) -> bool:
     return solver.asks_once and JUDGE not in identity.arm.models
 
 
+_OF_RESULTS = {ANSWER: str, "resources": dict}
+"""Facts that are fields of a result, with their types."""
+
+_OWN_KEYS = frozenset(Result.__struct_fields__).difference(_OF_RESULTS)
+
+
 def _checked(verdict: object, words: Collection[str]) -> Verdict:
     """The verdict that a solver returned, checked that it can be recorded. Raises Fault."""
     if not isinstance(verdict, Verdict):
@@ -327,6 +334,11 @@ def _checked(verdict: object, words: Collection[str]) -> Verdict:
         orjson.dumps(bare)
         if not all(map(math.isfinite, [verdict.score or 0.0, *verdict.metrics.values()])):
             raise ValueError("its score and metrics have to be finite numbers")
+        if taken := _OWN_KEYS.intersection(verdict.facts):
+            raise ValueError(f"a fact can't be called {min(taken)!r}, which is a key of every result")
+        for name, kind in _OF_RESULTS.items():
+            if not isinstance(verdict.facts.get(name), kind | None):
+                raise TypeError(f"its fact {name!r} has to be a {kind.__name__} or None")
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise Fault(f"the solver returned a Verdict that can't be recorded: {error}", cause="user_code") from None
     if verdict.verdict not in words:

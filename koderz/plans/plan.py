@@ -28,7 +28,15 @@ from koderz.settings.registry import digest_of_file
 from koderz.settings.schema import CLUSTER_COLUMN, OF_DECIDING, OF_REQUESTS, OF_SINKS, Settings
 from koderz.solvers import load_solver
 from koderz.solvers.handles import NEEDED, OPENED
-from koderz.suites import SUITES, checked_measures, load_suite, modes_of, suite_digest, task_digest
+from koderz.suites import (
+    SUITES,
+    checked_measures,
+    load_suite,
+    modes_of,
+    require_recordable,
+    suite_digest,
+    task_digest,
+)
 from koderz.suites.suite import ProgramSuite, Suite
 from koderz.types import JUDGE, Judging, Task
 from koderz_tracker import records
@@ -162,7 +170,9 @@ def load_subject(
     prompts = prompts or load_prompts(settings.prompt_dir)
     told: set[str] = set()
     noting = Prompts(prompts.texts, told.add)
-    tasks = tuple(replace(task, messages=suite.messages(task, noting)) for task in select(suite.tasks))
+    chosen = select(suite.tasks)
+    require_recordable(suite, chosen)
+    tasks = tuple(replace(task, messages=suite.messages(task, noting)) for task in chosen)
     digest = digest_of_file(settings.suite) if SUITES.is_file(settings.suite) else ""
     return Subject(suite, tasks, prompts, frozenset(told), digest)
 

@@ -11,7 +11,7 @@ from koderz.errors import KoderzError, raised_at
 from koderz.settings.registry import Registry, find_in_file
 from koderz.settings.schema import Settings
 from koderz.suites.suite import ProgramSuite, Suite, SuiteSource
-from koderz.types import Measure
+from koderz.types import Measure, Task
 from koderz_tracker.records import PASSES
 
 
@@ -71,6 +71,20 @@ def checked_measures(suite: Suite) -> tuple[Measure, ...]:
     if suite.headline and suite.headline.measure not in (PASSES, *names):
         raise KoderzError(f"the headline names the measure {suite.headline.measure!r}, which the suite doesn't declare")
     return tuple(suite.measures)
+
+
+def require_recordable(suite: Suite, tasks: Sequence[Task]) -> None:
+    """Raises KoderzError for a task, or a record of the judge, that a summary could hold but no reader takes."""
+    for task in tasks:
+        texts = (task.id, task.cluster, *task.groups, *task.groups.values())
+        if not (task.id and all(isinstance(each, str) for each in texts)):
+            raise KoderzError(
+                f"the task {task.id!r:.80}: its id has to be a text that isn't empty, and its cluster and the names "
+                "and values of its groups have to be texts"
+            )
+    caveats = suite.judge_record.get("caveats", [])
+    if not (isinstance(caveats, list | tuple) and all(isinstance(each, str) for each in caveats)):
+        raise KoderzError(f"the caveats in the suite's judge_record have to be a list of texts, not {caveats!r:.80}")
 
 
 def added_dataset(name: str) -> Path | None:

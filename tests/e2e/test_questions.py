@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-import koderz as library
-from koderz.systems.questions.options import SCORERS
 from tests.conftest import Shell
 from tests.koderz.systems.questions.sets import ROWS, write_rows
 
@@ -106,27 +104,6 @@ def test_simpleqa_has_the_rates_of_its_grades(koderz: Shell) -> None:
     rates = koderz.summary()["summary"]["simpleqa"]
     assert rates["correct"] + rates["incorrect"] + rates["not_attempted"] == pytest.approx(1)
     assert "in koderz' own words" in done.out
-
-
-@pytest.mark.parametrize("kind", [*ROWS, *(f"qa {name}" for name in SCORERS)])
-def test_summaries_of_every_suite_and_scorer_are_read_back(koderz: Shell, kind: str) -> None:
-    suite, _, scorer = kind.partition(" ")
-    choices = {"choices": ["1", "4"], "target": "4"} if scorer in ("choice", "label") else {}
-    given = ROWS.get(suite, {"input": "What is 2 + 2?", "target": "4", **choices})
-    name = "rows.csv" if suite in ("gpqa", "simpleqa", "aime") else "rows.jsonl"
-    write_rows(koderz.folder / name, given)
-    more: tuple[str, ...] = ("--scorer", scorer) if scorer else ()
-    more += ("--pattern", "(.)") if scorer == "regex" else ()
-    more += ("--judge-draws", "3") if scorer == "judge" else ()
-    more += ("--role", "judge=simulated") if scorer == "judge" or suite == "simpleqa" else ()
-
-    koderz("benchmark", "--suite", suite, "--dataset", name, *more, *MODEL)
-
-    (path,) = koderz.results.glob("*.json")
-    written, read = koderz.summary(), library.load_summary(path)
-    assert read.judge == written["judge"]
-    assert bool(read.judge) == ("--role" in more)
-    assert len(read.results) == 1
 
 
 def test_runs_that_a_model_judged_are_compared(koderz: Shell) -> None:
