@@ -75,7 +75,7 @@ def shuffled_tail(values: Values, count: int, least: float) -> float:
     share, reach = count / size, float(np.abs(centred).max())
 
     def level(t: float) -> float:
-        """What added to each log odds makes `count` the expected number."""
+        """The shift of all log odds that makes `count` the expected number."""
         most = t * reach + 1
         return float(brentq(lambda a: float(expit(logit(share) + a + t * centred).sum()) - count, -most, most))
 
