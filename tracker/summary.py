@@ -64,7 +64,9 @@ class Figures:
     unread: UnreadAnswers | None = None  # replies whose answer couldn't be read; null: the suite reads no answers
     tokens_reasoning: int | None = None  # part of `tokens_out` for reasoning; null: no server tells
     truncated: Truncated = field(default_factory=Truncated)  # replies that were cut off by their length
-    success_rate_bounds: tuple[float, float] | None = None  # with its faults all failed, all passed; null: no faults
+    success_rate_bounds: tuple[float, float] | None = (
+        None  # its faults all failed, all passed; null: no faults, or no rate
+    )
 
     @property
     def rate(self) -> float:
@@ -368,7 +370,7 @@ def figures(
         tokens_reasoning=_known_sum([result.tokens_reasoning for result in results]),
         truncated=_truncated(results),
         success_rate_bounds=(100 * successes / (n + faults), 100 * (successes + faults) / (n + faults))
-        if faults
+        if n and faults
         else None,
     )
 

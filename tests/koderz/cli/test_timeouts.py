@@ -18,7 +18,6 @@ def test_late_reply_is_a_fault_by_default_and_that_is_said(command: Command, kod
 
     summary = koderz.summary()
     assert [fault["cause"] for fault in summary["faults"]] == ["unreachable"] * 2
-    assert summary["summary"]["success_rate_bounds"] == [0.0, 100.0]
     assert "2 faults by a reply that didn't end within --request-timeout; with --timeout-is failure" in done.err
     assert "0.3 s, which counts as a fault (--timeout-is fault)" in done.err
 

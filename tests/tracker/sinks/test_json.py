@@ -215,8 +215,9 @@ def whole(summary: Summary) -> dict[str, Any]:
             for arm in arms.values():
                 assert not arm.pop("baseline")
                 assert arm.pop("simulated") is None
-                if arm["summary"]["unread"] is None:
-                    del arm["summary"]["unread"]
+                for seldom in ("unread", "success_rate_bounds"):
+                    if arm["summary"][seldom] is None:
+                        del arm["summary"][seldom]
                 arm["summary"] |= arm.pop("more")
             if len(arms) == 1:
                 document |= next(iter(arms.values()))
