@@ -25,7 +25,7 @@ import hypothesis
 import pytest
 
 from koderz.settings.paths import cache_folder
-from tests.forks import Fork, forks
+from tests.forks import Fork, Forks, forks
 
 WASM_CACHE = cache_folder() / "wasm"  # the user's own: building the image takes a minute
 PATIENCE = 300  # seconds after which something is given up for which a machine that is at leisure takes a moment
@@ -138,7 +138,7 @@ class Shell:
                 ).wait(PATIENCE)
             else:
                 command = ["koderz", *map(str, arguments)]
-                ended = forks().run(command, self.folder, environ, [one.fileno() for one in streams]).wait()
+                ended = self.forks().run(command, self.folder, environ, [one.fileno() for one in streams]).wait()
             out.seek(0)
             err.seek(0)
             done = Done(out.read(), err.read())
@@ -147,9 +147,13 @@ class Shell:
         )
         return done
 
+    def forks(self) -> Forks:
+        """Forks the command."""
+        return forks()
+
     def start(self, *arguments: object, env: Mapping[str, str] | None = None) -> Fork:
         """Begins the command and goes on."""
-        started = forks().start(["koderz", *map(str, arguments)], self.folder, self.environment(env))
+        started = self.forks().start(["koderz", *map(str, arguments)], self.folder, self.environment(env))
         _STARTED.append(started)
         return started
 

@@ -3,6 +3,8 @@
 Each has its own session, folder, environment, arguments and standard streams, and ends as any process does, or with
 the process that asked for it. What Python reads of the environment while it starts is what the first process was
 started with, but for PYTHONPATH.
+
+A shell asks for one by a program that `write_command` writes.
 """
 
 from __future__ import annotations
@@ -26,9 +28,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import IO
-
-from koderz.sandbox.linux.kernel import die_with_parent
 
 PACKAGES = """
 koderz.cli koderz.runs koderz.engines koderz.models koderz.analysis koderz.solvers
@@ -45,6 +46,14 @@ koderz.systems.patches.suite koderz.testing.server koderz.testing.streaming kode
 importlib.metadata jinja2 scipy.stats tenacity tomllib
 """
 _MOST_BYTES = 1 << 17  # of a request
+_COMMAND = """#!{python} -SE
+import sys
+
+sys.path.insert(0, {root!r})
+from tests.forks import become_fork
+
+become_fork({address!r}, ["koderz", *sys.argv[1:]])
+"""
 
 
 class Fork:
@@ -115,25 +124,38 @@ class Fork:
 
 
 class Forks:
-    """A process that forks others. To be used by one thread at a time."""
+    """A process that forks others, to be used by one thread at a time. `site`: where koderz is, if not here."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, site: Path | None = None) -> None:
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+        threads = {"OPENBLAS_NUM_THREADS": "1"}  # a process with several threads is not one to fork
+        path = os.pathsep.join(map(str, [*filter(None, [site]), Path(__file__).parents[1]]))
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind("")  # a name that the kernel chooses, which needs no file
+        listener.listen()
+        self._address = listener.getsockname()
+        files = [theirs.fileno(), listener.fileno()]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.forks", str(theirs.fileno())],
-            env={**environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            [sys.executable, "-m", "tests.forks", *map(str, files)],
+            env={**kept, **threads, "PYTHONWARNINGS": "error", "HOME": os.devnull, "PYTHONPATH": path},
+            cwd="/",  # not where there is another koderz
             stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=files,
         )
         theirs.close()
+        listener.close()
         atexit.register(self.close)
+
+    def write_command(self, path: Path) -> None:
+        """Make `path` a program that is `koderz`, but forked."""
+        root = str(Path(__file__).parents[1])
+        path.write_text(_COMMAND.format(python=sys.executable, root=root, address=self._address))
+        path.chmod(0o755)
 
     def run(self, command: Sequence[str], folder: Path, environ: Mapping[str, str], streams: Sequence[int]) -> Fork:
         """Begins `python -m` with these words, and with three descriptors as its standard streams."""
-        ending, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._request(command, folder, environ, [theirs.fileno(), *streams])
-        theirs.close()
-        return Fork(ending)
+        return _ask(self._socket, command, folder, environ, streams)
 
     def start(self, command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Fork:
         """As `run`, with nothing to read and what it prints to be read here."""
@@ -145,12 +167,8 @@ class Forks:
         forked.stdout, forked.stderr = open(out), open(err)  # noqa: PTH123, SIM115 # descriptors
         return forked
 
-    def _request(self, command: Sequence[str], folder: Path, environ: Mapping[str, str], files: Sequence[int]) -> None:
-        request = json.dumps([list(command), str(folder), dict(environ)]).encode()
-        assert len(request) < _MOST_BYTES
-        socket.send_fds(self._socket, [request], list(files))
-
     def close(self) -> None:
+        atexit.unregister(self.close)
         self._socket.close()
         self._process.wait()
 
@@ -158,15 +176,41 @@ class Forks:
 @cache
 def forks() -> Forks:
     """Of this process, which starts it when it is first asked for."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-    threads = {"OPENBLAS_NUM_THREADS": "1"}  # a process with several threads is not one to fork
-    return Forks({**kept, **threads, "PYTHONWARNINGS": "error", "HOME": os.devnull})
+    return Forks()
 
 
-def _serve(requests: socket.socket) -> None:
+def become_fork(address: bytes, command: Sequence[str]) -> None:
+    """End as a process that is forked by the one at `address`, with this one's folder, environment and streams."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as requests:
+        requests.connect(address)
+        forked = _ask(requests, command, Path.cwd(), os.environ, [0, 1, 2])
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: os.kill(forked.pid, number))
+    code = forked.wait()
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _ask(
+    requests: socket.socket, command: Sequence[str], folder: Path, environ: Mapping[str, str], streams: Sequence[int]
+) -> Fork:
+    request = json.dumps([list(command), str(folder), dict(environ)]).encode()
+    assert len(request) < _MOST_BYTES
+    ending, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        socket.send_fds(requests, [request], [theirs.fileno(), *streams])
+    return Fork(ending)
+
+
+def _serve(owner: socket.socket, listener: socket.socket) -> None:
+    from koderz.sandbox.linux.kernel import die_with_parent  # not above: whoever asks loads nothing of koderz
+
     _load()
-    with requests, selectors.DefaultSelector() as ready:
-        ready.register(requests, selectors.EVENT_READ)
+    with owner, listener, selectors.DefaultSelector() as ready:
+        ready.register(owner, selectors.EVENT_READ)
+        ready.register(listener, selectors.EVENT_READ)
         asking = ready.register(os.pidfd_open(os.getppid()), selectors.EVENT_READ).fileobj
         while True:
             for key, _ in ready.select():
@@ -176,14 +220,20 @@ def _serve(requests: socket.socket) -> None:
                     ready.unregister(key.fileobj)
                     _tell_end(key.fd, *key.data)
                     continue
+                requests = owner
+                if key.fileobj == listener:
+                    requests, _ = listener.accept()
                 data, files, _, _ = socket.recv_fds(requests, _MOST_BYTES, 4)
-                if not data:
+                if requests is not owner:
+                    requests.close()
+                elif not data:
                     return
                 command, folder, environ = json.loads(data)
                 ending, *streams = files
                 if not (child := os.fork()):
                     die_with_parent()
-                    requests.close()
+                    owner.close()
+                    listener.close()
                     _become(command, folder, environ, streams)
                 for stream in streams:
                     os.close(stream)
@@ -200,13 +250,24 @@ def _tell_end(pidfd: int, child: int, ending: int) -> None:
 
 def _load() -> None:
     for name in PACKAGES.split():
-        for found in pkgutil.iter_modules(importlib.import_module(name).__path__, f"{name}."):
-            importlib.import_module(found.name)
+        if package := _imported(name):
+            for found in pkgutil.iter_modules(package.__path__, f"{name}."):
+                importlib.import_module(found.name)
     for name in MODULES.split():
-        importlib.import_module(name)
+        _imported(name)
     prices = importlib.import_module("koderz.models.prices")
     prices.could_spend(["simulated"], {"gpt-4o": (0.0, 0.0)})  # which loads those that are published
     gc.freeze()  # no collection of a forked process touches what is shared with it
+
+
+def _imported(name: str) -> ModuleType | None:
+    """The module; None where it is of a system that was deleted."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise
+        return None
 
 
 def _become(command: Sequence[str], folder: str, environ: Mapping[str, str], streams: Sequence[int]) -> None:
@@ -239,4 +300,4 @@ def _become(command: Sequence[str], folder: str, environ: Mapping[str, str], str
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(*(socket.socket(fileno=int(number)) for number in sys.argv[1:]))

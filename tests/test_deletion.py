@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from koderz.settings.systems import OWN
 from tests.conftest import Server, Shell
+from tests.forks import Forks
 
 ROOT = Path(__file__).parents[1]
 Command = tuple[object, ...]
@@ -43,29 +46,35 @@ SERVER = "koderz-mini__generation"
 """The embedded task whose repository is a server, which the system serving puts under load."""
 
 
+@dataclass(frozen=True)
 class Copy(Shell):
-    """A folder in which a copy of koderz is run, in an interpreter of its own."""
+    """A folder in which a copy of koderz is run, by processes forked from one that has loaded the copy."""
+
+    forked: Forks
+
+    def forks(self) -> Forks:
+        return self.forked
 
     def run(self, *arguments: object, code: int = 0) -> str:
         """What the command prints, to stdout and stderr."""
-        done = self(*arguments, code=code, env={"PYTHONPATH": str(self.folder / "site")}, fresh=True)
+        done = self(*arguments, code=code, env={"PYTHONPATH": str(self.folder / "site")})
         assert "Traceback" not in done.err
         return done.out + done.err
 
 
 @pytest.fixture
-def without(tmp_path: Path) -> Callable[..., Copy]:
+def without(tmp_path: Path) -> Iterator[Callable[..., Copy]]:
     """Makes a copy of koderz without some systems."""
+    with ExitStack() as stack:
 
-    def make(*names: str) -> Copy:
-        for package in ("koderz", "koderz_tracker"):
-            shutil.copytree(
-                ROOT / package, tmp_path / "site" / package, ignore=shutil.ignore_patterns("__pycache__", *names)
-            )
-        assert not any((tmp_path / "site/koderz/systems" / name).exists() for name in names)
-        return Copy(tmp_path)
+        def make(*names: str) -> Copy:
+            left_out = shutil.ignore_patterns("*.pyc.*", *names)  # what is just being compiled, too
+            for package in ("koderz", "koderz_tracker"):
+                shutil.copytree(ROOT / package, tmp_path / "site" / package, ignore=left_out)
+            assert not any((tmp_path / "site/koderz/systems" / name).exists() for name in names)
+            return Copy(tmp_path, stack.enter_context(closing(Forks(tmp_path / "site"))))
 
-    return make
+        yield make
 
 
 @pytest.mark.slow

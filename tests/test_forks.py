@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATIENCE, Shell, are_gone, kill_after, wait_for, with_descendants
+from tests.forks import forks
 
 KILLED = """
 import os, sys
@@ -53,3 +54,22 @@ def test_process_that_ended_before_its_kill_is_no_error(koderz: Shell) -> None:
     assert kill_after(1, lambda: "", quick)[0].startswith("koderz ")
     quick.send_signal(signal.SIGINT)
     quick.close()
+
+
+def test_command_of_a_shell_is_forked_with_its_streams_folder_and_end(tmp_path: Path) -> None:
+    forks().write_command(tmp_path / "koderz")
+    (tmp_path / "folder").mkdir()
+    script = """
+    ../koderz --version
+    ../koderz benchmark show latest 2> told || echo $?
+    ../koderz memory serve --http 127.0.0.1:0 2> address &
+    until [ -s address ]; do sleep 0.1; done
+    kill $! && wait $! || echo $?
+    """
+
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path / "folder", capture_output=True, text=True, check=False)
+
+    version, *codes = done.stdout.splitlines()
+    assert version.startswith("koderz ")
+    assert codes == ["2", str(128 + signal.SIGTERM)], done.stderr
+    assert "no run yet" in (tmp_path / "folder" / "told").read_text()

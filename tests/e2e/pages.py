@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import Shell
+from tests.forks import forks
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -31,12 +32,15 @@ SUBSTITUTES = {
 """What can't stand in a test as it stands on a page."""
 
 _PYTHON = """
-import os, re, subprocess, sys
+import os, pathlib, re, subprocess, sys
 words = sys.argv[1:]
 serves = ["-m koderz ui", "-m koderz memory serve --http", "-m koderz.testing --model"]
+command = [sys.executable, *words]
+if words[:2] == ["-m", "koderz"] and words[2:4] != ["wasm", "serve"]:  # which `wasm stop` knows by its command
+    command = [pathlib.Path(sys.argv[0]).with_name("forked"), *words[2:]]
 if not " ".join(words).startswith(tuple(serves)):
-    os.execv(sys.executable, [sys.executable, *words])
-server = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    os.execv(command[0], command)
+server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 for line in server.stdout:
     print(line, end="")
     if re.search("https?://", line):
@@ -46,7 +50,7 @@ else:
 server.terminate()
 server.communicate()
 """
-"""Python; a command that serves until it is ended is ended once it has told its address."""
+"""Python, where koderz is a process that is forked. What serves until it is ended is ended once it told its address."""
 
 _KODERZ = """
 import os, pathlib, sys
@@ -138,6 +142,7 @@ class Reader:
             path = binaries / name
             path.write_text(f"#!{sys.executable}\n{source}")
             path.chmod(0o755)
+        forks().write_command(binaries / "forked")
         for block in blocks(page):
             if block.title:
                 (self.shell.folder / block.title).write_text(block.text)

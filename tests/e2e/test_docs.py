@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import typer
@@ -22,6 +23,7 @@ from koderz.suites import SUITES
 from tests.conftest import Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
 from tests.e2e.pages import DOCS, PAGES, ROOT, Reader, blocks
+from tests.forks import forks
 from tests.loopback_modal import ModalServer
 
 MODELS = ("gpt-6-luna", "qwen3-coder:30b", "my-model")
@@ -157,8 +159,11 @@ def test_architecture_page_is_what_the_imports_say() -> None:
 
 @pytest.mark.slow
 @needs_jq
-def test_sessions_are_what_the_commands_print() -> None:
-    done = subprocess.run([sys.executable, "scripts/session.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.language == "console" for block in blocks(page))])
+def test_sessions_are_what_the_commands_print(page: str, tmp_path: Path) -> None:
+    forks().write_command(tmp_path / "koderz")
+    command = [sys.executable, "scripts/session.py", "--check", "--koderz", str(tmp_path / "koderz"), page]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
     assert done.returncode == 0, f"scripts/session.py brings the pages up to date:\n{done.stdout}{done.stderr}"
 
