@@ -184,7 +184,7 @@ def test_range_may_stand_before_or_after_its_options(
         ("koderz run --max-i", {"--max-iterations"}),
         ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
         ("koderz doctor --js", {"--json"}),
-        ("koderz benchmark show --fa", {"--failures"}),
+        ("koderz benchmark show --fa", {"--failures", "--faults"}),
         ("koderz benchmark retry latest --cause un", {"unreachable", "unprepared"}),
     ],
 )

@@ -165,7 +165,19 @@ HARMLESS = {
     "role_options": (["judge.max-tokens=7", "judge.reasoning-effort=low"],),
 }
 CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says and how long it takes, nothing else
-    *("suite", "problems", "limit", "shuffle", "seed", "samples", "mode", "max_iterations", "history", "feedback"),
+    *(
+        "suite",
+        "problems",
+        "cluster_column",
+        "limit",
+        "shuffle",
+        "seed",
+        "samples",
+        "mode",
+        "max_iterations",
+        "history",
+        "feedback",
+    ),
     *("until_decided", "alpha", "margin", "min_tasks"),
     *("reasoning_effort", "reasoning_tokens", "wire", "api_version"),
     *("temperature", "top_p", "max_tokens", "context", "keep_alive", "request_timeout", "timeout_is", "max_retries"),

@@ -37,7 +37,8 @@ def test_specification_stored_last_counts(cache: Path) -> None:
 
 
 def test_cache_that_cannot_be_written_is_left_alone(cache: Path) -> None:
-    cache.write_text("in the way")
+    (cache / "koderz").mkdir(parents=True)
+    (cache / "koderz" / "specs").write_text("in the way")
     keep_spec("m", ASKED, "text")
 
     assert cached_spec("m", ASKED) is None
