@@ -216,7 +216,7 @@ def make_plan(
         parts=_checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
         groups=_groups(subject.tasks),
         clusters=clusters_of(subject.tasks),
-        notes=notes_on(settings, subject.tasks, arms, samples),
+        notes=notes_on(settings, subject.tasks, arms, samples) or (),
         asked=[task_digest(text)[:12] if text else "" for text in asked] if any(asked) else (),
         apart=tuple(task.id for task in subject.tasks if task.apart),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
