@@ -67,7 +67,7 @@ async def test_turns_in_a_row_are_joined_and_empty_ones_left_out(server: Server,
 
 
 async def test_seed_that_anthropic_lacks_is_announced_once(server: Server, models: Models) -> None:
-    server.answers = [reply()]
+    server.answers = [reply({"type": "text", "text": "hi"})]
     model = await models.open("claude-x")
     for _ in range(2):
         completion = await model.complete([turn("user", "a")], Sampling(seed=3))
