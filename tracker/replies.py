@@ -1,8 +1,12 @@
-"""Replies of which an arm's figures tell: those whose answer can't be read, and those that were cut off."""
+"""Replies of which figures tell: whose answer can't be read, that were cut off, or that ended by an unknown word."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+_MOST_TRUNCATED = 2.0  # per cent
+_MOST_ENDS = 5  # words by which replies ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +39,10 @@ class Truncated:
         return f"{share} were cut off by their length{thought}: raise --max-tokens"
 
 
-_MOST_TRUNCATED = 2.0  # per cent
+def told_ends(unknown: Mapping[str, int]) -> Iterator[str]:
+    """Sentences on the replies that ended by words that koderz doesn't know, the commonest words first."""
+    ends = sorted(unknown.items(), key=lambda end: (-end[1], end[0]))
+    shown, rest = ends[:_MOST_ENDS], sum(count for _, count in ends[_MOST_ENDS:])
+    for word, count in [*((repr(word), count) for word, count in shown), ("other words", rest)]:
+        if count:
+            yield f"{count} {'reply' if count == 1 else 'replies'} ended by {word}, which koderz doesn't know"

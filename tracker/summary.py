@@ -23,14 +23,12 @@ from koderz_tracker.measures import PASSING
 from koderz_tracker.outline import Outline, active_seconds, last_finished, with_calibrations
 from koderz_tracker.parts import completed, from_parts, parts_of
 from koderz_tracker.rates import pass_at_k_of, success_interval
-from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan
-from koderz_tracker.replies import Truncated, UnreadAnswers
+from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan, Record
+from koderz_tracker.replies import Truncated, UnreadAnswers, told_ends
 from koderz_tracker.results import ANSWER, Result
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import scrubber_of
 from koderz_tracker.sequences import chances_along, rate_along, settled_orders, until_decided_in, without_intervals
-
-_MOST_ENDS = 5  # words by which replies ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,15 +204,6 @@ class Summary:
         return list(self.arms.values())[-1].summary
 
 
-def told_ends(unknown: Mapping[str, int]) -> Iterator[str]:
-    """Sentences on the replies that ended by words that koderz doesn't know, the commonest words first."""
-    ends = sorted(unknown.items(), key=lambda end: (-end[1], end[0]))
-    shown, rest = ends[:_MOST_ENDS], sum(count for _, count in ends[_MOST_ENDS:])
-    for word, count in [*((repr(word), count) for word, count in shown), ("other words", rest)]:
-        if count:
-            yield f"{count} {'reply' if count == 1 else 'replies'} ended by {word}, which koderz doesn't know"
-
-
 KEYS = frozenset({*(item.name for item in fields(Summary)), "results", "summary", "zero_shot", "iterative"})
 """The keys that every summary has."""
 
@@ -234,11 +223,9 @@ def summarize(folder: Path) -> Summary:
         if isinstance(record, Experiment):
             scrubbed = scrubber.record(record) if record.note or record.facts else record
             results.append(_result(scrubbed, clusters.get(record.problem_id, "")))
-            counts.add(record)
         elif isinstance(record, Fault):
             faults.append(scrubber.record(record))
-            counts.throttled.update(record.throttled)
-            counts.unknown_ends.update(record.unknown_ends)
+        counts.add(record)
     if plan.parts:
         results = [*completed(plan, folder, results)]
     _sort(plan, results, faults)
@@ -292,13 +279,15 @@ class _Counts:
         self.throttled: Counter[str] = Counter()
         self.unknown_ends: Counter[str] = Counter()
 
-    def add(self, experiment: Experiment) -> None:
-        if experiment.baseline_cost is not None:
-            self.baselines[experiment.arm].append(experiment.baseline_cost)
-        for asked, answering in experiment.answered_by.items():
-            self.answered_by[asked].update(answering)
-        self.throttled.update(experiment.throttled)
-        self.unknown_ends.update(experiment.unknown_ends)
+    def add(self, end: Record) -> None:
+        if isinstance(end, Experiment):
+            if end.baseline_cost is not None:
+                self.baselines[end.arm].append(end.baseline_cost)
+            for asked, answering in end.answered_by.items():
+                self.answered_by[asked].update(answering)
+        if isinstance(end, Experiment | Fault):
+            self.throttled.update(end.throttled)
+            self.unknown_ends.update(end.unknown_ends)
 
 
 def _parts(

@@ -238,16 +238,8 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
     head += f" ({UNEQUAL})" if board.unequal_resources else ""
     yield Table(
         [
-            f"Rank of {len(board.standings)}",
-            "Tier",
-            "Run",
-            "Model",
-            "Arm",
-            head,
-            "95% interval",
-            "Avg cost",
-            "Avg iter.",
-            "Verdict",
+            *(f"Rank of {len(board.standings)}", "Tier", "Run", "Model", "Arm"),
+            *(head, "95% interval", "Avg cost", "Avg iter.", "Verdict"),
         ],
         [
             [

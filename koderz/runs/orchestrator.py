@@ -227,7 +227,7 @@ class Orchestrator:
         return is_asking and self._decider is not None and self._decider.has_retries
 
     def _next(self) -> Iterator[Identity]:
-        """What is left of the plan, and before each of it the experiments to be tried again."""
+        """The experiments that are left of the plan, and before each of them those to be tried again."""
         left = self._left()
         while True:
             while self._decider and self._has_retries:

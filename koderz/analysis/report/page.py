@@ -23,7 +23,7 @@ from koderz.analysis.report.versus import Comparisons, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured, shown_in
 from koderz.analysis.runs import FAULT, HEADER, breakdown_rows
 from koderz.types import NOBODY
-from koderz_tracker.summary import told_ends
+from koderz_tracker.replies import told_ends
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
