@@ -125,9 +125,10 @@ def indexed(content: str) -> str:
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version; 0 for an empty file. Raises StoreDown for a file that is not ours, or newer."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    with transaction(connection, "DEFERRED"):  # or tables would be there whose id was read before they were
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables and application != APPLICATION_ID:
         raise StoreDown(f"{path} is a database of another program; name another file with KODERZ_MEMORY")
     if version > len(MIGRATIONS):
