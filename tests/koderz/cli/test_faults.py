@@ -53,7 +53,7 @@ def test_rate_with_faults_stands_beside_its_bounds(command: Command, results: Pa
     command("benchmark", "report", HANGING, "-o", "page.html")
     page = Path("page.html").read_text()
     assert bounds in page
-    assert "with them 60.0 to 100.0%" in page
+    assert "with them<br>60.0 to 100.0%" in page
 
 
 def test_compare_claims_nothing_that_faults_could_turn(command: Command, results: Path) -> None:
