@@ -124,6 +124,9 @@ def test_page_on_modal_works_when_it_is_followed(koderz: Shell, serve: Callable[
 
 
 @pytest.mark.slow
+@pytest.mark.others(
+    "where others use the machine, base may be off from itself: a fault that says so, which ends the page"
+)
 def test_docs_on_repositories_make_tasks_that_tell_answers_apart(koderz: Shell) -> None:
     Reader(koderz, {}, {}).follow(ON_REPOSITORIES)
 

@@ -120,9 +120,9 @@ QUERIES: dict[str, Callable[[Results], list[Any]]] = {
     "jq '.decision // empty | (.arms // [.])[] | {outcome, a, b, tasks, planned, difference, interval, e_value}'"
     " benchmark_results/bench_*.json": lambda found: [each for run in found.runs for each in _decisions(run)],
     "jq .letters benchmark_results/bench_*.json": lambda found: [None for _ in found.runs],  # of a system of one's own
-    "jq '[.arms[] | .summary.success_rate // 0] | min | floor' latest.json": lambda found: [
-        math.floor(min(rate(own) for own in found.new[-1].arms.values()))
-    ],
+    "jq '[.arms[] | .summary | .success_rate_bounds[0] // .success_rate // 0] | min | floor' latest.json": (
+        lambda found: [math.floor(min(rate(own) for own in found.new[-1].arms.values()))]  # of runs without faults
+    ),
 }
 """Each jq line that is published, as it stands there, and what it has to print."""
 
