@@ -34,6 +34,9 @@ hypothesis.settings.register_profile(  # the same examples each time, and no lim
     "steady", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("steady")
+NOISY = "on a machine that others use, base may be off from itself, which is a fault"
+"""Why a test that measures times is run again."""
+
 _STARTED: list[Fork] = []  # by the test that runs
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background processes ignore

@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PATIENCE, wait_for, whole_lines
+from tests.conftest import NOISY, PATIENCE, wait_for, whole_lines
 from tests.e2e.conftest import Remote, once_each, one_line
 from tests.e2e.test_modal_runs import elsewhere, run_of
 from tests.e2e.test_perf import LABELS, SERVER, canned
 from tests.loopback_modal.processes import rooted
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not rooted(), reason="needs user namespaces")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not rooted(), reason="needs user namespaces"),
+    pytest.mark.others(NOISY),
+]
 
 ONE = "koderz-mini__revenue"
 ENGINE = ("--engine", "modal")

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from koderz.systems.patches.gso.reports import status_of, times_of
-from tests.conftest import Shell
+from tests.conftest import NOISY, Shell
 from tests.koderz.systems.patches import rows
 
 PUBLISHED = Path(os.environ.get("KODERZ_TEST_DATA", "nowhere")) / "perf"
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.others(NOISY)]
 
 
 @pytest.fixture

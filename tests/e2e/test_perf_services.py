@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Shell
+from tests.conftest import NOISY, Shell
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.others(NOISY)]
 
 # Work that is waited for takes as long on a busy machine, and legs differ by how they start alone.
 SLOW = "import time\n\n\ndef tokens(n):\n    time.sleep(0.03)\n    return n\n"
