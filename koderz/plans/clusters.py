@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from koderz.plans.arms import Arm
 from koderz.settings.schema import Settings
@@ -12,10 +12,13 @@ from koderz.suites.clusters import linked
 from koderz.types import Task
 
 
-def clusters_of(tasks: Sequence[Task]) -> Sequence[str]:
-    """The cluster of each task, of which equal prompts have one; empty if no two tasks share one."""
+def clusters_of(tasks: Sequence[Task], alike: Mapping[str, str]) -> Sequence[str]:
+    """The cluster of each task, of which equal prompts have one; empty if no two tasks share one.
+
+    `alike` are the `equal_prompts` of the tasks.
+    """
     found = [task.cluster for task in tasks]
-    if alike := _equal_prompts(tasks):
+    if alike:
         shares = {task.id: [*filter(None, [task.cluster]), *filter(None, [alike.get(task.id)])] for task in tasks}
         joined = linked(shares)
         found = [joined.get(task.id, task.cluster) for task in tasks]
@@ -23,7 +26,7 @@ def clusters_of(tasks: Sequence[Task]) -> Sequence[str]:
     return found if len({*shared}) < len(shared) else ()
 
 
-def _equal_prompts(tasks: Sequence[Task]) -> dict[str, str]:
+def equal_prompts(tasks: Sequence[Task]) -> dict[str, str]:
     """The name of the prompt of each task that is sent the same as another one, and nothing else.
 
     A prompt is not all that is asked where the suite opens a workspace, a session or a text beside it.
@@ -35,12 +38,15 @@ def _equal_prompts(tasks: Sequence[Task]) -> dict[str, str]:
     return {name: f"prompt of {same[0]}" for same in found.values() if len(same) > 1 for name in same}
 
 
-def notes_on(settings: Settings, tasks: Sequence[Task], arms: Sequence[Arm], samples: int) -> list[str]:
-    """Warnings about the tasks and samples of a run, for wherever its figures are shown."""
+def notes_on(settings: Settings, tasks: int, alike: Mapping[str, str], arms: Sequence[Arm], samples: int) -> list[str]:
+    """Warnings about the tasks and samples of a run, for wherever its figures are shown.
+
+    `tasks` is the number of tasks, and `alike` are the `equal_prompts` among them.
+    """
     notes = []
-    if alike := _equal_prompts(tasks):
+    if alike:
         notes.append(
-            f"{len(alike)} of {len(tasks)} tasks have a prompt that others have, too: equal prompts are one cluster, "
+            f"{len(alike)} of {tasks} tasks have a prompt that others have, too: equal prompts are one cluster, "
             f"so these count as {len({*alike.values()})}"
         )
     if (

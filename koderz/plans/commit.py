@@ -31,12 +31,13 @@ def commit_of(folder: Path) -> tuple[str | None, bool]:
     and that a filter of Git's changes, such as one with other line ends, counts as differing.
     """
     try:
-        commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD^0").decode().strip()
+        told = os.fsdecode(_git(folder, "rev-parse", "--show-toplevel", "HEAD^0")).removesuffix("\n")
     except (OSError, subprocess.SubprocessError):
         return None, False
+    place, _, commit = told.rpartition("\n")
+    top = Path(place)
     try:
         staged = _git(folder, "diff-index", "--cached", "--raw", "--no-ext-diff", "--ignore-submodules=all", "HEAD")
-        top = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").removesuffix(b"\n")))
         entries = _ENTRY.findall(_git(top, "ls-files", "--stage", "--debug", "-z"))
     except (OSError, subprocess.SubprocessError):
         return commit, False

@@ -17,7 +17,7 @@ from msgspec import structs, to_builtins
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.plans.arms import Arm, restore_arms
-from koderz.plans.clusters import clusters_of, notes_on
+from koderz.plans.clusters import clusters_of, equal_prompts, notes_on
 from koderz.plans.commit import commit_of
 from koderz.plans.deciding import until_decided
 from koderz.plans.ids import NumberOfSamples, digest_of
@@ -199,6 +199,7 @@ def make_plan(
     prompts = _used_prompts(subject, arms, settings)
     matches = _matches(subject, arms, prompts, cells)
     stated = [arm.record for arm in arms]
+    alike = equal_prompts(subject.tasks)
     asked = [" ".join(subject.suite.pairing_text(task).split()) for task in subject.tasks]
     samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
     record = records.Plan(
@@ -215,8 +216,8 @@ def make_plan(
         rewarded_in=rewarded_in(settings.results, (task.digest for task in subject.tasks)),
         parts=_checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
         groups=_groups(subject.tasks),
-        clusters=clusters_of(subject.tasks),
-        notes=notes_on(settings, subject.tasks, arms, samples) or (),
+        clusters=clusters_of(subject.tasks, alike),
+        notes=notes_on(settings, len(subject.tasks), alike, arms, samples) or (),
         asked=[task_digest(text)[:12] if text else "" for text in asked] if any(asked) else (),
         apart=tuple(task.id for task in subject.tasks if task.apart),
         compared=(modes_of(settings.suite) or {}).get("comparative", ()),
