@@ -221,14 +221,13 @@ def verdict_without(reply: Reply, measures: Sequence[Measure]) -> Verdict | None
 
     What is a failure counts as 0 among the shares of which more is better.
     """
-    is_call = not reply.text.strip() and (reply.tool_calls or outcome_of(reply.finish_reason) == "call")
     if reply.truncated == "reasoning":
         return THOUGHT_CUT
     if reply.finish_reason == CONTEXT:
         verdict = replace(TOO_LONG, detail=reply.text)
     elif reply.finish_reason == TIME:
         verdict = REPLY_LATE
-    elif is_call:
+    elif not reply.text.strip() and (reply.tool_calls or outcome_of(reply.finish_reason) == "call"):
         verdict = CALL_ALONE
     else:
         return None

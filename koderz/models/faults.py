@@ -6,7 +6,7 @@ Filtered     a filter of the provider keeps the prompt from the model, which is 
 TooLong      the prompt is longer than the model's context, which is the model's failure
 Fault        this request will never be served (koderz.errors)
 FatalFault   no request will (koderz.errors)
-NoSuchPath   nor will it at this path
+NoSuchPath   a FatalFault: the server has nothing at the path of the request
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class OpenAIWire(Wire):
 
     def without_choices(self, completion: _ChatCompletion) -> WireReply:
         """The refusal of a prompt that a filter keeps from the model. Raises Retryable where no filter is named."""
-        if not (_blocked(completion.prompt_feedback) or _blocked(completion.prompt_filter_results)):
+        if not self.is_kept_back(completion):
             raise no_answer("it has no choices")
         return WireReply(
             "",
@@ -179,6 +179,10 @@ class OpenAIWire(Wire):
             tokens_in=count(completion.usage, "prompt_tokens"),
             tokens_out=count(completion.usage, "completion_tokens") or 0,
         )
+
+    def is_kept_back(self, completion: _ChatCompletion) -> bool:
+        """Whether a completion without choices says that a filter kept the prompt from the model."""
+        return _blocked(completion.prompt_feedback) or _blocked(completion.prompt_filter_results)
 
     async def look(self, http: Http, model: str, say: Callable[[str], None], /) -> dict[str, str]:
         from difflib import get_close_matches
@@ -210,12 +214,11 @@ class GeminiWire(OpenAIWire):
         """As it is: both an effort and a budget have their fields."""
         return sampling, ()
 
-    def without_choices(self, completion: _ChatCompletion) -> WireReply:
-        """See `OpenAIWire.without_choices`. Google may leave the filter out, and counts the prompt alone."""
+    def is_kept_back(self, completion: _ChatCompletion) -> bool:
+        """See `OpenAIWire.is_kept_back`. Google may leave the filter out, and counts the tokens of the prompt alone."""
         usage = completion.usage
-        if count(usage, "prompt_tokens") and not count(usage, "completion_tokens"):
-            completion.prompt_feedback = {"blockReason": "OTHER"}
-        return super().without_choices(completion)
+        is_prompt_alone = bool(count(usage, "prompt_tokens")) and not count(usage, "completion_tokens")
+        return is_prompt_alone or super().is_kept_back(completion)
 
     def thinking(self, sampling: Sampling) -> dict[str, Any]:
         """See `OpenAIWire.thinking`."""

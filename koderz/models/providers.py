@@ -102,14 +102,13 @@ class Service:
 
         endpoint = self.endpoint
         query = urlencode({"api-version": endpoint.api_version}) if endpoint.is_deployment else ""
-        retries = {"timeout_retries": 0} if endpoint.timeout_is == "failure" else {}
         return Http(
             address,
             timeout=endpoint.timeout,
             secret=endpoint.api_key,
             headers=endpoint.headers,
             query=query,
-            **retries,
+            retries_timeouts=endpoint.timeout_is != "failure",
         )
 
     async def aclose(self) -> None:

@@ -56,12 +56,12 @@ class Http:
         secret: str = "",
         headers: Mapping[str, str] = _NO_HEADERS,
         query: str = "",
-        timeout_retries: int = _MOST_TIMEOUTS,
+        retries_timeouts: bool = True,
     ) -> None:
         """`headers` are sent with every request in place of its own, and their values are secrets; so is `secret`."""
         self.base_url = base_url
         self._timeout = timeout
-        self._timeout_retries = timeout_retries
+        self._most_timeouts = _MOST_TIMEOUTS if retries_timeouts else 0
         self._secret = secret
         self._headers = {name.lower(): value for name, value in headers.items()}
         self._query = f"?{query}" if query else ""
@@ -108,7 +108,7 @@ class Http:
             timed_out = TimedOut if method == "POST" else Retryable
             raise timed_out(
                 f"Request timed out: no answer within {seconds:g} s; see --request-timeout",
-                most_retries=self._timeout_retries,
+                most_retries=self._most_timeouts,
             ) from error
         except aiohttp.ClientError as error:
             raise self._lost(error) from error
