@@ -74,7 +74,7 @@ class OpenDecision:
                 extreme.add(end, weight=weight)
         if value is None:
             self._missing += 1
-            return None  # which nothing speaks for
+            return None  # a task of which nothing was judged makes no claim
         self.values.append(value)
         self.weights.append(weight if judged is None else judged)
         self.evidence.add(value, weight=self.weights[-1])
@@ -172,7 +172,7 @@ def path_of(values: Sequence[float], alpha: float, weights: Iterable[float] | No
     """The evidence and the interval after each value, thinned to 500 points, of which the last is one."""
     evidence, points = Evidence(), []
     every = max(1, ceil(len(values) / _POINTS))
-    for count, (value, weight) in enumerate(zip(values, weights or repeat(1.0)), start=1):  # noqa: B905 one is endless
+    for count, (value, weight) in enumerate(zip(values, weights or repeat(1.0), strict=False), start=1):
         evidence.add(value, weight=weight)
         if (len(values) - count) % every == 0:
             points.append(EvidencePoint(count, evidence.e_value, *evidence.interval(alpha)))

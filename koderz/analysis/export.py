@@ -80,7 +80,7 @@ def export(
     """Writes the rows of these runs, or of one arm of each, run by run and in each run's own order.
 
     `artifact`: the name of one that each row is to hold besides, as a column of that name. With `faults` "fail" the row
-    of a fault has no success in place of none, and samples hold an empty program for it.
+    of a fault says that it did not succeed, and samples hold an empty program for it.
     Returns how many there were. Raises JournalError for a journal without a plan, before anything of that run is
     written, and KoderzError for an arm that a run doesn't have, and for samples of several arms, which an evaluator
     would take for one model's, without `all_arms`.

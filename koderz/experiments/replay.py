@@ -286,7 +286,9 @@ class Handles:
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
         answer = await self._backend.complete(self._turns.brought_along(ask), self.identity)
-        if answer.completion.finish_reason == CONTEXT and answer.role != MAIN:  # who is no one that is measured
+        if (
+            answer.completion.finish_reason == CONTEXT and answer.role != MAIN
+        ):  # a judge or a helper, which the run does not measure
             raise Fault(f"{answer.model}, in the role {answer.role}: {answer.completion.text}", cause="rejected")
         call = lines.call_of(self.identity, self.totals.calls + 1, ask, key, answer)
         self._turns.learn(ask, call)
