@@ -34,8 +34,8 @@ STILL = """addEventListener("DOMContentLoaded", () => {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site, or the one that `scripts/docs` has just built and KODERZ_SITE names."""
-    if built := os.environ.get("KODERZ_SITE"):
+    """The built site, or the one that `scripts/docs` has just built and KODERZ_TEST_SITE names."""
+    if built := os.environ.get("KODERZ_TEST_SITE"):
         return Path(built)
     folder = tmp_path_factory.mktemp("site")
     done = build(ROOT / "mkdocs.yml", folder)

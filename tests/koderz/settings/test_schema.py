@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,13 @@ def test_variable_within_one_edit_of_a_known_one_is_misspelt(variable: str, mean
 )
 def test_variables_of_ours_or_far_from_them_are_not_misspelt(variable: str) -> None:
     assert misspelt({variable: "1", "_KODERZ_COMPLETE": "x"}) == {}
+
+
+def test_no_variable_of_the_checks_is_taken_for_a_misspelt_option() -> None:
+    text = (Path(__file__).parents[3] / ".ci" / "run").read_text(encoding="utf-8")
+    named = set(re.findall(r"\b(KODERZ_\w+)=", text))
+    assert len(named) > 3
+    assert misspelt(dict.fromkeys(named, "1")) == {}
 
 
 def test_model_has_two_option_names() -> None:
