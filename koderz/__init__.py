@@ -81,4 +81,13 @@ def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(home), name)
-    raise AttributeError(f"module 'koderz' has no attribute {name!r}")
+    import difflib
+
+    near = difflib.get_close_matches(name, __all__, n=1)
+    hint = f"; did you mean koderz.{near[0]}?" if near else ""
+    raise AttributeError(f"module 'koderz' has no attribute {name!r}{hint}", name=name)
+
+
+def __dir__() -> list[str]:
+    """The names that users call, so that an interpreter or a notebook completes them."""
+    return sorted({*globals(), *__all__})

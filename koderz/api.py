@@ -2,52 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from koderz.analysis.runs import Run, of_summary
 from koderz.errors import KoderzError
+from koderz.runs.notebook import observer_here
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
-from koderz.runs.session import begin, raise_if_failed, settle_sinks
-from koderz.settings.schema import FIRST_ARM
+from koderz.runs.session import SessionResult, begin, raise_if_failed, settle_sinks
+from koderz.settings.handed import hand_over
+from koderz.settings.options import fields_of
+from koderz.settings.schema import FIRST_ARM, Settings
 from koderz_tracker.summary import Summary
 
+if TYPE_CHECKING:
+    from typing import Unpack
 
+    from koderz.settings.keywords import Changes, Keywords
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _with_settings(function: Callable[P, R]) -> Callable[P, R]:
+    """The function with the settings in its signature, so that an interpreter or a notebook completes them."""
+    signature = inspect.signature(function)
+    *own, others = signature.parameters.values()
+    taken = {each.name for each in own} | {"problems", "models", "local_model"}
+    settings = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for name, field in fields_of(Settings).items()
+        if name not in taken
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *settings, others])  # type: ignore[attr-defined]
+    return function
+
+
+@_with_settings
 async def benchmark(
     problems: range | Sequence[str] | None = None,
     *,
     model: str | Sequence[str] | None = None,
     solver_args: Mapping[str, Any] | None = None,
-    **settings: Any,
-) -> Summary:
+    **settings: Unpack[Keywords],
+) -> Run:
     """Runs a benchmark and returns its summary.
 
     `problems` is a range of the suite's tasks, a sequence of ids, or None for all. `settings` are the fields
     of `koderz.Settings` and the options of the suite, solver, sandbox and engine that they choose; environment and
-    koderz.toml count as on the command line. Returns once the sinks are up to date; of one that is given up a warning
-    is logged as `koderz`. Raises KoderzError for what is wrong before anything is spent, and Unreachable where the
-    model can't be asked.
+    koderz.toml count as on the command line. A solver, suite, scorer or metric may be a function or an object of the
+    program: its source and digest are recorded, and whoever resumes the run hands it over again. In a notebook the
+    progress is shown. Returns once the sinks are up to date; of one that is given up a warning is logged as `koderz`.
+    Raises KoderzError for what is wrong before anything is spent, and Unreachable where the model can't be asked.
     """
+    given = hand_over(settings)
     span = problems if isinstance(problems, range) else None
     if span is not None and span.step != 1:
         raise KoderzError(f"a range of tasks goes up by one, not by {span.step}")
     if problems is not None and span is None:
-        settings["problems"] = tuple(problems)
-        if not settings["problems"]:
+        given["problems"] = tuple(problems)
+        if not given["problems"]:
             raise KoderzError("an empty list of tasks leaves nothing to run; None means all of them")
     if isinstance(model, str):
-        settings["local_model"] = model
+        given["local_model"] = model
     elif model is not None:
-        settings |= {"local_model": next(iter(model), ""), "models": tuple(model)}
+        given |= {"local_model": next(iter(model), ""), "models": tuple(model)}
     arguments = {key: str(value) for key, value in (solver_args or {}).items()}
-    plan = await prepare(settings, span, solver_arguments=arguments)
-    return raise_if_failed(await settle_sinks(await begin(plan)))
+    observer = observer_here()
+    plan = await prepare(given, span, solver_arguments=arguments, observer=observer)
+    return await _ended(await begin(plan, observer))
 
 
+@_with_settings
 async def decide(
-    a: str, b: str, problems: range | Sequence[str] | None = None, *, against: str | None = None, **settings: Any
-) -> Summary:
+    a: str,
+    b: str,
+    problems: range | Sequence[str] | None = None,
+    *,
+    against: str | None = None,
+    **settings: Unpack[Keywords],
+) -> Run:
     """Compares model B with model A, stops once it is decided, and returns the summary, whose `decision` says what.
 
     `against`: the arm that others are compared with, if not the first. Other arguments and errors as for `benchmark`,
@@ -57,26 +94,35 @@ async def decide(
         raise KoderzError(f"A and B are both {a}; name two models")
     if settings.keys().isdisjoint({"mode", "solver", "solvers", "matrix"}):
         settings["mode"] = "zero-shot"
-    return await benchmark(problems, model=(a, b), until_decided=against or FIRST_ARM, **settings)
+    settings["until_decided"] = against or FIRST_ARM
+    return await benchmark(problems, model=(a, b), **settings)
 
 
 async def resume(
-    run: str = "latest", *, results: Path | None = None, past_decision: bool = False, **changes: Any
-) -> Summary:
+    run: str | Summary = "latest",
+    *,
+    results: Path | None = None,
+    past_decision: bool = False,
+    **changes: Unpack[Changes],
+) -> Run:
     """Resumes a run where it stopped; nothing on record is asked, judged or paid for again.
 
-    `run` is named as on the command line: by its id, a unique prefix, a summary file, `latest` or `latest~1`; `results`
-    is its folder. `changes` are settings that may differ from the run's, such as `max_cost`. With `past_decision` the
-    rest of a decided run is asked, too; its decision stays what it was. Unlike on the command line, runs that were
-    planned together with it are left as they are. Raises KoderzError where there is no such run, or where it can't be
-    resumed as it is.
+    `run` is a run itself, or is named as on the command line: by its id, a unique prefix, a summary file, `latest` or
+    `latest~1`; `results` is its folder. `changes` are settings that may differ from the run's, such as `max_cost`, and
+    functions that the program hands over again. With `past_decision` the rest of a decided run is asked, too; its
+    decision stays what it was. Unlike on the command line, runs that were planned together with it are left as they
+    are. Raises KoderzError where there is no such run, or where it can't be resumed as it is.
     """
     return await _resume(run, ResumeOptions("resume", past_decision=past_decision), results, changes)
 
 
 async def retry(
-    run: str = "latest", *, causes: Sequence[str] = (), results: Path | None = None, **changes: Any
-) -> Summary:
+    run: str | Summary = "latest",
+    *,
+    causes: Sequence[str] = (),
+    results: Path | None = None,
+    **changes: Unpack[Changes],
+) -> Run:
     """Retries the experiments of a run that ended in a fault, or in one of some `causes`, words of `tracker.causes`.
 
     Other arguments and errors are those of `resume`.
@@ -84,7 +130,9 @@ async def retry(
     return await _resume(run, ResumeOptions("retry", causes=causes), results, changes)
 
 
-async def rescore(run: str = "latest", *, results: Path | None = None, calls: bool = False, **changes: Any) -> Summary:
+async def rescore(
+    run: str | Summary = "latest", *, results: Path | None = None, calls: bool = False, **changes: Unpack[Changes]
+) -> Run:
     """Judges a run anew: its solvers run again over the recorded replies. No call is made unless `calls`.
 
     Other arguments and errors as for `resume`.
@@ -92,17 +140,27 @@ async def rescore(run: str = "latest", *, results: Path | None = None, calls: bo
     return await _resume(run, ResumeOptions("rescore", calls=calls), results, changes)
 
 
-async def run(task: str, *, model: str | None = None, **settings: Any) -> Summary:
+@_with_settings
+async def run(task: str, *, model: str | None = None, **settings: Unpack[Keywords]) -> Run:
     """Runs one experiment and returns its summary.
 
     `task` is a task's id; `settings` and errors as for `benchmark`. The journal lies in the results folder; there is no
     run id and no summary file.
     """
+    given = hand_over(settings) | {"problems": (task,), "samples": 1}
     if model is not None:
-        settings["local_model"] = model
-    plan = await prepare({**settings, "problems": (task,), "samples": 1}, None, single=True)
-    return raise_if_failed(await settle_sinks(await begin(plan)))
+        given["local_model"] = model
+    return await _ended(await begin(await prepare(given, None, single=True)))
 
 
-async def _resume(run: str, way: ResumeOptions, results: Path | None, changes: Mapping[str, Any]) -> Summary:
-    return raise_if_failed(await settle_sinks(await resume_run(run, way, results=results, changes=changes)))
+async def _resume(run: str | Summary, way: ResumeOptions, results: Path | None, changes: Mapping[str, Any]) -> Run:
+    named = hand_over(changes)
+    given = {name: value for name, value in changes.items() if named[name] == value}  # the record names the others
+    name = run if isinstance(run, str) else str(of_summary(run).path)
+    return await _ended(await resume_run(name, way, results=results, changes=given, observer=observer_here()))
+
+
+async def _ended(session: SessionResult) -> Run:
+    """The run, once its sinks are up to date. Raises Unreachable if it ended because no model could be asked."""
+    await settle_sinks(session)
+    return of_summary(raise_if_failed(session), session.summary_path or session.folder)

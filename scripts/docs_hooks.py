@@ -66,7 +66,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that lie elsewhere."""
     for uri, path in ELSEWHERE.items():
         files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content="\n\n".join(_cells(path))))
     return files
+
+
+def _cells(notebook: Path) -> Iterator[str]:
+    """A notebook as a page: its texts, its code, and what each cell has shown, with a link to the notebook itself."""
+    for cell in orjson.loads(notebook.read_bytes())["cells"]:
+        source = "".join(cell["source"])
+        yield f"```python\n{source}\n```" if cell["cell_type"] == "code" else source
+        for output in cell.get("outputs", ()):
+            shown = output.get("data", {})
+            plain = "".join(shown.get("text/plain") or output.get("text", ""))
+            # A page's headings go down by one level at a time, and a header without a text is none.
+            table = re.sub(r"<th[^>]*></th>", "<td></td>", "".join(shown.get("text/html", "")).replace("h4>", "h2>"))
+            yield table or f"```text\n{plain}\n```"
+    yield f"This page is the notebook [{notebook.name}]({notebook.name}), as a test runs it."
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:

@@ -145,7 +145,7 @@ class Summary:
     status: str  # complete, incomplete, interrupted, stopped or failed
     reason: str  # why it isn't complete
     planned: int  # planned experiments
-    config: dict[str, Any]  # the settings of the run
+    config: dict[str, Any] = field(repr=False)  # the settings of the run
     arms: dict[str, ArmResults] = field(repr=False)  # by name: the results and the figures of each arm
     comparison: Comparison | None  # the two arms of a comparative run
     faults: Sequence[dict[str, Any]]  # experiments that couldn't be judged, each with reason and cause

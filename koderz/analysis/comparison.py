@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from koderz.analysis import pairs
@@ -35,21 +34,17 @@ from koderz.analysis.notes import differing, notes_on
 from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
 from koderz.analysis.runs import (
     FaultsAs,
-    Run,
+    Source,
     bounds_of,
     figures_table,
-    load_summary,
-    of_summary,
     rate_of,
     refuse_generated,
+    run_of,
 )
 from koderz.analysis.statistics import ALPHA, holm, p_figure, p_text
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
 from koderz_tracker.records import Measure
-from koderz_tracker.summary import Summary
-
-Source = Summary | Path | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +160,7 @@ def compare(
     unequal_resources: bool = False,
     faults: FaultsAs | None = None,
 ) -> Comparison:
-    """Compares B, the candidate, with A, the baseline; without B, the arms of A. Each is a run or a summary file.
+    """Compares B, the candidate, with A, the baseline; without B, the arms of A. Each is what `load_summary` takes.
 
     `measure` is success, score, cost, tokens, iterations, latency or a metric of the suite's. Where the runs share
     several arms, the figures are those of the last, and `arms` has each. `exact`: rates of one sample a task are tested
@@ -174,7 +169,7 @@ def compare(
     arm or a measure that isn't there, a real run beside a simulated one, and, without `unequal_resources`, arms that
     had different resources on the same tasks.
     """
-    runs = [_run(source) for source in (a, b) if source is not None]
+    runs = [run_of(source) for source in (a, b) if source is not None]
     runs = [with_faults_failed(run) for run in runs] if faults == "fail" else runs
     refuse_generated(runs)
     sides = pairs_to_compare(runs, arm if len(runs) == 2 else None, allow_simulated=allow_simulated)
@@ -299,10 +294,6 @@ def _compared(side: Side, matched: Matched, mean: float | None) -> Compared:
         other_tasks=len(by_task) - len(tasks),
         cost_per_success=math.fsum(result.cost for result in results) / successes if successes else None,
     )
-
-
-def _run(source: Source) -> Run:
-    return of_summary(source) if isinstance(source, Summary) else load_summary(source)
 
 
 _MOST_TASKS = 12  # flipped tasks that are named

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 import orjson
+from msgspec import UNSET
 
 from koderz.analysis.pairs import arm_named
-from koderz.analysis.runs import FAULT, FaultsAs, Run, load_run, load_summary, of_summary, run_paths
+from koderz.analysis.runs import FAULT, FaultsAs, Run, Source, load_run, run_of, run_paths
 from koderz.analysis.story import Experiments, Story, StoryStep
 from koderz.errors import KoderzError
 from koderz.settings.installation import package_command
@@ -329,8 +330,6 @@ def format_of(path: Path | None, given: str | None) -> Format:
 
 
 Library = Literal["pandas", "polars"]
-Source = Summary | Path | str
-
 _OF_RUN = ("run_id", "model", "mode", "suite", "status", "start_time")
 _OF_RESULT = tuple(name for name in Result.__struct_fields__ if name not in ("cost_by_tier", "metrics", "roles"))
 
@@ -338,9 +337,10 @@ _OF_RESULT = tuple(name for name in Result.__struct_fields__ if name not in ("co
 def to_dataframe(runs: Source | Iterable[Source], library: Library = "pandas") -> Any:
     """Returns a data frame with one row per experiment: its run, model, mode, suite, status and start, and its result.
 
-    `runs` are runs, summaries, summary files or a results folder, one or several. `start_time` is a time, costs
-    are US dollars (`cost_spec` and so on by tier), `latency` and `duration_seconds` seconds; each metric has a column
-    `metric_NAME`. Raises KoderzError for a file that can't be read, and where the library isn't installed.
+    `runs` are runs, summaries, what `load_summary` takes, or a results folder, one or several. `start_time` is a time,
+    costs are US dollars (`cost_spec` and so on by tier), `latency` and `duration_seconds` seconds; each metric has a
+    column `metric_NAME`. `facts` and `resources` are JSON text, so that `to_parquet` takes the frame. Raises
+    KoderzError for a file that can't be read, and where the library isn't installed.
     """
     sources = [runs] if isinstance(runs, Summary | Path | str) else list(runs)
     rows = [row for source in sources for run in _runs(source) for row in _rows(run)]
@@ -352,19 +352,24 @@ def _rows(run: Run) -> Iterator[dict[str, Any]]:
     of_run = {name: getattr(run, name) for name in _OF_RUN}
     simulated = [run.is_simulated(name) for name, arm in run.arms.items() for _ in arm.results]
     for is_simulated, result in zip(simulated, run.results, strict=True):
-        own = {"simulated": is_simulated, **{name: getattr(result, name) for name in _OF_RESULT}}
+        own = {"simulated": is_simulated, **{name: _cell(getattr(result, name)) for name in _OF_RESULT}}
         tiers = {f"cost_{tier}": cost for tier, cost in (result.cost_by_tier or {"local": result.cost}).items()}
         metrics = {f"metric_{name}": value for name, value in (result.metrics or {}).items()}
         yield {**of_run, **own, **tiers, **metrics}
 
 
+def _cell(value: Any) -> Any:
+    """The value as a data frame and a Parquet file hold it: mappings as JSON text, what was never said as None."""
+    if isinstance(value, Mapping):
+        return _json(value)
+    return None if value is UNSET else value
+
+
 def _runs(source: Source) -> Iterator[Run]:
-    if isinstance(source, Summary):
-        yield of_summary(source)
-    elif Path(source).is_dir() and (paths := run_paths(Path(source))):
+    if not isinstance(source, Summary) and Path(source).is_dir() and (paths := run_paths(Path(source))):
         yield from map(load_run, paths)
     else:
-        yield load_summary(source)
+        yield run_of(source)
 
 
 def _frame(columns: dict[str, list[Any]], library: Library) -> Any:

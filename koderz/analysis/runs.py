@@ -13,6 +13,7 @@ from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
 from koderz.analysis.measures import declared, named_average, shown
 from koderz.analysis.reader import read_summary
 from koderz.errors import KoderzError
+from koderz.settings.toml import results_folder
 from koderz_tracker.decisions import is_decided, stopped_early, went_on
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import RUN_ID, is_locked, named, run_folders
@@ -21,6 +22,9 @@ from koderz_tracker.summary import Summary, missing_of, summarize
 if TYPE_CHECKING:
     from koderz_tracker.breakdown import Slice, Spread
     from koderz_tracker.summary import Figures
+
+Source = Summary | Path | str
+"""A run as functions take it: a summary in memory, or what names one to `load_summary`."""
 
 GOING = "running"
 FaultsAs = Literal["fail"]
@@ -169,13 +173,24 @@ def load_run(path: Path) -> Run:
     return _from_journal(path)
 
 
-def load_summary(path: Path | str) -> Run:
-    """Reads the run in a summary file, of this version or an older one; its journal isn't needed.
+def load_summary(run: Path | str, *, results: Path | None = None) -> Run:
+    """Reads a run by its summary file, of this version or an older one, or by its folder, id, prefix or `latest`.
 
-    Raises KoderzError where the file is truncated, foreign, of a newer version or inconsistent.
+    Its journal isn't needed. `results` is the folder in which it is looked for by name, as of `koderz.resume`. Raises
+    KoderzError where there is no such run, and for a file that is truncated, foreign, of a newer version or
+    inconsistent.
     """
-    path = Path(path)
-    return load_run(path) if path.is_dir() else of_summary(read_summary(path), path)
+    path = Path(run)
+    if isinstance(run, str) and not _is_there(path):
+        path = find(results_folder(results), run)
+    if path.is_dir():
+        return load_run(path)
+    return of_summary(read_summary(path), path)
+
+
+def run_of(source: Source) -> Run:
+    """A run that is given as a summary, or as `load_summary` takes it."""
+    return of_summary(source) if isinstance(source, Summary) else load_summary(source)
 
 
 def of_summary(summary: Summary, path: Path | None = None) -> Run:

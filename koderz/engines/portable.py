@@ -20,6 +20,7 @@ from koderz.experiments.experiment import PendingExperiment
 from koderz.plans.plan import Identity, Plan, in_arm, restore_plan
 from koderz.settings.layers import fields_in, options_in, replaced
 from koderz.settings.options import plain
+from koderz.settings.registry import file_of
 from koderz.settings.schema import Settings
 from koderz.suites import SUITES
 from koderz_tracker import records
@@ -44,8 +45,8 @@ def files_of(plan: Plan) -> Files:
     if settings.prompt_dir is not None:
         found["prompt_dir"] = sorted(settings.prompt_dir.glob("*.md"))
     if SUITES.is_file(settings.suite):
-        found["suite"] = [Path(settings.suite.rpartition(":")[0])]
-    if own := {Path(arm.source.rpartition(":")[0]) for arm in plan.record.arms if arm.source}:
+        found["suite"] = [file_of(settings.suite)]
+    if own := {file_of(arm.source) for arm in plan.record.arms if arm.source}:
         found["solver"] = sorted(own)
         if len({path.name for path in own}) < len(own):
             raise KoderzError(f"two files of solvers are called {found['solver'][0].name}; rename one of them")

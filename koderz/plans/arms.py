@@ -9,6 +9,7 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.plans.matrix import Matrix, MatrixArm
+from koderz.settings.handed import handed
 from koderz.settings.layers import fields_in, replaced, roles_in, values_in
 from koderz.settings.options import plain
 from koderz.settings.schema import OF_DECIDING, Settings
@@ -211,6 +212,8 @@ def _read(settings: Settings, parameters: Mapping[str, Any], where: str) -> dict
 def _found(arm: records.Arm, files: Path | None) -> str:
     if not arm.source:
         return arm.solver
+    if handed(arm.source):
+        return arm.source
     file, _, name = arm.source.rpartition(":")
     return f"{files / Path(file).name}:{name}" if files else arm.source
 

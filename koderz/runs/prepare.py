@@ -23,6 +23,7 @@ from koderz.plans.selection import select_tasks
 from koderz.runs.addresses import require_whole
 from koderz.runs.observer import NullObserver, Observer
 from koderz.runs.sinks import left_out
+from koderz.settings.handed import sources_of
 from koderz.settings.layers import EVERYTHING, Scope, values_in
 from koderz.settings.requests import base_urls, headers_in, plain_body, plain_roles
 from koderz.settings.schema import Settings
@@ -113,6 +114,9 @@ def _details(sources: Sources, settings: Settings, arms: Sequence[Arm]) -> dict[
     own = base_urls(sources.is_ours.get("role_options", ()))
     if foreign := sorted(role for role, url in settings.roles_elsewhere.items() if own.get(role) != url):
         details["untrusted_roles"] = foreign
+    program = {name: about for value in values_in(settings).values() for name, about in sources_of(value).items()}
+    if program:
+        details["program"] = program
     providers = {provider_of(parse_model_name(name).provider) for name in asked_models(arms)}
     variables = sorted({each.key_variable for each in providers if not is_secret_variable(each.key_variable)} - {""})
     return details | ({KEY_VARIABLES: variables} if variables else {})

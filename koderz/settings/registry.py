@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from koderz.errors import KoderzError, raised_at
+from koderz.settings.handed import handed
 from koderz.settings.schema import Settings
 from koderz.settings.systems import Optioned, names_of_other_systems, own_names
 from koderz_tracker.registry import find, names_of_others
@@ -112,6 +113,8 @@ class Registry(Mapping[str, str], Generic[T]):
 
 def find_in_file(flag: str, name: str) -> Any:
     """The object that `FILE:NAME` refers to. Raises KoderzError beginning with the flag that names it."""
+    if own := handed(name):
+        return own.value
     file, _, attribute = name.rpartition(":")
     path = Path(file)
     if not path.is_file():
@@ -134,5 +137,14 @@ def find_in_file(flag: str, name: str) -> Any:
 
 
 def digest_of_file(name: str) -> str:
-    """The digest of the file of a `FILE:NAME`, 16 hex digits."""
+    """The digest of the file of a `FILE:NAME`, 16 hex digits; of what a program handed over, that of its source."""
+    if own := handed(name):
+        return own.digest
     return hashlib.sha256(Path(name.rpartition(":")[0]).read_bytes()).hexdigest()[:16]
+
+
+def file_of(name: str) -> Path:
+    """The file of a `FILE:NAME`, to be sent elsewhere. Raises KoderzError for what a program handed over."""
+    if handed(name):
+        raise KoderzError(f"{name} lives in this program alone; write it into a file, and name it FILE:NAME")
+    return Path(name.rpartition(":")[0])

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError, raised_at
-from koderz.settings.registry import Registry, find_in_file
+from koderz.settings.handed import handed
+from koderz.settings.registry import Registry, digest_of_file, find_in_file
 from koderz.solvers.definition import Solver as Solver
 from koderz.solvers.definition import asks_once
 from koderz.solvers.definition import solver as solver
@@ -101,7 +102,7 @@ def load_solver(name: str, settings: Mapping[str, Any], arguments: Mapping[str, 
     solver = SettledSolver(
         **declared,
         name=name.rpartition(":")[2].replace("_", "-") if in_file else name,
-        digest=_source_digest(found.function),
+        digest=digest_of_file(name) if handed(name) else _source_digest(found.function),
         source=name if in_file else "",
         is_foreign=name not in SOLVERS,
     )

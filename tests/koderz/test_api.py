@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: Path) -> Path
     return tmp_path
 
 
-def benchmark(*problems: Any, **settings: Any) -> koderz.Summary:
+def benchmark(*problems: Any, **settings: Any) -> koderz.Run:
     return asyncio.run(koderz.benchmark(*problems, **settings))
 
 
@@ -268,7 +268,8 @@ def test_resume_keeps_planned_settings_and_checks_others() -> None:
 
     for name in ("model", "seed", "samples", "results_folder"):
         with pytest.raises(KoderzError, match=rf"{name} is settled by the plan; only .*concurrency, "):
-            asyncio.run(koderz.resume("latest", results=None, past_decision=False, **{name: 1}))
+            changes: dict[str, Any] = {name: 1}
+            asyncio.run(koderz.resume("latest", results=None, past_decision=False, **changes))
     with pytest.raises(KoderzError, match="--concurrency: invalid value 0"):
         asyncio.run(koderz.resume(concurrency=0))
 

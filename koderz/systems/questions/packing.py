@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from koderz.settings.registry import file_of
 from koderz.suites.suite import SuiteSource
 from koderz.systems.questions.options import QuestionOptions
 
@@ -53,4 +54,4 @@ def _named(dataset: Path, options: QuestionOptions) -> Iterator[tuple[str, Path]
         if path:
             yield name, path
     if options.scorer and ":" in options.scorer:
-        yield "scorer", Path(options.scorer.rpartition(":")[0])
+        yield "scorer", file_of(options.scorer)

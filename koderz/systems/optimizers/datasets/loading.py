@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.settings.registry import find_in_file
+from koderz.settings.handed import handed
+from koderz.settings.registry import digest_of_file, find_in_file
 from koderz.suites import added_dataset
 from koderz.suites.choices import scalar
 from koderz.suites.dataset import Row
@@ -277,9 +277,10 @@ def _from_file(name: str) -> Metric:
     function = find_in_file("--metric", name)
     if not callable(function):
         raise KoderzError(f"--metric {name}: that is no function")
-    file, _, attribute = name.rpartition(":")
-    source = Path(file).read_bytes()
-    return OwnMetric(attribute, function, hashlib.sha256(source).hexdigest()[:16], source.decode())
+    attribute = name.rpartition(":")[2]
+    own = handed(name)
+    source = own.source if own else Path(name.rpartition(":")[0]).read_text("utf-8")
+    return OwnMetric(attribute, function, digest_of_file(name), source)
 
 
 def _as_json(text: str) -> Any:
