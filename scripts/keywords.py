@@ -33,13 +33,13 @@ from typing import Any, Literal, TypedDict
 
 
 class Changes(TypedDict, total=False):
-    """What may differ when a run is resumed, and what its program has to hand over again."""
+    """The settings that may differ when a run is resumed, and those that a program hands over again."""
 
 '''
 REST = '''
 
 class Keywords(Changes, total=False):
-    """What a new run may be given."""
+    """The settings and options of a new run."""
 
 '''
 

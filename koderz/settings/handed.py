@@ -25,7 +25,7 @@ NAMING = {"suite": "--suite", "solver": "--solver", "solvers": "--solvers", "sco
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What a program handed over, with its source as far as Python knows it."""
+    """A function or object that a program handed over, with its source as far as Python knows it."""
 
     value: Any
     source: str  # empty where the program was read from no file, as by python -c
@@ -47,7 +47,7 @@ def hand_over(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def handed(name: str) -> Handed | None:
-    """What was handed over under this name; None for any other name, such as that of a file.
+    """The function or object that was handed over under this name; None for any other name, such as that of a file.
 
     Raises KoderzError where it was handed over by a program that isn't this one.
     """

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict
 
 
 class Changes(TypedDict, total=False):
-    """What may differ when a run is resumed, and what its program has to hand over again."""
+    """The settings that may differ when a run is resumed, and those that a program hands over again."""
 
     agreement: float
     base_url: str | None
@@ -48,7 +48,7 @@ class Changes(TypedDict, total=False):
 
 
 class Keywords(Changes, total=False):
-    """What a new run may be given."""
+    """The settings and options of a new run."""
 
     agent_memory: int
     agent_timeout: float | None

@@ -267,8 +267,8 @@ def test_resume_keeps_planned_settings_and_checks_others() -> None:
     benchmark(range(1))
 
     for name in ("model", "seed", "samples", "results_folder"):
+        changes: dict[str, Any] = {name: 1}
         with pytest.raises(KoderzError, match=rf"{name} is settled by the plan; only .*concurrency, "):
-            changes: dict[str, Any] = {name: 1}
             asyncio.run(koderz.resume("latest", results=None, past_decision=False, **changes))
     with pytest.raises(KoderzError, match="--concurrency: invalid value 0"):
         asyncio.run(koderz.resume(concurrency=0))

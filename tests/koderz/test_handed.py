@@ -50,7 +50,7 @@ class Riddles:
     def simulate(self, messages: Any, sampling: Any) -> str:
         return "!"
 
-    def judge(self, task: koderz.Task, answer: Any, sandbox: Any, how: Any) -> Any:
+    async def judge(self, task: koderz.Task, answer: Any, sandbox: Any, how: Any) -> Any:
         return koderz.Verdict("passed")
 
 
@@ -94,11 +94,11 @@ def test_changed_function_is_not_resumed_silently() -> None:
 def test_suite_may_be_an_object_and_a_scorer_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KODERZ_DATASET")
     riddles = benchmark(suite=Riddles(), solver=answering)
-    assert [result.problem_id for result in riddles.results] == ["R/0", "R/1"]
+    assert [result.problem_id for result in riddles.results] == ["R/0", "R/1"], riddles.faults[0]["reason"]
     assert "class Riddles" in program_of(riddles)["program:Riddles"]["source"]
 
     Path("rows.jsonl").write_text('{"input": "How long?", "target": "x"}\n')
-    scored = benchmark(suite="qa", dataset="rows.jsonl", solver="direct", scorer=length)
+    scored = benchmark(suite="qa", dataset="rows.jsonl", solver=answering, scorer=length)
     assert 0 < (scored.results[0].score or 0) <= 1
     assert scored.config["scorer"] == "program:length"
 
