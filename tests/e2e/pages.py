@@ -120,9 +120,16 @@ class Block:
                 yield line.removeprefix("$ ") if prompt else line
 
 
+def written(page: str) -> str:
+    """The text of a page without the parts that scripts/reference.py makes from the code."""
+    return re.sub(
+        r"<!-- begin: (.+?) -->\n.*?<!-- end: \1 -->", "", PAGES[page].read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+
+
 def blocks(page: str) -> list[Block]:
     """All of them, in their order. A session of the README has no language; elsewhere it is `console`."""
-    found = [Block(*match.groups("")) for match in _FENCE.finditer(PAGES[page].read_text(encoding="utf-8"))]
+    found = [Block(*match.groups("")) for match in _FENCE.finditer(written(page))]
     return [Block(block.language or "console", block.title, block.text) for block in found]
 
 

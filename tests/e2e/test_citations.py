@@ -20,7 +20,9 @@ del NAMING["docs/citations.md"]
 
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
 _UNREAD = re.compile(
-    r"^( *)```.*?^\1```$|<!--.*?-->|^(?:#+|!!!) [^\n]*$|`[^`\n]+`|(?<=\]\()[^)\s]+", re.MULTILINE | re.DOTALL
+    r"<!-- begin: (.+?) -->.*?<!-- end: \1 -->|"
+    r"^( *)```.*?^\2```$|<!--.*?-->|^(?:#+|!!!) [^\n]*$|`[^`\n]+`|(?<=\]\()[^)\s]+",
+    re.MULTILINE | re.DOTALL,
 )
 
 

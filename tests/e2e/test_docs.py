@@ -22,7 +22,7 @@ from koderz.engines.owners import schema_of
 from koderz.suites import SUITES
 from tests.conftest import NOISY, Server, Shell, nothing_judged
 from tests.e2e.conftest import Remote
-from tests.e2e.pages import DOCS, PAGES, ROOT, Reader, blocks
+from tests.e2e.pages import DOCS, PAGES, ROOT, Reader, blocks, written
 from tests.forks import forks
 from tests.loopback_modal import ModalServer
 
@@ -37,12 +37,27 @@ needs_jq = pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"
 def test_readme_is_short_and_begins_with_what_koderz_is() -> None:
     lines = PAGES["README.md"].read_text(encoding="utf-8").splitlines()
 
-    assert len(lines) <= 200
+    assert len(lines) <= 180
     assert lines[0] == "# koderz"
-    assert lines[1].startswith("koderz measures how well language models solve tasks, for people who ")
+    assert lines[1].startswith("koderz benchmarks language models on code, long documents, prompts, ")
     for command in ("scripts/demo", "scripts/test", "scripts/docs"):
         assert any(command in line for line in lines)
         assert os.access(ROOT / command, os.X_OK)
+
+
+SYSTEMS = re.findall(
+    r"^\| \[(.+?)\].*\| `koderz (.+?)` \| (.+) \|$", PAGES["README.md"].read_text("utf-8"), re.MULTILINE
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "shown"), [row[1:] for row in SYSTEMS], ids=[row[0] for row in SYSTEMS])
+def test_readme_shows_what_each_system_answers(koderz: Shell, command: str, shown: str) -> None:
+    out = koderz(*shlex.split(command), "--sink", "json", "--quiet", env={"COLUMNS": "200"}).out
+
+    assert [
+        figure for figure in re.findall(r"[+-]?\d+\.\d+%?|\d+%", re.sub(r"\]\(.+?\)", "", shown)) if figure not in out
+    ] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", "benchmark_results/README.md"])
@@ -69,7 +84,7 @@ def test_docs_blocks_are_all_of_a_tested_kind(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_docs_name_existing_commands_and_options(page: str) -> None:
-    named = re.findall(r"`koderz ([a-z][^`\n]*)`", PAGES[page].read_text(encoding="utf-8"))
+    named = re.findall(r"`koderz ([a-z][^`\n]*)`", written(page))
     shown = [line for block in blocks(page) if block.language in ("sh", "console") for line in block.commands()]
     named += [match for line in shown for match in re.findall(r"(?:^|\s)koderz ([a-z].*)$", line)]
     own = {
@@ -148,6 +163,15 @@ def _prepare(page: str, koderz: Shell) -> None:
             koderz("benchmark", 0, 8, "--mode", "zero-shot", "-q", "--results", machine)
     if page == "docs/ci/README.md":
         subprocess.run(["git", "init", "-q"], cwd=koderz.folder, check=True)
+
+
+def test_reference_is_what_the_code_says() -> None:
+    """Commands, settings and fields, which a clone shows as they are."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "reference.py", "--check"], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_architecture_page_is_what_the_imports_say() -> None:
