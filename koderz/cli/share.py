@@ -129,7 +129,7 @@ def verify(
 
     Needs no key and makes no call. Nothing that the run names is imported or opened, and its programs run contained.
     Exit code 0: nothing differs; 1: something does; 2: there is no run; 3: nothing differs, but not all of it could be
-    done anew here.
+    done anew here, or experiments are missing from its figures.
 
     Examples:
         koderz verify latest
@@ -146,7 +146,7 @@ def verify(
         _show(verification)
     if not verification.verified:
         raise typer.Exit(EXIT_DIFFERS)
-    raise typer.Exit(EXIT_NOT_ALL if verification.not_derived else 0)
+    raise typer.Exit(0 if verification.is_whole else EXIT_NOT_ALL)
 
 
 def _show(found: Verification) -> None:
@@ -164,6 +164,8 @@ def _show(found: Verification) -> None:
         _line("unsteady", where)
     for text in found.notes:
         _line("note", text)
+    for text in found.gaps:
+        _line("missing", text)
     for text in found.not_derived:
         _line("not redone", text)
     _line("on trust", "; ".join(found.on_trust))
@@ -176,7 +178,9 @@ def _show(found: Verification) -> None:
     if not found.verified:
         say(f"NOT VERIFIED: {found.found.total()} differences")
     else:
-        say("VERIFIED, but for what is not redone" if found.not_derived else "VERIFIED")
+        but = [*found.gaps, *(["what is not redone"] if found.not_derived else [])]
+        chosen = f". It is about {found.chosen}" if found.chosen else ""
+        say(f"VERIFIED{', but for: ' if but else ''}{'; '.join(but)}{chosen}")
 
 
 def _line(name: str, text: str) -> None:

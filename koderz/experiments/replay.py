@@ -55,6 +55,9 @@ class Audit(Protocol):
     def graded(self, grade: records.Grade, recorded: records.Grade) -> None:
         """Takes a grade as it is computed now, and as it was recorded."""
 
+    def made(self, value: Any, recorded: records.Once) -> None:
+        """Takes a value that a replay makes again, and its record."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replaying:
@@ -225,8 +228,8 @@ class Handles:
             raise
 
     def _require_live(self, what: str) -> None:
-        """Raises NotRecordedError in an audit."""
-        if self._how.audit:
+        """Raises NotRecordedError in an audit, but for verdicts that are made anew."""
+        if self._how.audit and not self._how.rescore:
             raise NotRecordedError(f"{what} that the solver comes to isn't on record")
 
     def _key(self, kind: str, what: str) -> str:
@@ -282,6 +285,8 @@ class Handles:
             if not (self._how.calls_allowed or self._how.judge_anew):
                 raise NeedsCallError("rescore: needs a call of the judge")
             call = await self._live(ask, key)
+        elif self._how.audit:
+            self._how.audit.asked(ask, call)
         return lines.reply_of(call, self._backend)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
@@ -346,6 +351,8 @@ class Handles:
                 value = await self._made(fn if before is None or rerun is True else partial(rerun, before.value))
         found = await self._recording.take(key)
         if isinstance(found, records.Once):
+            if rerun and self._how.audit:
+                self._how.audit.made(value, found)
             return found.value
         self._require_live(f"the value {name!r:.80}")
         if not rerun:

@@ -189,54 +189,68 @@ def make_plan(
 ) -> Plan:
     """Makes a new plan. `details` are recorded as they are; with `single`, it is one experiment and no run."""
     settings = settings.having(subject.suite.configuration)
-    config = as_config(settings) | {
-        "mode": _mode(settings, subject.suite, arms),
-        "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms if arm.solver.asks)) or arms[0].model,
-        "temperature": settings.sampling_temperature,
-        "problem_range": problem_range,
-        "problems": [task.id for task in subject.tasks],
-    }
-    prompts = _used_prompts(subject, arms, settings)
-    matches = _matches(subject, arms, prompts, cells)
-    stated = [arm.record for arm in arms]
-    alike = equal_prompts(subject.tasks)
-    asked = [" ".join(subject.suite.pairing_text(task).split()) for task in subject.tasks]
-    samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
+    following = following_fields(settings, subject, arms, cells)
+    config = as_config(settings) | following.pop("config") | {"problem_range": problem_range}
+    stated, added = [arm.record for arm in arms], following.pop("details")
+    given = dict(details or {})
+    digest = secrets.token_hex(16) if single else _digest(config, stated, cells, added["matches"], given)
     record = records.Plan(
         run_id=None if single else f"bench_{secrets.token_hex(4)}_{datetime.now():%Y%m%d_%H%M%S}",
-        mode=config["mode"],
         arms=stated,
-        tasks=config["problems"],
-        samples=samples,
         cells=cells,
         config=config,
         environment=describe_environment() | {"dataset_digest": suite_digest(subject.suite)},
-        simulated=_is_simulated(arms),
-        generated=_generated(subject),
         rewarded_in=rewarded_in(settings.results, (task.digest for task in subject.tasks)),
-        parts=_checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
-        groups=_groups(subject.tasks),
-        clusters=clusters_of(subject.tasks, alike),
-        notes=notes_on(settings, len(subject.tasks), alike, arms, samples) or (),
-        asked=[task_digest(text)[:12] if text else "" for text in asked] if any(asked) else (),
-        apart=tuple(task.id for task in subject.tasks if task.apart),
-        compared=(modes_of(settings.suite) or {}).get("comparative", ()),
-        measures=checked_measures(subject.suite),
-        headline=subject.suite.headline,
-        details={
-            **(details or {}),
-            "digest": secrets.token_hex(16) if single else _digest(config, stated, cells, matches, details or {}),
-            "matches": matches,
+        details={**given, "digest": digest, **added},
+        **following,
+    )
+    if not single:
+        record = structs.replace(record, until_decided=until_decided(record, settings))
+    return _plan(record, settings, subject, arms)
+
+
+def following_fields(
+    settings: Settings, subject: Subject, arms: Sequence[Arm], cells: Sequence[records.Cell] | None
+) -> dict[str, Any]:
+    """The fields of a plan's record that follow from its suite, tasks, arms and settings.
+
+    Of `config` and `details` only the entries that do. Whoever verifies a run makes all of them anew.
+    """
+    prompts = _used_prompts(subject, arms, settings)
+    alike = equal_prompts(subject.tasks)
+    asked = [" ".join(subject.suite.pairing_text(task).split()) for task in subject.tasks]
+    samples = max((cell.samples for cell in cells), default=1) if cells is not None else settings.samples
+    mode, tasks = _mode(settings, subject.suite, arms), [task.id for task in subject.tasks]
+    return {
+        "mode": mode,
+        "tasks": tasks,
+        "samples": samples,
+        "config": {
+            "mode": mode,
+            "local_model": ", ".join(dict.fromkeys(arm.model for arm in arms if arm.solver.asks)) or arms[0].model,
+            "temperature": settings.sampling_temperature,
+            "problems": tasks,
+        },
+        "simulated": _is_simulated(arms),
+        "generated": _generated(subject),
+        "parts": _checked_parts(_each_once(subject.suite.parts, *(arm.solver.parts for arm in arms))),
+        "groups": _groups(subject.tasks),
+        "clusters": clusters_of(subject.tasks, alike),
+        "notes": notes_on(settings, len(subject.tasks), alike, arms, samples) or (),
+        "asked": [task_digest(text)[:12] if text else "" for text in asked] if any(asked) else (),
+        "apart": tuple(task.id for task in subject.tasks if task.apart),
+        "compared": (modes_of(settings.suite) or {}).get("comparative", ()),
+        "measures": checked_measures(subject.suite),
+        "headline": subject.suite.headline,
+        "details": {
+            "matches": _matches(subject, arms, prompts, cells),
             "prompts": dict(prompts.texts),
             "expectations": expectations_of(subject),
             "judge": dict(subject.suite.judge_record) if _has_judge(arms) else {},
             "solvers": {arm.solver.name: arm.solver.about for arm in arms if arm.solver.about},
             **({"suite": about} if (about := subject.suite.details(subject.tasks, settings)) else {}),
         },
-    )
-    if not single:
-        record = structs.replace(record, until_decided=until_decided(record, settings))
-    return _plan(record, settings, subject, arms)
+    }
 
 
 def sample_of(plan: Plan, count: int) -> Plan:

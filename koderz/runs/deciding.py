@@ -207,11 +207,18 @@ class ArmsCompared:
         )
 
 
+def recorded_outcomes(folder: Path) -> Iterator[Record]:
+    """The ends of experiments and the decisions in the journal of the run in `folder`, in their order."""
+    journal = folder / NAME
+    spans = load_index(journal).columns("code", "length", "offset")
+    return read_records(journal, [(offset, length) for code, length, offset in spans if code in _OF_DECIDING])
+
+
 class Decider:
     """Follows the outcomes of a run whose plan has `until_decided`, and decides its comparisons."""
 
-    def __init__(self, plan: Plan, folder: Path, *, goes_past: bool = False) -> None:
-        """Takes in what is on record in `folder`. `goes_past`: everything is asked, whatever is decided."""
+    def __init__(self, plan: Plan, recorded: Iterable[Record], *, goes_past: bool = False) -> None:
+        """Takes in what is on record so far. `goes_past`: everything is asked, whatever is decided."""
         about = plan.record.until_decided
         assert about, "made only for runs that are decided on"
         self._goes_past = goes_past
@@ -224,11 +231,7 @@ class Decider:
         for number, each in self._experiments.items():
             numbers[each.task.id, each.arm.name].append(number)
         self._comparisons = [*_comparisons(plan, about, numbers)]
-        journal = folder / NAME
-        spans = load_index(journal).columns("code", "length", "offset")
-        for record in read_records(
-            journal, [(offset, length) for code, length, offset in spans if code in _OF_DECIDING]
-        ):
+        for record in recorded:
             if isinstance(record, Decision) and record.is_final:
                 next(each for each in self._comparisons if each.b == record.b).decision = record
             elif isinstance(record, Experiment | Fault):

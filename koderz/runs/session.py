@@ -13,7 +13,7 @@ from koderz.engines import Engine, open_engine
 from koderz.errors import KoderzError, Unreachable
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
-from koderz.runs.deciding import Decider
+from koderz.runs.deciding import Decider, recorded_outcomes
 from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Orchestrator, SessionEnd
@@ -129,7 +129,9 @@ async def _carry_out(
         observer.recorded(record)
 
     listen()
-    decider = Decider(plan, tracker.folder, goes_past=past_decision) if plan.record.until_decided else None
+    decider = None
+    if plan.record.until_decided:
+        decider = Decider(plan, recorded_outcomes(tracker.folder), goes_past=past_decision)
     if decider and detach and not past_decision:
         observer.notice(
             "--detach: nobody looks at the results meanwhile, so all is asked; resume says what they decide"

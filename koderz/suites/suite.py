@@ -90,8 +90,11 @@ class ExperimentHandles(Protocol):
         """Record the score of one of many items, and return it."""
         ...
 
-    async def once(self, name: str, fn: Callable[[], Any]) -> Any:
-        """The value of `fn()`, or of the coroutine that it returns: made once, recorded, and the same in a replay."""
+    async def once(self, name: str, fn: Callable[[], Any], *, rerun: bool = False) -> Any:
+        """The value of `fn()`, or of the coroutine that it returns: made once, recorded, and the same in a replay.
+
+        `rerun`: `fn` can be called again, and a replay does so.
+        """
         ...
 
     async def note(self, name: str, value: Any) -> None:

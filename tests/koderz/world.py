@@ -15,7 +15,7 @@ from koderz.experiments.runner import Resources
 from koderz.models import ModelName, Price
 from koderz.plans.plan import Plan
 from koderz.prompts import Prompts
-from koderz.runs.deciding import Decider
+from koderz.runs.deciding import Decider, recorded_outcomes
 from koderz.runs.orchestrator import Observer, Orchestrator, SessionEnd
 from koderz.runs.prepare import prepare
 from koderz.sandbox import Job, JobResult, Sandbox
@@ -205,7 +205,7 @@ async def resumed(
 
 def decider_of(plan: Plan, tracker: Tracker) -> Decider | None:
     """What stops a run once it is decided, if its plan says so."""
-    return Decider(plan, tracker.folder) if plan.record.until_decided else None
+    return Decider(plan, recorded_outcomes(tracker.folder)) if plan.record.until_decided else None
 
 
 def engine_of(

@@ -4,29 +4,43 @@ from __future__ import annotations
 
 import hashlib
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from koderz.errors import JournalError, KoderzError
-from koderz.runs.share import SUMS
-from koderz.runs.verify.findings import Verification
+from koderz.runs.share import PUBLISHED, SUMS
+from koderz.runs.verify.findings import Verification, is_redacted
 from koderz_tracker.blobs import fetched, whole
 from koderz_tracker.files import links_in, pieces
-from koderz_tracker.index import CODES, DAMAGED, DOUBLED, Index, load_index, read_records, scan
+from koderz_tracker.index import CODES, DAMAGED, DOUBLED, Index, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.messages import digest_of, restored
 from koderz_tracker.privacy import Privacy
-from koderz_tracker.records import Call, LongMessage, Plan, Record
+from koderz_tracker.records import Call, Experiment, Fault, LongMessage, Plan, Record
 from koderz_tracker.runs import read_plan
 
 _SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _CACHES = re.compile(r"journal\.index|sinks\.json|lock|\..*")
 _LONGEST_SUMS = 64 << 20
+
+
+class ExperimentLines(NamedTuple):
+    """The lines of one experiment in order, each with its number in the journal."""
+
+    records: list[Record]
+    numbers: list[int]
+
+    @property
+    def end(self) -> int | None:
+        """The place of the last line that ends it, which figures are made of; None if none does."""
+        places = [place for place, line in enumerate(self.records) if isinstance(line, Experiment | Fault)]
+        return places[-1] if places else None
 
 
 class RunFiles:
@@ -37,10 +51,14 @@ class RunFiles:
         self.plan: Plan = read_plan(folder)
         self.result = result
         index = load_index(folder / NAME)
+        self.redacts = bool((self.plan.environment.get(PUBLISHED) or {}).get("redacted"))
         self._count(index)
+        self._index = index
         self._spans = index.grouped()
+        self._offsets = [offset for (offset,) in index.columns("offset")]
         self._privacy: Privacy | None = None
         self._sound: set[str] = set()  # digests of long messages that are what they are said to be
+        self._roles: dict[str, tuple[str, set[str]]] = {}  # of long messages: as stored, and as calls name them
 
     @property
     def journal(self) -> Path:
@@ -54,23 +72,37 @@ class RunFiles:
         """The numbers of the experiments that have lines."""
         return set(self._spans.numbers())
 
-    def records(self, experiment: int, where: str) -> list[Record]:
-        """The records of an experiment in order, every text whole. One that can't be read is a finding."""
-        found: list[Record] = []
-        for record in read_records(self.journal, self._spans.of(experiment)):
+    @property
+    def count(self) -> int:
+        """The number of lines of the journal."""
+        return len(self._offsets)
+
+    def lines_of(self, experiment: int, where: str) -> ExperimentLines:
+        """The lines of an experiment, every text whole. One that can't be read is a finding."""
+        found = ExperimentLines([], [])
+        spans = self._spans.of(experiment)
+        for (offset, _), record in zip(spans, read_records(self.journal, spans), strict=True):
             try:
                 each = fetched(whole(record, self.folder), self.folder)
                 each = self._privacy.opened(each) if self._privacy else each
-                found.append(self._with_messages(each, where) if isinstance(each, Call) else each)
+                found.records.append(self._with_messages(each, where) if isinstance(each, Call) else each)
+                found.numbers.append(bisect_left(self._offsets, offset))
             except (JournalError, KoderzError) as error:
                 self.result.differs("blob", where, _without(str(error), self.folder), "the text that the line names")
         return found
 
-    def lines(self) -> Iterator[Record]:
-        """The lines that are about the run as a whole: sessions, and their ends."""
-        wanted = {CODES[name] for name in ("resumed", "finished")}
-        index = scan(self.journal, 0)
-        yield from read_records(self.journal, [entry.span for entry in index if entry.code in wanted])
+    def lines(self, *kinds: str) -> Iterator[tuple[int, Record]]:
+        """The lines of these kinds, each with its number in the journal."""
+        wanted = {CODES[name] for name in kinds}
+        for number, (code, length, offset) in enumerate(self._index.columns("code", "length", "offset")):
+            if code in wanted:
+                yield from ((number, record) for record in read_records(self.journal, [(offset, length)]))
+
+    def conclude(self) -> None:
+        """Compares the roles of long messages with those by which calls name them, of which one stored it."""
+        for digest, (stored, named) in self._roles.items():
+            if stored not in named:
+                self.result.differs("blob", f"message {digest[:12]}", stored, " or ".join(sorted(named)))
 
     def _with_messages(self, call: Call, where: str) -> Call:
         if all("content" in message for message in call.messages):
@@ -86,9 +118,11 @@ class RunFiles:
             (stored, *_) = read_records(self.journal, spans[:1])
             text = whole(self._privacy.opened(stored) if self._privacy else stored, self.folder)
             assert isinstance(text, LongMessage)
-            if digest not in self._sound and digest_of(str(text.content)) != digest:
+            is_sound = digest in self._sound or digest_of(str(text.content)) == digest
+            if not (is_sound or (self.redacts and is_redacted(text))):
                 raise ValueError("it has another digest")
             self._sound.add(digest)
+            self._roles.setdefault(digest, (text.role, set()))[1].add(str(message.get("role")))
             return restored(message, str(text.content))
         except (AssertionError, JournalError, ValueError, KeyError, TypeError, KoderzError) as error:
             self.result.differs("blob", f"{where}, message {digest[:12]}", str(error), "the message that a call names")

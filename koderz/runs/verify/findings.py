@@ -7,8 +7,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+import msgspec
+
+from koderz_tracker.plain_text import REDACTED
+
 Kind = Literal[
-    "verdict", "program", "experiment", "plan", "figure", "digest", "prompt", "cost", "blob", "file", "order"
+    "verdict",
+    "program",
+    "experiment",
+    "plan",
+    "figure",
+    "digest",
+    "prompt",
+    "cost",
+    "blob",
+    "file",
+    "order",
+    "call",
+    "decision",
 ]
 """What a finding is about."""
 
@@ -42,6 +58,8 @@ class Verification:
     findings: list[Difference] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)  # findings by kind, those that aren't kept included
     not_derived: list[str] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)  # experiments that no figure shows, counted: a reader has to know
+    chosen: str = ""  # the tasks, where the run's author has chosen them one by one
     on_trust: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     lines: dict[str, str] = field(default_factory=dict)  # for the screen: tasks, prompts
@@ -49,8 +67,13 @@ class Verification:
 
     @property
     def verified(self) -> bool:
-        """Whether nothing differs. What couldn't be done anew is in `not_derived`."""
+        """Whether nothing differs. What couldn't be done anew is in `not_derived`, what is missing in `gaps`."""
         return not self.found
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the run was done anew, and no experiment is missing from its figures."""
+        return not self.not_derived and not self.gaps
 
     def differs(self, kind: Kind, where: str, recorded: Any, derived: Any) -> None:
         """Adds a finding."""
@@ -62,6 +85,11 @@ class Verification:
         """Adds something that isn't done anew, once."""
         if what not in self.not_derived:
             self.not_derived.append(what)
+
+    def trusts(self, what: str) -> None:
+        """Adds something that no record can show, once."""
+        if what not in self.on_trust:
+            self.on_trust.append(what)
 
     def note(self, text: str) -> None:
         """Adds a note, once."""
@@ -80,9 +108,21 @@ class Verification:
             "findings": [asdict(finding) for finding in self.findings],
             "found": dict(self.found),
             "not_derived": self.not_derived,
+            "gaps": self.gaps,
+            "chosen": self.chosen,
             "on_trust": self.on_trust,
             "notes": self.notes,
         }
+
+
+def is_redacted(value: Any) -> bool:
+    """Whether a text in a record was replaced before it was published. Asked only of runs that say so of themselves."""
+    return REDACTED.encode() in msgspec.json.encode(value)
+
+
+def as_json(value: Any) -> Any:
+    """A value as it is read back from a journal."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _short(value: Any) -> Any:

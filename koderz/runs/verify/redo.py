@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import to_builtins
 from msgspec.structs import asdict
 
+from koderz._version import __version__
 from koderz.engines.resources import shared_of
 from koderz.errors import Fault
 from koderz.experiments.calls import Caller
-from koderz.experiments.experiment import PendingExperiment
-from koderz.experiments.lines import Ask, digest_of, is_same_grade, reply_of
+from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
+from koderz.experiments.lines import digest_of, reply_of
 from koderz.experiments.recording import JUDGE_ASK
 from koderz.experiments.replay import Handles, NeedsCallError, Replaying
 from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.plans.plan import Identity, Plan, needs_of
+from koderz.runs.verify.asked import AuditedExperiment, CallCheck, offline_caller
+from koderz.runs.verify.findings import Verification, as_json, is_redacted
 from koderz.sandbox import NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.suites.references import references_of
 from koderz.types import JUDGE, Reply, Task
 from koderz_tracker import records
-from koderz_tracker.plain_text import REDACTED
-from koderz_tracker.records import Attempt, Call, Experiment, Grade, Record, Text, encode
+from koderz_tracker.records import Attempt, Call, Experiment, Keyed, Once, Record, Text
 
 if TYPE_CHECKING:
-    from koderz.runs.verify.findings import Kind, Verification
+    from koderz.runs.verify.files import ExperimentLines
+    from koderz.runs.verify.findings import Kind
     from koderz.runs.verify.subject import RestoredRun
 
-_MEASURED = frozenset({"cpu", "wall"})
-"""Metrics that a machine decides, which are taken as recorded."""
+_MEASURED = frozenset({"cpu", "wall", "resources"})
+"""Metrics and facts that a machine decides, which are taken as recorded."""
 
 _COMPARED = ("verdict", "cause", "score", "passes")
-_AS_RECORDED = frozenset({"time", "duration_seconds", "baseline_cost", "lesson", "lesson_cause"})
+_EXPLAINING = ("feedback", "detail", "artifacts")
+"""Texts that name lines of Python's own, and so are the same only under the same version of it."""
+
+_AS_RECORDED: Mapping[type[Record], frozenset[str]] = {
+    Experiment: frozenset({"time", "duration_seconds", "cost", "cost_by_tier"}),
+    records.Fault: frozenset({"time", "reason", "cause", "frames", "throttled", "cost"}),
+}
+"""Fields of an end that a replay doesn't show to be right. Costs are compared with the sums over its lines."""
+
 _MOST_DOUBTS = 500  # verdicts that differ and are judged again, one by one
+
+_HERE = {"koderz": __version__, "python": platform.python_version()}
 
 _NO_CALLS = Replaying(rescore=True, calls_allowed=False)
 
@@ -63,42 +76,76 @@ class Redoing:
     result: Verification
     is_rescored: bool = False  # calls may be on record that no verdict rests on any more
     doubts: list[Doubt] = field(default_factory=list)
+    redacted: int = 0  # experiments with redacted texts
+    missing_ends: list[tuple[int, str, str]] = field(default_factory=list)  # number of the last line, place, verdict
 
     @cached_property
     def tasks(self) -> Mapping[str, Task]:
         """The tasks of the suite by id, since attempts may be at others than their experiment's."""
         return {task.id: task for task in self.run.plan.suite.tasks}
 
-    async def experiment(self, identity: Identity, recorded: Sequence[Record]) -> None:
+    @cached_property
+    def caller(self) -> Caller:
+        """Makes calls that cost nothing."""
+        return offline_caller(self.run.plan)
+
+    @cached_property
+    def calls(self) -> CallCheck:
+        """The check of calls."""
+        return CallCheck(self.run.plan, self._runner(Book(), _NO_CALLS), self.result)
+
+    @cached_property
+    def explains(self) -> bool:
+        """Whether the texts of verdicts are compared: they were made by this koderz and this Python, and not kept."""
+        about = self.run.plan.record.environment
+        return not self.is_rescored and all(about.get(name) == value for name, value in _HERE.items())
+
+    async def experiment(self, identity: Identity, lines: ExperimentLines) -> None:
         """Judges an experiment's attempts anew and runs its solver again. Differences become findings."""
-        if self.run.is_redacted and any(REDACTED.encode() in encode(record) for record in recorded):
+        recorded, end = lines.records, lines.end
+        hides = any(map(self._hides, recorded))
+        if hides:
+            self.redacted += 1
             self.result.lacks("experiments with texts that were redacted before the run was published")
-            return
-        await self._judge(identity, recorded)
+        counted = recorded if end is None else recorded[: end + 1]
+        behind = recorded[len(counted) :]
+        # A later session may have replaced verdicts and not have come to an end: figures rest on the earlier ones.
+        attempts = {id(each): each for part in (counted, recorded) for each in _last_attempts(part)}
+        await self._judge(identity, recorded, [*attempts.values()])
         if identity.arm.name in self.run.replayable and recorded:
-            await self._replay(identity, recorded)
+            if end is not None:
+                await self._replay(identity, counted, counted[-1], hides=hides)
+            if end is None or any(isinstance(line, Keyed) and not line.key.startswith(JUDGE_ASK) for line in behind):
+                await self._replay_open(identity, recorded, lines.numbers[-1])
 
     async def settle(self) -> None:
         """Judges each verdict in doubt twice more, alone."""
         for doubt in self.doubts:
             anew = [await self._judged(doubt), await self._judged(doubt)]
             where = place_of(doubt.identity, doubt.recorded.number)
-            if any(not _differences(doubt.recorded, each) for each in anew if each):
+            every = [doubt.derived, *filter(None, anew)]
+            names = [name for name in self._differences(doubt.recorded, doubt.derived) if not _vary(every, name)]
+            if not names or any(not self._differences(doubt.recorded, each) for each in anew if each):
                 self.result.unsteady.append(where)
                 continue
-            for name in _differences(doubt.recorded, doubt.derived):
+            for name in names:
                 kind: Kind = "program" if name == "program" else "verdict"
                 self.result.differs(kind, f"{where}, {name}", *_both(doubt.recorded, doubt.derived, name))
 
     # Verdicts
 
-    async def _judge(self, identity: Identity, recorded: Sequence[Record]) -> None:
+    async def _judge(self, identity: Identity, recorded: Sequence[Record], attempts: Sequence[Attempt]) -> None:
         calls = {record.call: record for record in recorded if isinstance(record, Call)}
         of_judge = [call for call in calls.values() if call.key.startswith(JUDGE_ASK)]
-        last = {record.key or str(record.number): record for record in recorded if isinstance(record, Attempt)}
-        for attempt in last.values():
+        for attempt in attempts:
+            if self._hides(attempt) or self._hides(calls.get(attempt.call or 0)):
+                self.result.unjudged += 1
+                continue
             answer = self._answer(identity, attempt, calls)
             task = self.tasks.get(attempt.task_id) if attempt.task_id else identity.task
+            if task is None and attempt.task_id:
+                place = place_of(identity, attempt.number)
+                self.result.differs("experiment", f"{place}, task_id", attempt.task_id, "a task of the suite")
             if answer is None or task is None:
                 self.result.unjudged += 1
                 continue
@@ -108,7 +155,7 @@ class Redoing:
                 self.result.unjudged += 1
                 continue
             self.result.judged += 1
-            if _differences(attempt, derived):
+            if self._differences(attempt, derived):
                 self._doubt(doubt._replace(derived=derived))
             else:
                 self.result.same += 1
@@ -117,20 +164,22 @@ class Redoing:
         if len(self.doubts) < _MOST_DOUBTS:
             self.doubts.append(doubt)
             return
-        name = _differences(doubt.recorded, doubt.derived)[0]
+        name = self._differences(doubt.recorded, doubt.derived)[0]
         where = f"{place_of(doubt.identity, doubt.recorded.number)}, {name}"
         self.result.differs("verdict", where, *_both(doubt.recorded, doubt.derived, name))
 
     async def _judged(self, doubt: Doubt) -> Attempt | None:
         """The attempt as it is judged now; None where that can't be done here, which the result says."""
-        book = Book()
-        handles = Handles(doubt.identity, doubt.calls, self._runner(book, _NO_CALLS), _NO_CALLS)
+        book, audit = Book(), AuditedExperiment(self.result, place_of(doubt.identity), self.run.is_redacted)
+        how = replace(_NO_CALLS, audit=audit)
+        handles = Handles(doubt.identity, doubt.calls, self._runner(book, how), how)
         try:
             async with handles:
                 await handles.judge(doubt.task, doubt.answer)
         except Fault as fault:
             self.result.lacks(f"verdicts: {fault}")
             return None
+        await self.calls.check(doubt.identity, audit)
         return next((line for line in book.lines if isinstance(line, Attempt)), None)
 
     def _answer(self, identity: Identity, attempt: Attempt, calls: Mapping[int, Call]) -> Reply | str | None:
@@ -158,31 +207,61 @@ class Redoing:
 
     # Experiments
 
-    async def _replay(self, identity: Identity, recorded: Sequence[Record]) -> None:
-        ended = recorded[-1]
-        if not isinstance(ended, Experiment | records.Fault):
-            return
+    async def _replay(self, identity: Identity, recorded: Sequence[Record], ended: Record, *, hides: bool) -> None:
+        """Runs the solver again over the records up to the end that figures are made of, and compares that end."""
         where = place_of(identity)
-        audit = AuditedExperiment(self.result, where)
-        runner = self._runner(Book(), Replaying(calls_allowed=False, audit=audit))
-        outcome = await runner.perform(PendingExperiment(identity, recorded))
+        audit, book = AuditedExperiment(self.result, where, self.run.is_redacted), Book()
+        outcome = await self._replayed(identity, recorded, audit, book)
         self.result.replayed += 1
-        if isinstance(outcome.record, Experiment):
-            if isinstance(ended, Experiment):
+        await self.calls.check(identity, audit)
+        if hides and not isinstance(outcome.record, Experiment):
+            return  # a request that rests on a redacted text isn't found on record
+        match ended, outcome.record:
+            case Experiment(), Experiment():
                 self._compare(where, ended, outcome.record)
-            else:
+                self._compare_numbers(where, book)
+            case records.Fault(), Experiment():
                 self.result.differs("experiment", where, f"a fault: {ended.reason}", outcome.record.verdict)
-        elif isinstance(ended, Experiment):
-            self._not_replayed(where, ended, outcome.fault)
-            return
-        self._count_unused(where, recorded, ended, audit)
+            case records.Fault(), records.Fault():
+                self._compare(where, ended, outcome.record)
+            case Experiment(), _:
+                self._not_replayed(where, ended, outcome.fault)
+                return
+        if isinstance(ended, Experiment):
+            self._say_once(recorded, audit)
+            self._count_unused(where, recorded, ended, audit)
+
+    async def _replay_open(self, identity: Identity, recorded: Sequence[Record], last: int) -> None:
+        """Runs the solver again over records that no end follows. One that it comes to is missing on record."""
+        where = place_of(identity)
+        audit = AuditedExperiment(self.result, where, self.run.is_redacted)
+        outcome = await self._replayed(identity, recorded, audit, Book())
+        await self.calls.check(identity, audit)
+        if isinstance(outcome.record, Experiment):
+            self.missing_ends.append((last, where, outcome.record.verdict))
+
+    async def _replayed(
+        self, identity: Identity, recorded: Sequence[Record], audit: AuditedExperiment, book: Book
+    ) -> ExperimentOutcome:
+        runner = self._runner(book, Replaying(calls_allowed=False, audit=audit))
+        return await runner.perform(PendingExperiment(identity, recorded))
+
+    def _say_once(self, recorded: Sequence[Record], audit: AuditedExperiment) -> None:
+        """Says that values are on trust which a replay takes from the record."""
+        names = (line.key for line in recorded if isinstance(line, Once))
+        if any(name not in audit.remade for name in names):
+            self.result.trusts("values that were measured or noted once")
+
+    def _compare_numbers(self, where: str, book: Book) -> None:
+        """An attempt that the replay numbers otherwise is recorded again."""
+        for line in book.lines:
+            if isinstance(line, Attempt):
+                self.result.differs("experiment", f"{where}, number of an attempt", "another", line.number)
 
     def _count_unused(
-        self, where: str, recorded: Sequence[Record], ended: Experiment | records.Fault, audit: AuditedExperiment
+        self, where: str, recorded: Sequence[Record], ended: Experiment, audit: AuditedExperiment
     ) -> None:
         """Calls that the solver's replay has no use for: replies may have been drawn until one passed."""
-        if isinstance(ended, records.Fault):
-            return
         asked = {line.key for line in recorded if isinstance(line, Call) and not line.key.startswith(JUDGE_ASK)}
         if unused := len(asked - audit.used):
             if self.is_rescored or ended.diverged:
@@ -200,35 +279,33 @@ class Redoing:
                 self.result.lacks(f"experiments: {fault}")
 
     def _runner(self, book: Book, how: Replaying) -> ExperimentRunner:
-        return ExperimentRunner(self.resources, Caller(self.run.plan.settings, {}, spent=0.0), book, how)
+        return ExperimentRunner(self.resources, self.caller, book, how)
 
-    def _compare(self, where: str, recorded: Experiment, derived: Experiment) -> None:
-        own, new = to_builtins(asdict(recorded)), to_builtins(asdict(derived))
+    def _compare(self, where: str, recorded: Experiment | records.Fault, derived: Experiment | records.Fault) -> None:
+        own, new = as_json(recorded), as_json(derived)
+        as_recorded = _AS_RECORDED[type(recorded)]
+        if self.run.plan.record.environment.get("koderz") != __version__:  # whose list of prices was another
+            as_recorded |= {"baseline_cost"}
         for name in own:
-            if name not in _AS_RECORDED and not _alike(own[name], new[name]):
-                self.result.differs("experiment", f"{where}, {name}", own[name], new[name])
+            if name in as_recorded or alike(own[name], new[name]) or self._hides(own[name]):
+                continue
+            self.result.differs("experiment", f"{where}, {name}", own[name], new[name])
 
+    # Attempts
 
-@dataclass(slots=True)
-class AuditedExperiment:
-    """The check of one experiment's records as its solver's replay uses them."""
+    def _differences(self, recorded: Attempt, derived: Attempt) -> list[str]:
+        """The fields of an attempt that came out differently."""
+        found = [name for name in _COMPARED if not alike(*_both(recorded, derived, name))]
+        found += [] if str(recorded.program) == str(derived.program) else ["program"]
+        found += [name for name in ("metrics", "facts") if not alike(*map(_steady, _both(recorded, derived, name)))]
+        if self.explains:
+            own, new = as_json(recorded), as_json(derived)
+            found += [name for name in _EXPLAINING if own[name] != new[name] and not self._hides(own[name])]
+        return found
 
-    result: Verification
-    where: str
-    used: set[str] = field(default_factory=set)
-
-    def asked(self, ask: Ask, call: Call) -> None:
-        """Compares the recorded messages with what the solver asks."""
-        self.used.add(call.key)
-        self.result.prompts += 1
-        recorded, derived = [dict(each) for each in call.messages], to_builtins(list(ask.messages))
-        if recorded != derived and not is_private(call):
-            self.result.differs("prompt", f"{self.where}, call {call.call}", recorded, derived)
-
-    def graded(self, grade: Grade, recorded: Grade) -> None:
-        """Compares a recorded score with the one that is computed now."""
-        if not is_same_grade(grade, recorded):
-            self.result.differs("verdict", f"{self.where}, item {grade.item:.60}", recorded.score, grade.score)
+    def _hides(self, value: Any) -> bool:
+        """Whether a text in a record was redacted, so that nothing that rests on it can be made anew."""
+        return self.run.is_redacted and is_redacted(value)
 
 
 @dataclass(slots=True)
@@ -266,11 +343,6 @@ async def open_offline(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[
         yield Resources(plan, {}, sandbox, shared=shared, references=references)
 
 
-def is_private(call: Call) -> bool:
-    """Whether a call's messages are recorded by their digests alone."""
-    return any(isinstance(message.get("content"), dict) for message in call.messages)
-
-
 def place_of(identity: Identity, attempt: int | None = None) -> str:
     """How a finding names an experiment, or one of its attempts."""
     sample = f", sample {identity.sample}" if identity.sample else ""
@@ -278,30 +350,36 @@ def place_of(identity: Identity, attempt: int | None = None) -> str:
     return f"{identity.experiment_id} ({identity.task.id}, {identity.arm.name}{sample}){number}"
 
 
-def _differences(recorded: Attempt, derived: Attempt) -> list[str]:
-    """The fields of an attempt that came out differently."""
-    found = [name for name in _COMPARED if not _alike(*_both(recorded, derived, name))]
-    found += [] if str(recorded.program) == str(derived.program) else ["program"]
-    own, new = _steady(recorded.metrics), _steady(derived.metrics)
-    return found + ([] if _alike(own, new) else ["metrics"])
+def _last_attempts(lines: Sequence[Record]) -> list[Attempt]:
+    """The attempts that count: of those with one key, the last."""
+    last = {line.key or str(line.number): line for line in lines if isinstance(line, Attempt)}
+    return [*last.values()]
+
+
+def _vary(derived: Sequence[Attempt], name: str) -> bool:
+    """Whether a field comes out differently each time that a verdict is made."""
+    return any(_steady(getattr(each, name)) != _steady(getattr(derived[0], name)) for each in derived)
 
 
 def _both(recorded: Attempt, derived: Attempt, name: str) -> tuple[Any, Any]:
     return asdict(recorded)[name], asdict(derived)[name]
 
 
-def _steady(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if name not in _MEASURED}
+def _steady(value: Any) -> Any:
+    """A field of an attempt without what was measured."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: each for name, each in value.items() if name not in _MEASURED}
 
 
-def _alike(one: Any, other: Any) -> bool:
+def alike(one: Any, other: Any) -> bool:
     """Whether two JSON values are equal, numbers but for how sums were rounded."""
     if isinstance(one, float) or isinstance(other, float):
         if isinstance(one, int | float) and isinstance(other, int | float):
             return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
         return False
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
+        return len(one) == len(other) and all(map(alike, one, other))
     return bool(one == other)

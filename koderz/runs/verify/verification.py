@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.plans.ids import planned_ids
 from koderz.plans.plan import Identity
-from koderz.runs.verify.files import RunFiles, check_sums, without_caches
+from koderz.runs.verify.decided import check_calibrations, check_decisions
+from koderz.runs.verify.files import ExperimentLines, RunFiles, check_sums, without_caches
 from koderz.runs.verify.findings import Verification
-from koderz.runs.verify.redo import Redoing, open_offline, place_of
+from koderz.runs.verify.lines import JournalCheck, PlannedExperiment, Sessions, check_missing_ends
+from koderz.runs.verify.redo import Redoing, open_offline
 from koderz.runs.verify.subject import RestoredRun, check_plan, foreign_parts, restored_run
 from koderz.runs.verify.summary import check_summary
-from koderz_tracker import records
+from koderz.runs.verify.trust import ON_TRUST, trusted_replies
 from koderz_tracker.index import experiment_number
-from koderz_tracker.records import Attempt, Call, Experiment, Plan, Record, Resumed
+from koderz_tracker.records import Plan
 
-_HOW = ("resume", "retry", "rescore", "calibrate")
 _MOST_PLANNED = 10_000_000  # experiments
-_BACKWARD = 1.0  # seconds by which times of lines may run backward
-_OTHER_TIME = 3600.0  # seconds by which a clock is put back once a year
 
 
 async def verify_run(
@@ -55,7 +53,7 @@ async def verify_run(
         _check_name(folder, files.plan, result)
         check_plan(files.plan, result)
         restored = restored_run(files.plan, dataset, result)
-        how = _Sessions(files, result)
+        how = Sessions(files, result)
         if restored:
             files.open_private(restored.plan.privacy)
         await _experiments(files, restored, how, environ, tell)
@@ -63,35 +61,14 @@ async def verify_run(
             result.note("figures are as recorded")
         else:
             check_summary(copy, summary, result)
-    _say_trust(files.plan, result, is_calibrated=how.is_calibrated)
     result.seconds = time.monotonic() - began
     return result
-
-
-class _Sessions:
-    """The sessions of a run and their ends, as its journal has them."""
-
-    def __init__(self, files: RunFiles, result: Verification) -> None:
-        self.again = 0  # sessions that worked on it after the first
-        self.is_rescored = self.is_calibrated = False
-        self.status = "unfinished"
-        for line in files.lines():
-            if isinstance(line, Resumed):
-                self.again += 1
-                self.is_calibrated |= line.how == "calibrate"
-                self.is_rescored |= line.how == "rescore" or bool(line.config.get("accept_divergence"))
-                if line.how not in _HOW:
-                    result.differs("plan", "a session", line.how, f"one of {', '.join(_HOW)}")
-            elif isinstance(line, records.Finished):
-                self.status = line.status
-        if self.again:
-            result.note(f"worked on again in {self.again} sessions")
 
 
 async def _experiments(
     files: RunFiles,
     restored: RestoredRun | None,
-    how: _Sessions,
+    how: Sessions,
     environ: Mapping[str, str],
     tell: Callable[[int, int], None],
 ) -> None:
@@ -99,12 +76,14 @@ async def _experiments(
     result, left = files.result, files.experiments()
     journal = JournalCheck(files.plan, how, result)
 
-    def planned() -> Iterator[tuple[Identity | None, Sequence[Record]]]:
-        for done, (number, identity, place) in enumerate(_planned(files.plan, restored)):
+    def planned() -> Iterator[tuple[Identity | None, ExperimentLines]]:
+        for done, (name, planned, identity) in enumerate(_planned(files.plan, restored)):
+            number = experiment_number(name)
             left.discard(number)
             tell(done, files.plan.planned)
-            found = files.records(number, place)
-            journal.check(place, found, (identity.task.id, identity.arm.name) if identity else None)
+            place = f"{name} ({planned.task}, {planned.arm}{f', sample {planned.sample}' if planned.sample else ''})"
+            found = files.lines_of(number, place)
+            journal.check(place, found, planned)
             yield identity, found
 
     if restored is None:
@@ -116,13 +95,17 @@ async def _experiments(
         result.differs(
             "plan", f"exp_{min(left):016x}", f"{len(left)} experiments on record that aren't planned", "none"
         )
+    files.conclude()
     journal.conclude()
+    check_decisions(files, restored.plan if restored else None, result)
+    check_calibrations(files, result)
+    _say_trust(files.plan, journal, files, result)
 
 
 async def _redo(
-    experiments: Iterator[tuple[Identity | None, Sequence[Record]]],
+    experiments: Iterator[tuple[Identity | None, ExperimentLines]],
     restored: RestoredRun,
-    how: _Sessions,
+    how: Sessions,
     environ: Mapping[str, str],
     result: Verification,
 ) -> None:
@@ -140,76 +123,29 @@ async def _redo(
                 for _ in range(2 * restored.plan.settings.judge_count):
                     group.create_task(lane())
             await redoing.settle()
+            check_missing_ends(redoing.missing_ends, how, result)
+            if redoing.redacted:
+                planned = restored.plan.record.planned
+                result.gaps.append(f"{redoing.redacted} of {planned} experiments hold texts that were redacted")
     except Unreachable as error:
         result.lacks(f"verdicts: {error}")
         for _ in experiments:
             pass
 
 
-def _planned(plan: Plan, restored: RestoredRun | None) -> Iterator[tuple[int, Identity | None, str]]:
+def _planned(plan: Plan, restored: RestoredRun | None) -> Iterator[tuple[str, PlannedExperiment, Identity | None]]:
+    """The planned experiments: the id of each, what the plan says of it, and its identity if that can be had here."""
+    arms = {arm.name: arm for arm in plan.arms}
+
+    def named(task: str, arm: str, sample: int) -> PlannedExperiment:
+        return PlannedExperiment(task, arms[arm].solver, arm, sample, plan.model_of(arm))
+
     if restored:
-        for identity in restored.plan.experiments():
-            yield experiment_number(identity.experiment_id), identity, place_of(identity)
+        for each in restored.plan.experiments():
+            yield each.experiment_id, named(each.task.id, each.arm.name, each.sample), each
         return
     for name, task, arm, sample in planned_ids(plan):
-        yield experiment_number(name), None, f"{name} ({task}, {arm}{f', sample {sample}' if sample else ''})"
-
-
-class JournalCheck:
-    """Compares the lines of experiments with the plan and with each other."""
-
-    def __init__(self, plan: Plan, how: _Sessions, result: Verification) -> None:
-        self._plan, self._how, self._result = plan, how, result
-        self._unended = self._faults = 0
-        self._prices = plan.basis.prices
-
-    def check(self, place: str, lines: Sequence[Record], planned: tuple[str, str] | None) -> None:
-        """Checks one experiment's lines: its end, its task and arm, their order, and what its calls cost."""
-        result = self._result
-        ends = [line for line in lines if isinstance(line, Experiment | records.Fault)]
-        self._unended += not ends
-        self._faults += bool(ends) and isinstance(ends[-1], records.Fault)
-        if len(ends) > 1 + self._how.again:
-            result.differs("plan", place, f"{len(ends)} ends", f"{1 + self._how.again} at most")
-        for line in lines:
-            if planned and isinstance(line, Experiment | records.Fault | Attempt):
-                own = line.problem_id, line.arm
-                if own != planned:
-                    result.differs("plan", place, " in ".join(own), " in ".join(planned))
-            if isinstance(line, Call):
-                self._check_cost(place, line)
-        numbers = [line.call for line in lines if isinstance(line, Call)]
-        if sorted(numbers) != [*range(1, len(numbers) + 1)]:
-            result.differs("experiment", place, f"calls {numbers}", f"calls 1 to {len(numbers)}")
-        self._check_order(place, lines)
-
-    def conclude(self) -> None:
-        """Says what the plan has and the journal hasn't."""
-        if self._unended and self._how.status == "complete":
-            self._result.differs("plan", "experiments without an end", self._unended, "none, since the run is complete")
-        elif self._unended:
-            self._result.note(f"{self._unended} planned experiments have not ended")
-        if self._faults:
-            self._result.on_trust.append(f"that {self._faults} experiments ended in a fault")
-
-    def _check_cost(self, place: str, call: Call) -> None:
-        price = self._prices.get(call.model) or self._prices.get(call.model.partition("/")[2])
-        if call.model == "simulated":
-            derived = 0.0
-        elif price and len(price) >= 2 and not any(price[2:]):
-            derived = (call.tokens_in * price[0] + call.tokens_out * price[1]) / 1e6
-        else:
-            return
-        if abs(call.cost - derived) > 1e-9 + 1e-6 * derived:
-            self._result.differs("cost", f"{place}, call {call.call}", call.cost, derived)
-
-    def _check_order(self, place: str, lines: Sequence[Record]) -> None:
-        before = self._plan.time
-        for line in lines:
-            back = _seconds(before) - _seconds(line.time)
-            if back > _BACKWARD and abs(back - _OTHER_TIME) > _BACKWARD:
-                self._result.differs("order", f"{place}, {line.kind}", line.time, f"not before {before}")
-            before = line.time
+        yield name, named(task, arm, sample), None
 
 
 def _check_name(folder: Path, plan: Plan, result: Verification) -> None:
@@ -226,20 +162,14 @@ def _check_name(folder: Path, plan: Plan, result: Verification) -> None:
         result.differs("order", "run_id", plan.run_id, f"a plan of {plan.time}")
 
 
-def _say_trust(plan: Plan, result: Verification, *, is_calibrated: bool) -> None:
-    models = sorted({name for arm in plan.arms for name in arm.models.values() if name != "simulated"})
-    if models:
-        result.on_trust += [f"that {', '.join(models)} wrote these replies", "sampling", "what servers charged"]
-    if is_calibrated:
-        result.on_trust.append("the labels of people")
+def _say_trust(plan: Plan, journal: JournalCheck, files: RunFiles, result: Verification) -> None:
+    """Says what no record can show of this run: the sentences on the kinds of lines that it has."""
+    if journal.models:
+        result.trusts(trusted_replies(sorted(journal.models)))
+        result.trusts("sampling, as far as it is what servers were sent")
     if plan.config.get("imported"):
-        result.on_trust.append("where the imported file came from")
-    result.on_trust.append("times")
-
-
-def _seconds(time: str) -> float:
-    """A time in seconds; not a number where it is none, which is neither before nor after any other."""
-    try:
-        return datetime.fromisoformat(time).timestamp()
-    except (OverflowError, TypeError, ValueError):
-        return math.nan
+        result.trusts("where the imported file came from")
+    of_run = {type(line) for _, line in files.lines("resumed", "finished", "decision", "calibration")}
+    for kind in {Plan: None, **dict.fromkeys(journal.kinds | of_run)}:
+        for sentence in ON_TRUST.get(kind, {}).values():
+            result.trusts(sentence)

@@ -47,7 +47,7 @@ async def compaction(
     window: int = 16384,
 ) -> Verdict:
     """Answers from the model's own notes on the text. A piece takes half of `window` tokens."""
-    facts = await once("long_context", long_context.facts)
+    facts = await once("long_context", long_context.facts, rerun=True)
     size = max(1, int(window * _PIECE * facts["characters"] / facts["tokens"]))
     pieces = max(1, math.ceil(facts["characters"] / size))
     asked = [_text("\n\nQuestion:\n"), long_context.part("question")]

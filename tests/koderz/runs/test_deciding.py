@@ -19,7 +19,7 @@ from msgspec import structs
 from koderz.errors import Fault, KoderzError
 from koderz.models import Price
 from koderz.plans.plan import Plan
-from koderz.runs.deciding import ArmsCompared, Decider, Judged, TaskPair
+from koderz.runs.deciding import ArmsCompared, Decider, Judged, TaskPair, recorded_outcomes
 from koderz.runs.orchestrator import Orchestrator
 from koderz.types import Completion, Message, Sampling
 from koderz_tracker.basis import UntilDecided
@@ -312,12 +312,12 @@ def test_run_past_its_decision_asks_everything_and_decides_once(tmp_path: Path) 
     async def go() -> None:
         plan = await comparing(tmp_path, 20)
         first = await begun(plan, {A: Knowing(passes=never), B: Knowing()})
-        found = Decider(plan, first.folder, goes_past=True)
+        found = Decider(plan, recorded_outcomes(first.folder), goes_past=True)
         assert not found.leaves_rest
         assert not found.is_far_ahead
         assert not any(found.is_settled(arm.name) for arm in plan.arms)
         assert found.take(first.of("experiment")) == []
-        assert Decider(plan, first.folder).leaves_rest
+        assert Decider(plan, recorded_outcomes(first.folder)).leaves_rest
 
     asyncio.run(go())
 

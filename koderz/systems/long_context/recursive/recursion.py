@@ -176,13 +176,15 @@ class Recursion:
             found = await work.session.run(code, answer, timeout=self._limits.cell_timeout)
             return _recorded(code, found, self._sessions.container)
 
-        async def again(before: Mapping[str, Any]) -> None:
+        async def again(before: Mapping[str, Any]) -> dict[str, Any] | None:
             if not before["stopped"]:
                 found = await work.session.run(code, answer, timeout=PATIENCE * self._limits.cell_timeout)
                 if _digest(found) != before["digest"]:
                     self.notes.append(f"{name} came to something else when it ran again")
-            elif before["calls"]:
+                return _recorded(code, found, self._sessions.container)
+            if before["calls"]:
                 await work.session.run(code, answer, only_calls=before["calls"])
+            return None
 
         name = f"cell {work.level.path}{number}"
         value: Mapping[str, Any] = await self._once(name, run, rerun=again)
@@ -190,7 +192,8 @@ class Recursion:
         return value
 
     async def _variable(self, work: RecursionContext, name: str) -> str | None:
-        value: str | None = await self._once(f"variable {work.level.path}{work.cells}", lambda: work.session.get(name))
+        key = f"variable {work.level.path}{work.cells}"
+        value: str | None = await self._once(key, lambda: work.session.get(name), rerun=True)
         return value
 
     # What code asks

@@ -373,7 +373,7 @@ class Evaluator:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
 
     async def _once(self, name: str, value: Mapping[str, Any]) -> None:
-        await self._handles.once(name, lambda: value)
+        await self._handles.once(name, lambda: value, rerun=True)
 
 
 @asynccontextmanager
