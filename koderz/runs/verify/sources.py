@@ -59,4 +59,4 @@ def _only_run(place: Path, name: str) -> FoundRun:
 
 def _summary_of(folder: Path) -> Path | None:
     beside = folder.with_name(f"{folder.name}.json")
-    return beside if beside.is_file() and not beside.is_symlink() else None
+    return beside if beside.is_file() else None

@@ -13,14 +13,15 @@ from pathlib import Path
 from koderz.errors import KoderzError, Unreachable
 from koderz.plans.ids import planned_ids
 from koderz.plans.plan import Identity
-from koderz.runs.verify.files import RunFiles, check_sums, without_caches
+from koderz.runs.verify.files import RunFiles, check_sums
 from koderz.runs.verify.findings import Verification
 from koderz.runs.verify.redo import Redoing, open_offline, place_of
 from koderz.runs.verify.subject import RestoredRun, check_plan, foreign_parts, restored_run
 from koderz.runs.verify.summary import check_summary
 from koderz_tracker import records
-from koderz_tracker.index import experiment_number
+from koderz_tracker.index import experiment_number, without_caches
 from koderz_tracker.records import Attempt, Call, Experiment, Plan, Record, Resumed
+from koderz_tracker.runs import require_own
 
 _HOW = ("resume", "retry", "rescore", "calibrate")
 _MOST_PLANNED = 10_000_000  # experiments
@@ -44,9 +45,10 @@ async def verify_run(
     """
     began = time.monotonic()
     result = Verification(None)
+    require_own(folder)
     check_sums(folder, summary, result)
-    with without_caches(folder) as copy:
-        files = RunFiles(copy, result)
+    with without_caches():
+        files = RunFiles(folder, result)
         result.run_id = files.plan.run_id
         if files.plan.planned > _MOST_PLANNED:
             raise KoderzError(
@@ -62,7 +64,7 @@ async def verify_run(
         if foreign_parts(files.plan):
             result.note("figures are as recorded")
         else:
-            check_summary(copy, summary, result)
+            check_summary(folder, summary, result)
     _say_trust(files.plan, result, is_calibrated=how.is_calibrated)
     result.seconds = time.monotonic() - began
     return result
