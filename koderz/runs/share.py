@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, Protocol
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.runs.archives import unpack
+from koderz.sandbox.archives import unpack_run
 from koderz.settings.installation import extra_command
 from koderz_tracker.files import MB, open_own, pieces, read_all, sync_folder, whole_file, write_whole
 from koderz_tracker.journal import NAME
@@ -221,7 +221,7 @@ def fetched(address: str, target: Path, *, max_size: int) -> Path:
         archive = target / "archive"
         with _reaching(address), place.read(last) as file, archive.open("wb") as copy:
             _copy(file, copy, max_size, address)
-        unpack(archive, target / "run", max_size=max_size)
+        unpack_run(archive, target / "run", max_size=max_size)
         archive.unlink()
         return target / "run"
     name = last.removesuffix(".json")
@@ -247,7 +247,7 @@ def _copy(source: IO[bytes], target: IO[bytes], most: int | None, name: str) -> 
     while data := source.read(_PIECE):
         size += len(data)
         if most is not None and size > most:
-            raise KoderzError(f"{name} is larger than --max-size allows")
+            raise KoderzError(f"{name} is larger than --max-size allows for all of a run")
         digest.update(data)
         target.write(data)
     return size, digest.hexdigest()
