@@ -17,7 +17,7 @@ import orjson
 from msgspec.structs import replace
 
 from koderz_tracker.errors import JournalError, StorageError
-from koderz_tracker.files import pieces, whole_file, write_whole
+from koderz_tracker.files import open_own, pieces, refuse_links, whole_file, write_whole
 from koderz_tracker.records import Attempt, Blob, Call, Once, Record, Text
 
 BLOB_BYTES = 1 << 20  # above this, a text lies in blobs/
@@ -83,7 +83,7 @@ def read_data(blob: Blob, folder: Path) -> bytes:
         raise JournalError(f"{folder}: {blob.blob[:64]!r} of {blob.bytes} bytes names no text in blobs/")
     path = _path(folder, blob.blob)
     try:
-        with gzip.open(path) as file:
+        with open_own(path, 3) as packed, gzip.open(packed) as file:
             data = file.read(blob.bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise JournalError(f"{path}: the text {blob.blob[:12]}… is gone from blobs/ ({error})") from None
@@ -157,6 +157,7 @@ def copy_blobs(folder: Path, to: Path) -> None:
     Nothing else is copied from that folder, and no link is followed.
     """
     blobs = folder / "blobs"
+    refuse_links([blobs])
     for path in blobs.iterdir() if blobs.is_dir() else ():
         target = to / "blobs" / path.name
         if _FILE.fullmatch(path.name) and path.is_file() and not path.is_symlink() and not target.exists():

@@ -1,10 +1,12 @@
-"""Reading files up to a limit, since a device may be endless, and writing them whole or not at all."""
+"""Reading files up to a limit and without following links, and writing them whole or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,55 @@ from typing import IO
 from koderz_tracker.errors import KoderzError
 
 MB = 1 << 20
+
+
+LINK = "is a link, and koderz follows none in folders of runs; put the file in its place"
+
+
+def open_own(path: Path | str, names: int = 1) -> IO[bytes]:
+    """Opens a regular file of a results folder for reading. Its last `names` parts may not be links.
+
+    Whoever made the folder could have any file read by them. Raises OSError, as for a file that can't be read.
+    """
+    *folders, name = Path(path).parts[-names:]
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    # Folder by folder from the last one that is trusted, so that none can become a link in between.
+    within = os.open(Path(*Path(path).parts[:-names]), os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        for folder in folders:
+            inner = os.open(folder, flags | os.O_DIRECTORY, dir_fd=within)
+            os.close(within)
+            within = inner
+        opened = os.open(name, flags | os.O_NONBLOCK, dir_fd=within)  # a pipe would block
+    except OSError as error:
+        raise _explained(error, Path(path), names) from None
+    finally:
+        os.close(within)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(opened, "rb")
+
+
+def _explained(error: OSError, path: Path, names: int) -> OSError:
+    """The error of opening a file; a link is named, which systems report in several ways."""
+    for each in (path, *path.parents)[:names]:
+        if each.is_symlink():
+            return OSError(errno.ELOOP, f"{each.name} {LINK}", str(path))
+    return type(error)(error.errno, error.strerror, str(path))
+
+
+def refuse_links(paths: Iterable[Path]) -> None:
+    """Raises KoderzError for the first of these paths that is a link, through which a file elsewhere would be used."""
+    for path in paths:
+        if path.is_symlink():
+            raise KoderzError(f"{path} {LINK}")
+
+
+def refuse_linked_database(path: Path) -> Path:
+    """The same path of an SQLite file. Raises KoderzError if it is a link, or a file that SQLite keeps beside it."""
+    refuse_links(path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal"))
+    return path
 
 
 def read_all(file: Path | IO[bytes], limit: int, name: str = "") -> bytes:
@@ -75,8 +126,8 @@ def links_in(folder: Path) -> list[Path]:
 
 
 def pieces(path: Path, size: int) -> Iterator[bytes]:
-    """The first `size` bytes of a file, or as many as there are, in pieces of a megabyte."""
-    with path.open("rb", buffering=0) as file:
+    """The first `size` bytes of a file of a run, or as many as there are, in pieces of a megabyte."""
+    with open_own(path) as file:
         while size > 0 and (data := file.read(min(size, MB))):
             yield data
             size -= len(data)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from koderz_tracker.errors import JournalError
+from koderz_tracker.files import open_own
 from koderz_tracker.index import read, unreadable
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Call, Compute, Experiment, Fault, Finished, Record, Resumed, as_dict
@@ -84,7 +85,7 @@ class Follower:
 
     def _new_lines(self) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as file:
+            with open_own(self.path, 2) as file:
                 file.seek(self._offset)
                 for line in file:
                     if not line.endswith(b"\n"):

@@ -15,6 +15,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from koderz_tracker.errors import JournalError
-from koderz_tracker.files import pieces
+from koderz_tracker.files import open_own, pieces
 from koderz_tracker.records import KINDS, Call, Compute, Experiment, LongMessage, Record, decode, kind_of
 
 CODES = {name: code for code, name in enumerate(KINDS)}
@@ -151,6 +152,19 @@ def header(first_line: bytes) -> bytes:
     return _MAGIC + hashlib.sha256(first_line).digest()
 
 
+_IS_CACHED: ContextVar[bool] = ContextVar("is_cached", default=True)
+
+
+@contextmanager
+def without_caches() -> Iterator[None]:
+    """Within the block, indexes are made from journals alone: a cache beside one is as its author wants it."""
+    token = _IS_CACHED.set(False)
+    try:
+        yield
+    finally:
+        _IS_CACHED.reset(token)
+
+
 @dataclass(frozen=True, slots=True)
 class Index:
     """The entries of all whole lines of a journal, packed as on disk, and the offset at which the last line ends."""
@@ -251,7 +265,7 @@ def load_index(journal: Path) -> Index:
             newline = data.find(b"\n") + 1
             if not newline:
                 raise JournalError(f"{journal}: byte 0: no whole line, so no plan; the run can't be picked up")
-            cached = _read_cache(index_path(journal), journal, header(data[:newline]))
+            cached = _read_cache(index_path(journal), journal, header(data[:newline])) if _IS_CACHED.get() else b""
             last = _last_of(cached) if cached else _BEFORE
             tail = list(_scan(data, sum(last.span), last.crc))
             torn = None
@@ -295,7 +309,7 @@ def scan(journal: Path, start: int) -> Iterator[IndexEntry]:
 def read_spans(journal: Path, spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     """The lines at these offsets and of these lengths."""
     try:
-        with journal.open("rb") as file:  # mapped, all of a large journal would stay in memory
+        with open_own(journal, 2) as file:  # mapped, all of a large journal would stay in memory
             for offset, length in spans:
                 yield os.pread(file.fileno(), length, offset)
     except OSError as error:
@@ -327,7 +341,7 @@ _BEFORE = IndexEntry(_UNKNOWN, 0, 0, 0, 0, 0, 0.0, 0)  # the first line
 
 @contextmanager
 def _mapped(path: Path) -> Iterator[mmap.mmap | bytes]:
-    with path.open("rb") as file:
+    with open_own(path, 2) as file:
         if not os.fstat(file.fileno()).st_size:
             yield b""
             return
@@ -365,7 +379,8 @@ def _without_doubles(tail: list[IndexEntry], cached: bytes, data: mmap.mmap | by
 def _read_cache(path: Path, journal: Path, expected: bytes) -> bytes:
     """The packed entries of the cache; empty if it doesn't belong to this journal as it is now."""
     try:
-        data = path.read_bytes()
+        with open_own(path, 2) as file:
+            data = file.read()
     except OSError:
         return b""
     packed = data[_HEADER : len(data) - (len(data) - _HEADER) % _ENTRY.size]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz_tracker.errors import StorageError
-from koderz_tracker.files import write_whole
+from koderz_tracker.files import open_own, write_whole
 from koderz_tracker.index import Index, IndexEntry, entry_of, header, index_path, pack
 from koderz_tracker.records import Record, encode
 
@@ -148,7 +148,7 @@ class Journal:
 def _open_index(journal: Path, index: Index) -> int | None:
     """Opens the index's file and brings it up to date; None if it can't be written."""
     path = index_path(journal)
-    with journal.open("rb") as lines:
+    with open_own(journal, 2) as lines:
         head = header(lines.readline())
     try:
         if not index.cached:

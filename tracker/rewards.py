@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from koderz_tracker.errors import JournalError, StorageError
+from koderz_tracker.files import open_own
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Plan, Reward, decode
 
@@ -49,7 +50,7 @@ def summed_up(folder: Path) -> RewardsSummary:
     scored = faults = tampered = 0
     total, started = 0.0, ""
     try:
-        with (folder / NAME).open("rb") as lines:
+        with open_own(folder / NAME, 2) as lines:
             for line in lines:
                 record = decode(line) if line.endswith(b"\n") else None
                 if isinstance(record, Plan):
@@ -90,10 +91,10 @@ def rewarded_in(results: Path, digests: Iterable[str]) -> tuple[str, ...]:
 
 
 def _rewarded(folder: Path) -> set[str]:
-    with suppress(OSError):
-        return {*(folder / TASKS).read_text("ascii", "replace").split()}
+    with suppress(OSError), open_own(folder / TASKS, 2) as tasks:
+        return {*tasks.read().decode("ascii", "replace").split()}
     found = set()
-    with suppress(OSError), (folder / NAME).open("rb") as lines:
+    with suppress(OSError), open_own(folder / NAME, 2) as lines:
         for line in lines:
             if matched := _DIGEST.match(line):
                 found.add(matched[1].decode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz_tracker.errors import JournalError, KoderzError, RunBusy
-from koderz_tracker.files import links_in, whole_folder, write_whole
+from koderz_tracker.files import links_in, open_own, refuse_links, whole_folder, write_whole
 from koderz_tracker.index import load_index, read_spans, unreadable
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Plan, decode, encode
@@ -57,7 +58,7 @@ def acquired(path: Path, timeout: float, busy: KoderzError) -> BaseFileLock:
     """
     from filelock import FileLock, Timeout
 
-    _refuse_links(path.parent)
+    refuse_links(path.parent / link for link in links_in(path.parent))
     lock = FileLock(path, timeout=timeout)
     try:
         lock.acquire()
@@ -66,13 +67,6 @@ def acquired(path: Path, timeout: float, busy: KoderzError) -> BaseFileLock:
     except OSError as error:
         raise KoderzError(f"{path.parent} can't be locked ({error.strerror})") from None
     return lock
-
-
-def _refuse_links(folder: Path) -> None:
-    """Raises KoderzError if the run's folder has links to files elsewhere, which recording would overwrite."""
-    if links := links_in(folder):
-        named = folder / links[0]
-        raise KoderzError(f"{named} is a link, and koderz follows none in a run's folder; put the file in its place")
 
 
 def is_locked(folder: Path) -> bool:
@@ -86,9 +80,13 @@ def is_locked(folder: Path) -> bool:
 def is_held(lock: Path) -> bool:
     """Whether a process holds this lock file. Several may ask at once. Raises OSError."""
     try:
-        file = os.open(lock, os.O_RDWR)
+        file = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # koderz takes no lock through a link
+            return False
+        raise
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -107,7 +105,7 @@ def plan_and_line(folder: Path) -> tuple[Plan, bytes]:
     """The plan of a run, and its journal line. Raises JournalError if there is none."""
     journal = folder / NAME
     try:
-        with journal.open("rb") as file:
+        with open_own(journal, 2) as file:
             line = file.readline()
     except OSError as error:
         raise unreadable(journal, error) from None
@@ -146,11 +144,20 @@ def find_run(results: Path, name: str) -> Path:
         folder = path.with_suffix("") if path.suffix == ".json" else path
         if not (folder / NAME).exists():
             raise KoderzError(f"{path}: the run's journal {folder / NAME} isn't there, so it can't be picked up")
-        return folder
+        return require_own(folder)
     exact = results / name
-    if re.fullmatch(r"\w+", name) and (exact / NAME).exists():
-        return exact
-    return named(run_folders(results), name, results)
+    is_there = re.fullmatch(r"\w+", name) and (exact / NAME).exists()
+    return require_own(exact if is_there else named(run_folders(results), name, results))
+
+
+def require_own(run: Path) -> Path:
+    """The same run, by its folder or its summary. Raises KoderzError if one of them, or a file in it, is a link.
+
+    Whoever made such a folder could have any file of this machine read, shown or published.
+    """
+    folder = run.with_suffix("") if run.suffix == ".json" else run
+    refuse_links((folder, folder.parent / f"{folder.name}.json", *(folder / link for link in links_in(folder))))
+    return run
 
 
 def named(runs: Sequence[Path], name: str, results: Path) -> Path:

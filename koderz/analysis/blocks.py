@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from koderz_tracker.terminals import plain
+
 
 @dataclass(frozen=True, slots=True)
 class Heading:
@@ -76,7 +78,9 @@ def _markdown(text: str) -> str:
 
     Underscores within words, as ids have them, mean nothing there and stay as they are.
     """
-    return re.sub(r"([\\`*\[\]|~#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", escape(" ".join(text.split()), quote=False))
+    return re.sub(
+        r"([\\`*\[\]|~#]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", escape(plain(" ".join(text.split())), quote=False)
+    )
 
 
 def _html(block: Block) -> str:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from koderz.analysis.rows import RunRow, row_of_journal, row_of_summary
 from koderz_tracker.errors import JournalError
-from koderz_tracker.files import write_whole
+from koderz_tracker.files import open_own, write_whole
 from koderz_tracker.journal import NAME
 from koderz_tracker.messages import digest_of
 from koderz_tracker.runs import RUN_ID, is_locked
@@ -132,7 +132,7 @@ def _read(source: str, stamp: Stamp, folder: str) -> _Cached:
 
 
 def _content(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+    with open_own(path) as file:
         return file.read()
 
 
@@ -144,7 +144,8 @@ def _as_it_goes(row: RunRow, folder: Path) -> RunRow:
 
 def _read_index(results: Path) -> dict[str, _Cached]:
     try:
-        form, entries = msgspec.msgpack.decode((results / INDEX).read_bytes(), type=_Index)
+        with open_own(results / INDEX) as file:
+            form, entries = msgspec.msgpack.decode(file.read(), type=_Index)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
     return entries if form == _form() else {}

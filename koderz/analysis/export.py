@@ -28,6 +28,7 @@ from koderz_tracker.records import Attempt, Fault, Plan
 from koderz_tracker.results import Result
 from koderz_tracker.runs import read_plan
 from koderz_tracker.summary import Summary
+from koderz_tracker.terminals import plain
 
 Row = Mapping[str, Any]
 Format = Literal["csv", "parquet", "jsonl", "md"]
@@ -302,7 +303,7 @@ def _short(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, dict):
         value = _json(value) or ""
-    text = " ".join(str(value).split())
+    text = plain(" ".join(str(value).split()))
     for char in "\\|<>`*[]":
         text = text.replace(char, f"\\{char}")
     return text

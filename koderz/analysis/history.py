@@ -22,6 +22,7 @@ from koderz.settings.layers import options_in
 from koderz.settings.options import fields_of
 from koderz.settings.schema import Settings
 from koderz.types import MAIN
+from koderz_tracker.files import open_own
 
 _MOST_RUNS = 20  # that are read, the newest first: so many take 0.1 s
 _MOST_EXPERIMENTS = 5000
@@ -113,7 +114,8 @@ def _is_alike(row: RunRow, plan: Plan, solvers: set[str]) -> bool:
 
 def _read(results: Path, run_id: str) -> _Run | None:
     try:
-        return _DECODER.decode((results / f"{run_id}.json").read_bytes())
+        with open_own(results / f"{run_id}.json") as file:
+            return _DECODER.decode(file.read())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None  # it goes on, or the list says what is wrong with it
 

@@ -17,7 +17,7 @@ from koderz.types import SIMULATED
 from koderz_tracker.basis import UntilDecided
 from koderz_tracker.breakdown import Slice
 from koderz_tracker.causes import cause_of
-from koderz_tracker.files import MB, read_all
+from koderz_tracker.files import MB, open_own, read_all
 from koderz_tracker.journal import NAME
 from koderz_tracker.measures import PASSING
 from koderz_tracker.records import SCHEMA_VERSION, Headline, Measure
@@ -130,7 +130,8 @@ _TAKEN = {item.name for item in fields(_File)} & {item.name for item in fields(S
 def read_summary(path: Path) -> Summary:
     """The summary in a file. Raises KoderzError if it is unreadable, damaged, foreign or of a newer version."""
     try:
-        data = read_all(path, 1024 * MB)
+        with open_own(path) as opened:
+            data = read_all(opened, 1024 * MB, str(path))
     except OSError as error:
         raise KoderzError(f"{path} can't be read ({error.strerror}); give a run's id or its summary file") from None
     version = _version(path, data)

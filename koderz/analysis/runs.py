@@ -16,7 +16,7 @@ from koderz.errors import KoderzError
 from koderz.settings.toml import results_folder
 from koderz_tracker.decisions import is_decided, stopped_early, went_on
 from koderz_tracker.journal import NAME
-from koderz_tracker.runs import RUN_ID, is_locked, named, run_folders
+from koderz_tracker.runs import RUN_ID, is_locked, named, require_own, run_folders
 from koderz_tracker.summary import Summary, missing_of, summarize
 
 if TYPE_CHECKING:
@@ -152,15 +152,18 @@ def run_paths(results: Path) -> list[Path]:
 
 
 def find(results: Path, name: str) -> Path:
-    """The run's folder, or the summary file `name`. Raises KoderzError if it names none or several."""
+    """The run's folder, or the summary file `name`.
+
+    Raises KoderzError if it names none or several, or where a link is in its place or in it.
+    """
     given, exact = Path(name), results / name
     if given.suffix == ".json":
         folder = given.with_suffix("")
-        return folder if not _is_there(given) and _is_there(folder / NAME) else given
+        return require_own(folder if not _is_there(given) and _is_there(folder / NAME) else given)
     for path in (given, exact):
         if _is_there(path / NAME):
-            return path
-    return named(run_paths(results), name, results)
+            return require_own(path)
+    return require_own(named(run_paths(results), name, results))
 
 
 def load_run(path: Path) -> Run:

@@ -71,6 +71,7 @@ def publish(
 def pull(
     source: Annotated[str, typer.Argument(metavar="FROM", help="A folder, or an https, hf or s3 address.")],
     runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN…]", help="Ids of runs. Default: all.")] = None,
+    max_size: Annotated[int, typer.Option(metavar="MB", help="The most that a run may hold.", min=1)] = 2048,
     quiet: Quiet = False,
     *,
     results: Results,
@@ -91,7 +92,7 @@ def pull(
         raise KoderzError(f"{source} holds no run")
     for name in names:
         tell = (lambda _: None) if quiet else (lambda path: warn(f"pulled {path}"))
-        is_new = bring(place, name, results, tell=tell)
+        is_new = bring(place, name, results, max_size=max_size << 20, tell=tell)
         say(f"{name}: {'pulled' if is_new else 'is here already'}")
 
 

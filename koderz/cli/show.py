@@ -122,7 +122,10 @@ def _show_run(run: AnyRun, arm: str | None, *, json: bool, faults: str | None) -
         shown = Summary(**{item.name: getattr(found, item.name) for item in fields(Summary)})
         data_output().writelines(encode_summary(shown))
     elif run.path.is_file():  # the summary
-        data_output().write(run.path.read_bytes())
+        from koderz_tracker.files import open_own
+
+        with open_own(run.path) as file:
+            data_output().write(file.read())
     else:  # as its file would have it
         from koderz_tracker.sinks.json import encode_summary
         from koderz_tracker.summary import summarize

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from koderz.runs.share import PUBLISHED
 from koderz_tracker.blobs import copy_blobs, spill, whole
-from koderz_tracker.files import write_whole
+from koderz_tracker.files import open_own, write_whole
 from koderz_tracker.index import read_records, scan
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Attempt, Call, LongMessage, Once, Plan, Record, encode
@@ -39,8 +39,9 @@ def secrets_in(folder: Path, summary: Path, environ: Mapping[str, str] = os.envi
     for number, record in _numbered(folder):
         if len(found) < _MOST and _scrubbed(record, folder, scrubber) != whole(record, folder):
             found.append(SecretPlace(f"{folder.name}/{NAME}", number))
-    with summary.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
+    with open_own(summary) as lines:
+        for number, data in enumerate(lines, 1):
+            line = data.decode("utf-8", "replace")
             if len(found) < _MOST and scrubber.text(line) != line:
                 found.append(SecretPlace(summary.name, number))
     return found

@@ -11,16 +11,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Protocol
 
 from koderz.errors import KoderzError, Unreachable
-from koderz.runs.archives import unpack
+from koderz.sandbox.archives import unpack_run
 from koderz.settings.installation import extra_command
-from koderz_tracker.files import MB, pieces, read_all, sync_folder, whole_file, write_whole
+from koderz_tracker.files import MB, open_own, pieces, read_all, sync_folder, whole_file, write_whole
 from koderz_tracker.journal import NAME
-from koderz_tracker.runs import RUN_ID, is_locked
+from koderz_tracker.runs import RUN_ID, is_locked, require_own
 
 SCHEMES = ("https", "hf", "s3", "file")
 """The kinds of address from which runs are read."""
@@ -66,7 +66,7 @@ class Folder:
     path: Path
 
     def read(self, path: str) -> IO[bytes]:
-        return (self.path / path).open("rb")
+        return open_own(self.path / path, len(PurePosixPath(path).parts))
 
     def write(self, path: str, source: Path) -> None:
         target = self.path / path
@@ -159,11 +159,14 @@ def publish(folder: Path, place: Location, files: Mapping[str, Path], tell: Tell
 
 
 def files_of(folder: Path, summary: Path) -> dict[str, Path]:
-    """The files of a run that are published, by their paths at the place; the summary is last."""
-    name = folder.name
+    """The files of a run that are published, by their paths at the place; the summary is last.
+
+    Raises KoderzError for a link among them.
+    """
+    name = require_own(folder).name
     blobs = sorted(path for path in (folder / "blobs").glob("*.gz") if _BLOB.fullmatch(f"blobs/{path.name}"))
-    found = {f"{name}/blobs/{path.name}": path for path in blobs if path.is_file() and not path.is_symlink()}
-    return {**found, f"{name}/{NAME}": folder / NAME, f"{name}.json": summary}
+    texts = {f"{name}/blobs/{path.name}": path for path in blobs}
+    return {**texts, f"{name}/{NAME}": folder / NAME, f"{name}.json": summary}
 
 
 def runs_at(place: Location) -> list[str]:
@@ -218,7 +221,7 @@ def fetched(address: str, target: Path, *, max_size: int) -> Path:
         archive = target / "archive"
         with _reaching(address), place.read(last) as file, archive.open("wb") as copy:
             _copy(file, copy, max_size, address)
-        unpack(archive, target / "run", max_size=max_size)
+        unpack_run(archive, target / "run", max_size=max_size)
         archive.unlink()
         return target / "run"
     name = last.removesuffix(".json")
@@ -244,7 +247,7 @@ def _copy(source: IO[bytes], target: IO[bytes], most: int | None, name: str) -> 
     while data := source.read(_PIECE):
         size += len(data)
         if most is not None and size > most:
-            raise KoderzError(f"{name} is larger than --max-size allows")
+            raise KoderzError(f"{name} is larger than --max-size allows for all of a run")
         digest.update(data)
         target.write(data)
     return size, digest.hexdigest()

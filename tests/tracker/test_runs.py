@@ -211,7 +211,7 @@ def test_run_folder_links_are_refused_and_targets_left_alone(tmp_path: Path, nam
     link.unlink(missing_ok=True)
     link.symlink_to(target)
 
-    with pytest.raises(KoderzError, match=r"is a link, and koderz follows none in a run's folder") as refusal:
+    with pytest.raises(KoderzError, match=r"is a link, and koderz follows none in folders of runs") as refusal:
         Tracker.reopen(folder)
     assert "\n" not in str(refusal.value)
     assert target.read_bytes() == before

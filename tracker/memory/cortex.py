@@ -21,6 +21,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import orjson
 
+from koderz_tracker.files import refuse_linked_database
 from koderz_tracker.memory import maintenance, sql
 from koderz_tracker.memory.interchange import drafts_of
 from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
@@ -45,11 +46,14 @@ class Snapshot:
 
 
 def store_path(results: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The path of the store: `KODERZ_MEMORY`, else `memory.db` in the results folder."""
+    """The path of the store: `KODERZ_MEMORY`, else `memory.db` in the results folder, which may be no link.
+
+    Raises KoderzError if it is one, since SQLite would make or change a file elsewhere.
+    """
     if named := environ.get("KODERZ_MEMORY"):
         return Path(named).expanduser()
     folder = results if results is not None else Path(environ.get("KODERZ_RESULTS") or "benchmark_results")
-    return folder / "memory.db"
+    return refuse_linked_database(folder / "memory.db")
 
 
 @asynccontextmanager

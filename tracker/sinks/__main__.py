@@ -157,7 +157,7 @@ def _lower_priority() -> None:
 def _logging(path: Path) -> Iterator[None]:
     """Writes the output of sinks and their libraries to a log, which is removed if it stays empty."""
     with contextlib.suppress(OSError):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         for standard in (1, 2):
             os.dup2(file, standard)
         os.close(file)

@@ -19,7 +19,7 @@ import msgspec
 import orjson
 
 from koderz_tracker.errors import StorageError
-from koderz_tracker.files import whole_file
+from koderz_tracker.files import links_in, refuse_links, whole_file
 from koderz_tracker.scrubber import is_secret_variable
 
 FOLDER = ".sinks"
@@ -111,6 +111,7 @@ class Queue:
     """The jobs of a results folder that processes with the same variables can do."""
 
     def __init__(self, results: Path, environment: str) -> None:
+        refuse_links([results / FOLDER, *(results / FOLDER / link for link in links_in(results / FOLDER))])
         self.results = results
         self.folder = results / FOLDER / environment
 

@@ -17,7 +17,7 @@ import msgspec
 import orjson
 
 from koderz_tracker.errors import StorageError
-from koderz_tracker.files import write_whole
+from koderz_tracker.files import open_own, write_whole
 from koderz_tracker.journal import NAME as JOURNAL
 from koderz_tracker.records import now
 
@@ -121,7 +121,7 @@ def _has_grown(journal: str, since: int) -> bool:
     try:
         if os.stat(journal).st_size <= since:  # noqa: PTH116
             return False
-        with open(journal, "rb") as file:  # noqa: PTH123
+        with open_own(journal, 2) as file:
             file.seek(since)
             return file.readline(1 << 26).endswith(b"\n")
     except OSError:
@@ -131,7 +131,7 @@ def _has_grown(journal: str, since: int) -> bool:
 def _read(folder: Path | str) -> _File:
     """Reads the file by its path as plain text: for 10,000 runs, Path objects cost more than the reading."""
     try:
-        with open(f"{folder}/{NAME}", "rb", buffering=0) as file:  # noqa: PTH123
+        with open_own(f"{folder}/{NAME}", 2) as file:
             found = msgspec.json.decode(file.read(), type=_File)
     except (OSError, msgspec.DecodeError):
         return _File()
@@ -140,7 +140,7 @@ def _read(folder: Path | str) -> _File:
 
 def _digest(folder: Path | str) -> str:
     try:
-        with open(f"{folder}/{JOURNAL}", "rb") as file:  # noqa: PTH123
+        with open_own(f"{folder}/{JOURNAL}", 2) as file:
             return hashlib.sha256(file.readline(_HEAD_BYTES)).hexdigest()
     except OSError:
         return ""

@@ -6,9 +6,7 @@ import hashlib
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -17,7 +15,7 @@ from koderz.errors import JournalError, KoderzError
 from koderz.runs.share import PUBLISHED, SUMS
 from koderz.runs.verify.findings import Verification, is_redacted
 from koderz_tracker.blobs import fetched, whole
-from koderz_tracker.files import links_in, pieces
+from koderz_tracker.files import open_own, pieces, read_all
 from koderz_tracker.index import CODES, DAMAGED, DOUBLED, Index, load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.messages import digest_of, restored
@@ -26,7 +24,6 @@ from koderz_tracker.records import Call, Experiment, Fault, LongMessage, Plan, R
 from koderz_tracker.runs import read_plan
 
 _SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)")
-_CACHES = re.compile(r"journal\.index|sinks\.json|lock|\..*")
 _LONGEST_SUMS = 64 << 20
 
 
@@ -137,34 +134,15 @@ class RunFiles:
             self.result.note("the journal's last line is torn and left out")
 
 
-@contextmanager
-def without_caches(folder: Path) -> Iterator[Path]:
-    """A folder of links to a run's own files, without its caches and what other programs may have put there.
-
-    Raises KoderzError for a link in the run's folder, which could have anything read.
-    """
-    with TemporaryDirectory(prefix="koderz-verify-") as temporary:
-        copy = Path(temporary) / (folder.name or "run")
-        copy.mkdir()
-        if links := links_in(folder):
-            raise KoderzError(
-                f"{folder / links[0]} is a link, and koderz follows none in a run's folder; put the file in its place"
-            )
-        for path in folder.iterdir():
-            if not _CACHES.fullmatch(path.name):
-                (copy / path.name).symlink_to(path.absolute())
-        yield copy
-
-
 def check_sums(folder: Path, summary: Path | None, result: Verification) -> None:
     """Compares the run's files with its SHA256SUMS, if it has one."""
     sums = folder / SUMS
-    if not sums.is_file() or sums.is_symlink():
+    if not sums.is_file():
         return
-    if sums.stat().st_size > _LONGEST_SUMS:
-        raise KoderzError(f"{sums} is too large to be a list of the run's files")
+    with open_own(sums, 2) as file:
+        listed = read_all(file, _LONGEST_SUMS, str(sums)).decode("utf-8", "replace")
     named = set()
-    for number, line in enumerate(sums.read_text("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(listed.splitlines(), 1):
         matched = _SUM.fullmatch(line)
         path = matched and _inside(folder, matched[2], summary)
         if not matched or path is None:
@@ -186,9 +164,7 @@ def _inside(folder: Path, name: str, summary: Path | None) -> Path | None:
         return summary
     if pure.is_absolute() or ".." in pure.parts or "\0" in name:
         return None
-    path = folder / pure
-    is_linked = any(each.is_symlink() for each in (path, *path.parents) if each != folder and folder in each.parents)
-    return None if is_linked else path
+    return folder / pure
 
 
 def _sha256(path: Path) -> str:

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from koderz.errors import KoderzError
-from koderz.runs.archives import unpack
 from koderz.runs.share import SCHEMES, fetched
+from koderz.sandbox.archives import unpack_run
 from koderz_tracker.journal import NAME
 from koderz_tracker.runs import find_run
 
@@ -40,7 +40,7 @@ def found_run(name: str, results: Path, *, max_size: int) -> Iterator[FoundRun]:
     path = Path(name)
     if path.is_file() and path.suffix != ".json":
         with TemporaryDirectory(prefix="koderz-verify-") as temporary:
-            unpack(path, Path(temporary), max_size=max_size)
+            unpack_run(path, Path(temporary), max_size=max_size)
             yield _only_run(Path(temporary), name)
         return
     folder = find_run(results, name)
@@ -59,4 +59,4 @@ def _only_run(place: Path, name: str) -> FoundRun:
 
 def _summary_of(folder: Path) -> Path | None:
     beside = folder.with_name(f"{folder.name}.json")
-    return beside if beside.is_file() and not beside.is_symlink() else None
+    return beside if beside.is_file() else None

@@ -12,7 +12,7 @@ import orjson
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.runs.verify.findings import Verification
-from koderz_tracker.files import read_all
+from koderz_tracker.files import open_own, read_all
 from koderz_tracker.sinks.json import encode_summary
 from koderz_tracker.summary import Summary, summarize
 
@@ -32,7 +32,8 @@ def check_summary(folder: Path, path: Path | None, result: Verification) -> None
     if _is_same(path, summary):
         return
     try:
-        recorded = orjson.loads(read_all(path, _LARGEST))
+        with open_own(path) as file:
+            recorded = orjson.loads(read_all(file, _LARGEST, str(path)))
     except (OSError, orjson.JSONDecodeError) as error:
         raise KoderzError(f"{path} can't be read as a summary: {error}") from None
     derived = _document(summary)
@@ -50,7 +51,7 @@ def check_summary(folder: Path, path: Path | None, result: Verification) -> None
 def _is_same(path: Path, summary: Summary) -> bool:
     """Whether the file holds just these bytes; it is read in pieces, since it may be large."""
     try:
-        with path.open("rb") as file:
+        with open_own(path) as file:
             return all(file.read(len(piece)) == piece for piece in encode_summary(summary)) and not file.read(1)
     except OSError as error:
         raise KoderzError(f"{path} can't be read ({error.strerror})") from None

@@ -13,15 +13,16 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.plans.ids import planned_ids
 from koderz.plans.plan import Identity
 from koderz.runs.verify.decided import check_calibrations, check_decisions
-from koderz.runs.verify.files import ExperimentLines, RunFiles, check_sums, without_caches
+from koderz.runs.verify.files import ExperimentLines, RunFiles, check_sums
 from koderz.runs.verify.findings import Verification
 from koderz.runs.verify.lines import JournalCheck, PlannedExperiment, Sessions, check_missing_ends
 from koderz.runs.verify.redo import Redoing, open_offline
 from koderz.runs.verify.subject import RestoredRun, check_plan, foreign_parts, restored_run
 from koderz.runs.verify.summary import check_summary
 from koderz.runs.verify.trust import ON_TRUST, trusted_replies
-from koderz_tracker.index import experiment_number
+from koderz_tracker.index import experiment_number, without_caches
 from koderz_tracker.records import Plan
+from koderz_tracker.runs import require_own
 
 _MOST_PLANNED = 10_000_000  # experiments
 
@@ -42,9 +43,10 @@ async def verify_run(
     """
     began = time.monotonic()
     result = Verification(None)
+    require_own(folder)
     check_sums(folder, summary, result)
-    with without_caches(folder) as copy:
-        files = RunFiles(copy, result)
+    with without_caches():
+        files = RunFiles(folder, result)
         result.run_id = files.plan.run_id
         if files.plan.planned > _MOST_PLANNED:
             raise KoderzError(
@@ -60,7 +62,7 @@ async def verify_run(
         if foreign_parts(files.plan):
             result.note("figures are as recorded")
         else:
-            check_summary(copy, summary, result)
+            check_summary(folder, summary, result)
     result.seconds = time.monotonic() - began
     return result
 

@@ -11,27 +11,25 @@ import hashlib
 import platform
 import posixpath
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Self, TypeVar, cast
+from typing import IO, TypeVar
 
 import msgspec
 
 from koderz.errors import KoderzError
+from koderz.sandbox.archives import Member, damage, decompressed, forget
 from koderz.sandbox.images.references import DIGEST, parse_reference
 from koderz_tracker.files import write_whole
 
 T = TypeVar("T")
 
-_BARE = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE)
 _SUFFIXES = (".tar", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tzst", ".oci")
 _LARGEST, _MOST = 4 << 20, 64 << 20  # bytes of one document, and of all of an archive
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-_ZSTD = b"\x28\xb5\x2f\xfd"
 _TAG, _FULL_NAME = "org.opencontainers.image.ref.name", "io.containerd.image.name"
 
 
@@ -160,30 +158,6 @@ def images_in(path: Path, cache: Path) -> list[ImageInFile]:
     return found
 
 
-class Member(tarfile.TarInfo):
-    """A member of an archive, whose name and the like fit into memory."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        found = super().frombuf(buf, encoding, errors)
-        if not found.isreg() and found.type not in _BARE and found.size > _LARGEST:
-            raise ValueError(f"a header of {found.size:,} bytes")
-        return found
-
-
-@contextmanager
-def damage(path: Path, what: str = "") -> Iterator[None]:
-    """Turns what goes wrong in reading an archive into one KoderzError."""
-    import lzma
-    import zlib
-
-    try:
-        yield
-    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, OSError, ValueError, RecursionError) as error:
-        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
-        raise KoderzError(f"{path}{what} is damaged, or can't be read: {why.splitlines()[0][:200]}") from None
-
-
 @contextmanager
 def parts_of(path: Path, scratch: Path) -> Iterator[Parts]:
     """The parts of a layout's folder, or of an archive, for reading them in any order.
@@ -225,66 +199,6 @@ class Parts:
         return found
 
 
-@contextmanager
-def decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    """A stream of what is compressed by gzip, bzip2, xz or zstd, or isn't. Raises KoderzError where zstd is missing."""
-    import bz2
-    import gzip
-    import lzma
-
-    how = _compressor(raw.read(6))
-    raw.seek(0)
-    if how == "zstd":
-        with _by_zstd(raw) as stream:
-            yield stream
-    elif how == "gzip":
-        with gzip.GzipFile(fileobj=raw) as stream:
-            yield cast("IO[bytes]", stream)
-    elif how:
-        with bz2.BZ2File(raw) if how == "bzip2" else lzma.LZMAFile(raw) as plain:
-            yield cast("IO[bytes]", plain)
-    else:
-        yield raw
-
-
-def _compressor(begin: bytes) -> str:
-    known = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", _ZSTD: "zstd"}
-    return next((name for magic, name in known.items() if begin.startswith(magic)), "")
-
-
-@contextmanager
-def _by_zstd(raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Decompressed output of the program zstd, since Python can't read its format before 3.14."""
-    if (program := shutil.which("zstd")) is None:
-        raise KoderzError("a part is compressed by zstd: install the program zstd, or save it with gzip")
-    with tempfile.TemporaryFile() as messages:
-        process = subprocess.Popen(
-            [program, "-dcq"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=messages, bufsize=1 << 16
-        )
-        assert process.stdin
-        assert process.stdout
-        import threading
-
-        feeding = threading.Thread(target=_feed, args=(raw, process.stdin), daemon=True)
-        feeding.start()
-        try:
-            yield process.stdout
-            if process.stdout.read(1) == b"" and process.wait():
-                raise OSError(f"zstd: exit code {process.returncode}")
-        finally:
-            process.stdout.close()
-            process.kill()
-            process.wait()
-            feeding.join()
-
-
-def _feed(raw: IO[bytes], to: IO[bytes]) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        shutil.copyfileobj(raw, to, 1 << 20)
-    with contextlib.suppress(OSError):
-        to.close()
-
-
 def _documents(path: Path) -> dict[str, bytes]:
     """The JSON documents of an archive, by name."""
     found: dict[str, bytes] = {}
@@ -304,12 +218,6 @@ def _documents(path: Path) -> dict[str, bytes]:
                             raise ValueError("it has too many documents")
                 forget(archive)
     return found
-
-
-def forget(archive: tarfile.TarFile) -> None:
-    """An archive that is read from beginning to end and keeps no members in memory."""
-    keeping: Any = archive
-    keeping.members = []
 
 
 def _plain(name: str) -> str:

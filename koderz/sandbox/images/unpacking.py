@@ -19,7 +19,8 @@ from typing import IO
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.sandbox.images.archives import ImageInFile, Member, damage, decompressed, forget, parts_of
+from koderz.sandbox.archives import Member, damage, decompressed, forget
+from koderz.sandbox.images.archives import ImageInFile, parts_of
 from koderz.sandbox.images.tree import read_in_root, resolved
 
 _FORM = "1"  # of what is in the cache: another one where layers are applied otherwise

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
+from koderz_tracker.files import open_own
 from koderz_tracker.terminals import plain
 
 _STAMP = re.compile(r"\d{8}__\d\d-\d\d-\d\d")
@@ -190,7 +191,8 @@ def _is_rollout(folder: Path, begins: str = "") -> bool:
 
 def _read(folder: Path) -> Benchmark:
     try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
+        with open_own(folder / "manifest.json", 2) as file:
+            manifest = json.loads(file.read())
         found = (_evaluation(folder, entry) for entry in manifest["results"] if not entry.get("canary"))
         results = [each for each in found if each is not None]
     except (OSError, ValueError, KeyError, TypeError) as error:

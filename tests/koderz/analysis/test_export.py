@@ -182,6 +182,24 @@ def test_markdown_cells_cannot_break_the_table(tmp_path: Path) -> None:
     assert "program" not in lines[0]
 
 
+@pytest.mark.parametrize("attempts", [False, True])
+def test_markdown_holds_nothing_that_steers_a_terminal(tmp_path: Path, attempts: bool) -> None:
+    """Whatever a cause, a note or a metric is called: escapes, and marks that turn the direction of text."""
+    odd = "a\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}b\x07\x9b\N{ZERO WIDTH SPACE}"
+    records = [
+        call(0),
+        replace(attempt(0, program="x"), cause=odd, verdict=odd, metrics={odd: 1.0}),
+        replace(judged(0, False), cause=odd, note=odd, verdict=odd),
+        replace(fault(1), reason=odd, cause=odd),
+    ]
+    folder = asyncio.run(recorded(tmp_path, *records, of=plan(2)))
+
+    text = exported(folder, "md", attempts=attempts).decode()
+
+    assert text.replace("\n", "").isprintable()
+    assert r"a\\x1b\[31m\\u202eb" in text
+
+
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_programs(tmp_path: Path) -> None:
     program = "x = 1  # " + "a" * 50_000

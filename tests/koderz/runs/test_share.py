@@ -6,8 +6,9 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from io import RawIOBase
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import orjson
 import pytest
@@ -155,6 +156,49 @@ def test_pull_takes_no_more_than_it_may(run: Path, tmp_path: Path) -> None:
 
     with pytest.raises(KoderzError, match="max-size"):
         fetched(f"file://{tmp_path}/public/{run.name}", tmp_path / "results", max_size=100)
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "SHA256SUMS", "RUN.json"])
+@pytest.mark.parametrize("target", ["/dev/zero", "../../diary"])
+def test_pull_follows_no_link(run: Path, tmp_path: Path, name: str, target: str) -> None:
+    public = tmp_path / "public"
+    sent(run, Folder(public))
+    path = public / f"{run.name}.json" if name == "RUN.json" else public / run.name / name
+    path.rename(tmp_path / "diary")
+    path.symlink_to(target)
+
+    with pytest.raises(Unreachable, match=f"{path.name} is a link, and koderz follows none"):
+        pull(Folder(public), run.name, tmp_path / "results", max_size=1 << 20)
+    assert not (tmp_path / "results" / path.relative_to(public)).exists()
+
+
+class Endless(RawIOBase):
+    """A file that never ends."""
+
+    def read(self, size: int = -1) -> bytes:
+        return bytes(size)
+
+
+def test_pull_ends_where_a_file_has_no_end(run: Path, tmp_path: Path) -> None:
+    sent(run, Folder(tmp_path / "public"))
+
+    class Elsewhere(Fragile):
+        def read(self, path: str) -> Any:
+            return Endless() if path.endswith("journal.jsonl") else self.place.read(path)
+
+    with pytest.raises(KoderzError, match=r"journal\.jsonl is larger than --max-size allows for all of a run"):
+        pull(Elsewhere(Folder(tmp_path / "public"), 99), run.name, tmp_path / "results", max_size=5 << 20)
+    assert not [path for path in tmp_path.glob("results/**/*") if path.suffix == ".jsonl"]
+
+
+def test_pull_takes_a_size(koderz: Shell, run: Path, tmp_path: Path) -> None:
+    (run / "blobs" / f"{'ab' * 32}.gz").write_bytes(bytes(2 << 20))
+    sent(run, Folder(tmp_path / "public"))
+
+    refused = koderz("pull", tmp_path / "public", "--results", "there", "--max-size", 1, code=2)
+
+    assert "is larger than --max-size allows for all of a run" in refused.err
+    koderz("pull", tmp_path / "public", "--results", "there", "--max-size", 3)
 
 
 def test_publish_of_a_secret_is_refused_until_it_is_redacted(koderz: Shell, run: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from koderz_tracker.errors import KoderzError
+from koderz_tracker.files import refuse_linked_database, refuse_links
 from koderz_tracker.sinks import SinkDown, SinkSlow
 
 _ENVIRONMENT = {
@@ -62,8 +63,9 @@ def tracking_uri(results: Path, environ: Mapping[str, str]) -> str:
 
 
 def store_file(results: Path) -> Path:
-    """The SQLite file of this project's own store."""
-    return results.resolve() / "mlflow.db"
+    """The SQLite file of this project's own store. Raises KoderzError if it or its folder of artifacts is a link."""
+    refuse_links([results / "mlartifacts"])
+    return refuse_linked_database(results.resolve() / "mlflow.db")
 
 
 def log_ahead(store: Path) -> None:

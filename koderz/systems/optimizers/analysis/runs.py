@@ -18,8 +18,9 @@ from koderz.systems.optimizers.analysis.checkpoint import NAME, State
 from koderz.systems.optimizers.analysis.gains import GainRow, rows_of, searches_of
 from koderz.systems.optimizers.analysis.trials import differences
 from koderz.systems.optimizers.datasets.payload import DatasetRecord, DatasetRecords
+from koderz_tracker.files import open_own
 from koderz_tracker.records import decode
-from koderz_tracker.runs import is_locked, named, read_plan, run_folders
+from koderz_tracker.runs import is_locked, named, read_plan, require_own, run_folders
 from koderz_tracker.stories import Stories
 
 OPTIMIZE = "optimize"
@@ -53,9 +54,9 @@ def found_run(results: Path, name: str | None) -> Path:
     if name is None:
         if not folders:
             raise KoderzError(f"{results} holds no run of optimizers yet; make one with: koderz optimize run")
-        return folders[0]
+        return require_own(folders[0])
     exact = [folder for folder in folders if folder.name == name]
-    return exact[0] if exact else named(folders[::-1], name, results)
+    return require_own(exact[0] if exact else named(folders[::-1], name, results))
 
 
 def is_foreign(folder: Path) -> bool:
@@ -87,7 +88,8 @@ def foreign_document(folder: Path) -> dict[str, Any]:
     """The checkpoint of an original's run, also in the early format. Raises KoderzError for anything else."""
     path = folder / NAME
     try:
-        document = json.loads(path.read_bytes())
+        with open_own(path, 2) as file:
+            document = json.loads(file.read())
     except (OSError, ValueError, RecursionError) as error:
         raise KoderzError(f"{path} can't be read: {error}") from None
     if not isinstance(document, dict):
