@@ -6,7 +6,6 @@ to an address that came with a cloned folder.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from koderz.errors import KoderzError
+from koderz_tracker import addresses
 
 LEAST_HIDDEN = 6
 """Characters of a header's value that is kept out of replies: a shorter one is a word that any of them may hold."""
@@ -67,13 +67,7 @@ def is_deployment(base_url: str) -> bool:
 
 def is_loopback(base_url: str) -> bool:
     """Whether the address is this machine's own."""
-    host = urlsplit(base_url).hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return addresses.is_loopback(urlsplit(base_url).hostname or "")
 
 
 def base_url_of(text: str) -> str:

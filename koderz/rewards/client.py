@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = 300.0  # seconds
 _AT_ONCE = 1000  # items of a request
-_BYTES = 16 << 20  # of the replies of a request, about
+_BYTES = 16 << 20  # of a request, about
 _PAUSES = (0.1, 5.0)  # seconds between tries, at least and at most
 _RETRIED = (429, 503)
 _CONNECT_SECONDS = 10.0
@@ -36,9 +36,10 @@ Asked = Item | tuple[str, str] | Mapping[str, Any]
 class RefusedError(KoderzError):
     """The service refuses a request: 400, 401, 403, 404 or 413. It would each time."""
 
-    def __init__(self, message: str, status: int) -> None:
+    def __init__(self, message: str, status: int, most_items: int = 0) -> None:
         super().__init__(message)
         self.status = status
+        self.most_items = most_items  # of a request, if it has too many
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,13 @@ class _Target:
         if status < 300:
             return orjson.loads(body)
         try:
-            text = str(orjson.loads(body)["error"])
+            found = orjson.loads(body)
+            text, most = str(found["error"]), int(found.get("most_items", 0))
         except (ValueError, KeyError, TypeError):
-            text = body[:200].decode(errors="replace")
+            text, most = body[:200].decode(errors="replace"), 0
         if status in _RETRIED or status >= 500:
             return _Retry(f"{self.url} answers {status}: {text}", _seconds(after))
-        raise RefusedError(f"{self.url} answers {status}: {text}", status)
+        raise RefusedError(f"{self.url} answers {status}: {text}", status, most)
 
 
 class _Pauses:
@@ -111,8 +113,7 @@ class Client(_Target):
 
     def score_many(self, items: Iterable[Asked], **fields: Any) -> list[Score]:
         """The scores of replies, in their order. `fields` are those of all of them. Errors as for `score`."""
-        asked = [_item(each, fields) for each in items]
-        return [score for part in _batches(asked) for score in self._scores(part)]
+        return [score for part in _batches(_item(each, fields) for each in items) for score in self._scores(part)]
 
     def metrics(self, step: int | None = None) -> dict[str, Any]:
         """The figures of a step of the training; None: of all scores. Raises KoderzError if there is no answer."""
@@ -128,7 +129,10 @@ class Client(_Target):
         return dict(self._required("/health"))
 
     def _scores(self, items: Sequence[Item]) -> list[Score]:
-        found = self._asked("POST", "/score_batch", _body(items))
+        try:
+            found = self._asked("POST", "/score_batch", _body(items))
+        except RefusedError as error:
+            return [score for part in _fewer(items, error) for score in self._scores(part)]
         return _unreachable(items, found) if isinstance(found, _Retry) else _read_scores(found)
 
     def _required(self, path: str) -> Any:
@@ -180,8 +184,8 @@ class AsyncClient(_Target):
 
     async def score_many(self, items: Iterable[Asked], **fields: Any) -> list[Score]:
         """The scores of replies, as by `Client.score_many`."""
-        asked = [_item(each, fields) for each in items]
-        return [score for part in _batches(asked) for score in await self._scores(part)]
+        parts = _batches(_item(each, fields) for each in items)
+        return [score for part in parts for score in await self._scores(part)]
 
     async def metrics(self, step: int | None = None) -> dict[str, Any]:
         """The figures of a step of the training; None: of all scores. Raises KoderzError if there is no answer."""
@@ -202,7 +206,10 @@ class AsyncClient(_Target):
             await session.close()
 
     async def _scores(self, items: Sequence[Item]) -> list[Score]:
-        found = await self._asked("POST", "/score_batch", _body(items))
+        try:
+            found = await self._asked("POST", "/score_batch", _body(items))
+        except RefusedError as error:
+            return [score for part in _fewer(items, error) for score in await self._scores(part)]
         return _unreachable(items, found) if isinstance(found, _Retry) else _read_scores(found)
 
     async def _asked(self, method: str, path: str, body: bytes | None) -> Any:
@@ -252,21 +259,31 @@ def _item(asked: Asked, fields: Mapping[str, Any]) -> Item:
         case _:
             given = dict(asked)
     item = Item(**{**given, **fields})
-    return Item(**{**asdict(item), "reply": writable(item.reply)})
+    texts = {name: writable(value) for name, value in asdict(item).items() if isinstance(value, str)}
+    return Item(**asdict(item) | texts)
 
 
-def _batches(items: Sequence[Item]) -> Iterable[Sequence[Item]]:
+def _batches(items: Iterable[Item]) -> Iterator[Sequence[Item]]:
     """The items in requests that are neither too many nor too large."""
     batch: list[Item] = []
     size = 0
     for item in items:
-        if batch and (len(batch) == _AT_ONCE or size + len(item.reply) > _BYTES):
+        length = len(orjson.dumps(item.reply))
+        if batch and (len(batch) == _AT_ONCE or size + length > _BYTES):
             yield batch
             batch, size = [], 0
         batch.append(item)
-        size += len(item.reply)
+        size += length
     if batch:
         yield batch
+
+
+def _fewer(items: Sequence[Item], error: RefusedError) -> Iterator[Sequence[Item]]:
+    """The items in requests of as many as the service takes, if that is why it refuses them; else raises the error."""
+    if not error.most_items:
+        raise error
+    for at in range(0, len(items), error.most_items):
+        yield items[at : at + error.most_items]
 
 
 def _body(items: Sequence[Item]) -> bytes:

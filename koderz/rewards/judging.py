@@ -47,6 +47,11 @@ class RewardJudge:
         return self._turns.waiting
 
     @property
+    def queue(self) -> int:
+        """The number of replies that may wait."""
+        return self._turns.queue
+
+    @property
     def folder(self) -> Path | None:
         """The folder of the record; None if there is none."""
         return self._recorder.folder
@@ -70,7 +75,9 @@ class RewardJudge:
 
     async def score_many(self, items: Iterable[Item]) -> list[Score]:
         """The scores of replies, in their order. Errors as for `score`; then none of them is judged."""
-        asked = [replace(item, reply=writable(item.reply), id=item.id or secrets.token_hex(8)) for item in items]
+        asked = [
+            replace(item, reply=writable(item.reply), id=writable(item.id) or secrets.token_hex(8)) for item in items
+        ]
         found = [find_task(self.served, item.task, item.suite) for item in asked]
         works = [partial(self._verdict, item, *place) for item, place in zip(asked, found, strict=True)]
         turns = self._turns.take(works, [item.deadline for item in asked])

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 import signal
+import sys
+import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from contextlib import nullcontext
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-import orjson
 from aiohttp import web
 
 from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.rewards.judging import RewardJudge
 from koderz.rewards.metrics import prometheus
-from koderz.rewards.scores import Item, Score
 from koderz.rewards.subjects import UnknownTaskError
 from koderz.rewards.turns import QueueFullError
-from koderz.sandbox.gate import Gate, is_same
+from koderz.rewards.wire import BadBodyError, Batch, Verified, Wanted, decode, encode, mend
+from koderz.sandbox.gate import Gate, GateFullError, is_same
+from koderz_tracker.addresses import host_of, is_loopback
 
 T = TypeVar("T")
 
 MAX_REPLY = 1_000_000  # bytes
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _CONNECTIONS = 4096
-_BODY = 256 << 20  # bytes of a batch
-_HELD = 1 << 30  # bytes of all requests that aren't answered yet
+_BODY = 32 << 20  # bytes of a request
+_HELD = 128 << 20  # bytes of all requests that aren't answered yet
+_BRIEF = 256 << 10  # bytes of a body that is parsed at once; a longer one takes a thread, where others aren't held up
+_LONG = 4 << 20  # bytes of a body above which it takes its turn, since parsing may take ten times its memory
+_STEP = re.compile("-?[0-9]{1,16}")
 _RETRY_AFTER = "1"  # seconds
 
 
@@ -44,40 +48,13 @@ class ServiceAddress(NamedTuple):
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
 
-class Batch(msgspec.Struct, forbid_unknown_fields=True):
-    """A request for several scores."""
-
-    items: list[Wanted]
-
-
-class Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    """A request for one score; its fields are those of `Item`."""
-
-    task: str
-    reply: str
-    suite: str | None = None
-    graded: bool = False
-    deadline: float | None = None
-    step: int | None = None
-    id: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.deadline is not None and not 0 <= self.deadline < 1e9:
-            raise ValueError("deadline: seconds, from 0")
-        if self.id is not None and len(self.id) > 200:
-            raise ValueError("id: at most 200 characters")
-
-    def item(self) -> Item:
-        """The request for a judge."""
-        return Item(self.task, self.reply, self.suite or "", self.graded, self.deadline, self.step, self.id or "")
-
-
 class RewardService:
     """The handlers of a judge's HTTP service."""
 
     def __init__(self, judge: RewardJudge, address: ServiceAddress, *, max_reply: int = MAX_REPLY) -> None:
         self._judge, self._address, self._max_reply = judge, address, max_reply
         self._gate = Gate(held=_HELD, connections=_CONNECTIONS)
+        self._parsing = asyncio.Lock()
         self._is_closing = False
 
     def application(self) -> web.Application:
@@ -125,12 +102,19 @@ class RewardService:
     ) -> web.StreamResponse:
         try:
             return self._refusal(request) or await handler(request)
+        except BadBodyError as error:
+            return problem(400, str(error))
+        except GateFullError:
+            return problem(503, "so much is being asked that no more is read", {"Retry-After": _RETRY_AFTER})
         except web.HTTPException as error:
             return problem(error.status, error.reason)
         except UnknownTaskError as error:
             return problem(404, str(error))
         except QueueFullError as error:
             return problem(429, str(error), {"Retry-After": _RETRY_AFTER})
+        except Exception as error:  # noqa: BLE001 - clients are answered in JSON whatever goes wrong
+            traceback.print_exception(error, file=sys.stderr)
+            return problem(500, f"an error in koderz ({type(error).__name__}); what it prints has the details")
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         said = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -138,7 +122,7 @@ class RewardService:
             return problem(403, "requests of web pages are refused")
         if self._address.token and not is_same(said, self._address.token):
             return problem(401, "a token is needed: Authorization: Bearer TOKEN", {"WWW-Authenticate": "Bearer"})
-        if not self._address.token and not is_loopback(_host_of(request)):
+        if not self._address.token and not is_loopback(host_of(request.headers.get("Host", ""))):
             return problem(403, "no requests are taken under this Host without a token")
         if self._is_closing:
             return problem(503, "the judge is closing", {"Retry-After": _RETRY_AFTER})
@@ -147,32 +131,28 @@ class RewardService:
     # What may be asked
 
     async def _score(self, request: web.Request) -> web.Response:
-        wanted = _converted(await self._read(request), Wanted)
+        wanted = await self._read(request, partial(decode, kind=Wanted))
         self._require_short(wanted.reply, "reply")
         (score,) = await self._judge.score_many([wanted.item()])
         return _answer(score)
 
     async def _score_batch(self, request: web.Request) -> web.Response:
-        items = _converted(await self._read(request), Batch).items
+        items: list[Wanted] = (await self._read(request, partial(decode, kind=Batch))).items
+        if len(items) > (most := self._judge.queue):
+            return problem(413, f"items: {len(items):,}; --queue takes {most:,}", most_items=most)
         for number, wanted in enumerate(items):
             self._require_short(wanted.reply, f"items[{number}].reply")
         return _answer({"scores": await self._judge.score_many(wanted.item() for wanted in items)})
 
     async def _verify(self, request: web.Request) -> web.Response:
         """NeMo Gym's: the request back, with the reward."""
-        body = _object(await self._read(request))
-        about = body.get("verifier_metadata")
-        fields = {**body, **(about if isinstance(about, dict) else {})}
-        if "task_id" not in fields:
-            return problem(400, "task_id: it is missing, also in verifier_metadata")
-        asked = {"task": fields["task_id"], "reply": _output_text(body.get("response"))}
-        asked |= {name: fields[name] for name in ("suite", "graded", "step") if fields.get(name) is not None}
-        wanted = _converted(asked, Wanted)
+        asked = await self._read(request, Verified.read)
+        wanted = asked.wanted
         self._require_short(wanted.reply, "response")
         (score,) = await self._judge.score_many([wanted.item()])
         if score.fault:
             return problem(503, f"{score.fault.cause}: {score.fault.reason}", {"Retry-After": _RETRY_AFTER})
-        return _answer({**body, "reward": score.reward, "koderz": score})
+        return web.Response(body=await asyncio.to_thread(asked.answer, score), content_type="application/json")
 
     async def _tasks(self, _: web.Request) -> web.Response:
         tasks = [
@@ -191,26 +171,24 @@ class RewardService:
     async def _metrics(self, request: web.Request) -> web.Response:
         accepted = request.headers.get("Accept", "")
         if "text/plain" in accepted or "openmetrics" in accepted:
-            return web.Response(text=prometheus(self._judge.all_metrics()), content_type="text/plain")
+            text = prometheus(self._judge.all_metrics()).encode("utf-8", "backslashreplace")
+            return web.Response(body=text, content_type="text/plain", charset="utf-8")
         step = request.query.get("step")
         if step is None:
             return _answer(self._judge.all_metrics())
-        if not step.lstrip("-").isdecimal():
-            return problem(400, "step: a whole number")
+        if not _STEP.fullmatch(step):
+            return problem(400, "step: a whole number of at most 16 digits")
         return _answer(self._judge.metrics(int(step)))
 
-    async def _read(self, request: web.Request) -> Any:
+    async def _read(self, request: web.Request, parse: Callable[[bytearray], T]) -> T:
+        """The parsed body. Raises HTTPException and BadBodyError."""
         if request.content_type not in ("application/json", "application/octet-stream"):
             raise web.HTTPUnsupportedMediaType(reason="the body has to be application/json")
         body = await self._gate.read(request, _BODY)
-        try:
-            return orjson.loads(body)
-        except ValueError:
-            pass
-        try:
-            return json.loads(body)  # which takes halves of characters, too
-        except (ValueError, RecursionError) as error:
-            raise web.HTTPBadRequest(reason=f"the body is no JSON: {error}".replace("\n", " ")) from None
+        if len(body) <= _BRIEF:
+            return parse(mend(body))
+        async with self._parsing if len(body) > _LONG else nullcontext():
+            return await asyncio.to_thread(lambda: parse(mend(body)))
 
     def _require_short(self, reply: str, field: str) -> None:
         size = len(reply) if len(reply) > self._max_reply else len(reply.encode("utf-8", "surrogatepass"))
@@ -220,62 +198,11 @@ class RewardService:
             )
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host's name is one of this machine's own."""
-    return host in _LOOPBACK or host.startswith("127.")
-
-
-def _host_of(request: web.Request) -> str:
-    host = request.headers.get("Host", "")
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-
-
-def problem(status: int, text: str, headers: Mapping[str, str] | None = None) -> web.Response:
+def problem(status: int, text: str, headers: Mapping[str, str] | None = None, **more: int) -> web.Response:
     """An answer that tells what is wrong."""
-    return web.Response(
-        body=orjson.dumps({"error": text}), status=status, headers=headers, content_type="application/json"
-    )
+    body = encode({"error": text, **more})
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
 def _answer(value: Any) -> web.Response:
-    return web.Response(body=orjson.dumps(value, default=_plain), content_type="application/json")
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, Score):
-        return asdict(value)
-    if isinstance(value, str):  # with halves of characters, which orjson doesn't write
-        return value.encode("utf-8", "backslashreplace").decode()
-    raise TypeError(type(value).__name__)
-
-
-def _converted(value: Any, kind: type[T]) -> T:
-    """A request's body. Raises HTTPBadRequest, which names the field that is wrong."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        text, _, place = str(error).partition(" - at `$")
-        field = place.strip("`.")
-        raise web.HTTPBadRequest(reason=f"{field}: {text}" if field else text) from None
-
-
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise web.HTTPBadRequest(reason="the body has to be a JSON object")
-    return value
-
-
-def _output_text(response: Any) -> str:
-    """The answer's text in an OpenAI Responses object. Raises HTTPBadRequest if it is no such object."""
-    output = response.get("output") if isinstance(response, dict) else None
-    if not isinstance(output, list):
-        raise web.HTTPBadRequest(reason="response: it has to be a Responses object with `output`")
-    messages = [each for each in output if isinstance(each, dict) and each.get("type") == "message"]
-    parts = [part for each in messages for part in _parts(each.get("content"))]
-    return "".join(str(part.get("text", "")) for part in parts if part.get("type") == "output_text")
-
-
-def _parts(content: Any) -> list[dict[str, Any]]:
-    if isinstance(content, str):
-        return [{"type": "output_text", "text": content}]
-    return [part for part in content or () if isinstance(part, dict)]
+    return web.Response(body=encode(value), content_type="application/json")

@@ -40,7 +40,7 @@ class Turns(Generic[T]):
     """
 
     def __init__(self, *, lanes: int, spare: int, queue: int) -> None:
-        self._lanes, self._spare, self._queue = lanes, spare, queue
+        self._lanes, self._spare, self.queue = lanes, spare, queue
         self._requests: deque[deque[Turn[T]]] = deque()
         self._brisk = self._long = 0
         self.waiting = 0  # pieces
@@ -48,7 +48,7 @@ class Turns(Generic[T]):
 
     def take(self, works: Sequence[Callable[[], Awaitable[T]]], deadlines: Sequence[float | None]) -> list[Turn[T]]:
         """Takes a request's pieces of work. Raises QueueFullError, and takes none, while the queue is full."""
-        if self.waiting >= self._queue:
+        if self.waiting >= self.queue:
             raise QueueFullError(f"{self.waiting:,} replies are waiting, which is as many as the queue takes")
         loop = asyncio.get_running_loop()
         turns = [Turn(work, loop.time()) for work in works]

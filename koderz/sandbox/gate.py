@@ -15,6 +15,10 @@ SECONDS = 60.0  # until a request has to be whole, and that a connection may be 
 _SWEEPS = 12  # in that time
 
 
+class GateFullError(web.HTTPRequestEntityTooLarge):
+    """All requests together hold as many bytes as the server takes; this one may come again later."""
+
+
 class Gate:
     """Limits what clients of one aiohttp application can hold open.
 
@@ -42,7 +46,13 @@ class Gate:
         await _Site(runner, self._connection, where).start()
 
     async def read(self, request: web.Request, most: int) -> bytearray:
-        """The whole body. Raises HTTPRequestEntityTooLarge, or HTTPRequestTimeout if it isn't complete in time."""
+        """The whole body.
+
+        Raises HTTPRequestEntityTooLarge, HTTPRequestTimeout if it isn't complete in time, and HTTPBadRequest if it
+        isn't encoded as it says, or its client is gone.
+        """
+        if (request.content_length or 0) > most:
+            raise web.HTTPRequestEntityTooLarge(most, request.content_length or 0)
         body = bytearray()
         try:
             async with asyncio.timeout(self._seconds):
@@ -53,11 +63,13 @@ class Gate:
                         raise web.HTTPRequestEntityTooLarge(most, len(body))
         except TimeoutError:
             raise web.HTTPRequestTimeout(reason="the request wasn't whole in time") from None
+        except (web.RequestPayloadError, ConnectionError) as error:
+            raise web.HTTPBadRequest(reason=f"the body can't be read: {' '.join(str(error).split())}") from None
         return body
 
     def _hold(self, request: web.Request, size: int) -> None:
         if self._held + size > self._most:
-            raise web.HTTPRequestEntityTooLarge(self._most, self._held + size)
+            raise GateFullError(self._most, self._held + size)
         self._held += size
         self._bodies[id(request)] = self._bodies.get(id(request), 0) + size
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from koderz_tracker.addresses import is_loopback
 from koderz_tracker.errors import KoderzError
 from koderz_tracker.memory.cortex import Cortex
 from koderz_tracker.memory.tools import TOOLS, described, read_arguments, schema_of
@@ -30,7 +31,7 @@ _INSTRUCTIONS = (
 _MOST_BYTES = 64 << 20  # of a request
 _DRAINED_BYTES, _DRAINED_SECONDS = 1 << 30, 30.0
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 refused
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def make_server(cortex: Cortex) -> Server[Any]:
@@ -92,7 +93,7 @@ async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready:
     port = bound.getsockname()[1]
     names = [
         f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
-        for name in {host, *(_LOOPBACK if host in _LOOPBACK else ())}
+        for name in {host, *(_LOCAL if is_loopback(host) else ())}
     ]
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=True, allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]

@@ -33,8 +33,8 @@ from koderz.sandbox.wasm.cells import (
     SubCall,
 )
 from koderz.sandbox.wasm.session import Pool, Session, StoredCopy
+from koderz_tracker.addresses import host_of, is_loopback
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
 _HELD_BYTES = 48 << 20  # of all requests at once that aren't variables
 _ALIVE_SECONDS = 10.0  # after which a stream of events that says nothing gets a line break
 _LEAST_ROOM_MB = 64  # for a new session
@@ -98,7 +98,7 @@ class Manager:
     def __init__(self, pool: Pool, limits: ManagerLimits, *, token: str = "", hosts: Iterable[str] = ()) -> None:
         """`hosts`: further host names that requests may be sent to, besides those of this machine."""
         self._pool, self._limits, self._token = pool, limits, token
-        self._hosts = frozenset([*LOCAL, *hosts])
+        self._hosts = frozenset(hosts)
         self._leases: dict[str, Lease] = {}
         self._folder = TemporaryDirectory(prefix="koderz-wasm-", ignore_cleanup_errors=True)
         self._files = itertools.count(1)
@@ -144,7 +144,8 @@ class Manager:
         proven = bool(self._token) and is_same(token, self._token)
         if "Origin" in request.headers:
             return detail(403, "requests of web pages are refused")
-        if not proven and host_of(request.headers.get("Host", "")) not in self._hosts:
+        host = host_of(request.headers.get("Host", ""))
+        if not (proven or is_loopback(host) or host in self._hosts):
             return detail(403, "no requests are taken under this Host; --allow-host NAME allows one")
         if self._token and not proven and request.path != "/health":
             return detail(401, "a token is needed: Authorization: Bearer TOKEN")
@@ -374,13 +375,6 @@ def problem(status: int, message: str) -> Refused:
 
 def detail(status: int, message: str) -> web.Response:
     return web.json_response({"detail": message}, status=status)
-
-
-def host_of(header: str) -> str:
-    """The host name in a `Host` header, without its port."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.rpartition(":")[0] if ":" in header else header
 
 
 def variable_of(request: web.Request) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import os
 import signal
@@ -17,9 +16,10 @@ from aiohttp import web
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.wasm.cells import TOKEN_VARIABLE
 from koderz.sandbox.wasm.image import Say
-from koderz.sandbox.wasm.manager import LOCAL, Manager, ManagerLimits
+from koderz.sandbox.wasm.manager import Manager, ManagerLimits
 from koderz.sandbox.wasm.session import Pool
 from koderz.settings.paths import state_folder
+from koderz_tracker.addresses import is_loopback
 
 SHUTDOWN_SECONDS = 1.0
 
@@ -51,7 +51,7 @@ def serve(offer: ManagerOptions, *, environ: Mapping[str, str], tell: Callable[[
     extra.
     """
     where = offer.address
-    if not _is_loopback(where.host) and not where.token:
+    if not is_loopback(where.host) and not where.token:
         if not where.is_open:
             raise KoderzError(
                 f"--host {where.host} is reached from elsewhere, where code runs for whoever asks: give a --token (or "
@@ -116,10 +116,3 @@ def _noted(environ: Mapping[str, str], url: str) -> Path:
 
 def _note(environ: Mapping[str, str]) -> Path:
     return state_folder(environ) / "wasm.json"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host in LOCAL or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -11,17 +11,23 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 import urllib3
+from aiohttp.test_utils import TestClient, TestServer
 
 from koderz.errors import KoderzError
 from koderz.rewards import AsyncClient, Client, Item
 from koderz.rewards.client import RefusedError
-from tests.conftest import Shell, descendants, wait_for, whole_lines
+from koderz.rewards.judging import RewardJudge
+from koderz.rewards.service import RewardService, ServiceAddress
+from tests.conftest import PATIENCE, Shell, descendants, wait_for, whole_lines
 from tests.koderz.rewards.conftest import RIGHT, TOKEN, WRONG, Served, Serving, reply
 from tests.koderz.sandbox.hostile import PROGRAMS
 
@@ -33,7 +39,7 @@ def asked(served: Served, path: str, body: object = None, **headers: str) -> tup
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     given = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **headers}
     method = "GET" if body is None else "POST"
-    answer = urllib3.request(method, served.url + path, body=data, headers=given, retries=False)
+    answer = urllib3.request(method, served.url + path, body=data, headers=given, retries=False, timeout=PATIENCE)
     return answer.status, answer.json()
 
 
@@ -72,7 +78,8 @@ def test_score_of_a_task_whose_reference_fails_is_a_fault(served: Served) -> Non
         ({"task": "T/add", "reply": "", "stepp": 1}, 400, "stepp"),
         ([], 400, "object"),
         (b"{", 400, "no JSON"),
-        (b"[" * 100_000, 400, "no JSON"),
+        (b"[" * 100_000, 400, "object"),
+        (b'{"task": ' + b"[" * 100_000, 400, "str"),
         ({"task": "T/none", "reply": ""}, 404, "T/none"),
         ({"task": "T/add", "reply": "", "suite": "mbpp"}, 404, "mbpp"),
         ({"task": "T/add", "reply": "x" * 1_000_001}, 413, "--max-reply"),
@@ -83,6 +90,130 @@ def test_requests_that_are_wrong_are_named(served: Served, body: object, status:
 
     assert found == status
     assert said in answer["error"]
+
+
+ODD_TEXTS = (
+    b'"a \\ud83d b"',
+    b'"\\ude00\\\\ud83d\\ude00"',
+    b'"\xed\xa0\xbd"',
+    b'"\\u0000\\u202e\\u001b[2J"',
+    b'"\xff"',
+)
+ODD_VALUES = (
+    *ODD_TEXTS,
+    *(b"", b"null", b"7", b"-1e400", b"1" * 5000, b"NaN", b"true", b"{}", b'[["\\ud83d"]]', b'"', b"{"),
+    *(b"[" * 300 + b"]" * 300, b'{"a":' * 300 + b"1" + b"}" * 300, b"[" * 100_000),
+    *(b'{"output": 7}', b'{"output": [7]}', b'{"output": [{"type": "message", "content": 7}]}'),
+    *(b'{"output": [{"type": "message", "content": %s}]}' % text for text in ODD_TEXTS),
+    *(b'{"output": [{"type": "message", "content": [{"type": %s}]}]}' % text for text in ODD_TEXTS),
+)
+WHOLE = {
+    "/score": {"task": b'"T/add"', "reply": b'"x"', "suite": b"null", "step": b"1", "deadline": b"9", "id": b'"a"'},
+    "/verify": {
+        "task_id": b'"T/add"',
+        "response": b'{"output": [{"type": "message", "content": "x"}]}',
+        "verifier_metadata": b"{}",
+        "graded": b"false",
+        "step": b"1",
+        "own": b"1",
+        "reward": b"1",
+        "koderz": b"1",
+    },
+}
+
+
+def odd_bodies() -> Iterator[tuple[str, bytes]]:
+    """Each field of a whole request with each odd value, alone and in a batch; and values that are no request."""
+    for path, fields in WHOLE.items():
+        for name in [*fields, "\\ud83d", "a\\nb"]:
+            for value in ODD_VALUES:
+                body = b", ".join(b'"%s": %s' % (key.encode(), each) for key, each in {**fields, name: value}.items())
+                yield path, b"{%s}" % body
+                if path == "/score":
+                    yield "/score_batch", b'{"items": [{%s}]}' % body
+    for path in ("/score", "/score_batch", "/verify"):
+        yield from ((path, value) for value in (*ODD_VALUES, b'{"items": %s}' % ODD_VALUES[0], b"\xef\xbb\xbf{}"))
+
+
+@pytest.mark.slow
+def test_odd_requests_are_answered_in_json_and_by_no_500(served: Served) -> None:
+    statuses = Counter[int]()
+    given = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    with urllib3.PoolManager(maxsize=8) as pool, ThreadPoolExecutor(8) as threads:
+
+        def ask(odd: tuple[str, bytes]) -> int:
+            path, body = odd
+            answer = pool.request("POST", served.url + path, body=body, headers=given, retries=False, timeout=PATIENCE)
+            assert msgspec.json.decode(answer.data, type=dict[str, msgspec.Raw]), body
+            assert answer.status in (200, 400, 404), (path, body, answer.data)
+            return answer.status
+
+        statuses.update(threads.map(ask, odd_bodies()))
+    assert min(statuses[200], statuses[400], statuses[404]) > 10
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "body", "status"),
+    [
+        ("/score", {"Content-Encoding": "gzip"}, b"hello", 400),
+        ("/score", {"Content-Encoding": "deflate"}, b"hello", 400),
+        ("/score", {"Content-Type": "\xfe;=\xff"}, b"{}", 400),
+        ("/score", {"Content-Type": "text/html"}, b"{}", 415),
+        ("/score", {"Authorization": "Bearer \xff"}, b"{}", 401),
+        (
+            "/score",
+            {"Authorization": "Bearer " + TOKEN, "Content-Length": str(1 << 40), "Connection": "close"},
+            b"{",
+            413,
+        ),
+        ("/tasks", {}, b"{}", 405),
+        ("/%ed%a0%bd", {}, None, 404),
+        ("/metrics?step=" + "1" * 5000, {}, None, 400),
+        ("/metrics?step=--5", {}, None, 400),
+        ("/metrics?step=%ed%a0%bd", {}, None, 400),
+        ("/metrics?step=%D9%A3", {}, None, 400),
+        ("/metrics?step=-5", {}, None, 200),
+    ],
+)
+def test_odd_headers_and_queries_are_answered_in_json(
+    served: Served, path: str, headers: dict[str, str], body: bytes | None, status: int
+) -> None:
+    assert asked(served, path, body, **headers)[0] == status
+
+
+def test_half_a_character_is_replaced_and_costs_its_batch_nothing(served: Served) -> None:
+    items = b'{"items": [{"task": "T/add", "reply": "a \\ud83d", "id": "\\ud83d"}, {"task": "T/add", "reply": %s}]}'
+    status, answer = asked(served, "/score_batch", items % json.dumps(RIGHT).encode())
+    assert (status, [score["reward"] for score in answer["scores"]]) == (200, [0, 1])
+    assert answer["scores"][0]["id"] == "\ufffd"
+    assert [score.reward for score in served.client().score_many([("T/add", RIGHT)], id="\ud83d")] == [1]
+
+    response = b'{"output": [{"type": "message", "content": "a \\ud83d b"}]}'
+    body = b'{"task_id": "T/add", "reward": 1, "own": [1e400, "\\ud83d\\ude00"], "response": %s}' % response
+    status, answer = asked(served, "/verify", body)
+    assert (status, answer["reward"], answer["koderz"]["verdict"]) == (200, 0, "error")
+    assert answer["own"][1] == "\U0001f600"
+    assert answer["response"]["output"][0]["content"] == "a \ufffd b"
+
+
+@pytest.mark.slow
+def test_long_bodies_are_refused_within_500_mb(serving: Serving) -> None:
+    served = serving("--queue", 7)
+    tiny = b'{"task":"ab","reply":"ab"}'
+    status, answer = asked(served, "/score_batch", b'{"items":[' + b",".join([tiny] * 1_200_000) + b"]}")
+    assert (status, answer["most_items"]) == (413, 7)
+    outputs = b",".join([b'{"type":"ab"}'] * 2_300_000)
+    body = b'{"task_id":"T/add","own":"%s","response":{"output":[' + outputs + b"]}}"
+    assert asked(served, "/verify", body)[1]["reward"] == 0
+    own = b",".join(b'"%06d":0' % number for number in range(2_000_000))
+    assert asked(served, "/verify", b'{"reward":1,%s,"task_id":"T/add","response":{"output":[]}}' % own)[0] == 400
+    assert asked(served, "/score", b'{"task":"' + rb"\ud83d" * 5_000_000 + b'","reply":""}')[0] == 404
+    assert asked(served, "/score_batch", b'{"items":[' + b"[]," * 10_000_000 + b"[]]}")[0] == 400
+    assert asked(served, "/score_batch", b'{"items":[' + b"[]," * 12_000_000 + b"[]]}")[0] == 413
+
+    (peak,) = [line for line in Path(f"/proc/{served.process.pid}/status").read_text().splitlines() if "VmHWM" in line]
+    assert int(peak.split()[1]) < 500_000  # KiB
+    assert len(served.client().score_many([("T/add", RIGHT)] * 20)) == 20  # in requests that it takes
 
 
 def test_batch_with_an_unknown_task_takes_nothing(served: Served) -> None:
@@ -99,6 +230,27 @@ def test_requests_without_the_token_or_of_web_pages_are_refused(served: Served) 
     assert asked(served, "/health", Origin="http://localhost")[0] == 403
     with pytest.raises(RefusedError, match="401"):
         served.client("wrong").score("T/add", RIGHT)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:8600", 404), ("[::1]:8600", 404), ("localhost", 404), ("127.0.0.1.evil.com", 403), ("evil.com", 403)],
+)
+def test_foreign_hosts_are_refused_without_a_token(host: str, status: int) -> None:
+    assert asyncio.run(answered_without_judge("/nothing", host)) == (status, ["error"])
+
+
+def test_an_error_in_koderz_is_answered_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert asyncio.run(answered_without_judge("/health", "localhost")) == (500, ["error"])
+    assert "Traceback" in capsys.readouterr().err
+
+
+async def answered_without_judge(path: str, host: str) -> tuple[int, list[str]]:
+    """Status and keys of an answer of a service that has no token, and no judge."""
+    service = RewardService(cast(RewardJudge, None), ServiceAddress("127.0.0.1", 0))
+    async with TestClient(TestServer(service.application())) as client:
+        answer = await client.get(path, headers={"Host": host})
+        return answer.status, [*await answer.json()]
 
 
 def test_service_tells_tasks_health_and_metrics(served: Served) -> None:
@@ -211,16 +363,17 @@ def test_deadline_is_a_fault_of_those_that_wait_alone(serving: Serving) -> None:
 
 @pytest.mark.slow
 def test_full_queue_refuses_and_takes_nothing(serving: Serving) -> None:
-    served = serving("--queue", 2, "--test-timeout", 0.5)
-    with ThreadPoolExecutor(1) as threads:
-        taken = threads.submit(served.client().score_many, [("T/add", ENDLESS + str(n)) for n in range(20)])
-        wait_for(lambda: served.client().health()["queue"] >= 2)
+    served = serving("--queue", 40, "--test-timeout", 0.5)
+    batches = [[("T/add", f"{ENDLESS}{batch} {n}") for n in range(40)] for batch in range(2)]
+    with ThreadPoolExecutor(2) as threads:
+        taken = [threads.submit(served.client().score_many, batch) for batch in batches]
+        wait_for(lambda: served.client().health()["queue"] >= 40)
         body = json.dumps({"task": "T/add", "reply": RIGHT}).encode()
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         answer = urllib3.request("POST", f"{served.url}/score", body=body, headers=headers, retries=False)
         assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
         assert served.stop() == 0
-        assert {score.verdict for score in taken.result()} == {"timeout"}
+        assert {score.verdict for each in taken for score in each.result()} == {"timeout"}
 
 
 @pytest.mark.slow
@@ -293,7 +446,7 @@ def test_slow_and_vanished_clients_hold_nobody_up(served: Served) -> None:
 
 @pytest.mark.slow
 def test_batch_of_10000_starves_no_single_request(serving: Serving) -> None:
-    served = serving()
+    served = serving("--queue", 10_000)
     items = [{"task": "T/add", "reply": f"{RIGHT}{number}"} for number in range(10_000)]
     body = json.dumps({"items": items}).encode()
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
