@@ -28,6 +28,7 @@ from koderz.analysis.agreement import (
 from koderz.analysis.export import spreadsheet_cell
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
+from koderz.suites.tables import rows_of
 from koderz.types import JUDGE
 from koderz_tracker.clusters import clusters_in, count_of
 from koderz_tracker.files import MB, read_all, write_whole
@@ -197,69 +198,31 @@ def write_rows(path: Path, rows: Iterator[dict[str, str]]) -> int:
 def read_labels(path: Path, known: Mapping[str, Any]) -> tuple[dict[str, dict[str, float]], str]:
     """The labels of a file by experiment and labeller, and the digest of the file; rows without a label are skipped.
 
-    CSV as spreadsheets write it, with commas, semicolons or tabs, or JSONL. Raises KoderzError with the line for an
+    CSV as spreadsheets write it, or JSON lines. Raises KoderzError with the line for an
     experiment that isn't in `known`, a row that is there twice, or a label that is none.
     """
     try:
         data = read_all(path, _LARGEST)
-        text = data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8").lstrip("\ufeff")
-    except (OSError, UnicodeDecodeError) as error:
-        raise KoderzError(f"{path} can't be read as UTF-8 text ({error})") from None
+    except OSError as error:
+        raise KoderzError(f"{path} can't be read ({error})") from None
     labels: dict[str, dict[str, float]] = defaultdict(dict)
-    for line, row in _parsed(path, text):
-        where = f"{path}, line {line}"
-        label = str(row.get("label") if row.get("label") is not None else "").strip()
-        name, labeller = str(row.get("experiment_id") or "").strip(), str(row.get("labeller") or "").strip()
+    for row in rows_of(io.BufferedReader(io.BytesIO(data)), path):
+        if "label" not in row.fields or "experiment_id" not in row.fields:
+            raise row.error(f"a file of labels has the columns {', '.join(COLUMNS)}; here are {', '.join(row.fields)}")
+        label, name, labeller = (
+            "" if row.fields.get(column) is None else str(row.fields[column]).strip()
+            for column in ("label", "experiment_id", "labeller")
+        )
         if not label:
             continue
         if name not in known:
-            raise KoderzError(f"{where}: this run has no experiment {name!r:.80} that a model judged")
+            raise row.error(f"this run has no experiment {name!r:.80} that a model judged")
         if labeller in labels.get(name, {}):
-            raise KoderzError(f"{where}: {name} is labelled twice{f' by {labeller}' if labeller else ''}")
-        labels[name][labeller] = _value(label, where)
+            raise row.error(f"{name} is labelled twice{f' by {labeller}' if labeller else ''}")
+        labels[name][labeller] = _value(label, row.where)
     if not labels:
         raise KoderzError(f"{path}: no row has a label; write pass or fail into the column label")
     return dict(labels), hashlib.sha256(data).hexdigest()[:16]
-
-
-def _parsed(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a file, each with the number of the line on which it ends."""
-    if path.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                try:
-                    row = orjson.loads(line)
-                except orjson.JSONDecodeError as error:
-                    raise KoderzError(f"{path}, line {number}: not JSON ({error})") from None
-                if not isinstance(row, dict):
-                    raise KoderzError(f"{path}, line {number}: not an object")
-                yield number, row
-        return
-    csv.field_size_limit(_LARGEST)
-    begin = len(text.partition("\n")[0]) + 1 if text.startswith("sep=") else 0  # spreadsheets ask so for a delimiter
-    readers = [csv.DictReader(io.StringIO(text[begin:], newline=""), delimiter=each, strict=True) for each in ",;\t"]
-    reader = next((each for each in readers if {"experiment_id", "label"} <= {*_names(each)}), None)
-    if reader is None:
-        raise KoderzError(f"{path}, line 1: a file of labels has the columns {', '.join(COLUMNS)}")
-    names = _names(reader)
-    for name in ("experiment_id", "label", "labeller"):
-        if names.count(name) > 1:
-            raise KoderzError(f"{path}, line 1: several columns are called {name}")
-    reader.fieldnames = names
-    lines = begin > 0
-    try:
-        for row in reader:
-            yield reader.line_num + lines, row
-    except csv.Error as error:
-        raise KoderzError(f"{path}, after line {reader.line_num + lines}: {error}; is a quote left open?") from None
-
-
-def _names(reader: csv.DictReader[str]) -> list[str]:
-    """The names of a file's columns as one delimiter reads them; none if it can't be the file's."""
-    try:
-        return [(name or "").strip() for name in reader.fieldnames or ()]
-    except csv.Error:
-        return []
 
 
 def _value(label: str, where: str) -> float:

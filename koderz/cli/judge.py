@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import codecs
 import contextlib
 import time
 from pathlib import Path
@@ -162,11 +161,16 @@ class Tally:
 
 def _require_samples(file: Path) -> None:
     """Raises KoderzError for a file that is plainly a program; samples begin with a bracket, or are gzipped."""
+    from json import detect_encoding
+
+    from koderz.suites.tables import kind_of
+
     if not file.is_file():  # a pipe can be read only once
         return
     with contextlib.suppress(OSError), file.open("rb") as opened:
-        start = opened.read(4096).removeprefix(codecs.BOM_UTF8).lstrip()
-        if start and not start.startswith((b"{", b"[", GZIP)):
+        start = opened.read(4096)
+        begin = start.decode(detect_encoding(start[:4]), "ignore").strip()[:1]
+        if begin not in ("", "{", "[") and not start.startswith(GZIP) and not kind_of(file):
             raise KoderzError(f"{file} is no samples file; if it is a program, name its task: --task HumanEval/3")
 
 

@@ -20,10 +20,11 @@ from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.sandbox.exclusive import Exclusive, open_exclusive
 from koderz.settings.schema import Settings
 from koderz.suites import load_suite, program_suite
-from koderz.suites.dataset import Row, read_rows
+from koderz.suites.dataset import Row
 from koderz.suites.options import CodeOptions
 from koderz.suites.references import ReferenceFault, References, references_of
 from koderz.suites.suite import JudgeContext, Suite
+from koderz.suites.tables import read_rows
 from koderz.types import EXCLUSIVE, JUDGE, Task, Verdict
 from koderz_tracker.rates import pass_at_k, pass_hat_k
 
@@ -262,9 +263,9 @@ def read_samples(path: Path, tasks: Sequence[Task]) -> Samples:
 
 
 def _task_of(row: Row, tasks: Mapping[str, Task]) -> Task:
-    task = tasks.get(row.text("task_id"))
+    task = tasks.get(row.id("task_id"))
     if task is None:
-        raise row.error(f"there is no task {row.text('task_id')!r} in this suite; name another with --suite")
+        raise row.error(f"there is no task {row.id('task_id')!r} in this suite; name another with --suite")
     row.text(_answer_in(row))
     return task
 

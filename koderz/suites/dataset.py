@@ -1,4 +1,4 @@
-"""Task files: JSON lines or one JSON list, plain or gzipped, read whole and checked before anything is spent."""
+"""Rows of task files: their fields, checked before anything is spent, and the bytes that they are read from."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from gzip import GzipFile
+from io import BufferedReader
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
@@ -22,7 +24,12 @@ GZIP = b"\x1f\x8b"
 CLUSTER = "cluster"
 """The field of a row by which its user says which others it resembles, see `Task.cluster`."""
 
-_LONGEST = 256 * MB  # of a line
+LONGEST = 256 * MB
+"""The bytes of a line from which on it isn't read."""
+
+File = BufferedReader | GzipFile
+
+_KINDS: Mapping[type, str] = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "a truth value"}
 _LONGEST_CLUSTER = 100  # characters of a cluster's name
 
 
@@ -40,6 +47,13 @@ class Row(NamedTuple):
         if not _is_whole(value):
             raise self.error(f"the field {name!r} holds half a surrogate pair, which isn't a character")
         return value
+
+    def id(self, name: str) -> str:
+        """A field that names the row: a text, or a whole number."""
+        value = self.fields.get(name)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # as tables have numbers in a column with gaps
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else self.text(name)
 
     def texts(self, name: str) -> list[str]:
         """A field that has to be a list of texts; without it, none."""
@@ -86,8 +100,11 @@ class Row(NamedTuple):
         return text if len(text) <= _LONGEST_CLUSTER else cluster_of_text(name, text)
 
     def number(self, name: str, default: float) -> float:
-        """A field that has to be a number from 0 up."""
+        """A field that has to be a number from 0 up, which tables have as a text."""
         value = self.fields.get(name, default)
+        if isinstance(value, str):
+            with suppress(ValueError):
+                value = float(value)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
             raise self._unlike(name, "a number from 0 up")
         return value
@@ -106,28 +123,6 @@ def cluster_of_text(what: str, text: str) -> str:
     return f"{what} {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]}"
 
 
-def read_rows(path: Path, skip: Callable[[KoderzError], None] | None = None) -> Iterator[Row]:
-    """The rows of a file of JSON objects, one a line or all in one list. It may be gzipped, whatever its name.
-
-    Numbers keep all their digits, NaN and Infinity are understood. Raises KoderzError, naming the line, for
-    what is no JSON object, and for a file that can't be read. With `skip`, lines that are no JSON object are
-    handed to it and left out.
-    """
-    lines = _lines(path)
-    for number, line in lines:
-        if line.startswith("["):
-            yield from _listed(path, number, chain([line], (line for _, line in lines)))
-        elif line:
-            try:
-                row = _row(f"{path}, line {number}", _parsed(line, path, number))
-            except KoderzError as error:
-                if skip is None:
-                    raise
-                skip(error)
-            else:
-                yield row
-
-
 def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
     """The file given, or the first of `names` (also with `.gz`) in the cache folder.
 
@@ -142,40 +137,65 @@ def find_dataset(given: Path | None, *names: str, hint: str) -> Path:
     raise KoderzError(f"{names[0]} isn't in {folder}; {hint}, and put it there or name it with --dataset FILE")
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers from 1, without the white space around them."""
+@contextmanager
+def opened(path: Path, error: Callable[[str], KoderzError] = KoderzError) -> Iterator[File]:
+    """The content of a file, unpacked if it is gzipped, whatever its name.
+
+    What can't be read, now or within, is an `error` that names the file.
+    """
     import gzip
 
     try:
-        with (
-            path.open("rb") as plain,
-            gzip.open(plain) if plain.peek(2).startswith(GZIP) else nullcontext(plain) as file,
-        ):
-            for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), 1):
-                if len(line) == _LONGEST:
-                    raise KoderzError(f"{path}, line {number}: a line of {_LONGEST // MB} MB and more isn't read")
-                yield number, _decoded(line, path, number)
+        with path.open("rb") as plain:
+            if plain.peek(2).startswith(GZIP):
+                with gzip.open(plain) as file:
+                    yield file
+            else:
+                yield plain
     except FileNotFoundError:
-        raise KoderzError(f"there is no dataset {path}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise KoderzError(f"the dataset {path} can't be read: {error}") from None
+        raise error(f"there is no dataset {path}") from None
+    except (OSError, EOFError, zlib.error) as problem:
+        raise error(f"the dataset {path} can't be read: {problem}") from None
 
 
-def _decoded(line: bytes, path: Path, number: int) -> str:
+def lines_of(file: File, path: Path, longest: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers from 1. Raises KoderzError for one of `longest` bytes."""
+    most = longest or LONGEST
+    for number, line in enumerate(iter(lambda: file.readline(most), b""), 1):
+        if len(line) == most:
+            raise KoderzError(f"{path}, line {number}: a line of {most // MB} MB and more isn't read")
+        yield number, line
+
+
+def decoded(data: bytes, path: Path, first: int = 1, encoding: str = "utf-8") -> str:
+    """The text of bytes that begin at the line `first` of a file. Raises KoderzError with the line and the remedy."""
     try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-    except UnicodeDecodeError:
-        raise KoderzError(f"{path}, line {number}: not UTF-8 text") from None
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        number = first + data.count(b"\n", 0, error.start)
+        # Excel's "CSV" is in the code page of its machine, which no byte of the file tells, so it isn't guessed.
+        remedy = f'save it as UTF-8, as Excel\'s "CSV UTF-8"; of Windows: iconv -f CP1252 -t UTF-8 {quote(str(path))}'
+        raise KoderzError(
+            f"{path}, line {number}: not {encoding.upper().removesuffix('-SIG')} text; {remedy}"
+        ) from None
 
 
-def _listed(path: Path, first: int, lines: Iterable[str]) -> Iterator[Row]:
-    entries = _parsed("\n".join(lines), path, first)
-    for number, entry in enumerate(entries, 1):
-        yield _row(f"{path}, entry {number}", entry)
+def row_of_line(line: bytes, path: Path, number: int) -> Row:
+    """The row that a line of a file is. Raises KoderzError, naming the line, if it is no JSON object."""
+    encoding = json.detect_encoding(line[:4]) if number == 1 else "utf-8"
+    if not encoding.startswith("utf-8"):  # whose lines end within a character
+        raise KoderzError(
+            f"{path}, line 1: not UTF-8 text, but {encoding.upper()}; convert it: "
+            f"iconv -f {encoding.upper()} -t UTF-8 {quote(str(path))}"
+        )
+    text = decoded(line, path, number, encoding).strip()
+    if number == 1 and not text.startswith("{"):
+        raise KoderzError(f"{path}, line 1: not a JSON object; rows of this kind are read from JSON lines alone")
+    return row_of(parsed(text, path, number), f"{path}, line {number}")
 
 
-def _parsed(text: str, path: Path, first: int) -> Any:
-    """The value; `first` is the number of the text's first line."""
+def parsed(text: str, path: Path, first: int) -> Any:
+    """The value of JSON. Raises KoderzError, naming the line; `first` is the number of the text's first."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -185,9 +205,11 @@ def _parsed(text: str, path: Path, first: int) -> Any:
         raise KoderzError(f"{path}, line {first}: can't be read ({error})") from None
 
 
-def _row(where: str, value: Any) -> Row:
+def row_of(value: Any, where: str) -> Row:
+    """The row of a value at a place. Raises KoderzError, which says what it is, if it is no JSON object."""
     if not isinstance(value, dict):
-        raise KoderzError(f"{where}: not a JSON object")
+        name = _KINDS.get(type(value), "null")
+        raise KoderzError(f"{where}: not a JSON object, but {name}")
     return Row(where, value)
 
 

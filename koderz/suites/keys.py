@@ -27,5 +27,6 @@ def meant(name: str, known: Collection[str]) -> str:
 
 def misspelt(name: str, given: Collection[str]) -> str:
     """Which of the keys that are given looks like the one that lacks, to be put behind the message; or nothing."""
-    near = difflib.get_close_matches(name, [key for key in given if key != name], 1)
-    return f"; is {near[0]!r} meant for it?" if near else ""
+    keys = {key.strip().casefold(): key for key in given if key != name}
+    near = difflib.get_close_matches(name.casefold(), keys, 1)
+    return f"; is {keys[near[0]]!r} meant for it?" if near else ""

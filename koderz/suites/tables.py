@@ -1,18 +1,27 @@
-"""Rows of tables as people have them: JSON, CSV and parquet, of one file after another."""
+"""Rows of files as people have them: JSON, CSV, TSV and parquet, gzipped or not, in any encoding of Unicode."""
 
 from __future__ import annotations
 
 import csv
-import gzip
-from collections.abc import Iterator
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.suites.dataset import GZIP, Row, read_rows
+from koderz.suites.dataset import LONGEST, File, Row, decoded, lines_of, opened, parsed, row_of
+from koderz_tracker.files import MB
 
-KINDS = (".jsonl", ".json", ".csv", ".parquet")
+KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+
+Skip = Callable[[KoderzError], None]
+
+_HEAD = 4096  # bytes by which an encoding and a kind are known
+_DELIMITERS = ",;\t"
+_BLANK = " \t\r\n\xa0\ufeff\u200b"  # around a heading
 
 
 def kind_of(path: Path) -> str:
@@ -21,41 +30,153 @@ def kind_of(path: Path) -> str:
     return suffix if suffix in KINDS else ""
 
 
-def read_table(path: Path) -> Iterator[Row]:
-    """The rows of a table by how its name ends; of any other name as JSON. CSV has a header, its values are texts.
+def read_rows(path: Path, skip: Skip | None = None) -> Iterator[Row]:
+    """The rows of a file by how its name ends, of another name by its content: a table, or objects of JSON.
 
-    Raises KoderzError, naming file and line, for what isn't one.
+    JSON has an object a line, a list of such, or one alone; its numbers keep all their digits, NaN and Infinity are
+    understood. CSV, with any delimiter, and TSV have a header, and their values are texts. Raises KoderzError, naming
+    the line, for what is no row, and for a file that can't be read. With `skip`, lines that are no JSON object are
+    handed to it and left out.
     """
-    return {".csv": _of_csv, ".parquet": _of_parquet}.get(kind_of(path), read_rows)(path)
+    if kind_of(path) == ".parquet":
+        yield from _of_parquet(path)
+        return
+    with opened(path) as file:
+        yield from rows_of(file, path, skip)
 
 
-def _of_csv(path: Path) -> Iterator[Row]:
-    line = 0
+def rows_of(file: File, path: Path, skip: Skip | None = None) -> Iterator[Row]:
+    """The rows in an open file of texts, as `read_rows` has them."""
+    head, kind = file.peek(_HEAD), kind_of(path)
+    encoding = json.detect_encoding(head[:4])
+    begin = head.decode(encoding, "ignore").lstrip(_BLANK)[:1]
+    if kind in (".csv", ".tsv") or (not kind and begin not in ("", "{", "[") and skip is None):
+        text = decoded(_whole(file, path), path, encoding=encoding)
+        if not kind and not any(_fit(text, each)[0] for each in _DELIMITERS):
+            raise KoderzError(f"{path}, line 1: not JSON, nor a table with several columns")
+        yield from _of_csv(text, path)
+    elif encoding.startswith("utf-8"):
+        yield from _of_json(_decoded(lines_of(file, path), path), path, skip)
+    else:  # which ends its lines within a character
+        lines = decoded(_whole(file, path), path, encoding=encoding).split("\n")
+        yield from _of_json(enumerate((line.strip(_BLANK) for line in lines), 1), path, skip)
+
+
+def _whole(file: File, path: Path) -> bytes:
+    data = file.read(LONGEST)
+    if len(data) == LONGEST:
+        raise KoderzError(f"{path}: a table of {LONGEST // MB} MB and more isn't read; write it as JSON lines in UTF-8")
+    return data
+
+
+def _decoded(lines: Iterable[tuple[int, bytes]], path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in lines:
+        yield number, decoded(line, path, number, "utf-8-sig" if number == 1 else "utf-8").strip()
+
+
+def _of_json(lines: Iterator[tuple[int, str]], path: Path, skip: Skip | None) -> Iterator[Row]:
+    """The rows of numbered lines: of a row a line, or of one value over all lines."""
+    first = next((each for each in lines if each[1]), None)
+    if first is None:
+        return
+    number, line = first
+    if not _is_object(line):  # a value over all lines, or a bad row before others
+        rest = [*lines]
+        if line.startswith(("[", "{")) and not (_is_json(line) and any(text for _, text in rest)):
+            text = "\n".join([line, *(text for _, text in rest)])
+            if line.startswith("[") or _is_json(text):
+                yield from _of_value(parsed(text, path, number), path)
+                return
+        lines = iter(rest)
+    for number, line in chain([first], lines):
+        if line:
+            try:
+                row = row_of(parsed(line, path, number), f"{path}, line {number}")
+            except KoderzError as error:
+                if skip is None:
+                    raise
+                skip(error)
+            else:
+                yield row
+
+
+def _of_value(value: Any, path: Path) -> Iterator[Row]:
+    if isinstance(value, dict):
+        yield Row(str(path), value)
+        return
+    for number, entry in enumerate(value, 1):
+        yield row_of(entry, f"{path}, entry {number}")
+
+
+def _is_object(text: str) -> bool:
+    return text.startswith("{") and _is_json(text)
+
+
+def _is_json(text: str) -> bool:
     try:
-        with path.open("rb") as plain:
-            zipped = plain.peek(2).startswith(GZIP)
-        opener = gzip.open if zipped else open
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            names = next(reader, [])
-            if not names or len(names) != len({*names}) or not all(names):
-                raise KoderzError(f"{path}, line 1: the columns need a name each, all different")
-            line = reader.line_num + 1
-            for values in reader:
-                where = f"{path}, line {line}"
-                if values and len(values) != len(names):
-                    raise KoderzError(f"{where}: {len(values)} columns, but the header has {len(names)}")
-                if values:
-                    yield Row(where, dict(zip(names, values, strict=True)))
-                line = reader.line_num + 1
-    except FileNotFoundError:
-        raise KoderzError(f"there is no dataset {path}") from None
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _of_csv(text: str, path: Path) -> Iterator[Row]:
+    """The rows below a header. Blanks around headings, empty rows, and columns without a name don't count."""
+    records = _records(text, path)
+    _, header = next(records, (1, []))
+    names = [name.strip(_BLANK) for name in header]
+    places = {name: place for place, name in enumerate(names) if name}  # pandas leaves its index without one
+    if not places or len(places) < len([*filter(None, names)]):
+        raise KoderzError(f"{path}, line 1: the columns need a name each, all different")
+    for number, values in records:
+        where = f"{path}, line {number}"
+        if not any(values):
+            continue
+        if len(values) < len(header) or any(values[len(header) :]):
+            raise KoderzError(f"{where}: {len(values)} columns, but the header has {len(header)}")
+        yield Row(where, {name: values[place] for name, place in places.items()})
+
+
+def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The records of a table, each with the number of the line on which it begins."""
+    first, _, rest = text.partition("\n")
+    begin, text = (1, rest) if first.startswith("sep=") else (0, text)  # by which Excel is told of a delimiter
+    order = sorted(_DELIMITERS, key=lambda each: each == "\t", reverse=kind_of(path) == ".tsv")
+    delimiter = max(order, key=lambda each: _fit(text, each))
+    if delimiter == "\t":
+        lines = [line.split("\t") for line in io.StringIO(text, newline=None)]
+        if len({len(each) for each in lines if any(map(str.strip, each))}) == 1:
+            # Google Sheets quotes nothing, and no cell holds a line: a quote within a cell is one of its characters.
+            for number, cells in enumerate(lines, begin + 1):
+                yield number, [_unquoted(cell.rstrip("\n")) for cell in cells]
+            return
+    csv.field_size_limit(LONGEST)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    line = begin + 1
+    try:
+        for values in reader:
+            yield line, values
+            line = begin + reader.line_num + 1
     except csv.Error as error:
-        raise KoderzError(f"{path}, line {line or 1}: not CSV ({error})") from None
-    except UnicodeDecodeError:
-        raise KoderzError(f"{path}, after line {line}: not UTF-8 text") from None
-    except (OSError, EOFError) as error:
-        raise KoderzError(f"the dataset {path} can't be read: {error}") from None
+        raise KoderzError(f"{path}, line {line}: not CSV ({error}); is a quote left open?") from None
+
+
+def _fit(text: str, delimiter: str) -> tuple[bool, int]:
+    """Whether the first row has as many columns as the header if a delimiter is the file's, and how many there are."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] = []
+    try:
+        header = next(reader, [])
+        row = next((values for values in reader if values), header)
+    except csv.Error:
+        row = []
+    return 1 < len(header) == len(row), len(header)
+
+
+def _unquoted(cell: str) -> str:
+    inner = cell[1:-1].replace('""', "")
+    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in inner
+    return cell[1:-1].replace('""', '"') if is_quoted else cell
 
 
 def _of_parquet(path: Path) -> Iterator[Row]:

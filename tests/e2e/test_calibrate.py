@@ -148,12 +148,12 @@ KNOWN = {"exp_1": 1, "exp_2": 1}
         ("experiment_id,label,labeller\nexp_1,1,ann\nexp_1,0,ann\n", "labelled twice by ann"),
         ("experiment_id,label\nexp_1,1.5\n", "is no label"),
         ("experiment_id,label\nexp_1,\n", "no row has a label"),
-        ("task,verdict\na,b\n", "line 1: a file of labels has the columns"),
-        ("", "line 1: a file of labels has the columns"),
-        ("experiment_id,label,label\nexp_1,1,0\n", "line 1: several columns are called label"),
+        ("task,verdict\na,b\n", "line 2: a file of labels has the columns"),
+        ("", "line 1: the columns need a name each"),
+        ("experiment_id,label,label\nexp_1,1,0\n", "line 1: the columns need a name each, all different"),
         (
             'experiment_id,label\n"exp_1,pass\nexp_2,fail\n',
-            r"after line 1: unexpected end of data; is a quote left open\?",
+            r"line 2: not CSV \(unexpected end of data\); is a quote left open\?",
         ),
     ],
 )

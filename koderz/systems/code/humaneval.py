@@ -76,7 +76,7 @@ def _task(row: Row, *, sound: str = "") -> CodeTask:
     test = sound or plus_test(row, entry_point, reference and prompt + reference, oracles=HUMANEVAL_ORACLES)
     return program_task(
         row,
-        task_id=row.text("task_id"),
+        task_id=row.id("task_id"),
         prompt=prompt,
         entry_point=entry_point,
         test=test or _checked_test(row),

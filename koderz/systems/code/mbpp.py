@@ -128,7 +128,7 @@ def _plus_task(row: Row) -> CodeTask:
 
 def _task_id(row: Row) -> str:
     number = row.fields.get("task_id")
-    return f"Mbpp/{number}" if isinstance(number, int) and not isinstance(number, bool) else row.text("task_id")
+    return f"Mbpp/{number}" if isinstance(number, int) and not isinstance(number, bool) else row.id("task_id")
 
 
 def _asserts(row: Row) -> list[str]:

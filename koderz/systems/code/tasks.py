@@ -11,8 +11,9 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites import task_digest
-from koderz.suites.dataset import Row, read_rows
+from koderz.suites.dataset import Row
 from koderz.suites.options import CodeOptions
+from koderz.suites.tables import read_rows
 from koderz.systems.code.extraction.statements import bound, parse, statements
 from koderz.types import Task
 
@@ -28,6 +29,9 @@ class Function:
 
 CodeTask = Task[Function]
 
+_FIELDS = {"task_id", "entry_point", "test", "test_list"}  # of which a task of any suite has one
+_SHOWN = 20  # names of columns
+
 
 def read_tasks(
     path: Path, as_task: Callable[[Row], CodeTask], options: CodeOptions | None = None
@@ -36,6 +40,11 @@ def read_tasks(
     column = options.cluster_column if options else None
     tasks: dict[str, CodeTask] = {}
     for row in read_rows(path):
+        if not row.fields.keys() & _FIELDS:
+            raise row.error(
+                f"no task of code, but {', '.join([*row.fields][:_SHOWN]) or 'nothing'}; rows of your own questions "
+                "are those of --suite qa"
+            )
         task = replace(as_task(row), cluster=row.cluster_by(column))
         if task.id in tasks:
             raise row.error(f"the task {task.id} is there twice")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import json
-import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from koderz.errors import Fault, KoderzError
-from koderz.suites.dataset import GZIP, Row
+from koderz.errors import Fault
+from koderz.suites.dataset import Row, lines_of, opened, row_of_line
 from koderz.systems.long_context.contexts import Reading
 
 
@@ -29,26 +26,16 @@ class Line:
 
     def read(self) -> bytes:
         """The line's bytes. Raises Fault if they have changed since the run began."""
-        try:
-            with _opened(self.path) as file:
-                file.seek(self.start)
-                data = file.read(self.size)
-        except (OSError, EOFError, zlib.error) as error:
-            raise Fault(f"{self.path} can't be read: {error}", cause="data") from None
+        with opened(self.path, partial(Fault, cause="data")) as file:
+            file.seek(self.start)
+            data = file.read(self.size)
         if _digest(data) != self.digest:
             raise Fault(f"{self.path}, line {self.number} has changed since the run began; put it back", cause="data")
         return data
 
     def row(self) -> Row:
         """The line's fields. Raises KoderzError, which names the line, if it is no JSON object."""
-        where = f"{self.path}, line {self.number}"
-        try:
-            value = json.loads(self.read())
-        except (ValueError, RecursionError) as error:
-            raise KoderzError(f"{where}: not JSON ({error})") from None
-        if not isinstance(value, dict):
-            raise KoderzError(f"{where}: not a JSON object")
-        return Row(where, value)
+        return row_of_line(self.read(), self.path, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +55,12 @@ class FileLine:
 
 def file_lines(path: Path) -> Iterator[Line]:
     """The non-empty lines of a file, which may be gzipped. Raises KoderzError if it can't be read."""
-    try:
-        with _opened(path) as file:
-            start = 0
-            for number, data in enumerate(file, 1):
-                if data.strip():
-                    yield Line(path, number, start, len(data), _digest(data))
-                start += len(data)
-    except FileNotFoundError:
-        raise KoderzError(f"there is no dataset {path}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise KoderzError(f"the dataset {path} can't be read: {error}") from None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO | gzip.GzipFile]:
-    with path.open("rb") as plain:
-        if not plain.peek(2).startswith(GZIP):
-            yield plain
-            return
-        with gzip.open(plain) as file:
-            yield file
+    with opened(path) as file:
+        start = 0
+        for number, data in lines_of(file, path):
+            if data.strip():
+                yield Line(path, number, start, len(data), _digest(data))
+            start += len(data)
 
 
 def _digest(data: bytes) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from koderz.errors import KoderzError
-from koderz.suites.dataset import Row, read_rows
+from koderz.suites.dataset import Row
+from koderz.suites.tables import read_rows
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.services import service_of
 from koderz.systems.patches.tasks import GITHUB, PROMPT, Needs, PerfTask, unique
@@ -43,7 +44,7 @@ def _task(row: Row) -> PerfTask:
     about = row.text("api", "")
     command = "" if of_gso else row.text("perf_command", "")
     return PerfTask(
-        id=row.text("instance_id"),
+        id=row.id("instance_id"),
         base_commit=row.text("base_commit"),
         human_commit=row.text(name),
         human_patch=row.text("gt_diff" if of_gso else "patch", ""),

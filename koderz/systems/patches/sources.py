@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from koderz.errors import KoderzError
-from koderz.suites.dataset import read_rows
 from koderz.suites.options import require_no_column
+from koderz.suites.tables import read_rows
 from koderz.systems.patches.options import PerformanceOptions
 from koderz.systems.patches.patches import diff_of
 from koderz.systems.patches.published import read_published
@@ -28,7 +28,7 @@ def ids_of(dataset: Path | None) -> list[str]:
     """
     if dataset is None or _is_toml(dataset):
         return [task.id for task in tasks_of(dataset)]
-    ids = [row.text("instance_id") for row in read_rows(dataset)]
+    ids = [row.id("instance_id") for row in read_rows(dataset)]
     if not ids:
         raise KoderzError(f"{dataset} has no instance")
     return [*dict.fromkeys(ids)]

@@ -23,7 +23,7 @@ def own_questions(
             row,
             Question(
                 id=id_of(row, name, number, options.id),
-                text=text_in(row, options.input),
+                text=text_in(row, options.input, "--input"),
                 targets=_targets(row, options.target, choices, needs_target=needs_target),
                 options=choices,
                 columns=shown_columns(row),
@@ -90,7 +90,7 @@ def _targets(row: Row, name: str, choices: Mapping[str, str], *, needs_target: b
     if not values:
         raise row.error(f"the field {name!r} is an empty list")
     if value is None:
-        text_in(row, name)  # which says that it lacks
+        text_in(row, name, "--target")  # which says that it lacks
     if choices:
         return tuple(dict.fromkeys(_label(row, name, each, choices) for each in values))
     return tuple(dict.fromkeys(as_text(row, name, each) for each in values))

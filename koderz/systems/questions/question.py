@@ -6,16 +6,22 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row
 from koderz.suites.keys import misspelt
-from koderz.suites.tables import kind_of, read_table
+from koderz.suites.tables import KINDS, kind_of, read_rows
 
 IDS = ("id", "key", "question_id", "unique_id")
 """The columns that may hold a question's own name."""
 
+_USUAL = {
+    "--input": ("input", "question", "prompt", "problem", "query"),
+    "--target": ("target", "answer", "expected", "label", "solution", "reference"),
+}
+_SHOWN = 20  # names of columns
 _LONGEST_ID = 200  # characters
 _MOST_CHARACTERS = 1_000_000  # of a question
 
@@ -56,36 +62,33 @@ class Question:
 def rows_in(path: Path) -> Iterator[Row]:
     """The rows of a file, or of all tables in a folder. Raises KoderzError naming file and line."""
     if not path.is_dir():
-        yield from read_table(path)
+        yield from read_rows(path)
         return
     files = sorted(each for each in path.rglob("*") if each.is_file() and kind_of(each))
     if not files:
-        raise KoderzError(f"{path}: there is no .jsonl, .json, .csv or .parquet file in this folder")
+        raise KoderzError(f"{path}: there is no {', '.join(KINDS)} file in this folder")
     for file in files:
-        if kind_of(file) == ".json" and file.stat().st_size and file.open("rb").read(1) == b"{":
-            yield from _single(file)
-        else:
-            yield from read_table(file)
+        yield from read_rows(file)
 
 
-def _single(file: Path) -> Iterator[Row]:
-    """The rows of a .json file that is one object over several lines, or JSON lines after all."""
-    import json
+def text_in(row: Row, name: str, flag: str = "") -> str:
+    """The value of a column, which the option `flag` names, as text.
 
-    try:
-        value = json.loads(file.read_bytes())
-    except ValueError:
-        yield from read_table(file)
-        return
-    yield Row(str(file), value)
-
-
-def text_in(row: Row, name: str) -> str:
-    """The value of a column as text. Raises KoderzError where it lacks, or is neither text nor a number."""
+    Raises KoderzError where it lacks, or is neither text nor a number.
+    """
     value = row.value(name)
     if value is None:
-        raise row.error(f"the field {name!r} is missing{misspelt(name, row.fields.keys())}")
+        raise row.error(f"the field {name!r} is missing{_remedy(row, name, flag)}")
     return as_text(row, name, value)
+
+
+def _remedy(row: Row, name: str, flag: str) -> str:
+    """The remedy for a column that lacks, to be put behind the message."""
+    if not flag or name in row.fields:
+        return misspelt(name, row.fields.keys())
+    names = [*row.fields][:_SHOWN]
+    usual = next((each for each in names if each.strip().casefold() in _USUAL.get(flag, (name,))), "NAME")
+    return f"; there are {', '.join(names)}: name the one that is meant with {flag} {quote(usual)}"
 
 
 def as_text(row: Row, name: str, value: Any) -> str:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from koderz.errors import KoderzError
+from koderz.suites.tables import kind_of
 from koderz.systems.rollouts.formats import FILES, load_task
 from koderz.systems.rollouts.instances import read_rollouts
 from koderz.systems.rollouts.registry import find_dataset
 from koderz.systems.rollouts.swebench.rows import is_task_repository
 from koderz.systems.rollouts.tasks import Rollout
-
-ROWS = (".jsonl", ".jsonl.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ def read_dataset(place: Path, registry: str | None, variables: Mapping[str, str]
     `variables` of this machine are those that tasks may take their own from. Raises KoderzError naming the file and
     what is wrong with it.
     """
-    if place.name.endswith(ROWS) or is_task_repository(place):
+    if (kind_of(place) and not place.is_dir()) or is_task_repository(place):
         return _with_digest(read_rollouts(place), {"name": place.name})
     if place.is_dir():
         return Dataset(_in_folder(place, variables))

@@ -8,7 +8,7 @@ from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
-from koderz.suites.dataset import read_rows
+from koderz.suites.tables import read_rows
 from koderz.suites.tokens import load_tokenizer
 from koderz.systems.serving.options import ServingOptions
 

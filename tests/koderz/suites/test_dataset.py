@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from koderz.errors import KoderzError
-from koderz.suites.dataset import Row, find_dataset, read_rows
+from koderz.suites.dataset import Row, find_dataset
+from koderz.suites.tables import read_rows
 from tests.koderz.suites.rows import complaint
 
 

@@ -19,8 +19,9 @@ from koderz.sandbox import Job
 from koderz.sandbox.once import Once
 from koderz.settings.schema import Settings
 from koderz.suites import task_digest
-from koderz.suites.dataset import Row, find_dataset, read_rows
+from koderz.suites.dataset import Row, find_dataset
 from koderz.suites.suite import JudgeContext, ProgramSuite, SuiteSource
+from koderz.suites.tables import read_rows
 from koderz.systems.code.bigcodebench.interpreter import TestingInterpreter, own_or, require_sandbox
 from koderz.systems.code.bigcodebench.options import BigCodeBenchOptions
 from koderz.systems.code.bigcodebench.separable import judged_apart
@@ -246,7 +247,7 @@ def read_exercises(path: Path, options: BigCodeBenchOptions) -> tuple[ExerciseTa
 
 
 def _task(row: Row, options: BigCodeBenchOptions) -> ExerciseTask:
-    name, entry_point, test = row.text("task_id"), row.text("entry_point"), row.text("test")
+    name, entry_point, test = row.id("task_id"), row.text("entry_point"), row.text("test")
     prompt, whole = row.text(_SPLITS[options.split]), row.text("complete_prompt")
     solution = row.text("canonical_solution")
     if not name.isprintable() or not 0 < len(name) <= 200:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
-import gzip
 import hashlib
 import json
 import pickletools
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koderz.errors import KoderzError
-from koderz.suites.dataset import GZIP, Row
+from koderz.suites.dataset import Row, lines_of, opened, row_of_line
 from koderz.suites.keys import misspelt
 from koderz_tracker.files import MB
 
@@ -52,7 +51,7 @@ class Contest:
 
     path: Path
     offset: int  # bytes, of the unpacked file
-    where: str  # "FILE, line 3"
+    line: int  # its number, from 1
     function: str
     digest: str  # of the row
 
@@ -79,50 +78,26 @@ def read_contests(path: Path) -> Iterator[Found]:
 
 
 def _read_file(path: Path) -> Iterator[Found]:
-    try:
+    with opened(path) as file:
         is_small = path.stat().st_size <= _CHECKED
-        with _opened(path) as file:
-            offset = 0
-            for number, line in enumerate(iter(lambda: file.readline(_LONGEST), b""), 1):
-                where = f"{path}, line {number}"
-                if len(line) == _LONGEST:
-                    raise KoderzError(f"{where}: a line of {_LONGEST // MB} MB and more isn't read")
-                if line.strip():
-                    yield _found(_parsed(line, where), path, offset, line, is_checked=is_small)
-                offset += len(line)
-    except FileNotFoundError:
-        raise KoderzError(f"there is no dataset {path}") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise KoderzError(f"the dataset {path} can't be read: {error}") from None
+        offset = 0
+        for number, line in lines_of(file, path, _LONGEST):
+            if line.strip():
+                yield _found(row_of_line(line, path, number), path, offset, line, number, is_checked=is_small)
+            offset += len(line)
 
 
-def _opened(path: Path) -> Any:
-    with path.open("rb") as plain:
-        is_packed = plain.read(2) == GZIP
-    return gzip.open(path, "rb") if is_packed else path.open("rb")
-
-
-def _parsed(line: bytes, where: str) -> Row:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise KoderzError(f"{where}: not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise KoderzError(f"{where}: not a JSON object")
-    return Row(where, value)
-
-
-def _found(row: Row, path: Path, offset: int, line: bytes, *, is_checked: bool) -> Found:
+def _found(row: Row, path: Path, offset: int, line: bytes, number: int, *, is_checked: bool) -> Found:
     row.text("question_content")
     row.text("private_test_cases")
-    name = row.text("question_id")
+    name = row.id("question_id")
     if not name.isprintable() or not 0 < len(name) <= 200:
         raise row.error("the field 'question_id' has to be 1 to 200 printable characters")
     try:
         day = date.fromisoformat(row.text("contest_date")[:10])
     except ValueError:
         raise row.error(f"the field 'contest_date' is no date: {row.text('contest_date')[:40]!r}") from None
-    contest = Contest(path, offset, row.where, _function_of(row), _digest(line))
+    contest = Contest(path, offset, number, _function_of(row), _digest(line))
     if is_checked:
         _cases_of(row, contest.function)
     else:
@@ -150,15 +125,12 @@ def _function_of(row: Row) -> str:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _cases_at(contest: Contest) -> Cases:
-    try:
-        with _opened(contest.path) as file:
-            file.seek(contest.offset)
-            line = file.readline(_LONGEST)
-    except (OSError, EOFError, zlib.error) as error:
-        raise KoderzError(f"the dataset {contest.path} can't be read: {error}") from None
+    with opened(contest.path) as file:
+        file.seek(contest.offset)
+        line = file.readline(_LONGEST)
     if _digest(line) != contest.digest:
-        raise KoderzError(f"{contest.where}: the row has changed since the file was read")
-    return _cases_of(_parsed(line, contest.where), contest.function)
+        raise KoderzError(f"{contest.path}, line {contest.line}: the row has changed since the file was read")
+    return _cases_of(row_of_line(line, contest.path, contest.line), contest.function)
 
 
 def _cases_of(row: Row, function: str) -> Cases:

@@ -239,7 +239,7 @@ def _task(found: Found, cluster_column: str | None) -> ContestTask:
         "difficulty": row.text("difficulty", "unknown"),
         "platform": row.text("platform", "unknown"),
     }
-    name = row.text("question_id")
+    name = row.id("question_id")
     return Task(
         id=name,
         prompt=question,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.suites.dataset import Row
-from koderz.suites.tables import KINDS, kind_of, read_table
+from koderz.suites.tables import KINDS, kind_of, read_rows
 from koderz.systems.optimizers.datasets.payload import Item
 
 _NAMES: Mapping[str, str] = {"train": "train", "validation": "validation", "valid": "validation"} | {
@@ -37,7 +37,7 @@ class FileRows:
     def __iter__(self) -> Iterator[Item]:
         number = 0
         for file in self.files:
-            for row in read_table(file):
+            for row in read_rows(file):
                 item = self.make(f"{self.dataset}/{self.name}/{number}", row)
                 if len(item.text) > _MOST_CHARACTERS:
                     raise row.error(f"an item of more than {_MOST_CHARACTERS:,} characters isn't read")

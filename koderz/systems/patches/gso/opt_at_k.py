@@ -10,6 +10,7 @@ from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.suites.predictions import prediction_rows
+from koderz.suites.tables import kind_of
 from koderz.systems.patches.gso.reports import Prediction
 from koderz.systems.patches.measuring.verdicts import FAR
 from koderz_tracker.clusters import pass_at_k_in
@@ -44,25 +45,16 @@ def _attempt(row: Prediction, number: int) -> str:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    if path.suffix not in (".json", ".jsonl"):
-        raise KoderzError(f"{path}: predictions are a .json or a .jsonl file")
-    try:
-        rows = prediction_rows(path, path.read_bytes())
-    except OSError as error:
-        raise KoderzError(f"{path} can't be read: {error.strerror}") from None
-    if not all(isinstance(row, dict) for row in rows):
-        raise KoderzError(f"{path}: predictions are objects, a line each, in a list or by instance")
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row.get("instance_id"), str):
-            raise KoderzError(f"{path}, prediction {number} has no instance_id")
-        if not isinstance(row.get("model_patch"), str | None):
-            raise KoderzError(f"{path}, prediction {number}: model_patch has to be a diff or null")
-        if not _is_name(row["instance_id"]) or not _is_name(
-            str(row.get("model_name_or_path", "None")).replace("/", "__")
-        ):
-            raise KoderzError(
-                f"{path}, prediction {number}: instance_id or model_name_or_path can't be a folder's name"
-            )
+    if not kind_of(path):
+        raise KoderzError(f"{path}: predictions are a file of rows, such as a .jsonl or a .json")
+    rows = []
+    for row in prediction_rows(path):
+        name, patch = row.id("instance_id"), row.fields.get("model_patch")
+        if not isinstance(patch, str | None):
+            raise row.error("model_patch has to be a diff or null")
+        if not _is_name(name) or not _is_name(str(row.fields.get("model_name_or_path", "None")).replace("/", "__")):
+            raise row.error("instance_id or model_name_or_path can't be a folder's name")
+        rows.append({**row.fields, "instance_id": name})
     return rows
 
 

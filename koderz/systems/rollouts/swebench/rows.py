@@ -11,8 +11,9 @@ from typing import Any, cast, get_args
 
 from koderz.errors import KoderzError
 from koderz.sandbox.images import ImageStore
-from koderz.suites.dataset import Row, read_rows
+from koderz.suites.dataset import Row
 from koderz.suites.environments import EnvironmentRule, first_fitting
+from koderz.suites.tables import read_rows
 from koderz.systems.rollouts.swebench.parsers import Parser, parser_of
 from koderz.systems.rollouts.swebench.reports import EvalType, Expected
 
@@ -127,7 +128,7 @@ def _instance(row: Row) -> Instance:
     described = json.dumps({name: row.fields[name] for name in sorted(row.fields)}, default=str)
     found = Instance(
         row.where,
-        row.text("instance_id"),
+        row.id("instance_id"),
         repo=row.text("repo"),
         base_commit=row.text("base_commit"),
         problem_statement=row.text("problem_statement"),

@@ -50,7 +50,7 @@ def test_humaneval_plus_takes_rows_in_plain_humaneval_form_too(tmp_path: Path) -
     ("change", "said"),
     [
         ({"task_id": None}, "'task_id' is missing"),
-        ({"task_id": 3}, "'task_id' has to be text"),
+        ({"task_id": 3.5}, "'task_id' has to be text"),
         ({"task_id": ""}, "1 to 200 printable characters"),
         ({"task_id": "a\nb"}, "1 to 200 printable characters"),
         ({"prompt": None}, "'prompt' is missing"),

@@ -38,12 +38,12 @@ def test_lines_of_one_task_are_its_samples(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"model_patch": ""}', "has no instance_id"),
+        ('{"model_patch": ""}', "line 1: the field 'instance_id' is missing"),
         ('{"instance_id": "other__repository-1", "model_patch": ""}', "there is no task 'other__repository-1'"),
-        (f'{{"instance_id": "{ONE}", "model_patch": 1}}', "is no text"),
-        (f'{{"instance_id": "{ONE}", "model-patch": "x"}}', "has no model_patch; is 'model-patch' meant for it?"),
-        ('{"instance": "x", "model_patch": "x"}', "has no instance_id; is 'instance' meant for it?"),
-        ("{", "can't be read as predictions"),
+        (f'{{"instance_id": "{ONE}", "model_patch": 1}}', "line 1: the field 'model_patch' has to be text"),
+        (f'{{"instance_id": "{ONE}", "model-patch": "x"}}', "'model_patch' is missing; is 'model-patch' meant for it?"),
+        ('{"instance": "x", "model_patch": "x"}', "'instance_id' is missing; is 'instance' meant for it?"),
+        ("{", "line 1: not JSON"),
         ("", "there are no patches"),
     ],
 )

@@ -199,9 +199,9 @@ def test_name_without_registry_and_unknown_version_are_told(tmp_path: Path) -> N
 
 
 def test_file_that_is_no_dataset_is_told(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").touch()
+    (tmp_path / "x.xlsx").touch()
     with pytest.raises(KoderzError, match="is no folder of tasks, no file of rows"):
-        read_dataset(tmp_path / "x.csv", None, {})
+        read_dataset(tmp_path / "x.xlsx", None, {})
 
 
 def test_two_tasks_of_one_id_are_refused(tmp_path: Path) -> None:

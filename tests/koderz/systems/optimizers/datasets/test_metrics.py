@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 
 from koderz.errors import Fault
-from koderz.suites.dataset import read_rows
 from koderz.suites.labels import Labels
 from koderz.suites.metrics import (
     Graded,
@@ -21,6 +20,7 @@ from koderz.suites.metrics import (
     macro_f1,
 )
 from koderz.suites.scorers import levenshtein_ratio, number_in, rouge_l, squad_exact, squad_f1
+from koderz.suites.tables import read_rows
 from koderz.systems.optimizers.datasets.payload import Item
 from koderz.systems.optimizers.datasets.published import PUBLISHED, JudgeMetric
 from koderz.types import Message, Reply
