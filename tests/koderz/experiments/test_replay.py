@@ -17,7 +17,7 @@ from koderz.errors import Fault
 from koderz.experiments import recording
 from koderz.experiments.lines import Answer, Ask
 from koderz.experiments.recording import Divergence
-from koderz.experiments.replay import Handles, NeedsCallError, Replaying
+from koderz.experiments.replay import Handles, NeedsCallError, NotRecordedError, Replaying
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.solvers import load_solver
@@ -503,6 +503,31 @@ def test_rescoring_stops_at_a_request_that_is_not_on_record() -> None:
 
     with pytest.raises(NeedsCallError, match="rescore: needs a call"):
         asyncio.run(play(best_of_three, world.lines, Replaying(rescore=True, calls_allowed=False), passing="FIRST"))
+
+
+class Unmoved:
+    """An audit that has nothing to say."""
+
+    def asked(self, ask: Ask, call: Call) -> None:
+        pass
+
+    def graded(self, grade: Grade, recorded: Grade) -> None:
+        pass
+
+
+def test_audit_makes_nothing_that_is_not_on_record() -> None:
+    async def solver(handles: Handles) -> Any:
+        reply = await handles.ask(say("x"))
+        await handles.judge(TASK, reply)
+        await handles.grade("x", 1)
+        return await handles.once("x", lambda: 1)
+
+    value, world = asyncio.run(play(solver, []))
+    audit = Replaying(audit=Unmoved())
+    assert asyncio.run(play(solver, world.lines, audit))[0] == value
+    for recorded, missing in enumerate(("a call", "a verdict", "a grade", "the value 'x'")):
+        with pytest.raises(NotRecordedError, match=missing):
+            asyncio.run(play(solver, world.lines[:recorded], audit))
 
 
 def test_rescoring_that_may_call_passes_over_what_it_needs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
