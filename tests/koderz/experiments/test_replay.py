@@ -584,6 +584,18 @@ def test_attempt_names_the_task_that_was_judged_if_another() -> None:
     assert asyncio.run(play(both, world.lines))[1].lines == []
 
 
+def test_truncated_is_told_of_the_last_reply_that_was_judged_on_the_task() -> None:
+    async def solver(handles: Handles) -> list[str]:
+        told = [handles.truncated]
+        reply = Reply(1, "GOOD", finish_reason="length")
+        for task, answer in ((TASK, reply), (OTHER, "GOOD"), (TASK, "GOOD")):
+            await handles.judge(task, answer)
+            told.append(handles.truncated)
+        return told
+
+    assert asyncio.run(play(solver, []))[0] == ["", "text", "text", ""]
+
+
 async def graded(handles: Handles) -> list[float]:
     """Grades what it asks, one item twice, then ends with a verdict of its own."""
     scores: list[float] = []
