@@ -765,13 +765,19 @@ def test_fault_counts_even_if_the_solver_goes_on() -> None:
 
 
 def test_call_that_the_solver_abandons_is_recorded() -> None:
+    class Slow(World):
+        async def complete(self, ask: Ask, identity: Identity) -> Answer:
+            answer = await super().complete(ask, identity)
+            await asyncio.sleep(0.05)
+            return answer
+
     async def impatient(handles: Handles) -> None:
         task = asyncio.create_task(handles.ask(say("slow")))
         while not world.asked:  # noqa: ASYNC110
             await asyncio.sleep(0)
         task.cancel()
 
-    world = World()
+    world = Slow()
 
     async def go() -> None:
         async with Handles(IDENTITY, [], world) as handles:
