@@ -25,11 +25,12 @@ def decision(**more: Any) -> dict[str, Any]:
     return {**stopping()["decision"], **more}
 
 
-def summary(**more: Any) -> Summary:
+def summary(paid: float = 0.0, max_cost: float | None = None, **more: Any) -> Summary:
     """What is read of the summary of a run with such a decision."""
     cost = Measure(name="cost", direction="lower", unit="usd")
-    about = {"measures": [cost], "paid": {}, "config": {}, "results": [], "faults": [], "planned": 80}
-    return cast("Summary", SimpleNamespace(decision=decision(**more), **about))
+    about = {"measures": [cost], "results": [], "faults": [], "planned": 80}
+    config = {"max_cost": max_cost}
+    return cast("Summary", SimpleNamespace(decision=decision(**more), paid={"total": paid}, config=config, **about))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,12 @@ def test_decision_says_what_pairs_left_out_could_change() -> None:
     first, _, *last = decision_lines(summary())
     assert (first, last) == ("A: zero-shot; B: iterative", ["Stopped there: 28 tasks saved, which cost nothing."])
 
-    more = {"outcome": "tasks", "left_out": {"iterative": 2}, "interval_bounds": (-5.0, 100.0), "holds": False}
+    more: dict[str, Any] = {
+        "outcome": "tasks",
+        "left_out": {"iterative": 2},
+        "interval_bounds": (-5.0, 100.0),
+        "holds": False,
+    }
     for e_value, turned in ((20.0, ["Without them a difference would be shown; they could turn it."]), (19.9, [])):
         lines = [*decision_lines(summary(**more, e_value=e_value))]
         assert lines[2:-1] == [
@@ -87,6 +93,20 @@ def test_decision_says_what_pairs_left_out_could_change() -> None:
             *turned,
             "If all pairs left out spoke against it, the difference would not be shown.",
         ]
+
+
+@pytest.mark.parametrize(
+    ("paid", "cap", "saved", "said"),
+    [
+        (0.0, None, 0, "28 tasks saved, which cost nothing"),
+        (0.0, 2.0, 0, "$0.00 of $2.00 spent, about $0.00 saved"),
+        (1.0, 2.0, 0.1, "$1.00 of $2.00 spent, about $0.10 saved"),
+        (0.05, None, 0.099, "$0.0500 spent, about $0.0990 saved"),
+    ],
+)
+def test_decision_says_what_it_cost_and_saved(paid: float, cap: float | None, saved: float, said: str) -> None:
+    *_, last = decision_lines(summary(paid, cap, cost_saved=saved))
+    assert last == f"Stopped there: {said}."
 
 
 @pytest.mark.parametrize(("a_passes", "difference"), [(False, 100.0), (True, -100.0)])
@@ -103,11 +123,25 @@ def test_sequential_difference_is_b_less_a(tmp_path: Path, *, a_passes: bool, di
     assert found["interval"][0 if a_passes else 1] == difference
 
 
-def test_sequential_refuses_values_outside_of_bounds(tmp_path: Path) -> None:
+def scored(folder: Path, a: float, b: float) -> None:
+    """A complete run whose arms have these scores on each of 40 tasks."""
     document = builders.comparative([False] * 40, [True] * 40)
-    for arm in ("zero_shot", "iterative"):
+    for arm, score in (("zero_shot", a), ("iterative", b)):
         for row in document[arm]["results"]:
-            row["score"] = 1.5
-    builders.write(tmp_path / f"{builders.RUN}.json", document)
+            row["score"] = score
+    builders.write(folder / f"{builders.RUN}.json", document)
+
+
+def test_sequential_difference_is_in_the_unit_of_its_measure(tmp_path: Path) -> None:
+    scored(tmp_path, 0.75, 0.125)
+
+    found = compare_as_if_stopped([builders.RUN], tmp_path, measure="score").found()["sequential"]
+
+    assert (found["a_mean"], found["b_mean"], found["difference"]) == (0.75, 0.125, -0.625)
+    assert -1 <= found["interval"][0] < -0.625 < found["interval"][1] < 0
+
+
+def test_sequential_refuses_values_outside_of_bounds(tmp_path: Path) -> None:
+    scored(tmp_path, 1.5, 0.5)
     with pytest.raises(KoderzError, match="lies outside of its bounds, 0 to 1"):
         compare_as_if_stopped([builders.RUN], tmp_path, measure="score")

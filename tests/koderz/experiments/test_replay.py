@@ -166,6 +166,13 @@ def test_divergence_is_stopped_before_it_pays(monkeypatch: pytest.MonkeyPatch) -
     value, again = asyncio.run(play(other, world.lines, Replaying(accept_divergence=True)))
     assert (value.text, again.asked) == ("SOMETHING ELSE", ["something else"])
 
+    async def diverges(solver: Solver) -> bool:
+        async with Handles(IDENTITY, world.lines, World(), Replaying(accept_divergence=True)) as handles:
+            await solver(handles)
+            return handles.diverged
+
+    assert (asyncio.run(diverges(iterating)), asyncio.run(diverges(other))) == (False, True)
+
 
 def test_divergence_is_not_a_solvers_own_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
@@ -178,6 +185,32 @@ def test_divergence_is_not_a_solvers_own_wait(monkeypatch: pytest.MonkeyPatch) -
     value, world = asyncio.run(play(slow, []))
 
     assert asyncio.run(play(slow, world.lines))[0] == value
+
+
+async def with_a_branch_that_waits(handles: Handles) -> list[str]:
+    """What one branch waits for takes longer than a replay allows, and the other's result was recorded after it."""
+
+    async def waiting() -> str:
+        with handles.waiting():
+            await asyncio.sleep(0.2)
+        return (await handles.ask(say("waited"))).text
+
+    async def other() -> str:
+        return (await handles.ask(say("other"))).text
+
+    return [*await asyncio.gather(waiting(), other())]
+
+
+def test_divergence_is_not_a_wait_for_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "GRACE", 0.01)
+    value, world = asyncio.run(play(with_a_branch_that_waits, [], order=("waited", "other")))
+    recorded: list[Record] = [
+        replace(line, time="2026-01-31T12:02:00") for line in world.lines if isinstance(line, Call)
+    ]
+
+    again, silent = asyncio.run(play(with_a_branch_that_waits, recorded))
+
+    assert (again, silent.asked) == (value, [])
 
 
 def test_replay_hands_out_results_one_by_one() -> None:
