@@ -30,7 +30,10 @@ def summary(paid: float = 0.0, max_cost: float | None = None, **more: Any) -> Su
     cost = Measure(name="cost", direction="lower", unit="usd")
     about = {"measures": [cost], "results": [], "faults": [], "planned": 80}
     config = {"max_cost": max_cost}
-    return cast("Summary", SimpleNamespace(decision=decision(**more), paid={"total": paid}, config=config, **about))
+    return cast(
+        "Summary",
+        SimpleNamespace(decision=decision(**more), paid={"total": paid} if paid else {}, config=config, **about),
+    )
 
 
 @pytest.mark.parametrize(
