@@ -190,3 +190,10 @@ def test_level_is_corrected_as_far_as_what_is_left_is_known(left: float, level: 
     bucket = Bucket(10_000.0, 1.0, level, 1000.0)
     bucket.hear(RateLimit(10_000.0, left), underway=0.0, since=1000.0, now=1000.0)
     assert (bucket.level, bucket.confirmed) == (heard, heard)
+
+
+@pytest.mark.parametrize(("taken", "level", "confirmed"), [(1.5, 3.5, 3.0), (4.5, 0.5, 0.5), (8.0, -3.0, 0.0)])
+def test_amount_that_is_taken_is_confirmed_no_more(taken: float, level: float, confirmed: float) -> None:
+    bucket = Bucket(10.0, 1.0, 5.0, 1000.0, 3.0)
+    bucket.take(taken)
+    assert (bucket.level, bucket.confirmed) == (level, confirmed)
