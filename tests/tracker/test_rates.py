@@ -265,7 +265,12 @@ def test_interval_of_amounts_with_a_heavy_tail_holds_their_mean(tasks: int, leas
 
 
 def test_interval_of_amounts_without_a_heavy_tail_is_students() -> None:
-    for amounts in ([1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 10.0, 100.0], [5.0, 1.0, 1.0, 1.0, 1.0]):
+    for amounts in (
+        [1.0, 2.0, 3.0, 4.0, 5.0],
+        [0.0, 1.0, 10.0, 100.0],
+        [5.0, 1.0, 1.0, 1.0, 1.0],
+        [8.0, 2.0, 1.0, 1.0, 1.0],
+    ):
         found = mean_interval([[amount] for amount in amounts])
         assert found is not None
         assert found[1] == LOG_STUDENT

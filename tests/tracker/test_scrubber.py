@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from koderz_tracker import credentials
 from koderz_tracker.plain_text import REDACTED
 from koderz_tracker.records import Arm, Attempt, Call, Plan
-from koderz_tracker.scrubber import Scrubber, fits, secrets_of
+from koderz_tracker.scrubber import KEY_VARIABLES, Scrubber, fits, secret_variables, secrets_of
 from tests.tracker.secrets import NAMED, SECRETS, drawn
 
 SCRUBBER = Scrubber(
@@ -169,6 +169,17 @@ def test_placeholder_of_a_key_is_no_secret(value: str) -> None:
     assert Scrubber({"OPENAI_API_KEY": value}).text(f"it says {value}.") == f"it says {value}."
 
 
+@pytest.mark.parametrize(("value", "shown"), [("ab-c1", "ab-c1"), ("ab-c12", REDACTED)])
+def test_value_of_a_secret_variable_is_secret_from_six_characters(value: str, shown: str) -> None:
+    assert Scrubber({"OPENAI_API_KEY": value}).text(f"it says {value}.") == f"it says {shown}."
+
+
+@pytest.mark.parametrize(("value", "half"), [("ab-cd ef-gh ij-", "ab-cd e"), ("ab-cd ef-gh ij-k", REDACTED)])
+def test_first_half_of_a_value_is_secret_from_sixteen_characters(value: str, half: str) -> None:
+    scrubber = Scrubber({"OPENAI_API_KEY": value})
+    assert scrubber.text(f"it begins with {value[: len(value) // 2]}.") == f"it begins with {half}."
+
+
 def test_values_of_named_variables_are_secret_in_every_form() -> None:
     scrubber = Scrubber({"GATEWAY": 'pa ss/wo"rd', "PATH": "/usr/bin:/bin"}, variables=["GATEWAY", "MISSING"])
     for form in ('pa ss/wo"rd', json.dumps('pa ss/wo"rd'), "pa%20ss%2Fwo%22rd"):
@@ -194,6 +205,13 @@ def test_known_values_are_secret_in_base64_and_by_half(before: str) -> None:
         left = [scrubbed[at : at + 12] for at in range(len(scrubbed) - 11)]
         assert not any(part in text[len(before) + 8 : len(before) + 48] for part in left)
     assert key[:20] not in scrubber.text(f"{before} it begins with {key[:20]}")
+
+
+@pytest.mark.parametrize(("before", "start", "end"), [("", 0, 53), ("-", 2, 54), ("--", 3, 56)])
+def test_base64_of_a_known_value_is_taken_out_to_its_last_character(before: str, start: int, end: int) -> None:
+    value = "plain words " * 3 + "here"
+    text = base64.b64encode(f"{before}{value} and more".encode()).decode()
+    assert Scrubber({"MY_API_KEY": value}).text(text) == text[:start] + REDACTED + text[end:]
 
 
 def ordinary_lines() -> list[str]:
@@ -233,6 +251,8 @@ def test_records_are_scrubbed_but_for_what_tells_them_apart() -> None:
     assert scrubbed.reply == f"I use {REDACTED}"
     plain = Attempt(experiment_id="exp_00", problem_id="T/0", solver="s", arm="s", sample=0, number=1, verdict="passed")
     assert SCRUBBER.record(plain) is plain
+    named = Attempt(experiment_id=secret, problem_id=secret, solver="s", arm="s", sample=0, number=1, verdict="passed")
+    assert SCRUBBER.record(named) is named
 
 
 def test_plan_is_scrubbed() -> None:
@@ -265,6 +285,7 @@ def test_plan_is_scrubbed() -> None:
         ("https://h/550e8400-e29b-41d4-a716-446655440000", "https://h/[redacted]"),
         ("https://h/x%73k-proj-abcdefghijkl1234/v1/", "https://h/[redacted]/v1/"),
         ("https://h/abcdefghijklmnopqrstuvwxyz/v1", "https://h/[redacted]/v1"),
+        ("https://h/abcdefghijklmnopqrstuvwx/v1", "https://h/[redacted]/v1"),
         ("https://h/a1b2c3d4e5f6/v1", "https://h/[redacted]/v1"),
         ("https://h/plain words here/v1", "https://h/[redacted]/v1"),
         ("https://user:word@h/v1?key=zzz&plain#part", "https://[redacted]@h/v1?key=[redacted]&[redacted]#[redacted]"),
@@ -291,6 +312,7 @@ def test_addresses_are_shown_without_what_could_be_a_secret(address: str, shown:
         "https://router.huggingface.co/models/Qwen/Qwen2.5-Coder-32B-Instruct/v1",
         "https://h/Meta-Llama-3.1-70B-Instruct-Turbo/mixtral-8x7b-instruct-v0.1",
         "https://dashscope.aliyuncs.com/compatible-mode/v1",
+        "https://h/abcdefghijklmnopqrstuvw/v1",
         "https://abc123def456ghi7.us-east-1.aws.endpoints.huggingface.cloud/v1",
     ],
 )
@@ -304,3 +326,26 @@ def test_secrets_of_addresses_in_variables_and_settings_are_known() -> None:
     scrubber = Scrubber({"OPENAI_BASE_URL": "http://h/proxy/0123-a1b2c3d4e5f6a7b8/v1"})
     assert scrubber.text("it says 0123-a1b2c3d4e5f6a7b8.") == f"it says {REDACTED}."
     assert scrubber.text("it says v1 and proxy.") == "it says v1 and proxy."
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["/proxy/0123-a1b2c3d4e5f6a7b8", "see http://h/0123-a1b2c3d4e5f6a7b8", "a://b,http://h/0123-a1b2c3d4e5f6a7b8"],
+)
+def test_paths_of_variables_that_are_no_address_are_known_to_hold_no_secret(value: str) -> None:
+    assert Scrubber({"NOTE": value}).text("it says 0123-a1b2c3d4e5f6a7b8.") == "it says 0123-a1b2c3d4e5f6a7b8."
+
+
+def test_secret_variables_are_those_that_settings_and_providers_name() -> None:
+    config = {"api_key_env": "MINE", "judge_key_env": "", "model": "gpt", "extra_headers": ["a=$THEIRS", "b=plain"]}
+    plan = Plan(
+        run_id="r",
+        mode="m",
+        arms=[],
+        tasks=[],
+        samples=1,
+        config=config,
+        environment={},
+        details={KEY_VARIABLES: ["OURS"]},
+    )
+    assert secret_variables(plan) == ["MINE", "THEIRS", "OURS"]

@@ -42,6 +42,11 @@ def test_interval_is_as_published_in_points(
     assert [100 * limit for limit in found] == pytest.approx(interval, abs=0.06)
 
 
+def test_evidence_of_nothing_and_of_one_side_alone() -> None:
+    assert ConfidenceSequence(0.05).p_value == 1
+    assert (evidence(0, 3, 5).parted, evidence(2, 0, 5).parted) == ((0, 3), (2, 0))
+
+
 @pytest.mark.parametrize(("flips", "shown"), [(7, False), (8, True)])
 def test_evidence_takes_eight_tasks_that_part_the_same_way(flips: int, *, shown: bool) -> None:
     assert evidence(0, flips, 100).excludes(0.0, 0.05) is shown

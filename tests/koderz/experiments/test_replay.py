@@ -17,7 +17,7 @@ from koderz.errors import Fault
 from koderz.experiments import recording
 from koderz.experiments.lines import Answer, Ask
 from koderz.experiments.recording import Divergence
-from koderz.experiments.replay import Handles, NeedsCallError, Replaying
+from koderz.experiments.replay import Handles, NeedsCallError, NotRecordedError, Replaying
 from koderz.plans.arms import Arm
 from koderz.plans.plan import Identity
 from koderz.solvers import load_solver
@@ -166,6 +166,13 @@ def test_divergence_is_stopped_before_it_pays(monkeypatch: pytest.MonkeyPatch) -
     value, again = asyncio.run(play(other, world.lines, Replaying(accept_divergence=True)))
     assert (value.text, again.asked) == ("SOMETHING ELSE", ["something else"])
 
+    async def diverges(solver: Solver) -> bool:
+        async with Handles(IDENTITY, world.lines, World(), Replaying(accept_divergence=True)) as handles:
+            await solver(handles)
+            return handles.diverged
+
+    assert (asyncio.run(diverges(iterating)), asyncio.run(diverges(other))) == (False, True)
+
 
 def test_divergence_is_not_a_solvers_own_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
@@ -178,6 +185,32 @@ def test_divergence_is_not_a_solvers_own_wait(monkeypatch: pytest.MonkeyPatch) -
     value, world = asyncio.run(play(slow, []))
 
     assert asyncio.run(play(slow, world.lines))[0] == value
+
+
+async def with_a_branch_that_waits(handles: Handles) -> list[str]:
+    """What one branch waits for takes longer than a replay allows, and the other's result was recorded after it."""
+
+    async def waiting() -> str:
+        with handles.waiting():
+            await asyncio.sleep(0.2)
+        return (await handles.ask(say("waited"))).text
+
+    async def other() -> str:
+        return (await handles.ask(say("other"))).text
+
+    return [*await asyncio.gather(waiting(), other())]
+
+
+def test_divergence_is_not_a_wait_for_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "GRACE", 0.01)
+    value, world = asyncio.run(play(with_a_branch_that_waits, [], order=("waited", "other")))
+    recorded: list[Record] = [
+        replace(line, time="2026-01-31T12:02:00") for line in world.lines if isinstance(line, Call)
+    ]
+
+    again, silent = asyncio.run(play(with_a_branch_that_waits, recorded))
+
+    assert (again, silent.asked) == (value, [])
 
 
 def test_replay_hands_out_results_one_by_one() -> None:
@@ -505,6 +538,31 @@ def test_rescoring_stops_at_a_request_that_is_not_on_record() -> None:
         asyncio.run(play(best_of_three, world.lines, Replaying(rescore=True, calls_allowed=False), passing="FIRST"))
 
 
+class Unmoved:
+    """An audit that has nothing to say."""
+
+    def asked(self, ask: Ask, call: Call) -> None:
+        pass
+
+    def graded(self, grade: Grade, recorded: Grade) -> None:
+        pass
+
+
+def test_audit_makes_nothing_that_is_not_on_record() -> None:
+    async def solver(handles: Handles) -> Any:
+        reply = await handles.ask(say("x"))
+        await handles.judge(TASK, reply)
+        await handles.grade("x", 1)
+        return await handles.once("x", lambda: 1)
+
+    value, world = asyncio.run(play(solver, []))
+    audit = Replaying(audit=Unmoved())
+    assert asyncio.run(play(solver, world.lines, audit))[0] == value
+    for recorded, missing in enumerate(("a call", "a verdict", "a grade", "the value 'x'")):
+        with pytest.raises(NotRecordedError, match=missing):
+            asyncio.run(play(solver, world.lines[:recorded], audit))
+
+
 def test_rescoring_that_may_call_passes_over_what_it_needs_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "GRACE", 0.05)
     _, world = asyncio.run(play(best_of_three, []))
@@ -557,6 +615,18 @@ def test_attempt_names_the_task_that_was_judged_if_another() -> None:
     assert b'"task_id":"T/1"' in other
     assert len(set(keys(world.lines))) == 2
     assert asyncio.run(play(both, world.lines))[1].lines == []
+
+
+def test_truncated_is_told_of_the_last_reply_that_was_judged_on_the_task() -> None:
+    async def solver(handles: Handles) -> list[str]:
+        told = [handles.truncated]
+        reply = Reply(1, "GOOD", finish_reason="length")
+        for task, answer in ((TASK, reply), (OTHER, "GOOD"), (TASK, "GOOD")):
+            await handles.judge(task, answer)
+            told.append(handles.truncated)
+        return told
+
+    assert asyncio.run(play(solver, []))[0] == ["", "text", "text", ""]
 
 
 async def graded(handles: Handles) -> list[float]:
@@ -728,13 +798,19 @@ def test_fault_counts_even_if_the_solver_goes_on() -> None:
 
 
 def test_call_that_the_solver_abandons_is_recorded() -> None:
+    class Slow(World):
+        async def complete(self, ask: Ask, identity: Identity) -> Answer:
+            answer = await super().complete(ask, identity)
+            await asyncio.sleep(0.05)
+            return answer
+
     async def impatient(handles: Handles) -> None:
         task = asyncio.create_task(handles.ask(say("slow")))
         while not world.asked:  # noqa: ASYNC110
             await asyncio.sleep(0)
         task.cancel()
 
-    world = World()
+    world = Slow()
 
     async def go() -> None:
         async with Handles(IDENTITY, [], world) as handles:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from koderz.models.endpoints import Rates
-from koderz.models.rates import Booking, Forecast, Levels, RateLimit, book, limits_in, settle
+from koderz.models.rates import Booking, Bucket, Forecast, Levels, RateLimit, book, limits_in, settle
 
 REQUESTS, TOKENS = 0, 1
 
@@ -172,3 +172,28 @@ def test_forecast_learns_what_calls_take() -> None:
     assert tokens_in == pytest.approx(200, rel=0.01)
     assert tokens_out == pytest.approx(30, rel=0.01)
     assert forecast.learn(400, None, 30, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("left", "level", "heard"),
+    [
+        (4000.0, 3600.0, 3600.0),  # rounded to thousands, so it may be as much
+        (4000.0, 3400.0, 3500.0),
+        (4000.0, 4600.0, 4501.0),
+        (4001.0, 3600.0, 4001.0),  # not rounded
+        (4001.0, 5000.0, 4002.0),
+        (0.0, 400.0, 1.0),
+        (10_000.0, 9600.0, 10_000.0),  # all of it
+    ],
+)
+def test_level_is_corrected_as_far_as_what_is_left_is_known(left: float, level: float, heard: float) -> None:
+    bucket = Bucket(10_000.0, 1.0, level, 1000.0)
+    bucket.hear(RateLimit(10_000.0, left), underway=0.0, since=1000.0, now=1000.0)
+    assert (bucket.level, bucket.confirmed) == (heard, heard)
+
+
+@pytest.mark.parametrize(("taken", "level", "confirmed"), [(1.5, 3.5, 3.0), (4.5, 0.5, 0.5), (8.0, -3.0, 0.0)])
+def test_amount_that_is_taken_is_confirmed_no_more(taken: float, level: float, confirmed: float) -> None:
+    bucket = Bucket(10.0, 1.0, 5.0, 1000.0, 3.0)
+    bucket.take(taken)
+    assert (bucket.level, bucket.confirmed) == (level, confirmed)

@@ -174,6 +174,14 @@ async def test_responses_have_items_tools_and_format(models: Models, server: Ser
     assert body["text"] == {"format": {"type": "json_schema", "name": "reply", "schema": {"type": "object"}}}
 
 
+async def test_responses_are_told_the_name_of_the_tool_to_call(models: Models, server: Server) -> None:
+    server.answers = [responses()]
+    choice = {"type": "function", "function": {"name": "add"}}
+    model = await models.open("openai/m", wire="responses")
+    await model.complete([{"role": "tools", "content": [choice], "choice": choice}, *USER], ASKED)
+    assert server.asked[-1].json["tool_choice"] == {"type": "function", "name": "add"}
+
+
 async def test_items_stay_with_responses(models: Models, server: Server) -> None:
     model = await models.open("openai/m")
     await model.complete([*USER, {"role": "assistant", "content": "hello", "items": ITEMS}, *USER], ASKED)

@@ -83,11 +83,14 @@ def test_usage_of_any_nonsense_leaves_the_reply_as_it_is(wire: str, usage: Any) 
 
 
 @every_wire
-@pytest.mark.parametrize("tokens", ["12", "", -1, 12.5, None, True, [12], {"total": 12}, 10**400, float("nan")])
+@pytest.mark.parametrize(
+    "tokens", ["12", "", -1, 12.5, None, True, [12], {"total": 12}, 10**8 + 1, 10**400, float("nan")]
+)
 def test_usage_that_is_no_count_is_told_from_one_that_is(wire: str, tokens: Any) -> None:
     _, _, asked, answered = WIRES[wire]
     assert read(wire, {asked: tokens, answered: 7})[4:6] == (None, 7)
     assert read(wire, {asked: 7.0, answered: tokens})[4:6] == (7, None)
+    assert read(wire, {asked: 0, answered: 10**8})[4:6] == (0, 10**8)
 
 
 @every_wire
