@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 Homes = Mapping[str, tuple[str, str]]
-"""Where each command is, and its line of help. It is a module's Typer `app`, or a Typer or function: `module:name`."""
+"""Where each command is, and its line of help.
+
+It is a module's Typer `app`, a Typer or function (`module:name`), or a command of a Typer (`module:name command`).
+"""
 
 
 HELP_ALL = "--help-all"
@@ -38,8 +41,8 @@ def _show_all(ctx: Context, _: Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def _with_help_all(params: list[Parameter]) -> list[Parameter]:
-    """The parameters of a command, and the option that shows all of them."""
+def _with_help_all(params: list[Parameter], *, hidden: bool = False) -> list[Parameter]:
+    """The parameters of a command, and the option that shows all of them; `hidden` where help shows all anyhow."""
     option = TyperOption(
         param_decls=[HELP_ALL],
         is_flag=True,
@@ -47,6 +50,7 @@ def _with_help_all(params: list[Parameter]) -> list[Parameter]:
         expose_value=False,
         callback=_show_all,
         help="Show every option, and exit.",
+        hidden=hidden,
     )
     return [*params, option]
 
@@ -94,7 +98,7 @@ class LazyGroup(TyperGroup):
                 self._homes[name] = home
 
     def get_params(self, ctx: Context) -> list[Parameter]:
-        return _with_help_all(super().get_params(ctx))
+        return _with_help_all(super().get_params(ctx), hidden=True)
 
     def format_help_text(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002 as click has it
         formatter.write_paragraph()
@@ -332,6 +336,7 @@ def _hyphenated(word: str) -> str:
 
 def _load(name: str, home: str, help_line: str = "") -> Command:
     module, _, attribute = home.partition(":")
+    attribute, _, inner = attribute.partition(" ")
     if module:
         found = getattr(importlib.import_module(module), attribute or "app")
     else:
@@ -341,5 +346,8 @@ def _load(name: str, home: str, help_line: str = "") -> Command:
         found, command = typer.Typer(rich_markup_mode=None, add_completion=False), found
         found.command(cls=PanelCommand)(command)
     loaded = typer.main.get_command(found)
+    if inner:
+        assert isinstance(loaded, LazyGroup)
+        return loaded.loaded(inner)
     loaded.name = name
     return loaded
