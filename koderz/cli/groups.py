@@ -6,11 +6,12 @@ import importlib
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer._click.exceptions import NoSuchOption
+from typer._click.exceptions import NoSuchOption, UsageError
+from typer._click.parser import _OptionParser
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from koderz.cli.flags import DeclaredCommand, SettingsCommand
@@ -60,6 +61,25 @@ def is_help(ctx: Context, word: str) -> bool:
     return word == HELP_ALL or word in ctx.help_option_names
 
 
+class _StrictParser(_OptionParser):
+    """A parser that refuses an option given twice where one value counts. Click takes the last without a word."""
+
+    def parse_args(self, args: list[str]) -> tuple[dict[str, Any], list[str], list[Any]]:
+        options, rest, order = super().parse_args(args)
+        for place, param in enumerate(order):
+            is_single = isinstance(param, TyperOption) and not (param.multiple or param.is_eager)
+            if is_single and param in order[:place] and not (self.ctx and self.ctx.resilient_parsing):
+                raise UsageError(f"{max(param.opts, key=len)} is given twice; it can be given once", ctx=self.ctx)
+        return options, rest, order
+
+
+def _strict_parser(params: Iterable[Parameter], ctx: Context) -> _OptionParser:
+    parser = _StrictParser(ctx)
+    for param in params:
+        param.add_to_parser(parser, ctx)
+    return parser
+
+
 def examples_in(text: str | None) -> tuple[str, list[str]]:
     """A command's help without its examples, and these, a line each."""
     about, _, found = inspect.cleandoc(text or "").partition(_EXAMPLES)
@@ -99,6 +119,9 @@ class LazyGroup(TyperGroup):
 
     def get_params(self, ctx: Context) -> list[Parameter]:
         return _with_help_all(super().get_params(ctx), hidden=True)
+
+    def make_parser(self, ctx: Context) -> _OptionParser:
+        return _strict_parser(self.get_params(ctx), ctx)
 
     def format_help_text(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002 as click has it
         formatter.write_paragraph()
@@ -202,6 +225,9 @@ class PanelCommand(TyperCommand):
 
     def get_params(self, ctx: Context) -> list[Parameter]:
         return _with_help_all(super().get_params(ctx))
+
+    def make_parser(self, ctx: Context) -> _OptionParser:
+        return _strict_parser(self.get_params(ctx), ctx)
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         """The help: every option where that takes few lines or was asked for, else its own and common ones."""

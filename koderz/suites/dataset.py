@@ -113,6 +113,8 @@ def read_rows(path: Path, skip: Callable[[KoderzError], None] | None = None) -> 
     what is no JSON object, and for a file that can't be read. With `skip`, lines that are no JSON object are
     handed to it and left out.
     """
+    if path.name.removesuffix(".gz").lower().endswith((".csv", ".tsv", ".parquet")):
+        raise KoderzError(f"{path} is a table, where JSON lines are read; for questions in a table add --suite qa")
     lines = _lines(path)
     for number, line in lines:
         if line.startswith("["):

@@ -134,6 +134,11 @@ def test_misspelt_variable_is_a_warning(command: Command) -> None:
     [
         (("benchmrk",), "Did you mean 'benchmark'"),
         (("compar",), "Did you mean 'compare'"),
+        (("benchmark", "--limit", "2", "--limit", "3"), "--limit is given twice; it can be given once"),
+        (("decide", "a", "b", "--base-url", "x", "--base-url=y"), "--base-url is given twice"),
+        (("list", "--results", "x", "--results", "y"), "--results is given twice"),
+        (("--debug", "--debug", "list"), "--debug is given twice"),
+        (("benchmark", "0", "1", "-q", "-q"), "--quiet is given twice"),
         (("benchmark", "lst"), "No such command 'lst'"),
         (("benchmark", "retri"), "Did you mean 'retry'"),
         (("benchmark", "0", "ten"), "Invalid value for 'end'"),

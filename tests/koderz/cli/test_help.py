@@ -132,6 +132,14 @@ def test_help_speaks_of_tasks(command: Command, name: str) -> None:
     assert not re.search(r"\bproblems?\b", text, re.IGNORECASE)
 
 
+def test_help_of_benchmark_begins_with_what_is_asked(command: Command) -> None:
+    out = command("benchmark", "--help", env=NARROW).out
+    options = re.findall(r"^  (?:-\w, )?(--[\w-]+)", out, re.MULTILINE)
+
+    assert options[:5] == ["--suite", "--solver", "--dataset", "--tasks", "--limit"]
+    assert "Solver:" not in out
+
+
 def test_tasks_is_a_second_name_of_problems(command: Command) -> None:
     plan = command("benchmark", "--tasks", "3,HumanEval/7", "--model", "simulated", "--dry-run", "--json").out
 
