@@ -54,7 +54,7 @@ def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
 
 
 def _instead(name: str, there: Sequence[str]) -> str:
-    """What an unknown name may mean: the nearest that there is, else some of them."""
+    """A hint on an unknown name: the nearest that there is, else some of them."""
     from difflib import get_close_matches  # which nobody needs whose names are right
 
     if near := get_close_matches(name, there, 1, _ALIKE):

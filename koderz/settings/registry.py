@@ -137,7 +137,7 @@ def find_in_file(flag: str, name: str) -> Any:
 
 
 def _members_of(file: str) -> str:
-    """What `FILE:NAME` can be for a file, which isn't run for it; `FILE:NAME` itself where that can't be said."""
+    """The `FILE:NAME` of what a file defines, which isn't run for it; `FILE:NAME` itself where that can't be read."""
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError):
