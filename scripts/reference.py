@@ -56,6 +56,8 @@ def _command(command: Any, ctx: Any) -> Iterator[str]:
     if examples:
         yield from ("```sh", *examples, "```", "")
     for name in getattr(command, "commands", {}):
+        if ctx.parent is None and name in koderz.cli.ALIASES:
+            continue
         _, inner, _ = command.resolve_command(ctx, [name])
         yield from _command(inner, inner.make_context(name, [], parent=ctx, resilient_parsing=True))
 

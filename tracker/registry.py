@@ -15,6 +15,9 @@ from koderz_tracker.errors import KoderzError
 SYSTEMS = "koderz.systems"
 """The entry points of systems: values that name what they add by kind, which is a group's name without `koderz.`."""
 
+_SHOWN = 8  # names in a message
+_ALIKE = 0.8  # of difflib's ratio: `zeroshot` and `zero-shot` have 0.94, `nope` and `none` 0.75
+
 
 @runtime_checkable
 class Adding(Protocol):
@@ -47,7 +50,16 @@ def find(kind: str, name: str, known: Mapping[str, str], group: str) -> Any:
         except Exception as error:  # a package of somebody else's may do anything
             raise KoderzError(f"{kind} {name!r}: {target} can't be loaded: {_message(error)}") from error
     there = [each for each in (*known, *sorted({*added, *entry_point_names(group)} - {*known})) if each[-1:] != "*"]
-    raise KoderzError(f"there is no {kind} {name!r}" + (f"; choose from {', '.join(there)}" if there else ""))
+    raise KoderzError(f"there is no {kind} {name!r}{_instead(name, there)}")
+
+
+def _instead(name: str, there: Sequence[str]) -> str:
+    """A hint on an unknown name: the nearest that there is, else some of them."""
+    from difflib import get_close_matches  # which nobody needs whose names are right
+
+    if near := get_close_matches(name, there, 1, _ALIKE):
+        return f"; did you mean {near[0]}?"
+    return f"; choose from {', '.join(there[:_SHOWN])}{', …' if len(there) > _SHOWN else ''}" if there else ""
 
 
 def names_of_others(group: str) -> set[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
-from koderz.analysis.comparison import Comparison, comparison_blocks, of_sides, side_blocks
+from koderz.analysis.brief import board_blocks, brief_blocks, headline, whole_blocks
+from koderz.analysis.comparison import Comparison, of_sides, side_blocks
 from koderz.analysis.completion import with_faults_failed
 from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, ruling
@@ -33,25 +34,26 @@ class Compared:
     """The answer of `compare`: a comparison of two sides or a leaderboard, with the result of its gates."""
 
     title: str
-    content: Callable[[], Iterator[Block]]
+    content: Callable[[], Iterator[Block]]  # whole
     found: Callable[[], Mapping[str, Any]]  # for JSON
     shut: Sequence[str] = ()  # the gates that failed, and why
     hanging: Sequence[str] = ()  # the gates whose answer hangs on faults, and why
     caution: str = ""  # see `caution_on`
     alarms: Mapping[str, float] = field(default_factory=dict)  # see `false_alarms`
     notes: Sequence[str] = ()  # on the gates
+    brief: Callable[[], Iterator[Block]] | None = None  # the content without methods, where there is a shorter one
 
-    def blocks(self) -> Iterator[Block]:
-        """The answer as blocks to read."""
-        yield from self.content()
+    def blocks(self, *, details: bool = True) -> Iterator[Block]:
+        """The answer as blocks to read; `details`: with its methods, causes of failures and all notes."""
+        yield from (self.content if details or self.brief is None else self.brief)()
         yield from map(Text, self.notes)
 
-    def markdown(self) -> Iterator[str]:
+    def markdown(self, *, details: bool = True) -> Iterator[str]:
         """The answer as Markdown for a CI job's summary page; the result of the gates comes first."""
         verdict = [Text(f"Gate failed: {why}") for why in self.shut]
         verdict += [Text(f"Gate undecided: {why}") for why in self.hanging]
         verdict += [Text(f"Warning: {self.caution}")] if self.caution else []
-        return as_markdown([Heading(f"koderz: {self.title}"), *verdict, *self.blocks()])
+        return as_markdown([Heading(f"koderz: {self.title}"), *verdict, *self.blocks(details=details)])
 
     def document(self) -> Mapping[str, Any]:
         """The answer as JSON."""
@@ -114,9 +116,19 @@ def compare_runs(
     sides = pairs_to_compare(runs, arm, allow_simulated=allow_simulated)
     if not sides:
         return _alone(sides_of(runs[0], arm)[-1], gates)
+    if not gates.are_asked:  # of which some judge B alone
+        _require_common_tasks(runs)
     if not unequal_resources:
         require_equal_resources(*sides)
     return _gated(of_sides(sides, alpha, by, exact=exact), gates, exact=exact)
+
+
+def _require_common_tasks(runs: Sequence[Run]) -> None:
+    """Raises KoderzError for two runs with results that share no task."""
+    tasks = [_tasks(run) for run in runs]
+    if len(runs) == 2 and all(tasks) and not tasks[0] & tasks[1]:
+        a, b = (f"{run.name} ({run.suite}, {len(own)} tasks)" for run, own in zip(runs, tasks, strict=True))
+        raise KoderzError(f"{a} and {b} have no task in common, so there is nothing to compare")
 
 
 def _gated(comparison: Comparison, gates: Gates, *, exact: bool) -> Compared:
@@ -124,13 +136,14 @@ def _gated(comparison: Comparison, gates: Gates, *, exact: bool) -> Compared:
     ruled = ruling(gates, comparison.b, comparison, exact=exact)
     return Compared(
         comparison.verdict,
-        partial(comparison_blocks, comparison),
+        partial(whole_blocks, comparison),
         partial(comparison_document, comparison),
         ruled.shut,
         ruled.hanging,
         caution_on(gates, comparison.b),
         false_alarms(gates, comparison),
         [*alarm_notes(gates, comparison)],
+        brief=partial(brief_blocks, comparison),
     )
 
 
@@ -139,7 +152,8 @@ def _ranked(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: boo
     if not unequal_resources:
         require_equal_resources(sides)
     board = leaderboard(sides, alpha, measure, exact=exact)
-    return Compared("leaderboard", partial(leaderboard_blocks, board), partial(_leaderboard_document, board))
+    found = partial(_leaderboard_document, board)
+    return Compared("leaderboard", partial(leaderboard_blocks, board), found, brief=partial(board_blocks, board))
 
 
 def compare_as_if_stopped(
@@ -222,6 +236,7 @@ def comparison_document(one: Comparison) -> dict[str, Any]:
         "a": {**row_of(one.a), "failures": failures_of(one.a)},
         "b": {**row_of(one.b), "failures": failures_of(one.b)},
         "verdict": one.verdict,
+        "headline": headline(one),
         "arms": {name: comparison_document(arm) for name, arm in one.arms.items()},
     }
 

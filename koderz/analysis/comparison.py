@@ -30,7 +30,7 @@ from koderz.analysis.inference import (
 from koderz.analysis.intervals import Interval
 from koderz.analysis.judged import JudgedDifference, judged_difference, text_of_difference
 from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_named, measures_of, shown, usual_measure
-from koderz.analysis.notes import differing, notes_on
+from koderz.analysis.notes import differing, differing_values, notes_on
 from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
 from koderz.analysis.runs import (
     FaultsAs,
@@ -302,40 +302,50 @@ _MOST_TASKS = 12  # flipped tasks that are named
 def comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """The blocks of a comparison: every pair of arms, then the differences between the runs."""
     each = list(comparison.arms.values()) or [comparison]
-    yield Text(f"A (baseline)  {_described(comparison.a)}")
-    yield Text(f"B (candidate) {_described(comparison.b)}")
+    yield Text(f"A (baseline)  {described(comparison.a)}")
+    yield Text(f"B (candidate) {described(comparison.b)}")
     for one in each:
         if len(each) > 1:
             yield Heading(f"Arm: {one.b.arm}")
         yield from _one(one)
     for note in dict.fromkeys(note for one in each for note in one.notes):
         yield Text(f"note: {note}")
-    others = comparison.a_compared.other_tasks or comparison.b_compared.other_tasks
-    yield from failure_blocks(comparison.a, comparison.b, on_all=bool(others))
-    yield from _differing("Settings that differ", comparison.settings)
-    yield from _differing("Environment that differs", comparison.environment)
+    others = any(side.other_tasks for side in (comparison.a_compared, comparison.b_compared))
+    yield from failure_blocks(comparison.a, comparison.b, on_all=others)
+    yield from differing_values("Settings that differ", comparison.settings)
+    yield from differing_values("Environment that differs", comparison.environment)
 
 
 def side_blocks(side: Side) -> Iterator[Block]:
     """The blocks of one run alone."""
-    yield Text(_described(side))
+    yield Text(described(side))
     yield figures_table(side.run, side.arm)
 
 
-def _one(one: Comparison) -> Iterator[Block]:
+def figures_of(one: Comparison) -> Table:
+    """The averages of both sides, their differences and what these are worth."""
     head = ["", "A", "B", "B - A", f"{100 * (1 - one.alpha):g}% interval", "Holm's p"]
     rows = [*_measure_rows(one)]
     if one.unequal_resources:
         rows = [[f"{name} ({UNEQUAL})", *cells] for name, *cells in rows]
-    yield Table(head, rows, optional=["Holm's p"])
+    return Table(head, rows, optional=["Holm's p"])
+
+
+def spans_of_faults(one: Comparison) -> Iterator[Text]:
+    """The difference with faults at their worst or best."""
+    if one.completion and one.completion.differences:
+        span = interval_text(tuple(end / one.scale for end in one.completion.differences), one.measure, signed=True)
+        yield Text(f"With {one.completion.text} at their worst or best B - A is from {span}.")
+
+
+def _one(one: Comparison) -> Iterator[Block]:
+    yield figures_of(one)
     yield Text(one.verdict)
     if one.p_value is not None:
         yield Text(f"{one.method[0].upper()}{one.method[1:]}: {p_text(one.p_value)}.{_power(one)}")
     if one.judged:
         yield from map(Text, text_of_difference(one.judged))
-    if one.completion and one.completion.differences:
-        span = interval_text(tuple(end / one.scale for end in one.completion.differences), one.measure, signed=True)
-        yield Text(f"With {one.completion.text} at their worst or best B - A is from {span}.")
+    yield from spans_of_faults(one)
     yield from _methods(one)
     yield from _posterior(one)
     if one.paired:
@@ -347,9 +357,9 @@ def _one(one: Comparison) -> Iterator[Block]:
     for phrase in one.unequal_resources:
         yield Text(f"Unequal resources: {phrase}")
     if one.gained:
-        yield Text(f"B gained: {_named(one.gained)}")
+        yield Text(f"B gained: {named_tasks(one.gained)}")
     if one.lost:
-        yield Text(f"B lost: {_named(one.lost)}")
+        yield Text(f"B lost: {named_tasks(one.lost)}")
 
 
 def _methods(one: Comparison) -> Iterator[Text]:
@@ -433,13 +443,8 @@ def _difference_cells(found: Difference, measure: Measure) -> list[str]:
     ]
 
 
-def _differing(title: str, values: Mapping[str, tuple[Any, Any]]) -> Iterator[Block]:
-    if values:
-        yield Heading(title)
-        yield Table(["", "A", "B"], [[name, _shown(a), _shown(b)] for name, (a, b) in values.items()])
-
-
-def _described(side: Side) -> str:
+def described(side: Side) -> str:
+    """One line on an arm: its run, model, solver, status and time."""
     run = side.run
     simulated = "SIMULATED " if side.simulated and side.model != SIMULATED else ""
     return f"{run.name}: {simulated}{side.model}, {side.arm}, {run.status}, {run.start_time[:16].replace('T', ' ')}"
@@ -463,18 +468,19 @@ def _posterior(one: Comparison) -> Iterator[Text]:
 def _power(one: Comparison) -> str:
     if one.smallest_difference is None:
         return ""
-    size = one.smallest_difference
     clusters = f" in {one.clusters} clusters" if one.clusters else ""
     count = f"{one.pairs} tasks{clusters}" if one.paired else f"so many tasks{clusters}"
+    return f" With {count} only a difference of about {size_shown(one)} could be detected."
+
+
+def size_shown(one: Comparison) -> str:
+    """The smallest difference that so many tasks show, as text."""
+    size = one.smallest_difference or 0.0
     rounded = f"{size:.0f} points" if size >= 10 else f"{size:.1f} points"
-    about = rounded if one.measure.two_valued else shown(size, one.measure)
-    return f" With {count} only a difference of about {about} could be detected."
+    return rounded if one.measure.two_valued else shown(size, one.measure)
 
 
-def _named(tasks: Sequence[str]) -> str:
+def named_tasks(tasks: Sequence[str]) -> str:
+    """The first tasks by name, and how many more there are."""
     more = f", … ({len(tasks) - _MOST_TASKS} more; --json has all)" if len(tasks) > _MOST_TASKS else ""
-    return ", ".join(tasks[:_MOST_TASKS]) + more
-
-
-def _shown(value: Any) -> str:
-    return "" if value is None else str(value)
+    return f"{', '.join(tasks[:_MOST_TASKS])}{more}"

@@ -128,9 +128,6 @@ def _cost_per_solved_task(results: Sequence[Result]) -> float | None:
     return sum(result.cost for result in results) / len(solved) if solved else None
 
 
-_MOST_CAUSES = 8
-
-
 def failure_blocks(a: Side, b: Side, *, on_all: bool) -> Iterator[Block]:
     """The failures of both sides of a comparison; `on_all`: of more tasks than are compared."""
     found = {"A": failures_of(a), "B": failures_of(b)}
@@ -138,8 +135,6 @@ def failure_blocks(a: Side, b: Side, *, on_all: bool) -> Iterator[Block]:
         yield Heading(f"Failed attempts by cause{', on all their tasks' if on_all else ''}")
         yield causes_table(found)
     for name, failures in found.items():
-        if failures.never_fixed:
-            yield Text(f"{name} recovered from no {unrecovered(failures, _MOST_CAUSES)}")
         yield Text(f"{name}: {_took(failures)}")
 
 

@@ -231,21 +231,21 @@ def _against_first(board: Leaderboard, standing: Standing) -> str:
     return "level" if standing.level_with_best else "worse"
 
 
-def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
-    """The blocks of a leaderboard: standings, then the tests that tell some of them apart."""
+def standings_table(board: Leaderboard) -> Table:
+    """The standings, best first. A narrow terminal does without their runs where models and arms tell them apart."""
     success = board.measure.name == SUCCESS.name
     head = "Success rate" if success else named_average(board.measure)
     head += f" ({UNEQUAL})" if board.unequal_resources else ""
-    yield Table(
+    named = {(standing.side.model, standing.side.arm) for standing in board.standings}
+    return Table(
         [
-            *(f"Rank of {len(board.standings)}", "Tier", "Run", "Model", "Arm"),
-            *(head, "95% interval", "Avg cost", "Avg iter.", "Verdict"),
+            *(f"Rank of {len(board.standings)}", "Tier", "Model", "Arm"),
+            *(head, "95% interval", "Avg cost", "Avg iter.", "Verdict", "Run"),
         ],
         [
             [
                 _ranks_text(standing.ranks),
                 str(standing.tier),
-                standing.side.run.name,
                 standing.side.model,
                 standing.side.arm,
                 rate_of(standing.side.figures) if success else shown(standing.mean.mean, board.measure),
@@ -253,11 +253,17 @@ def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
                 f"${standing.side.figures.avg_cost:.5f}",
                 f"{standing.side.figures.avg_iterations:.1f}",
                 "" if standing is board.standings[0] else _against_first(board, standing),
+                standing.side.run.name,
             ]
             for standing in board.standings
         ],
-        optional=["Avg iter.", "Avg cost", "95% interval", "Model", "Tier"],
+        optional=["Avg iter.", "Avg cost", *["Run"] * (len(named) == len(board.standings)), "95% interval", "Tier"],
     )
+
+
+def leaderboard_blocks(board: Leaderboard) -> Iterator[Block]:
+    """The blocks of a leaderboard: standings, then the tests that tell some of them apart."""
+    yield standings_table(board)
     if any(_against_first(board, standing) == "level" for standing in board.standings[1:]):
         yield Text("level: no significant difference from the first")
     count = len(board.standings)

@@ -90,6 +90,8 @@ def shown(value: float, measure: Measure, *, signed: bool = False) -> str:
     if measure.unit == "$":
         return f"{sign}${size:.5f}"
     digits = f"{size:,.0f}" if size >= 1000 else f"{size:.2f}" if size >= 1 or not size else f"{size:.3g}"
+    if signed and size < 1:
+        digits = digits.ljust(len("0.00"), "0") if "." in digits else digits  # so that signs stand in one column
     return f"{sign}{digits}{f' {measure.unit}' if measure.unit else ''}"
 
 

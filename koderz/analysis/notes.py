@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from koderz.analysis.blocks import Block, Heading, Table
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
 from koderz.analysis.measures import SUCCESS, declared
 from koderz.analysis.pairs import Matched, Side
@@ -22,8 +23,16 @@ def notes_on(a: Side, b: Side, matched: Matched) -> list[str]:
     """The warnings about a comparison, one sentence each."""
     return [
         *_on_measure(a, b, matched),
-        *_on_pairing(matched),
+        *_on_tests(matched),
         *_on_clusters(matched),
+        *cautions_on(a, b, matched),
+    ]
+
+
+def cautions_on(a: Side, b: Side, matched: Matched) -> list[str]:
+    """The warnings about what is compared, whatever the test."""
+    return [
+        *_on_pairing(matched),
         *_on_comparability(a, b),
         *filter(None, [unread_note([("A", a.figures.unread), ("B", b.figures.unread)])]),
         *_on_side("A", a),
@@ -57,6 +66,11 @@ def _on_pairing(matched: Matched) -> Iterator[str]:
             f"Rates and differences are over the {len(matched.tasks)} tasks that both were judged on; "
             f"left out: {left[0]} others of A's, {left[1]} of B's."
         )
+
+
+def _on_tests(matched: Matched) -> Iterator[str]:
+    if matched.kind == "nothing":
+        return
     if matched.kind == "samples" and matched.measure.two_valued and matched.order is None:
         yield "There are several samples a task, so McNemar's test gives way to tests clustered by task."
     tasks = matched.smallest_side
@@ -148,3 +162,13 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         elif prefix or name not in _OF_NO_MATTER:
             found[f"{prefix}{name}"] = value
     return found
+
+
+def differing_values(title: str, values: Mapping[str, tuple[Any, Any]]) -> Iterator[Block]:
+    """A table of what A and B have different values of; nothing where there is none."""
+    if values:
+        yield Heading(title)
+        yield Table(
+            ["", "A", "B"],
+            [[name, *("" if value is None else str(value) for value in pair)] for name, pair in values.items()],
+        )

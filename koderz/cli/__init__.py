@@ -19,6 +19,8 @@ from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from typer._click.core import Command, Context
+    from typer._click.formatting import HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
 _OF_RUNS = {
     "benchmark": ("koderz.cli.benchmark", "Run a benchmark; resume, watch, compare and report runs."),
@@ -45,15 +47,30 @@ COMMANDS = {
 }
 """Each command's module, which holds its `app`, and its line in `koderz --help`."""
 
+ALIASES = ("list", "show", "compare", "report", "resume", "retry", "watch", "export", "problems")
+"""The commands of `koderz benchmark` that may be called without its name, too."""
+
 
 class Root(LazyGroup):
     """The commands of koderz, and those of other packages' systems where all are listed or none of ours is named."""
 
-    lazy = COMMANDS
+    lazy = COMMANDS | {name: (f"koderz.cli.benchmark:app {name}", "") for name in ALIASES}
 
     def list_commands(self, ctx: Context) -> list[str]:
         self._add_others()
-        return super().list_commands(ctx)
+        return [name for name in super().list_commands(ctx) if name not in ALIASES]
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        super().format_commands(ctx, formatter)
+        formatter.write_paragraph()
+        formatter.write_text(f"Short for koderz benchmark …: {', '.join(ALIASES)}.")
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Completions: commands, and the aliases among them."""
+        from typer._click.shell_completion import CompletionItem
+
+        aliases = [CompletionItem(name) for name in ALIASES if name.startswith(incomplete)]
+        return super().shell_complete(ctx, incomplete) + aliases
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         if args and args[0] not in self.commands:
@@ -78,7 +95,7 @@ Measure how well language models solve tasks, and never lose a result.
 
 Examples:
     koderz benchmark 0 10 --mode comparative
-    koderz benchmark compare latest
+    koderz compare latest
     koderz doctor
 """
 

@@ -52,6 +52,9 @@ _Sequential = Annotated[
 ]
 
 
+_Details = Annotated[
+    bool, typer.Option("--details", help="Print methods, causes of failures, environments and all notes, too.")
+]
 _UnequalResources = Annotated[
     bool, typer.Option("--unequal-resources", help="Compare arms that had different resources on the same tasks.")
 ]
@@ -71,6 +74,7 @@ def compare(
     exact: Annotated[
         bool, typer.Option("--exact", help="Test rates by McNemar's exact test, which shows less than his score test.")
     ] = False,
+    details: _Details = False,
     json: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a CI job's summary page.")] = False,
     allow_simulated: AllowSimulated = False,
@@ -108,7 +112,7 @@ def compare(
     if json:
         print_json(outcome.document())
     else:
-        say_all(outcome.markdown()) if markdown else print_blocks(outcome.blocks())
+        say_all(outcome.markdown(details=details)) if markdown else print_blocks(outcome.blocks(details=details))
     if outcome.caution:
         warn(f"warning: {outcome.caution}")
     if outcome.shut:

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from koderz.settings.layers import Schema
 
 
-SELDOM = ("sample", "detach", "fail_on_regression", "wait", "trust_config", "accept_divergence")
+SELDOM = ("solver_arg", "sample", "detach", "fail_on_regression", "wait", "trust_config", "accept_divergence")
 """The flags that several commands share, and that short help leaves out."""
+
+FIRST = ("suite", "solver", "dataset", "problems")
+"""The settings that lead the common options of short help: what is asked."""
 
 DISPLAY = ("dry_run", "json", "quiet")
 """The flags of all runs that short help has among the common options."""

@@ -6,11 +6,12 @@ import importlib
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer._click.exceptions import NoSuchOption
+from typer._click.exceptions import NoSuchOption, UsageError
+from typer._click.parser import _OptionParser
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from koderz.cli.flags import DeclaredCommand, SettingsCommand
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 
 Homes = Mapping[str, tuple[str, str]]
-"""Where each command is, and its line of help. It is a module's Typer `app`, or a Typer or function: `module:name`."""
+"""Where each command is, and its line of help.
+
+It is a module's Typer `app`, a Typer or function (`module:name`), or a command of a Typer (`module:name command`).
+"""
 
 
 HELP_ALL = "--help-all"
@@ -38,8 +42,8 @@ def _show_all(ctx: Context, _: Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def _with_help_all(params: list[Parameter]) -> list[Parameter]:
-    """The parameters of a command, and the option that shows all of them."""
+def _with_help_all(params: list[Parameter], *, hidden: bool = False) -> list[Parameter]:
+    """The parameters of a command, and the option that shows all of them; `hidden` where help shows all anyhow."""
     option = TyperOption(
         param_decls=[HELP_ALL],
         is_flag=True,
@@ -47,6 +51,7 @@ def _with_help_all(params: list[Parameter]) -> list[Parameter]:
         expose_value=False,
         callback=_show_all,
         help="Show every option, and exit.",
+        hidden=hidden,
     )
     return [*params, option]
 
@@ -54,6 +59,25 @@ def _with_help_all(params: list[Parameter]) -> list[Parameter]:
 def is_help(ctx: Context, word: str) -> bool:
     """Whether a word of a command line asks for help."""
     return word == HELP_ALL or word in ctx.help_option_names
+
+
+class _StrictParser(_OptionParser):
+    """A parser that refuses an option given twice where one value counts. Click takes the last without a word."""
+
+    def parse_args(self, args: list[str]) -> tuple[dict[str, Any], list[str], list[Any]]:
+        options, rest, order = super().parse_args(args)
+        for place, param in enumerate(order):
+            is_single = isinstance(param, TyperOption) and not (param.multiple or param.is_eager)
+            if is_single and param in order[:place] and not (self.ctx and self.ctx.resilient_parsing):
+                raise UsageError(f"{max(param.opts, key=len)} is given twice; it can be given once", ctx=self.ctx)
+        return options, rest, order
+
+
+def _strict_parser(params: Iterable[Parameter], ctx: Context) -> _OptionParser:
+    parser = _StrictParser(ctx)
+    for param in params:
+        param.add_to_parser(parser, ctx)
+    return parser
 
 
 def examples_in(text: str | None) -> tuple[str, list[str]]:
@@ -94,7 +118,10 @@ class LazyGroup(TyperGroup):
                 self._homes[name] = home
 
     def get_params(self, ctx: Context) -> list[Parameter]:
-        return _with_help_all(super().get_params(ctx))
+        return _with_help_all(super().get_params(ctx), hidden=True)
+
+    def make_parser(self, ctx: Context) -> _OptionParser:
+        return _strict_parser(self.get_params(ctx), ctx)
 
     def format_help_text(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002 as click has it
         formatter.write_paragraph()
@@ -198,6 +225,9 @@ class PanelCommand(TyperCommand):
 
     def get_params(self, ctx: Context) -> list[Parameter]:
         return _with_help_all(super().get_params(ctx))
+
+    def make_parser(self, ctx: Context) -> _OptionParser:
+        return _strict_parser(self.get_params(ctx), ctx)
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         """The help: every option where that takes few lines or was asked for, else its own and common ones."""
@@ -332,6 +362,7 @@ def _hyphenated(word: str) -> str:
 
 def _load(name: str, home: str, help_line: str = "") -> Command:
     module, _, attribute = home.partition(":")
+    attribute, _, inner = attribute.partition(" ")
     if module:
         found = getattr(importlib.import_module(module), attribute or "app")
     else:
@@ -341,5 +372,8 @@ def _load(name: str, home: str, help_line: str = "") -> Command:
         found, command = typer.Typer(rich_markup_mode=None, add_completion=False), found
         found.command(cls=PanelCommand)(command)
     loaded = typer.main.get_command(found)
+    if inner:
+        assert isinstance(loaded, LazyGroup)
+        return loaded.loaded(inner)
     loaded.name = name
     return loaded

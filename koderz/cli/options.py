@@ -19,7 +19,7 @@ from typing import Any
 
 import typer
 
-from koderz.cli.flags import DISPLAY, SELDOM, DeclaredCommand, SettingsCommand
+from koderz.cli.flags import DISPLAY, FIRST, SELDOM, DeclaredCommand, SettingsCommand
 from koderz.engines.owners import CHOOSING, REGISTRIES, schema_here, schema_of, use_of_flag
 from koderz.errors import KoderzError
 from koderz.plans.selection import read_problems, split_problems
@@ -122,6 +122,7 @@ def _in_short_help(
     itself = {*map(str, usual.values()), *(name for _, name in scope.parts)}
     spare = [name for name in of_parts if {owner.partition(".")[2] for owner in schema.owners(name)} <= itself]
     shared = [name for name in options if name in fields and fields[name].about.common and name not in of_parts]
+    shared.sort(key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
     common = {p.name: False for p in own if p.name not in (*SELDOM, *DISPLAY)} | dict.fromkeys(of_parts, False)
     return common | dict.fromkeys((*shared, *(p.name for p in own if p.name in DISPLAY)), True), spare
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import sys
@@ -68,6 +69,8 @@ class Registry(Mapping[str, str], Generic[T]):
 
     def load(self, name: str) -> T:
         """The extension of a name. Raises KoderzError with the known names for an unknown one."""
+        if name.endswith(".py") and name not in self.known:
+            raise KoderzError(f"--{self.kind} {name}: say which of the file's, too: {_members_of(name)}")
         if prefix := self._prefix(name):
             return self.adapted(find(self.kind, prefix, self.makers, "")(name.removeprefix(prefix)), name)
         return self.adapted(find(self.kind, name, self.known, self.group), name)
@@ -134,6 +137,17 @@ def find_in_file(flag: str, name: str) -> Any:
     if not hasattr(module, attribute):
         raise KoderzError(f"{flag} {name}: {path} defines no {attribute}")
     return getattr(module, attribute)
+
+
+def _members_of(file: str) -> str:
+    """The `FILE:NAME` of what a file defines, which isn't run for it; `FILE:NAME` itself where that can't be read."""
+    try:
+        tree = ast.parse(Path(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return f"{file}:NAME"
+    made = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    names = [node.name for node in tree.body if isinstance(node, made) and not node.name.startswith("_")]
+    return " or ".join(f"{file}:{name}" for name in names[:3] or ["NAME"])
 
 
 def digest_of_file(name: str) -> str:

@@ -97,18 +97,19 @@ class Settings:
 
     suite: str = _tasks(
         "humaneval",
-        "The suite, such as humaneval, mbpp+, ruler or oolong; all: koderz suites list; or your own, in a file.",
-        "NAME|FILE:NAME",
+        "The suite: humaneval, qa, ruler, …; all: koderz suites list; your own: FILE:NAME.",
+        "NAME",
         risk=_risk_of_suite,
+        common=True,
     )
     dataset: Path | None = _tasks(
-        None, "A JSONL file in the suite's format, plain or .gz, instead of the suite's own.", "FILE", risk=RUNS_CODE
+        None, "A JSONL file, plain or .gz, instead of the suite's own.", "FILE", risk=RUNS_CODE, common=True
     )
     problems: tuple[str, ...] = _tasks(
         (),
-        "Only these tasks, separated by commas: HumanEval/3,HumanEval/7, or 3,7.",
+        "Only these tasks, e.g. HumanEval/3,HumanEval/7, or 3,7.",
         "IDS",
-        flags=("--problems", "--tasks"),
+        flags=("--tasks", "--problems"),
         common=True,
     )
     limit: int | None = _tasks(None, "Maximum number of tasks.", "N", bounds=(1, 10_000_000), common=True)
@@ -244,10 +245,11 @@ class Settings:
     )
     solver: str | None = _solver(
         None,
-        "A solver instead of --mode: direct, compaction, rlm, …, or your own, an async function in a file.",
-        "NAME|FILE:NAME",
+        "A solver instead of --mode: direct, compaction, rlm, …; your own async function: FILE:NAME.",
+        "NAME",
         risk=RUNS_CODE,
         reader="no matrix",
+        common=True,
     )
     solvers: tuple[str, ...] = _solver(
         (),

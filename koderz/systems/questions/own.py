@@ -18,6 +18,8 @@ def own_questions(
 ) -> Iterator[tuple[Row, Question]]:
     """The rows with their questions. Raises KoderzError, naming file and line, for a row that lacks a field."""
     for number, row in enumerate(rows_in(path)):
+        if not number:
+            _require_columns(row, options, needs_target=needs_target)
         choices = _choices(row, options)
         yield (
             row,
@@ -32,6 +34,23 @@ def own_questions(
                 cluster=row.cluster_by(options.cluster_column),
             ),
         )
+
+
+_USUAL = {
+    "input": ("question", "prompt", "query", "problem", "instruction", "text"),
+    "target": ("answer", "expected", "output", "label", "solution", "gold"),
+}
+"""How columns are often called that are `input` and `target` here."""
+
+
+def _require_columns(row: Row, options: QaOptions, *, needs_target: bool) -> None:
+    """Raises KoderzError, with the options that name the columns, if the first row lacks one of those that are read."""
+    wanted = {"input": options.input} | ({"target": options.target} if needs_target else {})
+    lacking = [option for option, name in wanted.items() if row.value(name) is None]
+    meant = {option: next((name for name in _USUAL[option] if name in row.fields), "") for option in lacking}
+    if any(meant.values()):
+        flags = " ".join(f"--{option} {name or 'COLUMN'}" for option, name in meant.items())
+        raise row.error(f"the field {wanted[lacking[0]]!r} is missing; to read others: {flags}")
 
 
 def _extra(row: Row, name: str) -> str:

@@ -113,7 +113,7 @@ def test_stopped_run_without_common_tasks_claims_nothing(tmp_path: Path) -> None
 
     (table, *_) = leaderboard_blocks(leaderboard([*sides_of(found.a.run, "iterative"), *sides_of(other)]))
     assert isinstance(table, Table)
-    assert table.rows[1][-1] == "no claim"
+    assert table.rows[1][-2] == "no claim"
     assert (found.p_value, found.interval) == (None, None)
     assert found.verdict == "No claim: a run stopped once it was decided, and there is no task in common."
     assert not found.significant

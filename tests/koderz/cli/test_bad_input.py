@@ -29,6 +29,8 @@ WRONG = {
     "a solver argument without a value": ((0, 2, "--solver-arg", "x"), "write name=value"),
     "an empty model name": ((0, 2, "--model", ""), "not a model's name"),
     "a prompt folder that isn't there": ((0, 2, "--prompt-dir", "nowhere"), "there is no such folder"),
+    "a misspelt suite": ((0, 2, "--suite", "humanevl"), "there is no suite 'humanevl'; did you mean humaneval?"),
+    "a misspelt solver": ((0, 2, "--solver", "zeroshot"), "there is no solver 'zeroshot'; did you mean zero-shot?"),
     "a dataset that isn't there": ((0, 2, "--dataset", "nowhere.jsonl"), "there is no dataset nowhere.jsonl"),
     "a sandbox that isn't there": ((0, 2, "--sandbox", "nope"), "there is no sandbox 'nope'"),
 }
@@ -44,6 +46,27 @@ def test_wrong_usage_is_one_line_and_creates_nothing(command: Command, koderz: S
     assert not done.out
     assert len([line for line in done.err.splitlines() if not line.startswith("note:")]) == 1
     assert not koderz.results.exists()
+
+
+def test_file_without_a_name_in_it_is_answered_with_what_it_has(command: Command, koderz: Shell) -> None:
+    (koderz.folder / "sc.py").write_text("raise SystemExit  # it isn't run\n\nasync def mine(task, ask, judge): ...\n")
+
+    assert command("benchmark", 0, 1, "--solver", "sc.py", code=2).err == (
+        "koderz: --solver sc.py: say which of the file's, too: sc.py:mine\n"
+    )
+    assert "nowhere.py:NAME" in command("benchmark", 0, 1, "--suite", "nowhere.py", code=2).err
+
+
+def test_table_of_questions_is_answered_with_the_options_that_read_it(command: Command, koderz: Shell) -> None:
+    (koderz.folder / "q.csv").write_text("question,answer\n1 + 1?,2\n")
+
+    assert "a table, where JSON lines are read; for questions in a table add --suite qa" in (
+        command("benchmark", "--dataset", "q.csv", "--model", "simulated", code=2).err
+    )
+    columns = ("--input", "question", "--target", "answer")
+    of_table = ("benchmark", "--suite", "qa", "--dataset", "q.csv", "--model", "simulated", "--dry-run")
+    assert f"the field 'input' is missing; to read others: {' '.join(columns)}\n" in command(*of_table, code=2).err
+    assert "Tasks: 1" in command(*of_table, *columns).out
 
 
 def test_dataset_of_ones_own_is_run_whole_without_a_range(command: Command, koderz: Shell) -> None:

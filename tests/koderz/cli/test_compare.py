@@ -32,9 +32,57 @@ def test_compare_takes_two_files_from_elsewhere(command: Command, runs: Path) ->
     done = command("benchmark", "compare", "bad.json", "good.json")
 
     assert re.search(r"Success rate +\| 40\.0% \(8/20\) \| 90\.0% \(18/20\) \| \+50\.0 points", done.out)
-    assert "B is better: +50.0 points (p < 0.001)." in done.out
+    assert done.out.startswith(
+        "B passes 18 of 20, A 8 of 20: +50.0 points (95% interval +25.8 to +70.1). B is better (p < 0.001).\n\nA (base"
+    )
     assert "B gained: T/8, T/9" in done.out
     assert done.err == ""
+
+
+def test_compare_begins_with_its_verdict_and_leaves_methods_to_details(command: Command, runs: Path) -> None:
+    builders.write(runs / "nine.json", builders.document([True] * 9 + [False], run_id=builders.RUN))
+    builders.write(runs / "six.json", builders.document([True] * 6 + [False] * 4, run_id=builders.OTHER))
+    verdict = (
+        "B passes 9 of 10, A 6 of 10: +30.0 points (95% interval -6.1 to +60.3). "
+        "Too few tasks to tell (p = 0.109); from 58 points on it would show.\n"
+    )
+
+    brief = command("compare", "six.json", "nine.json").out
+    whole = command("compare", "six.json", "nine.json", "--details").out
+
+    assert brief.startswith(verdict)
+    assert whole.startswith(verdict)
+    assert "McNemar" not in brief
+    assert "Failed attempts by cause" not in brief
+    assert "Failed attempts by cause" in whole
+    assert "McNemar" in whole
+    assert "recovered from no" not in whole
+    assert json.loads(command("compare", "six.json", "nine.json", "--json").out)["headline"] + "\n" == verdict
+
+
+def test_compare_refuses_two_runs_without_a_common_task(command: Command, runs: Path) -> None:
+    done = command("compare", "good.json", "else.json", code=2)
+
+    assert done.err.count("\n") == 1
+    assert "have no task in common, so there is nothing to compare" in done.err
+    assert done.out == ""
+
+
+def test_compare_of_many_names_models_in_one_matrix(command: Command, runs: Path) -> None:
+    for name, passes in (("local-1:7b", 4), ("local-2:7b", 19), ("local-3:7b", 20)):
+        outcomes = [True] * passes + [False] * (20 - passes)
+        builders.write(runs / f"{name}.json", builders.document(outcomes, model=name, run_id=f"bench_{name}"))
+
+    out = command("compare", "local-1:7b.json", "local-2:7b.json", "local-3:7b.json").out
+
+    assert out.startswith("Best, with no difference shown among them: local-3:7b, local-2:7b; tier 2: local-1:7b.\n")
+    rows = [line.split() for line in out.splitlines() if re.match(r"\d \| local", line)]
+    assert [[cell for cell in row if cell != "|"][1:] for row in rows] == [
+        ["local-3:7b", "=", "+"],
+        ["local-2:7b", "=", "+"],
+        ["local-1:7b", "-", "-"],
+    ]
+    assert "is better than bench_" not in out
 
 
 def test_compare_json_has_its_contract(command: Command, runs: Path) -> None:
@@ -52,8 +100,9 @@ def test_measure_says_what_is_compared_and_by_which_methods(command: Command, ru
     dearer = [{**row, "cost": 0.02 + 0.001 * (i % 3)} for i, row in enumerate(builders.rows([True] * 20))]
     builders.write(runs / "dear.json", builders.document([True] * 20, results=dearer))
 
-    done = command("benchmark", "compare", "good.json", "dear.json", "--measure", "cost")
+    done = command("benchmark", "compare", "good.json", "dear.json", "--measure", "cost", "--details")
 
+    assert done.out.startswith("cost: B $0.02095, A $0.01000: +$0.01095 (95% interval ")
     assert re.search(r"Avg cost +\| +\$0\.01000 \| +\$0\.02095 \| +\+\$0\.01095", done.out)
     assert "B is worse in cost: +$0.01095 (p < 0.001)." in done.out
     assert "Sign-flip permutation test, paired by task: p < 0.001." in done.out
@@ -144,12 +193,12 @@ def test_compare_shows_a_run_in_progress_and_passes_no_gate(command: Command, ko
     lines = [line for line in journal.read_text().splitlines() if '"kind":"finished"' not in line]
     journal.write_text("\n".join(lines) + "\n")
 
-    shown = command("benchmark", "compare", "fake.json", "latest")
     gated = command("benchmark", "compare", "fake.json", "latest", "--min-success-rate", 1, code=2)
 
-    assert "B was left unfinished: 3 of 3 experiments are judged." in shown.out
     assert f"koderz benchmark resume {summary.stem}" in gated.err
     allowed = command("benchmark", "compare", "fake.json", "latest", "--min-success-rate", 1, "--allow-incomplete")
+    assert "B was left unfinished: 3 of 3 experiments are judged." in allowed.out
+    assert "A and B have no task in common, so they are compared unpaired" in allowed.out
     assert "was left unfinished: 3 of 3 experiments are judged" in allowed.err
 
 
@@ -201,7 +250,12 @@ def test_compare_of_more_than_two_is_a_leaderboard(command: Command, runs: Path)
     done = command("benchmark", "compare", "good.json", "bad.json", "both.json")
     found = json.loads(command("benchmark", "compare", "good.json", "bad.json", "both.json", "--json").out)
 
-    assert "6 tests, two-sided, Holm-corrected, at 0.05:" in done.out
+    assert done.out.startswith("Best, with no difference shown among them: ")
+    assert "tier 2: m-1" not in done.out
+    assert "Row against column" in done.out
+    assert "6 tests, Holm-corrected, at 0.05" in done.out
+    told = command("benchmark", "compare", "good.json", "bad.json", "both.json", "--details").out
+    assert "6 tests, two-sided, Holm-corrected, at 0.05:" in told
     assert [row["success_rate"] for row in found["leaderboard"]] == [100.0, 90.0, 60.0, 40.0]
     assert len(found["pairwise"]) == 6
     assert [row["ranks"] for row in found["leaderboard"]] == [[1, 4], [1, 3], [1, 4], [2, 4]]
@@ -233,7 +287,7 @@ def test_compare_without_names_takes_two_runs(koderz: Shell) -> None:
     for mode in ("zero-shot", "iterative"):
         koderz("benchmark", 0, 6, "--mode", mode, "--quiet", "--model", "simulated")
 
-    done = koderz("benchmark", "compare")
+    done = koderz("benchmark", "compare", "--details")
 
     assert "Failed attempts by cause" in done.out
     assert "mode | zero-shot | iterative" in done.out

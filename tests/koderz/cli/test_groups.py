@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koderz.cli import COMMANDS, benchmark, groups
+from koderz.cli import ALIASES, COMMANDS, benchmark, groups
 from tests.conftest import PATIENCE, Shell
 from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_options import commands
@@ -106,6 +106,22 @@ def test_completion_options_are_those_of_the_whole_command_alone(command: Comman
     assert "-completion" not in command("benchmark", "list", "--help").out
 
 
+@pytest.mark.parametrize("name", ALIASES)
+def test_alias_is_the_command_of_benchmark(command: Command, name: str) -> None:
+    short, long = command(name, "--help-all"), command("benchmark", name, "--help-all")
+
+    assert short.out.startswith(f"Usage: koderz {name} ")
+    assert short.out.partition("\n\n")[2] == long.out.partition("\n\n")[2]
+    assert name in command("--help").out.partition("Short for koderz benchmark …:")[2]
+
+
+def test_alias_works_on_the_run_it_names(command: Command) -> None:
+    command("benchmark", 0, 2, "--model", "simulated", "-q")
+
+    assert "nothing to do" in command("resume", "latest", "--concurrency", 2).err
+    assert " · iterative · humaneval · simulated" in command("show", "latest").out
+
+
 def test_misspelt_variable_is_a_warning(command: Command) -> None:
     done = command("benchmark", "list", env={"KODERZ_MAXCOST": "2", "KODERZ_UNRELATED": "1"})
 
@@ -117,6 +133,12 @@ def test_misspelt_variable_is_a_warning(command: Command) -> None:
     ("arguments", "said"),
     [
         (("benchmrk",), "Did you mean 'benchmark'"),
+        (("compar",), "Did you mean 'compare'"),
+        (("benchmark", "--limit", "2", "--limit", "3"), "--limit is given twice; it can be given once"),
+        (("decide", "a", "b", "--base-url", "x", "--base-url=y"), "--base-url is given twice"),
+        (("list", "--results", "x", "--results", "y"), "--results is given twice"),
+        (("--debug", "--debug", "list"), "--debug is given twice"),
+        (("benchmark", "0", "1", "-q", "-q"), "--quiet is given twice"),
         (("benchmark", "lst"), "No such command 'lst'"),
         (("benchmark", "retri"), "Did you mean 'retry'"),
         (("benchmark", "0", "ten"), "Invalid value for 'end'"),
@@ -176,7 +198,7 @@ def test_range_may_stand_before_or_after_its_options(
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        ("koderz ", {name for name in COMMANDS if " " not in name}),
+        ("koderz ", {*ALIASES, *(name for name in COMMANDS if " " not in name)}),
         ("koderz be", {"benchmark"}),
         ("koderz benchmark ", {"resume", "retry", "rescore", "watch", *benchmark.COMMANDS}),
         ("koderz benchmark re", {"resume", "retry", "rescore", "report"}),
@@ -184,6 +206,8 @@ def test_range_may_stand_before_or_after_its_options(
         ("koderz run --max-i", {"--max-iterations"}),
         ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
         ("koderz doctor --js", {"--json"}),
+        ("koderz res", {"resume"}),
+        ("koderz show --fa", {"--failures", "--faults"}),
         ("koderz benchmark show --fa", {"--failures", "--faults"}),
         ("koderz benchmark retry latest --cause un", {"unreachable", "unprepared"}),
     ],

@@ -78,7 +78,7 @@ ELSEWHERE = {
 PLANNED = ("benchmark", "decide", "optimize")
 """The commands whose examples are planned alone where they name a model of somebody's."""
 
-GATES = ("koderz benchmark compare", "koderz judge", "koderz run", "koderz doctor", "koderz verify")
+GATES = ("koderz benchmark compare", "koderz compare", "koderz judge", "koderz run", "koderz doctor", "koderz verify")
 """The examples whose exit code says what they found."""
 
 EVERY = sorted({example for name in ALL for example in examples_of(name)})
@@ -123,10 +123,21 @@ def test_help_speaks_of_tasks(command: Command, name: str) -> None:
     """`problem` stays in names alone: --problem, --problems, --problems-file, problem_id, benchmark problems."""
     out = command(*words_of(name), "--help-all", env=NARROW).out
     text = re.sub(
-        r"--problems?(-file)?\b|problem_id|^  problems  |koderz benchmark problems", "", out, flags=re.MULTILINE
+        r"--problems?(-file)?\b|problem_id|^  problems  |koderz benchmark problems|export, problems\.",
+        "",
+        out,
+        flags=re.MULTILINE,
     )
 
     assert not re.search(r"\bproblems?\b", text, re.IGNORECASE)
+
+
+def test_help_of_benchmark_begins_with_what_is_asked(command: Command) -> None:
+    out = command("benchmark", "--help", env=NARROW).out
+    options = re.findall(r"^  (?:-\w, )?(--[\w-]+)", out, re.MULTILINE)
+
+    assert options[:5] == ["--suite", "--solver", "--dataset", "--tasks", "--limit"]
+    assert "Solver:" not in out
 
 
 def test_tasks_is_a_second_name_of_problems(command: Command) -> None:

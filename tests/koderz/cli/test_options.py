@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from koderz.cli import app
+from koderz.cli import ALIASES, app
 from koderz.cli.groups import LazyGroup, examples_in
 from koderz.cli.options import panels, with_settings
 from koderz.engines.owners import schema_of
@@ -34,11 +34,11 @@ UNITS = {
 
 
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every command by its whole name, the hidden one too."""
+    """Every command by its whole name, the hidden one too; aliases are none of their own."""
     root = typer.main.get_command(app)
     assert isinstance(root, LazyGroup)
     yield "koderz", root
-    for name in root.commands:
+    for name in (name for name in root.commands if name not in ALIASES):
         command = root.loaded(name)
         yield name, command
         for inner in getattr(command, "commands", {}):
