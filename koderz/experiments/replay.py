@@ -52,6 +52,9 @@ class Audit(Protocol):
     def asked(self, ask: Ask, call: records.Call) -> None:
         """Takes what the solver asks, and the recorded call that answers it."""
 
+    def judging(self, key: str, answer: Reply | str) -> None:
+        """Takes an answer that the solver has judged, and the key of its verdict."""
+
     def graded(self, grade: records.Grade, recorded: records.Grade) -> None:
         """Takes a grade as it is computed now, and as it was recorded."""
 
@@ -181,6 +184,8 @@ class Handles:
         """The verdict on an answer: a reply, or the text of one."""
         text = answer.text if isinstance(answer, Reply) else answer
         key = self._key("judge", lines.digest_of([task.id, text]))
+        if self._how.audit:
+            self._how.audit.judging(key, answer)
         verdict = await self._noted(self._recorded_or_judged(task, answer, key))
         if task.id == self.identity.task.id:
             self.verdicts.append(verdict)

@@ -21,7 +21,7 @@ from koderz.plans.plan import Identity, Plan
 from koderz.runs.calibration import AGAIN
 from koderz.runs.verify.findings import Verification, as_json, is_redacted
 from koderz.suites.options import SimulatedOptions
-from koderz.types import SIMULATED, Completion, Message, Sampling
+from koderz.types import SIMULATED, Completion, Message, Reply, Sampling
 from koderz_tracker.records import Call, Grade, Once
 
 _ELSEWHERE = frozenset({"time", "latency", "messages", "experiment_id", "call", "key"})
@@ -40,6 +40,7 @@ class AuditedExperiment:
     where: str
     redacts: bool = False  # whether texts may have been taken out of the record
     asks: list[tuple[Ask, Call]] = field(default_factory=list)
+    answers: dict[str, Reply | str] = field(default_factory=dict)  # that are judged, by the keys of their verdicts
     remade: set[str] = field(default_factory=set)  # keys of values that were made again
 
     @property
@@ -54,6 +55,10 @@ class AuditedExperiment:
         recorded, derived = [dict(each) for each in call.messages], to_builtins(list(ask.messages))
         if recorded != derived and not is_private(call) and not self._hides(call):
             self.result.differs("prompt", f"{self.where}, call {call.call}", recorded, derived)
+
+    def judging(self, key: str, answer: Reply | str) -> None:
+        """Keeps an answer, which may be on record by its digest alone."""
+        self.answers[key] = answer
 
     def graded(self, grade: Grade, recorded: Grade) -> None:
         """Compares a recorded score with the one that is computed now."""

@@ -14,6 +14,7 @@ from koderz.plans.plan import Subject, following_fields
 from koderz.plans.selection import select_tasks
 from koderz.runs.verify.findings import Verification, as_json
 from koderz.settings.schema import Settings
+from koderz.types import JUDGE, MAIN
 from koderz_tracker import records
 
 _OF_SOLVERS = frozenset({"parts", "prompts", "prompt", "solvers", "solver"})
@@ -52,18 +53,21 @@ def check_plan_anew(restored: Restored, result: Verification) -> None:
 
 
 def _with_solvers(restored: Restored) -> Settings:
-    """The settings with the recorded words from which a run's mode follows."""
+    """The settings with the recorded words from which a run's mode and its suite's details follow."""
     config = restored.record.config
     solvers = tuple(dict.fromkeys(arm.solver for arm in restored.record.arms))
     mode: Any = next((mode for mode, named in MODES.items() if named == solvers), "iterative")
     words: dict[str, Any] = {"solver": config.get("solver"), "matrix": config.get("matrix"), "mode": mode}
-    return replace(restored.settings, **words, solvers=tuple(config.get("solvers") or ()))
+    words |= {name: tuple(config.get(name) or ()) for name in ("solvers", "roles", "models")}
+    return replace(restored.settings, **words, local_model=config.get("local_model"))
 
 
 def _compare(
     where: str, recorded: Mapping[str, Any], made: Mapping[str, Any], restored: Restored, result: Verification
 ) -> None:
     version = restored.record.environment.get("koderz")
+    if where == "details.matches." and (more := recorded.keys() - made.keys()):
+        result.differs("plan", f"{where}{min(more)}", recorded[min(more)], "none")
     for name, value in made.items():
         path, before = f"{where}{name}", recorded.get(name)
         if (restored.foreign and name in _OF_ARMS) or (restored.record.config.get("imported") and name in _OF_SOLVERS):
@@ -84,6 +88,11 @@ def _check_arms(restored: Restored, result: Verification) -> None:
     for arm, made in zip(restored.record.arms, restored.arms, strict=True):
         if arm.name not in restored.foreign and arm.simulated != made.record.simulated:
             result.differs("plan", f"the arm {arm.name}, simulated", arm.simulated, made.record.simulated)
+        roles = {role for role in arm.models if not made.solver.has_role(role)} - {MAIN}
+        strange = [*(roles - ({JUDGE} if restored.subject.suite.asks_judge else set()))]
+        strange += arm.parameters.keys() - made.solver.parameters.keys()
+        if strange and arm.name not in restored.foreign and not restored.record.config.get("imported"):
+            result.differs("plan", f"the arm {arm.name}", strange, f"roles and parameters of {arm.solver}")
         usual = arm.solver + ("" if len(models) == 1 else f" · {arm.models.get('main')}")
         renamed += [f"{arm.name} for {usual}"] if arm.name != usual else []
     if renamed:

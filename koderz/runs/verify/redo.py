@@ -109,14 +109,15 @@ class Redoing:
             self.result.lacks("experiments with texts that were redacted before the run was published")
         counted = recorded if end is None else recorded[: end + 1]
         behind = recorded[len(counted) :]
-        # A later session may have replaced verdicts and not have come to an end: figures rest on the earlier ones.
-        attempts = {id(each): each for part in (counted, recorded) for each in _last_attempts(part)}
-        await self._judge(identity, recorded, [*attempts.values()])
+        answers: dict[str, Reply | str] = {}
         if identity.arm.name in self.run.replayable and recorded:
             if end is not None:
-                await self._replay(identity, counted, counted[-1], hides=hides)
+                answers |= await self._replay(identity, counted, counted[-1], hides=hides)
             if end is None or any(isinstance(line, Keyed) and not line.key.startswith(JUDGE_ASK) for line in behind):
-                await self._replay_open(identity, recorded, lines.numbers[-1])
+                answers |= await self._replay_open(identity, recorded, lines.numbers[-1])
+        # A later session may have replaced verdicts and not have come to an end: figures rest on the earlier ones.
+        attempts = {id(each): each for part in (counted, recorded) for each in _last_attempts(part)}
+        await self._judge(identity, recorded, [*attempts.values()], answers)
 
     async def settle(self) -> None:
         """Judges each verdict in doubt twice more, alone."""
@@ -134,14 +135,21 @@ class Redoing:
 
     # Verdicts
 
-    async def _judge(self, identity: Identity, recorded: Sequence[Record], attempts: Sequence[Attempt]) -> None:
+    async def _judge(
+        self,
+        identity: Identity,
+        recorded: Sequence[Record],
+        attempts: Sequence[Attempt],
+        answers: Mapping[str, Reply | str],
+    ) -> None:
+        """Judges attempts again. `answers`: those that the solver comes to, by the keys of their verdicts."""
         calls = {record.call: record for record in recorded if isinstance(record, Call)}
         of_judge = [call for call in calls.values() if call.key.startswith(JUDGE_ASK)]
         for attempt in attempts:
             if self._hides(attempt) or self._hides(calls.get(attempt.call or 0)):
                 self.result.unjudged += 1
                 continue
-            answer = self._answer(identity, attempt, calls)
+            answer = self._answer(identity, attempt, calls, answers)
             task = self.tasks.get(attempt.task_id) if attempt.task_id else identity.task
             if task is None and attempt.task_id:
                 place = place_of(identity, attempt.number)
@@ -176,13 +184,23 @@ class Redoing:
         try:
             async with handles:
                 await handles.judge(doubt.task, doubt.answer)
+        except NeedsCallError as fault:
+            if self.run.is_redacted:
+                self.result.lacks(f"verdicts: {fault}")
+            else:  # a verdict of a model rests on its replies
+                self.result.differs(
+                    "verdict", audit.where, "no call of the judge", "the call that its verdict rests on"
+                )
+            return None
         except Fault as fault:
             self.result.lacks(f"verdicts: {fault}")
             return None
         await self.calls.check(doubt.identity, audit)
         return next((line for line in book.lines if isinstance(line, Attempt)), None)
 
-    def _answer(self, identity: Identity, attempt: Attempt, calls: Mapping[int, Call]) -> Reply | str | None:
+    def _answer(
+        self, identity: Identity, attempt: Attempt, calls: Mapping[int, Call], answers: Mapping[str, Reply | str]
+    ) -> Reply | str | None:
         """The judged answer: the reply that the attempt names, or a text that has the digest in its key."""
         task = attempt.task_id or identity.task.id
         digest = attempt.key.removeprefix("judge:").partition("/")[0]
@@ -198,6 +216,8 @@ class Redoing:
                     "program", place_of(identity, attempt.number), "another text", f"the reply of call {call.call}"
                 )
             return reply
+        if attempt.key in answers:
+            return answers[attempt.key]
         texts = [attempt.program, *(call.reply for call in calls.values()), *(call.text for call in calls.values())]
         for text in filter(None, texts):
             if isinstance(text, str) and digest == digest_of([task, text]):
@@ -207,15 +227,20 @@ class Redoing:
 
     # Experiments
 
-    async def _replay(self, identity: Identity, recorded: Sequence[Record], ended: Record, *, hides: bool) -> None:
-        """Runs the solver again over the records up to the end that figures are made of, and compares that end."""
+    async def _replay(
+        self, identity: Identity, recorded: Sequence[Record], ended: Record, *, hides: bool
+    ) -> Mapping[str, Reply | str]:
+        """Runs the solver again over the records up to the end that figures are made of, and compares that end.
+
+        Returns the answers that it judges, by the keys of their verdicts.
+        """
         where = place_of(identity)
         audit, book = AuditedExperiment(self.result, where, self.run.is_redacted), Book()
         outcome = await self._replayed(identity, recorded, audit, book)
         self.result.replayed += 1
         await self.calls.check(identity, audit)
         if hides and not isinstance(outcome.record, Experiment):
-            return  # a request that rests on a redacted text isn't found on record
+            return audit.answers  # a request that rests on a redacted text isn't found on record
         match ended, outcome.record:
             case Experiment(), Experiment():
                 self._compare(where, ended, outcome.record)
@@ -226,12 +251,15 @@ class Redoing:
                 self._compare(where, ended, outcome.record)
             case Experiment(), _:
                 self._not_replayed(where, ended, outcome.fault)
-                return
+                return audit.answers
         if isinstance(ended, Experiment):
             self._say_once(recorded, audit)
             self._count_unused(where, recorded, ended, audit)
+        return audit.answers
 
-    async def _replay_open(self, identity: Identity, recorded: Sequence[Record], last: int) -> None:
+    async def _replay_open(
+        self, identity: Identity, recorded: Sequence[Record], last: int
+    ) -> Mapping[str, Reply | str]:
         """Runs the solver again over records that no end follows. One that it comes to is missing on record."""
         where = place_of(identity)
         audit = AuditedExperiment(self.result, where, self.run.is_redacted)
@@ -239,6 +267,7 @@ class Redoing:
         await self.calls.check(identity, audit)
         if isinstance(outcome.record, Experiment):
             self.missing_ends.append((last, where, outcome.record.verdict))
+        return audit.answers
 
     async def _replayed(
         self, identity: Identity, recorded: Sequence[Record], audit: AuditedExperiment, book: Book

@@ -29,7 +29,7 @@ from koderz.settings.trust import risks_of_plan
 from koderz.solvers import SOLVERS
 from koderz.solvers.handles import OPENED
 from koderz.suites import SUITES, load_suite, suite_digest
-from koderz.types import EXCLUSIVE, Task
+from koderz.types import EXCLUSIVE, MAIN, Task
 from koderz_tracker import records
 from koderz_tracker.parts import KNOWN
 
@@ -82,16 +82,36 @@ def restored_run(record: records.Plan, dataset: Path | None, result: Verificatio
     return RestoredRun(restored, replayable, bool(published.get("redacted")))
 
 
-def check_plan(record: records.Plan, result: Verification) -> None:
-    """Compares a plan's digest, and those of its prompts, with what they are digests of."""
+def check_plan(record: records.Plan, result: Verification) -> bool:
+    """Compares a plan's digest, and those of its prompts, with what they are digests of.
+
+    False where its parts don't fit each other, so that nothing can be made of it.
+    """
+    if misfits := _misfits(record):
+        result.differs("plan", "what its parts name", misfits, "parts of the plan")
+        return False
     if record.run_id is not None and record.basis.digest and decisive_digest(record) != record.basis.digest:
         result.differs("plan", "the digest of what decides on results", record.basis.digest, decisive_digest(record))
+    if record.schema_version != records.SCHEMA_VERSION:
+        result.differs("plan", "schema_version", record.schema_version, records.SCHEMA_VERSION)
     if unknown := foreign_parts(record):
         result.lacks(f"figures: {', '.join(unknown)}, parts of the summary that koderz doesn't have")
     texts = Prompts(record.basis.prompts).digests()
     for name, digest in record.basis.matches.get("prompt", {}).items():
         if texts.get(name) != digest:
             result.differs("prompt", f"the prompt {name}", digest, texts.get(name, "no text"))
+    return True
+
+
+def _misfits(record: records.Plan) -> list[str]:
+    """What a plan names that it doesn't have, so that nothing can be made of it."""
+    tasks, arms = {*record.tasks}, [arm.name for arm in record.arms]
+    found = [f"the cell of {cell.task} in {cell.arm}" for cell in record.cells or () if cell.task not in tasks]
+    found += [f"the cell of {cell.task} in {cell.arm}" for cell in record.cells or () if cell.arm not in arms]
+    found += [f"the arm {arm.name}, which has no model" for arm in record.arms if MAIN not in arm.models]
+    found += ["a task or an arm twice"] if len(tasks) < len(record.tasks) or len({*arms}) < len(arms) else []
+    found += [f"{len(record.compared)} compared arms"] if len(record.compared) not in (0, 2) else []
+    return found + ([] if record.planned >= 0 and record.arms else ["no arm"])
 
 
 def foreign_parts(record: records.Plan) -> list[str]:

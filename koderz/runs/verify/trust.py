@@ -12,19 +12,25 @@ from koderz_tracker import records
 from koderz_tracker.records import Record
 
 _TIMES = "times"
+_AT_HAND = "prices, and what its author had at hand besides the suite"
 _MACHINE = "versions, the machine, and what contained programs"
 _RENTED = "which machines were used elsewhere, and their cost"
 
-ON_TRUST: Mapping[type[Record], Mapping[str, str]] = {
+ON_TRUST: Mapping[type[Record | records.Basis], Mapping[str, str]] = {
     records.Plan: {
         "time": _TIMES,
         "run_id": "its id",
         "config": "settings that no line follows from, such as those of speed",
         "environment": _MACHINE,
-        "details": "prices, and what its author had at hand besides the suite",
+        "details": _AT_HAND,
         "together": "with which other runs it was planned",
         "rewarded_in": "that no model was rewarded on its tasks",
     },
+    records.Basis: dict.fromkeys(
+        ("solver_arguments", "at_hand", "prices", "base_url_trusted", "untrusted_roles", "memory", "documents"),
+        _AT_HAND,
+    )
+    | {"key_variables": _AT_HAND},
     records.LongMessage: {"time": _TIMES},
     records.Call: {"time": _TIMES, "latency": _TIMES},
     records.Attempt: {"time": _TIMES, "metrics": _TIMES, "sandbox": _MACHINE},

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.plans.ids import planned_ids
@@ -21,7 +22,7 @@ from koderz.runs.verify.subject import RestoredRun, check_plan, foreign_parts, r
 from koderz.runs.verify.summary import check_summary
 from koderz.runs.verify.trust import ON_TRUST, trusted_replies
 from koderz_tracker.index import experiment_number, without_caches
-from koderz_tracker.records import Plan
+from koderz_tracker.records import Basis, Plan
 from koderz_tracker.runs import require_own
 
 _MOST_PLANNED = 10_000_000  # experiments
@@ -53,7 +54,8 @@ async def verify_run(
                 f"{folder.name} plans {files.plan.planned:,} experiments; at most {_MOST_PLANNED:,} are verified"
             )
         _check_name(folder, files.plan, result)
-        check_plan(files.plan, result)
+        if not check_plan(files.plan, result):
+            return result
         restored = restored_run(files.plan, dataset, result)
         how = Sessions(files, result)
         if restored:
@@ -172,6 +174,7 @@ def _say_trust(plan: Plan, journal: JournalCheck, files: RunFiles, result: Verif
     if plan.config.get("imported"):
         result.trusts("where the imported file came from")
     of_run = {type(line) for _, line in files.lines("resumed", "finished", "decision", "calibration")}
-    for kind in {Plan: None, **dict.fromkeys(journal.kinds | of_run)}:
+    kinds: tuple[type[Any], ...] = (Plan, Basis, *sorted(journal.kinds | of_run, key=lambda kind: kind.kind))
+    for kind in kinds:
         for sentence in ON_TRUST.get(kind, {}).values():
             result.trusts(sentence)

@@ -47,7 +47,12 @@ def written(folder: Path, lines: Lines, *, summary: bool = True) -> None:
 def forged(honest: Path, target: Path, change: Callable[[Lines], None]) -> Path:
     """A copy of a run whose lines were changed, with the plan's digest, all ids and the summary made anew."""
     folder = copied(honest, target)
-    lines = lines_of(folder)
+    written(folder, with_ids(lines_of(folder), change))
+    return folder
+
+
+def with_ids(lines: Lines, change: Callable[[Lines], None]) -> Lines:
+    """The lines after a change, with the plan's digest and all ids made anew."""
     before = _ids(lines)
     change(lines)
     plan = _plan(lines)
@@ -58,8 +63,7 @@ def forged(honest: Path, target: Path, change: Callable[[Lines], None]) -> Path:
     for line in lines:
         if line.get("experiment_id") in names:
             line["experiment_id"] = names[line["experiment_id"]]
-    written(folder, lines)
-    return folder
+    return lines
 
 
 def _plan(lines: Lines) -> Plan:
