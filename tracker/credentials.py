@@ -47,12 +47,17 @@ _PREFIXED = re.compile(
   | (?<![\w/+-])(?:                      # short beginnings, which ordinary text and base64 have, too
         (?: AQ\. | ABSK | BSA ) (?=[\w-]{16})(?=[\w-]*[0-9])(?=[\w-]*[a-z])(?=[\w-]*[A-Z]) [\w+/=-]{24,}
       | pa- (?=[\w-]*[0-9])(?=[\w-]*[a-z])(?=[\w-]*[A-Z]) [\w-]{32,}
+      | secret_ (?:[\w-]{1,64}_)? [0-9a-f]{32} \. [A-Za-z0-9]{24,}          # Lambda
       | (?: fw | sk | pb | up | key | secret )_ (?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z]) [A-Za-z0-9]{20,} (?![\w-])
       | fc- [0-9a-f]{32} (?![\w-])                                         # Firecrawl
       | [0-9a-f]{32} \. (?=[A-Za-z]*[0-9])(?=[0-9a-z]*[A-Z]) [A-Za-z0-9]{16} (?!\w)   # Zhipu
+      | pat[A-Za-z0-9]{14} \. [0-9a-f]{64} (?!\w)                          # Airtable
     )""",
     re.VERBOSE | re.ASCII,
 )
+_PAIR = re.compile(r"(?<![\w.+-])([A-Za-z0-9]{8,40})\.([\w-]{24,80})(?![\w-])", re.ASCII)
+"""`ID.SECRET`, as Baseten, Ollama and others have it, and as attributes, files and versions are written, too."""
+_PIECE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|[0-9]+|[_-]+")
 _AWS_SECRET = re.compile(
     r"""(?<![^\s"'`=:,({\[<>])(?=\S{0,39}[0-9])(?=\S{0,39}[A-Z])(?=\S{0,39}[a-z])[A-Za-z0-9/+]{40}(?![^\s"'`:,;.)}\]<>])"""
 )
@@ -82,9 +87,14 @@ _NAME = (
     r"|(?:access|private|account|subscription)[_-]?key|credentials?|token|(?-i:[A-Z0-9]_KEY))"
 )
 _ASSIGNED = re.compile(
-    rf"""(?<![A-Za-z0-9_-])({_NAME})(["']?)([ \t]*[:=][ \t]*)(?:(["'])(.{{0,4096}}?)\4|([^\s"',;&)\]}}]+))""",
+    rf"""(?<![A-Za-z0-9_-])({_NAME})(\\{{0,8}}["']|)((?:(?<=["'])\])?[ \t]*[:=][ \t]*)"""
+    r"""(?:(\\{0,8}["'])(.{0,4096}?)\4|([^\s"',;&)\]}]+))""",
     re.IGNORECASE,
 )
+_CALLED = re.compile(
+    rf"""(?:env|setdefault)\(\s*(\\{{0,8}}["']){_NAME}\1\s*,\s*(\\{{0,8}}["'])(.{{4,4096}}?)\2""", re.IGNORECASE
+)
+"""As in `os.environ.setdefault("API_KEY", "…")`, or `putenv` and `setenv` in its place."""
 _OPTION = re.compile(
     r"""(?<![\w-])--?(?:[a-z-]*-)?(?:api-?key|token|secret|password|access-key)[ =]+["']?([^\s"'$<{-][^\s"']{7,})""",
     re.IGNORECASE,
@@ -96,7 +106,7 @@ _SPOKEN = re.compile(r"""\bpass(?:word|phrase|wd)\s+is\s+["']?((?=[^\s"']*[\d\W]
 SECRET_NAME = re.compile(rf"{_NAME}|authorization|cookie", re.IGNORECASE)
 _TELLING = re.compile(
     r"(?:(?:api|access|private|account|subscription|secret|_)[_-]?key|token|secret|passw(?:or)?d|passphrase"
-    r"|credentials?|authorization)[\"']?[ \t]*[:=]|(?:bearer|api-key)\s"
+    r"|credentials?|authorization)\\{0,8}[\"']?(?:\]?[ \t]*[:=]|\s*,)|(?:bearer|api-key)\s"
     r"|[?&;][\w.-]*(?:key|sig|signature|session|auth|code)=|(?:sig|session|auth)="
     r"|-(?:api-?key|token|secret|password)[ =]|\bpass(?:word|phrase|wd)\s+is\s"
 )
@@ -128,6 +138,7 @@ def _in_line(text: str, first: int, last: int) -> list[Span]:
     line = text[first:last]
     if _DRAWN.search(line):
         spans += [match.span() for match in _AWS_SECRET.finditer(text, first, last) if _is_random(match[0])]
+        spans += [match.span() for match in _PAIR.finditer(text, first, last) if _is_pair(match)]
         spans += [match.span() for match in _CUT.finditer(text, first, last) if _DRAWN.search(match[0])]
         spans += [_secret(match, first) for rule in _rules() for match in rule.finditer(line)]
     return sorted((start, _end_of_run(text, end)) for start, end in spans)
@@ -141,6 +152,19 @@ def _end_of_run(text: str, at: int) -> int:
 def _is_random(text: str) -> bool:
     counts = Counter(text).values()
     return -sum(n / len(text) * math.log2(n / len(text)) for n in counts) > _RANDOM
+
+
+def _is_pair(match: re.Match[str]) -> bool:
+    """Whether both parts are drawn at random, where attributes, files and versions are made of words and numbers."""
+    name, secret = match.groups()
+    has_digits = any(map(str.isdigit, secret))
+    if not any(map(str.islower, secret)) or not any(map(str.isupper, secret)):
+        return False
+    # Of what is drawn, letters of a case and digits alternate after fewer than two characters on average.
+    pieces = _PIECE.findall(secret)
+    words = sum(len(piece) for piece in pieces if len(piece) > 3 and piece.isalpha())
+    is_drawn = len(secret) < (3 if has_digits else 2.4) * len(pieces) and 2 * words <= len(secret)
+    return is_drawn and len(name) < 4.5 * len(_PIECE.findall(name))
 
 
 def _secret(match: re.Match[str], offset: int) -> Span:
@@ -179,6 +203,7 @@ def named_values(text: str) -> Sequence[Span]:
     if not _TELLING.search(text.lower()):
         return ()
     spans = [match.span(1) for find in (_AUTHORIZATION, _OPTION, _SPOKEN) for match in find.finditer(text)]
+    spans += [match.span(3) for match in _CALLED.finditer(text)]
     spans += [match.span(1) for match in _QUERY.finditer(text) if _is_drawn(match[1])]
     spans += [match.span(5 if match[4] else 6) for match in _ASSIGNED.finditer(text) if _is_secret(match)]
     return sorted(spans)
@@ -193,9 +218,9 @@ def _is_secret(match: re.Match[str]) -> bool:
     """Whether an assigned value is more likely a secret than a word or a piece of code."""
     name, name_quote, sign, quote, quoted, bare = match.groups()
     value = quoted if quote else bare
-    if REDACTED in value or value.lower() == name.lower():
+    if REDACTED in value or value.lower() == name.lower() or value in _CONSTANTS:
         return False
-    if not quote and (name_quote or "(" in bare or bare in _CONSTANTS):  # JSON's numbers and null; a call
+    if not quote and (name_quote or "(" in bare):  # JSON's numbers; a call
         return False
     if not quote and sign[0] in " \t" and _CODE.fullmatch(bare):  # as in `password = given`
         return False

@@ -76,7 +76,7 @@ def _use_elsewhere(plan: Plan, schema: Schema, name: str, given: Collection[str]
     parameters = {each for arm in plan.arms for each in arm.solver.parameters}
     takes_part = name in parameters or not owners_of(plan.record).isdisjoint(schema.owners(name))
     if not takes_part and not is_general:
-        return use_of_flag(flag_of(name))
+        return use_of_flag(schema.fields[name].flags[0] if name in schema.fields else flag_of(name))
     if name not in schema.fields or (is_general and takes_part):
         return ""
     reader, is_there = READERS.get(schema.fields[name].about.reader, _ANY_RUN)

@@ -376,6 +376,7 @@ def _has_judge(arms: Sequence[Arm]) -> bool:
     return any(JUDGE in arm.models for arm in arms)
 
 
+_SHOWN = 5  # changes that are told
 _ADDED = frozenset({"digest", "matches", "prompts", "expectations", "judge", "solvers", "suite", "documents"})
 """The details of a plan that are added to those that it is made with."""
 
@@ -430,9 +431,13 @@ def restore_plan(
     prompts = _used_prompts(subject, arms, settings)
     changed = _changed(basis.matches, _matches(subject, arms, prompts, record.cells))
     if changed and not accept_changes:
+        files = [name for kind, name in changed if kind == "option"]
+        named = [f"{name} {record.config.get(name[2:].replace('-', '_'))}" for name in files]
+        named += [f"{kind} {name}" for kind, name in changed if kind != "option" and not (files and kind == "task")]
+        anew = f"; koderz benchmark rescore {record.run_id} --accept-changes judges all answers by it" if files else ""
         raise KoderzError(
-            f"{record.run_id}: not what it was when the run began: {', '.join(changed)}. "
-            "Put it back, or mix old and new with --accept-changes"
+            f"{record.run_id}: not what it was when the run began: {', '.join(named[:_SHOWN])}. "
+            f"Put it back, or mix old and new with --accept-changes{anew}"
         )
     return _plan(record, settings, subject, arms)
 
@@ -456,6 +461,7 @@ def _matches(
         "prompt": prompts.digests(),
         "solver": {arm.solver.name: arm.solver.digest for arm in arms if arm.solver.is_foreign},
         **({"settings of": settings} if settings else {}),
+        **({"option": dict(subject.suite.own_files)} if subject.suite.own_files else {}),
     }
 
 
@@ -470,13 +476,13 @@ def _settings_digests(subject: Subject, arms: Sequence[Arm], cells: Sequence[rec
     }
 
 
-def _changed(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _changed(before: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
     return [
-        f"{kind} {name}"
+        (kind, name)
         for kind, digests in before.items()
         for name, digest in digests.items()
         if now.get(kind, {}).get(name) != digest
-    ][:5]
+    ]
 
 
 def describe_environment() -> dict[str, Any]:

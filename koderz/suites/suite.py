@@ -382,6 +382,12 @@ class Suite(Extensible):
         """
         return None
 
+    own_files: Mapping[str, str] = {}
+    """Digests of the user's files that tasks' digests include, by the option that names each, such as `--scorer`.
+
+    If one has changed when a run is resumed, it is named in place of the tasks.
+    """
+
     privacy_key: bytes = b""
     """The key by which recorded texts are encrypted, if the tasks are private; they then need `privacy`."""
 

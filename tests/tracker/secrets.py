@@ -86,6 +86,11 @@ SECRETS: dict[str, str] = {
     "E2B": "e2b_" + drawn("e2b", 40, _HEX),
     "Daytona": "dtn_" + drawn("dtn", 64, _HEX),
     "Zhipu": drawn("zhipu", 32, _HEX) + "." + drawn("zhipu2", 16),
+    "Baseten": drawn("baseten", 8) + "." + drawn("baseten2", 32),
+    "Ollama": drawn("ollama", 32, _HEX) + "." + drawn("ollama2", 24, string.ascii_letters + string.digits + "_-"),
+    "Lambda": "secret_my-key_" + drawn("lambda", 32, _HEX) + "." + drawn("lambda2", 32),
+    "Lambda, unnamed": "secret_" + drawn("lambda", 32, _HEX) + "." + drawn("lambda2", 32),
+    "Airtable": "pat" + drawn("airtable", 14) + "." + drawn("airtable2", 64, _HEX),
     "private key": "\n".join(
         [_KEY_BLOCK.format("BEGIN"), base64.b64encode(drawn("pem", 90).encode()).decode(), _KEY_BLOCK.format("END")]
     ),
@@ -107,6 +112,9 @@ NAMED: dict[str, tuple[str, str]] = {
     "a sentence": ("the password is sword-fish7", "sword-fish7"),
     "a scheme": (f"Authorization: Api-Key {drawn('scheme', 24)}", drawn("scheme", 24)),
     "a scheme alone": (f"curl -H 'Api-Key {drawn('scheme', 24)}'", drawn("scheme", 24)),
+    "a variable": (f"os.environ['MY_TOKEN']='{drawn('env', 12)}'", drawn("env", 12)),
+    "a variable in JSON": (rf"os.environ[\"MY_API_KEY\"] = \"{drawn('env', 12)}\"", drawn("env", 12)),
+    "a variable by default": (f'os.environ.setdefault("MY_PASSWORD", "{drawn("env", 12)}")', drawn("env", 12)),
     "AWS, named": (f"aws_secret_access_key = {drawn('aws2', 40, _LOWER)}", drawn("aws2", 40, _LOWER)),
 }
 """A text with each, and what of it is secret."""

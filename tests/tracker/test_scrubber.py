@@ -8,6 +8,7 @@ import inspect
 import json
 import time
 import uuid
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given
@@ -124,6 +125,79 @@ def test_secret_of_any_format_is_taken_out_whole(name: str) -> None:
         assert not any(secret[at : at + 12] in scrubbed for at in range(8, len(secret) - 11)), around
 
 
+PLACES: Mapping[str, Callable[[str], object]] = {
+    "a text": lambda text: SCRUBBER.text(f"it says {text}\nand more"),
+    "a value": lambda text: SCRUBBER.value({"note": [{"said": f"it says {text}"}, (text,)]}),
+    "a name of a value": lambda text: SCRUBBER.value({f"it says {text}": 1}),
+    "JSON in a text": lambda text: SCRUBBER.text(json.dumps({"said": f"it says {text}"})),
+    "a reply": lambda text: SCRUBBER.record(
+        Call(experiment_id="exp_0", call=1, purpose="attempt", model="m", messages=[], reply=text, key="0")
+    ),
+    "a message": lambda text: SCRUBBER.record(
+        Call(
+            experiment_id="exp_0",
+            call=1,
+            purpose="attempt",
+            model="m",
+            messages=[{"role": "user", "content": [{"type": "text", "text": text}]}],
+            reply="",
+            key="0",
+        )
+    ),
+    "an attempt": lambda text: SCRUBBER.record(
+        Attempt(
+            experiment_id="exp_0",
+            problem_id="T/0",
+            solver="s",
+            arm="s",
+            sample=0,
+            number=1,
+            verdict="failed",
+            program=f"KEY = '{text}'",
+            feedback=text,
+            facts={"answer": text},
+        )
+    ),
+    "a plan": lambda text: SCRUBBER.record(
+        Plan(
+            run_id="bench_abc123de_20260131_234512",
+            mode="m",
+            arms=[Arm(name="s", solver="s", models={"main": "m"}, parameters={"note": text})],
+            tasks=["t"],
+            samples=1,
+            config={"tags": {"note": text}},
+            environment={"note": text},
+        )
+    ),
+}
+"""Everything that a scrubber is handed."""
+
+
+@pytest.mark.parametrize("name", [*SECRETS, *NAMED])
+@pytest.mark.parametrize("place", PLACES)
+def test_secret_of_any_shape_is_taken_out_in_every_place(place: str, name: str) -> None:
+    text, secret = (SECRETS[name],) * 2 if name in SECRETS else NAMED[name]
+
+    scrubbed = str(PLACES[place](text))
+
+    assert REDACTED in scrubbed
+    assert secret not in scrubbed
+    assert not any(secret[at : at + 12] in scrubbed for at in range(8, len(secret) - 11))
+
+
+@pytest.mark.parametrize("name", [name for name in SECRETS if name != "private key"])
+def test_secret_of_any_format_is_taken_out_of_addresses(name: str) -> None:
+    for around in (
+        "https://h/{}/v1",
+        "https://h/v1?key={}",
+        "https://{}@h/v1",
+        "https://me:{}@h/v1",
+        "https://h/v1#{}",
+    ):
+        address = around.format(SECRETS[name].replace("/", "%2F"))
+        assert SECRETS[name][8:20] not in SCRUBBER.address(address)
+
+
 @pytest.mark.parametrize("cut", ["...", " … ", "…"])
 def test_secret_that_was_cut_in_its_middle_is_taken_out(cut: str) -> None:
     secret = SECRETS["GitHub"]
@@ -158,6 +232,14 @@ def test_secret_of_a_telling_name_is_taken_out(name: str) -> None:
         "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
         "123e4567-e89b-12d3-a456-426614174000",
         "/usr/lib/python3/dist-packages/Some/Where/Else2/file.py",
+        "models12.Conv2dBatchNorm2dWithLeakyReLU6, HTTPServer2.BaseHTTPRequestHandlerWithTimeout30",
+        "main.3f2a1b4c5d6e7f8091a2b3c4.chunk.js, index-DiwrgTda.js, koderz-0.1.0.dev20261129123456",
+        "0123456789abcdef0123456789abcdef.0123456789abcdef0123456789abcdef",
+        "assets8.logoForDarkModeAtTwiceTheSize2x, 1.2.3-rc1.20260131T235959Z",
+        "tests.koderz.suites.TestRowsOfFiles3.test_utf16_and_cp1252",
+        "cells[LAST_KEY] = new_value; ctx.meta[LANG_KEY] = value",
+        'headers["Access-Control-Allow-Credentials"] = "true"',
+        "names = ['api_key', 'password', 'token']",
     ],
 )
 def test_code_and_ids_stay(text: str) -> None:

@@ -58,6 +58,13 @@ class QuestionSuite(Suite):
     ) -> None:
         self.source, self.rule, self._options = source, rule, options
         self.asks_judge, self.rule_text = rule.asks_judge, rule.about
+        self.own_files = {
+            flag: digest_of_rows([_read_text(flag, path)])
+            for flag, path in (("--template", options.template), ("--rubric", options.rubric))
+            if path
+        }
+        if isinstance(rule, OfFile) and isinstance(rule.metric, OwnMetric):
+            self.own_files["--scorer"] = rule.metric.digest
         self._template = _read_template(options.template, questions[0]) if options.template else self.template
         self.examples = self._examples(questions, seed)
         self.tasks = tuple(map(self._task, questions))

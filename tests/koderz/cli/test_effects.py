@@ -11,6 +11,8 @@ import pytest
 import typer
 
 from koderz.cli import main
+from koderz.engines.owners import REGISTRIES
+from koderz.settings.options import fields_of
 from tests.conftest import Shell, whole_lines
 from tests.koderz.cli.conftest import Command
 from tests.koderz.cli.test_options import ALL
@@ -118,11 +120,20 @@ def test_option_that_nothing_reads_names_its_readers(command: Command, name: str
     assert said in command(*RUNS[name], *words.split(), "--dry-run", code=2).err
 
 
+@pytest.mark.parametrize("words", [RUNS["benchmark run"], ("perf", "run", "--mode", "human"), RUNS["rlm run"]])
+def test_every_option_of_a_solver_that_takes_no_part_is_refused(command: Command, words: tuple[str, ...]) -> None:
+    for field in fields_of(REGISTRIES["solver"].options_of("iterative")).values():
+        flag = field.flags[0]
+        given = () if isinstance(field.default, bool) else (VALUES.get(flag, "7"),)
+        assert f"{flag} has no effect here: only" in command(*words, flag, *given, "--dry-run", code=2).err
+
+
 REFUSED = {
     "benchmark report latest --limit 3": "--limit has no effect here: only a report that names no run",
     "benchmark export latest --format csv --all-arms": "--all-arms has no effect here: only --format jsonl",
     "benchmark export latest --format jsonl --arm x --all-arms": "--all-arms has no effect here: only an export",
     "benchmark import s.jsonl --model a --docker-image x": "--docker-image has no effect here: only the sandboxes",
+    "optimize run --demo-datasets labels --cluster-column x --dry-run": "--cluster-column names a column of a file",
     "benchmark resume latest --max-containers 3": "--max-containers has no effect here: only the engine modal",
     "judge p.py --task HumanEval/0 --docker-image x": "--docker-image has no effect here: only the sandboxes",
     "judge p.py --task HumanEval/0 --judges 2": "--judges has no effect here: only a file of samples",

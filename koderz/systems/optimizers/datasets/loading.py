@@ -17,6 +17,7 @@ from koderz.suites.choices import scalar
 from koderz.suites.dataset import Row
 from koderz.suites.labels import Labels
 from koderz.suites.metrics import LabelMetric, Metric, NumberMetric, OwnMetric, TextMetric
+from koderz.suites.options import require_no_column
 from koderz.suites.templates import placeholders
 from koderz.systems.optimizers.datasets.cut import Piece, Preset, SplitDataset, cut
 from koderz.systems.optimizers.datasets.generated import GENERATED
@@ -69,6 +70,7 @@ def _load(name: str, places: Mapping[str, Path], options: DatasetOptions) -> Dat
 
 
 def _generated(name: str, options: DatasetOptions) -> Dataset:
+    require_no_column(options, f"{name} is generated")
     made = GENERATED[name]
     items = [*made.items(name, options.data_seed)]
     found = cut(

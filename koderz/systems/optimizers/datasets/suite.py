@@ -62,6 +62,8 @@ class DatasetSuite(Suite):
         self.notices = (*notices, *(f"{each.name}: {note}" for each in datasets for note in each.notes))
         self.source = "; ".join(f"{each.name}: {each.source}" for each in datasets)
         self.asks_judge = any(each.metric.asks_judge for each in datasets)
+        own = [each.metric.digest for each in datasets if isinstance(each.metric, OwnMetric)]
+        self.own_files = {"--metric": own[0]} if own else {}
         self._simulated = SimulatedReader(datasets)
 
     @classmethod

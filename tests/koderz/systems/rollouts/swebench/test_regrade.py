@@ -150,7 +150,7 @@ def test_predictions_of_unknown_or_repeated_instances_are_refused(tmp_path: Path
     rows = write(tmp_path / "rows.jsonl", ROW)
     with pytest.raises(KoderzError, match=r"p.jsonl, line 1: .* has no instance 'a__b-9'"):
         read_predicted(rows, write(tmp_path / "p.jsonl", predicted("a__b-9")))
-    with pytest.raises(KoderzError, match="p.jsonl, line 2: a__b-1 has a prediction already"):
+    with pytest.raises(KoderzError, match=r"p\.jsonl, line 2: a__b-1 has a prediction already"):
         read_predicted(rows, write(tmp_path / "p.jsonl", predicted("a__b-1"), predicted("a__b-1")))
     with pytest.raises(KoderzError, match="has no predictions"):
         read_predicted(rows, write(tmp_path / "p.jsonl"))
