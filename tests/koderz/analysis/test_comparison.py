@@ -57,6 +57,14 @@ def test_comparison_is_repeatable_and_antisymmetric(tmp_path: Path) -> None:
     assert "B is worse" in turned.verdict
 
 
+def test_measure_other_than_success_stands_in_the_first_row(tmp_path: Path) -> None:
+    a, b = builders.run(tmp_path, [True] * 20, "a.json"), builders.run(tmp_path, [True] * 20, "b.json", cost=0.02)
+    found = koderz.compare(a, b, measure="cost")
+    (table, *_) = (block for block in comparison_blocks(found) if isinstance(block, Table))
+    assert table.rows[0][:4] == ["Avg cost", "$0.01000", "$0.02000", "+$0.01000"]
+    assert "no results" not in str(table.rows)
+
+
 def test_comparison_of_a_run_with_itself_shows_no_difference(tmp_path: Path) -> None:
     found = compared(tmp_path, [True, False] * 10, [True, False] * 10)
 
