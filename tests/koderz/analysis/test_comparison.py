@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,14 @@ def test_measure_other_than_success_stands_in_the_first_row(tmp_path: Path) -> N
     (table, *_) = (block for block in comparison_blocks(found) if isinstance(block, Table))
     assert table.rows[0][:4] == ["Avg cost", "$0.01000", "$0.02000", "+$0.01000"]
     assert "no results" not in str(table.rows)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(9.96, "about 10.0 points"), (10.4, "about 10 points"), (10.6, "about 11 points")]
+)
+def test_difference_that_could_be_detected_is_rounded(tmp_path: Path, size: float, said: str) -> None:
+    found = replace(compared(tmp_path, [True, False] * 10, [True, False] * 10), smallest_difference=size)
+    assert f"With 20 tasks only a difference of {said} could be detected." in str([*comparison_blocks(found)])
 
 
 def test_comparison_of_a_run_with_itself_shows_no_difference(tmp_path: Path) -> None:

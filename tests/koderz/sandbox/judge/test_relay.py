@@ -12,14 +12,13 @@ from koderz.sandbox.judge.relay import DATA, FULL, GONE, FarEnd
 
 def test_relay_carries_bytes_both_ways_and_hangs_up() -> None:
     source, to_relay = os.pipe()
-    from_relay, sink = os.pipe()
-    control, zygote = socket.socketpair()
-    ours, candidate = socket.socketpair()
-    end = FarEnd(control, source, sink)
+    (sink, from_relay), (control, zygote), (ours, candidate) = (socket.socketpair() for _ in range(3))
+    end = FarEnd(control, source, sink.fileno())
     end.take_on(ours, 7)
     running = Thread(target=end.run, daemon=True)
-    with control, zygote, ours, candidate:
+    with sink, from_relay, control, zygote, ours, candidate:
         candidate.settimeout(60)
+        from_relay.settimeout(60)
         os.write(to_relay, frame(DATA, b"of another", 6) + frame(DATA, b"hello", 7) + frame(GONE, b"", 7))
         running.start()
         assert (candidate.recv(64), candidate.recv(64)) == (b"hello", b"")
@@ -28,7 +27,7 @@ def test_relay_carries_bytes_both_ways_and_hangs_up() -> None:
         candidate.shutdown(socket.SHUT_WR)
         carried, found = bytearray(), list[tuple[bytes, int, bytes]]()
         while (GONE, 7, b"") not in found:
-            carried += os.read(from_relay, 64)
+            carried += from_relay.recv(64)
             while each := take(carried, FULL):
                 found.append(each)
         assert found == [(DATA, 7, b"reply"), (GONE, 7, b"")]
@@ -36,5 +35,4 @@ def test_relay_carries_bytes_both_ways_and_hangs_up() -> None:
         os.close(to_relay)
         running.join(60)
         assert not running.is_alive()
-    for descriptor in (source, sink, from_relay):
-        os.close(descriptor)
+    os.close(source)
