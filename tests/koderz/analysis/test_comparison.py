@@ -66,6 +66,18 @@ def test_measure_other_than_success_stands_in_the_first_row(tmp_path: Path) -> N
     assert "no results" not in str(table.rows)
 
 
+def test_samples_are_told_of_by_each_number_that_both_sides_have(tmp_path: Path) -> None:
+    a = {f"T/{number}": [True, number % 2 == 0, False] for number in range(10)}
+    b = {f"T/{number}": [True, True, number % 2 == 0] for number in range(10)}
+    found = compared(tmp_path, a, b)
+
+    (table, *_) = (block for block in comparison_blocks(found) if isinstance(block, Table))
+    rows = {row[0]: row[1:3] for row in table.rows if row[0].startswith("pass")}
+    assert rows["pass@2"] == ["83.3%", "100.0%"]
+    assert [cell.split(" (")[0] for cell in rows["pass^2"]] == ["16.7%", "66.7%"]
+    assert rows.keys() == {"pass@2", "pass^2"}
+
+
 @pytest.mark.parametrize(
     ("size", "said"), [(9.96, "about 10.0 points"), (10.4, "about 10 points"), (10.6, "about 11 points")]
 )
