@@ -136,8 +136,6 @@ class Journal:
             if error is None:
                 for entry in write.entries:
                     self._on_durable(entry)
-            if write.done.done():
-                continue
             if error is None:
                 write.done.set_result(None)
             else:

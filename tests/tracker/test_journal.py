@@ -287,6 +287,32 @@ def test_sync_failure_counts_as_a_failed_write(path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks files up in /proc")
+def test_close_leaves_no_file_open(path: Path) -> None:
+    def opened_files() -> list[str]:
+        links = (link for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+        return sorted(str(link.readlink()) for link in links if path.parent in link.resolve().parents)
+
+    async def go() -> list[str]:
+        with opened(path):
+            return await asyncio.to_thread(opened_files)
+
+    assert [Path(name).name for name in asyncio.run(go())] == ["journal.index", "journal.jsonl"]
+    assert opened_files() == []
+
+
+def test_append_to_a_journal_that_was_deleted_says_so(path: Path) -> None:
+    async def go() -> str:
+        with opened(path) as journal:
+            await journal.append([note("before")])
+            await asyncio.to_thread(path.unlink)
+            return await refused(journal.append([note("lost")]))
+
+    assert asyncio.run(go()) == (
+        f"{path} was deleted while the run was recorded in it, so the run ends here; begin another one"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks files up in /proc")
 def test_index_that_cannot_be_written_does_not_stop_the_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = os.write
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from koderz_tracker.errors import JournalError
 from koderz_tracker.index import index_path
@@ -66,6 +67,18 @@ def test_totals_are_those_of_the_results_whatever_happened(
     assert total.total_cost == math.fsum(r.cost for r in found.results)
     assert found.paid["total"] == pytest.approx(sum(v for name, v in found.paid.items() if name != "total"), abs=1e-9)
     assert len(found.faults) == outcomes.count("fault")
+
+
+def test_answers_that_could_not_be_read_are_counted(tmp_path: Path) -> None:
+    results = summary_of(tmp_path, *(judged(task) for task in range(4)), of=builders.plan(4)).results
+    assert figures(results).unread is None
+
+    answered = [
+        structs.replace(each, answer=answer) for each, answer in zip(results, ["A", None, "B", "C"], strict=True)
+    ]
+    unread = figures(answered).unread
+    assert unread is not None
+    assert (unread.count, unread.rate) == (1, 25.0)
 
 
 def test_results_come_in_the_order_of_the_plan_sample_by_sample(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,34 @@ def test_comparison_is_repeatable_and_antisymmetric(tmp_path: Path) -> None:
     assert once.significant
     assert "B is better" in once.verdict
     assert "B is worse" in turned.verdict
+
+
+def test_measure_other_than_success_stands_in_the_first_row(tmp_path: Path) -> None:
+    a, b = builders.run(tmp_path, [True] * 20, "a.json"), builders.run(tmp_path, [True] * 20, "b.json", cost=0.02)
+    found = koderz.compare(a, b, measure="cost")
+    (table, *_) = (block for block in comparison_blocks(found) if isinstance(block, Table))
+    assert table.rows[0][:4] == ["Avg cost", "$0.01000", "$0.02000", "+$0.01000"]
+    assert "no results" not in str(table.rows)
+
+
+def test_samples_are_told_of_by_each_number_that_both_sides_have(tmp_path: Path) -> None:
+    a = {f"T/{number}": [True, number % 2 == 0, False] for number in range(10)}
+    b = {f"T/{number}": [True, True, number % 2 == 0] for number in range(10)}
+    found = compared(tmp_path, a, b)
+
+    (table, *_) = (block for block in comparison_blocks(found) if isinstance(block, Table))
+    rows = {row[0]: row[1:3] for row in table.rows if row[0].startswith("pass")}
+    assert rows["pass@2"] == ["83.3%", "100.0%"]
+    assert [cell.split(" (")[0] for cell in rows["pass^2"]] == ["16.7%", "66.7%"]
+    assert rows.keys() == {"pass@2", "pass^2"}
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(9.96, "about 10.0 points"), (10.4, "about 10 points"), (10.6, "about 11 points")]
+)
+def test_difference_that_could_be_detected_is_rounded(tmp_path: Path, size: float, said: str) -> None:
+    found = replace(compared(tmp_path, [True, False] * 10, [True, False] * 10), smallest_difference=size)
+    assert f"With 20 tasks only a difference of {said} could be detected." in str([*comparison_blocks(found)])
 
 
 def test_comparison_of_a_run_with_itself_shows_no_difference(tmp_path: Path) -> None:

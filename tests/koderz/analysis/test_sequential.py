@@ -98,6 +98,12 @@ def test_decision_says_what_pairs_left_out_could_change() -> None:
         ]
 
 
+def test_decision_of_an_older_version_has_no_caveats() -> None:
+    recorded = {name: value for name, value in decision().items() if name not in ("holds", "left_out")}
+    told = SimpleNamespace(**{**vars(summary()), "decision": recorded})
+    assert len([*decision_lines(cast("Summary", told))]) == 3
+
+
 @pytest.mark.parametrize(
     ("paid", "cap", "saved", "said"),
     [

@@ -506,6 +506,22 @@ def test_call_after_the_experiments_end_is_refused_and_not_paid() -> None:
     assert asyncio.run(go()).asked == []
 
 
+def test_request_that_waits_for_its_turn_ends_with_the_experiment() -> None:
+    async def both(handles: Handles) -> None:
+        for text in ("first", "second"):
+            await handles.ask(say(text))
+
+    async def is_cancelled(lines: list[Record]) -> bool:
+        async with Handles(IDENTITY, lines, World()) as handles:
+            waiting = asyncio.create_task(handles.ask(say("second")))
+            await asyncio.sleep(0)
+        await asyncio.wait([waiting], timeout=5)
+        return waiting.cancelled()
+
+    _, world = asyncio.run(play(both, []))
+    assert asyncio.run(is_cancelled(world.lines))
+
+
 BEST_OF = ("first", "second GOOD", "third")
 
 

@@ -92,6 +92,14 @@ def test_values_arrive_without_their_code() -> None:
     assert arrived != ["other", {}]
 
 
+def test_results_without_room_are_equal_if_they_read_alike() -> None:
+    one = wire.Oversized("1f")
+    assert one == wire.Oversized("1f")
+    assert one != wire.Oversized("2f")
+    assert one != "1f"
+    assert one != [lambda: 1]
+
+
 def test_odd_numbers_arrive() -> None:
     values = wire.loads(wire.dumps([math.inf, -math.inf, math.nan, 1 << 100, -(1 << 63), (1 << 63) - 1]))
     assert values[:2] == [math.inf, -math.inf]
