@@ -103,9 +103,11 @@ def _moment(text: str) -> str:
 
 
 _HEADS = ("RUN", "MODEL", "SUITE", "ARM", "RATE", "95% INTERVAL", "PASSED", "COST", "TIME", "STATUS", "TAGS")
-_OPTIONAL = ("TIME", "95% INTERVAL", "TAGS", "ARM")
-_SHORT_HEADS = ("RUN", "SUITE", "MODEL", "RATE", "PASSED", "COST", "STATUS")
-_SHORTEST, _GAP = 9, 2  # columns of a name that is cut, as many as humaneval has; and between two columns
+_OPTIONAL = ("TIME", "TAGS")
+_SHORT_HEADS = ("RUN", "SUITE", "MODEL", "RATE", "95% INTERVAL", "PASSED", "COST")
+_UNDER_HEADS = ("  STARTED", "STATUS", "  ARM", "", "", "", "")
+_SPARED = ("PASSED", "COST")  # short heads that may go
+_LEAST, _GAP = (9, 11), 2  # columns of a suite and of a model that are cut; and between two columns
 
 
 def _listing(rows: Sequence[RunRow]) -> Iterator[Block]:
@@ -119,33 +121,46 @@ def _listing(rows: Sequence[RunRow]) -> Iterator[Block]:
     heads = [rate if head == "RATE" else head for head in _HEADS]
     if not any(row.tags for row in rows):
         heads, lines = heads[:-1], [line[:-1] for line in lines]
-    named = any(len(row.arms) > 1 for row in rows)  # by their arms alone lines can be told apart
-    optional = [head for head in _OPTIONAL if head in heads and not (named and head == "ARM")]
+    optional = [head for head in _OPTIONAL if head in heads]
     table = Table(heads, lines, optional, ruled=False)
     width = terminal_width()
     if width is None or fits(table, width):
         yield table
         return
-    short = [line for row in rows for line in _short_lines(row)]
-    yield Table(_SHORT_HEADS, _cut(short, width), ruled=False)
-    yield from map(Text, _footnotes(rows))
+    short = [_UNDER_HEADS, *(line for row in rows for line in _short_lines(row))]
+    short_heads, fitting, hidden = _narrowed(short, width)
+    yield Table(short_heads, _cut(short_heads, fitting, width), ruled=False)
+    yield from map(Text, _footnotes(rows, hidden))
 
 
 def _short_lines(row: RunRow) -> Iterator[tuple[str, ...]]:
-    """The run by the beginning of its id; where it has several arms, these follow with their names for a model's."""
-    several = len(row.arms) != 1
+    """The run by the beginning of its id; below it when it began, its status, and a line for each arm."""
     model = "SIMULATED" if row.simulated else row.model
-    if several:
-        cost = f"{'' if row.cost_known else '≥'}${sum(arm.cost for arm in row.arms):.4f}"
-        yield _short(row.run_id), row.suite, model, "", "", cost, row.status
-    for whole, arm in zip(_lines(row), row.arms, strict=True):
-        _, _, _, name, rate, _, passed, cost, *_ = whole
+    yield _short(row.run_id), row.suite, model, "", "", "", ""
+    for number, (whole, arm) in enumerate(zip(_lines(row), row.arms, strict=True)):
+        _, _, _, name, rate, interval, passed, cost, *_ = whole
         if arm.average is not None:
             rate = rate.removeprefix(f"{arm.average.measure.name} ").removesuffix(f" {arm.average.measure.unit}")
-        if several:
-            yield "", "", f"  {name}", rate, passed, cost, ""
-        else:
-            yield _short(row.run_id), row.suite, model, rate, passed, cost, row.status
+        about = ("", "") if number else (f"  {row.started[5:16].replace('T', ' ')}", row.status)
+        yield *about, f"  {name}", rate, interval, passed, cost
+
+
+def _narrowed(
+    lines: Sequence[tuple[str, ...]], width: int
+) -> tuple[Sequence[str], Sequence[tuple[str, ...]], Sequence[str]]:
+    """The heads and lines that fit with suites and models at their shortest, and the heads that had to go."""
+    heads = [*_SHORT_HEADS]
+    hidden: list[str] = []
+    for head in _SPARED:
+        columns = zip(*lines, strict=True)
+        widths = [max(map(len, (head, *cells))) for head, cells in zip(heads, columns, strict=True)]
+        widths[1:3] = [min(each, least) for each, least in zip(widths[1:3], _LEAST, strict=True)]
+        if sum(widths) + _GAP * (len(widths) - 1) <= width:
+            break
+        place = heads.index(head)
+        lines = [line[:place] + line[place + 1 :] for line in lines]
+        hidden.append(heads.pop(place))
+    return heads, lines, hidden
 
 
 def _short(run_id: str) -> str:
@@ -154,13 +169,13 @@ def _short(run_id: str) -> str:
     return found[0] if found else run_id
 
 
-def _cut(lines: Sequence[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
+def _cut(heads: Sequence[str], lines: Sequence[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
     """The rows with suites and models cut to the room that the other columns leave."""
-    columns = [[head, *cells] for head, cells in zip(_SHORT_HEADS, zip(*lines, strict=True), strict=True)]
+    columns = [[head, *cells] for head, cells in zip(heads, zip(*lines, strict=True), strict=True)]
     widths = [max(map(len, cells)) for cells in columns]
     room = width - (sum(widths) - widths[1] - widths[2]) - _GAP * (len(widths) - 1)
-    suites = max(_SHORTEST, min(widths[1], max(room // 3, room - widths[2])))
-    models = max(_SHORTEST, room - suites)
+    suites = max(_LEAST[0], min(widths[1], max(room // 3, room - widths[2])))
+    models = max(_LEAST[1], room - suites)
     return [(run, shortened(suite, suites), _ending(model, models), *others) for run, suite, model, *others in lines]
 
 
@@ -171,11 +186,13 @@ def _ending(text: str, width: int) -> str:
     return f"…{text[1 - width :]}"
 
 
-def _footnotes(rows: Sequence[RunRow]) -> Iterator[str]:
+def _footnotes(rows: Sequence[RunRow], hidden: Sequence[str]) -> Iterator[str]:
     """Sentences on what short lines have no room for: whole ids, measures, and more on the status of runs."""
     from koderz_tracker.records import PASSES
 
+    left_out = ["TIME", *(["TAGS"] if any(row.tags for row in rows) else []), *hidden]
     yield "(runs by the beginning of their ids; a pipe shows all columns)"
+    yield f"(hidden to fit: {', '.join(left_out)})"
     averages = {row.suite: row.headline.measure for row in rows if row.headline.measure != PASSES}
     if averages:
         yield f"In place of a rate: {', '.join(f'{name} of {suite}' for suite, name in averages.items())}."

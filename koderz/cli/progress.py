@@ -47,13 +47,14 @@ class Pulse:
         """The figures beside the bar."""
         tally = self.tally
         rate = f" ({100 * tally.passed / tally.judged:.0f}%)" if tally.judged else ""
-        parts = [f"{tally.passed} {self.passed}{rate}"] if self.passed else []
+        stopping = f"stopping: {self.in_flight} in flight; again stops at once" if self.stopping else ""
+        parts = [news for news in (stopping, self.throttled) if news]  # first, since a narrow terminal cuts the end
+        parts += [f"{tally.passed} {self.passed}{rate}"] if self.passed else []
         if tally.faults:
             parts.append(counted(tally.faults, "fault"))
         spent = [f"${tally.cost:.4f}", f"{self.tokens_per_second:.0f} tokens/s", f"{self.in_flight} in flight"]
         left = [f"{elapsed(self.seconds_left)} left"] if self.seconds_left is not None else []
         parts += [*left, self.doing, *spent] if self.doing else [*spent, *left]
-        parts += [text for text in (self.throttled, self.stopping and "stopping") if text]
         return " · ".join(parts)
 
     @property

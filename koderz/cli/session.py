@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from koderz.plans.plan import Plan
     from koderz.runs.observer import SessionView
     from koderz.runs.session import SessionResult
+    from koderz_tracker.breakdown import Mean
     from koderz_tracker.records import Measure, Record
     from koderz_tracker.summary import Figures, Summary
 
@@ -265,6 +266,8 @@ def _heading(summary: Summary) -> str:
 
 
 def _extra_lines(summary: Summary) -> Iterator[str]:
+    from koderz.analysis.measures import headline_measure
+
     if summary.comparison and len(summary.arms) > 2:
         from koderz.cli.overview import told_comparison
 
@@ -277,6 +280,8 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
         if figures.success_rate_interval_method and summary.headline.measure == PASSES:
             texts = filter(None, (figures.interval_text, figures.bounds_text, figures.samples_text))
             yield f"{name}: {'; '.join(texts)}{_causes(figures)}"
+        elif mean := figures.measures.get(summary.headline.measure):
+            yield f"{name}: {_interval_of(mean, headline_measure(summary))}{_causes(figures)}"
         if figures.unread and len(summary.arms) > 1:
             yield f"{name}: {figures.unread.text}"
         if figures.baseline_cost is not None:
@@ -286,6 +291,17 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
             )
         if not figures.cost_known:
             yield f"{name}: the price of a model is unknown, so costs are too low; see prices in koderz.toml"
+
+
+def _interval_of(mean: Mean, measure: Measure) -> str:
+    """The interval of an average with its method, as those of rates are told."""
+    from msgspec.structs import replace
+
+    from koderz.analysis.measures import interval_text
+
+    if mean.interval is None:
+        return "no interval"
+    return f"95% interval {interval_text(mean.interval, replace(measure, unit=''))} ({mean.interval_method})"
 
 
 def _late(summary: Summary) -> Iterator[str]:

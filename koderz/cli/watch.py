@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from koderz.engines import RemoteView
     from koderz_tracker.records import Plan
 
+EXIT_ABANDONED = 3
 _HERE, _AWAY = 1.0, 30.0  # seconds between two looks at a journal, and at Modal
 
 
@@ -47,14 +48,17 @@ def watch(
 ) -> None:
     """Follow a run from another terminal (one on Modal: from any machine) until it ends.
 
+    Exit code 3 if the run hasn't ended and no process works on it.
+
     Examples:
         koderz benchmark watch latest
     """
-    asyncio.run(_watch(results, run, every, detailed=detailed))
+    if not asyncio.run(_watch(results, run, every, detailed=detailed)):
+        raise typer.Exit(EXIT_ABANDONED)
 
 
-async def _watch(results: Path, name: str, every: float | None, *, detailed: bool) -> None:
-    """Shows the run until nobody works on it any more, here or on Modal."""
+async def _watch(results: Path, name: str, every: float | None, *, detailed: bool) -> bool:
+    """Shows the run until nobody works on it any more, here or on Modal; returns whether it has ended."""
     folder = await find_anywhere(results, name, os.environ)
     plan = read_plan(folder)
     steps = Audience(plan)
@@ -72,13 +76,13 @@ async def _watch(results: Path, name: str, every: float | None, *, detailed: boo
         away = None if working or follower.recorded == plan.planned else remote
         busy = await _look(away, follower) if away else working
         await steps.tell(remote)
-        if (pulse := _pulse(follower, plan)).change != shown:
+        if (pulse := _pulse(follower, plan, busy=busy)).change != shown:
             say(pulse.line())
             shown = pulse.change
         if not busy or follower.done == plan.planned > follower.recorded:
             break
         await asyncio.sleep(every or (_AWAY if away else _HERE if is_live() else LINE_EVERY))
-    _say_end(folder.name, follower, plan.planned)
+    return _say_end(folder.name, follower, plan.planned)
 
 
 async def _look(remote: RemoteView, follower: Follower) -> bool:
@@ -120,7 +124,8 @@ def _remote(folder: Path, plan: Plan) -> RemoteView | None:
     return None
 
 
-def _say_end(name: str, follower: Follower, planned: int) -> None:
+def _say_end(name: str, follower: Follower, planned: int) -> bool:
+    """Says how the run stands; returns whether it has ended, or can be waited for."""
     resume = f"koderz benchmark resume {name}"
     if away := follower.done - follower.recorded:
         say(f"{away} results are at Modal; write them down here with: {resume}")
@@ -132,15 +137,17 @@ def _say_end(name: str, follower: Follower, planned: int) -> None:
         say(f"all have ended; write the summary with: {resume}")
     else:
         warn(f"no process is running this run; continue with: {resume}")
+        return False
+    return True
 
 
-def _pulse(follower: Follower, plan: Plan) -> Pulse:
+def _pulse(follower: Follower, plan: Plan, *, busy: bool) -> Pulse:
     experiments, tokens = follower.pace()
     return Pulse(
         planned=plan.planned,
         tally=follower.tally,
         tokens_per_second=tokens,
         seconds_left=(plan.planned - follower.done) / experiments if experiments else None,
-        in_flight=follower.in_flight,
+        in_flight=follower.in_flight if busy else 0,  # a process that died left calls without an end
         passed=word_for_passed(plan),
     )

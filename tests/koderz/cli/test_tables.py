@@ -203,7 +203,11 @@ def test_command_neither_runs_over_nor_breaks_a_word(
         whole = set(command("benchmark", *words.split()).out.split())
 
         assert [line for line in lines if cell_len(line) > width] == []
-        cells = re.sub(r"\((hidden|in each row|runs by)[^)]*\)|\S*-\+-\S*", "", "\n".join(lines))
+        cells = re.sub(
+            r"\((hidden|in each row|runs by)[^)]*\)|\S*-\+-\S*|STARTED|(?<![\d-])\d\d-\d\d \d\d:\d\d",
+            "",
+            "\n".join(lines),
+        )
         told = set(cells.split())
         assert [word for word in told - whole if not any(_is_part(word, long) for long in whole)] == []
 
@@ -215,7 +219,7 @@ def _is_part(text: str, word: str) -> bool:
     return len(word) > 16 and text in word and (text[-1] in "/:,@-" or word.endswith(text))
 
 
-def test_list_at_80_columns_has_a_line_a_run(command: Command, runs: Path) -> None:
+def test_list_at_80_columns_keeps_arm_date_and_interval(command: Command, runs: Path) -> None:
     run_id = "bench_00000009_20260131_120009"
     config = {"local_model": "qwen3:32b", "suite": "mbpp+"}
     summary = builders.document({"Mbpp/2": [True]}, run_id=run_id, config=config)
@@ -224,13 +228,22 @@ def test_list_at_80_columns_has_a_line_a_run(command: Command, runs: Path) -> No
 
     head, *lines = [line.split() for line in _in_a_terminal(command, 80, "list")]
 
-    assert head == ["RUN", "SUITE", "MODEL", "RATE", "PASSED", "COST", "STATUS"]
-    assert lines[0] == ["bench_00000009", "mbpp+", "qwen3:32b", "100.0%", "1/1", "$0.0100", "complete"]
+    assert head == ["RUN", "SUITE", "MODEL", "RATE", "95%", "INTERVAL", "PASSED", "COST"]
+    assert lines[0] == ["STARTED", "STATUS", "ARM"]
+    assert lines[1] == ["bench_00000009", "mbpp+", "qwen3:32b"]
+    date, time, status, arm, rate, *interval, passed, cost = lines[2]
+    assert (date, status, arm, rate, passed, cost) == ("01-31", "complete", "zero-shot", "100.0%", "1/1", "$0.0100")
+    assert re.fullmatch(r"\d\d:\d\d", time)
+    assert interval == ["20.7", "to", "100.0"]
     assert [line[0] for line in lines if line[0].startswith("bench_") and line[0][-1] != ":"] == [
         f"bench_0000000{number}" for number in (9, 4, 3, 2, 1, 0)
     ]
-    assert lines[5] == ["bench_00000000", "humaneval", "…ai/gpt-4o-mini", "$0.0000", "complete"]
-    assert [line[0] for line in lines[6:8]] == ["zero-shot", "iterative"]
+    (start,) = [number for number, line in enumerate(lines) if line[0] == "bench_00000000"]
+    assert [[word for word in line if word in ("zero-shot", "iterative")] for line in lines[start + 1 : start + 3]] == [
+        ["zero-shot"],
+        ["iterative"],
+    ]
+    assert any(" ".join(line).startswith("(hidden to fit: TIME") for line in lines)
     assert ["bench_00000003:", "interrupted", "23/60"] in lines
 
 
@@ -238,7 +251,7 @@ def test_list_cuts_what_has_no_room_and_keeps_the_end_of_models(command: Command
     lines = _in_a_terminal(command, 80, "list")
 
     (cut,) = [line for line in lines if line.startswith("bench_00000002")]
-    assert re.search(r" …\S*q4_K_M ", cut)
+    assert re.search(r" …\S*q4_K_M$", cut)
     assert max(map(len, lines)) <= 80
 
 

@@ -63,12 +63,21 @@ def test_watching_a_run_that_no_process_works_on_says_how_to_continue(koderz: Sh
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text(lines[0])
 
-    done = command("benchmark", "watch", "latest")
+    done = command("benchmark", "watch", "latest", code=3)
 
     assert "0 in flight" in done.out
     assert done.err == (
         f"no process is running this run; continue with: koderz benchmark resume {journal.parent.name}\n"
     )
+
+
+def test_watch_of_a_killed_run_counts_nothing_in_flight(koderz: Shell, command: Command) -> None:
+    asyncio.run(builders.recorded(koderz.results, call(0)))
+
+    done = command("watch", "latest", code=3)
+
+    assert "0/3 · 0 passed · $0.2500 · 0 tokens/s · 0 in flight" in done.out
+    assert done.err.startswith("no process is running this run; continue with: ")
 
 
 def test_watch_of_an_interrupted_run_says_once_how_to_continue(koderz: Shell, command: Command) -> None:
@@ -92,6 +101,32 @@ def test_progress_has_room_for_what_is_being_done_in_80_columns(monkeypatch: pyt
         bar.console.print(bar.get_renderable())
     (line,) = captured.get().splitlines()
     assert " 26/127 18 passed (69%) · 1 fault · 4:05 left · c3c1dff baseline, block 12 ·" in " ".join(line.split())
+
+
+def test_progress_begins_with_news_in_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    tally: Any = SimpleNamespace(passed=79, judged=94, faults=1, cost=0.0, ended=range(94))
+    bar = _bar()
+    _draw(bar, bar.add_task("", total=328), Pulse(328, tally, 802.0, 30.0, 2, stopping="interrupted"))
+    with bar.console.capture() as captured:
+        bar.console.print(bar.get_renderable())
+    (line,) = captured.get().splitlines()
+
+    assert " 94/328 stopping: 2 in flight; again stops at once" in " ".join(line.split())
+    assert len(line) <= 60
+    slowed = Pulse(328, tally, 802.0, 30.0, 2, throttled="openai asks to wait 5 s")
+    assert slowed.figures().startswith("openai asks to wait 5 s · 79 passed")
+
+
+def test_graded_runs_show_interval_and_causes(koderz: Shell, command: Command) -> None:
+    rows = "".join(f'{{"input": "{n} + 1?", "target": "{n + 1} birds fly"}}\n' for n in range(4))
+    (koderz.folder / "q.jsonl").write_text(rows)
+    of_file = ("--suite", "qa", "--dataset", "q.jsonl", "--model", "simulated", "--no-sink", "mlflow")
+
+    out = command("benchmark", *of_file, "--scorer", "f1", "-q").out
+
+    assert re.search(r": 95% interval [\d.e-]+ to [\d.]+ \(.+\); not passed: \d \w+", out)
 
 
 def test_plan_says_a_likely_cost_before_the_most(command: Command) -> None:
