@@ -193,11 +193,10 @@ def _wait(server: subprocess.Popen[str], address: str, log: IO[str], waiting: Ca
 
 
 def _answers(address: str) -> bool:
-    import requests  # which comes with MLflow
+    from koderz.connections import certificates, httpx
 
-    with suppress(requests.RequestException), requests.Session() as session:
-        session.trust_env = False  # no proxy is between this machine and itself
-        return session.get(f"{address}/health", timeout=2).status_code == 200
+    with suppress(httpx.TransportError):  # no proxy is between this machine and itself
+        return httpx.get(f"{address}/health", verify=certificates(address), timeout=2, trust_env=False).is_success
     return False
 
 

@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -19,15 +20,13 @@ from koderz.errors import KoderzError, writable
 from koderz.rewards.scores import UNREACHABLE, Item, Score, failed
 
 if TYPE_CHECKING:
-    import aiohttp
-    import urllib3
+    import httpx
 
 TIMEOUT = 300.0  # seconds
 _AT_ONCE = 1000  # items of a request
 _BYTES = 16 << 20  # of a request, about
 _PAUSES = (0.1, 5.0)  # seconds between tries, at least and at most
 _RETRIED = (429, 503)
-_CONNECT_SECONDS = 10.0
 
 Asked = Item | tuple[str, str] | Mapping[str, Any]
 """An item, its task and reply, or its fields."""
@@ -101,7 +100,7 @@ class _Pauses:
 class Client(_Target):
     """A client for any number of threads. It works after a fork, and when it was pickled."""
 
-    _local: tuple[int, urllib3.PoolManager] | None = None  # by process: connections aren't shared with a fork
+    _local: tuple[int, httpx.Client] | None = None  # by process: connections aren't shared with a fork
     _lock = threading.Lock()
 
     def score(self, task: str, reply: str, **fields: Any) -> Score:
@@ -150,23 +149,26 @@ class Client(_Target):
             time.sleep(pause)
 
     def _tried(self, method: str, path: str, body: bytes | None, seconds: float) -> Any:
-        import urllib3
+        from koderz.connections import CONNECT_SECONDS, httpx, told
 
-        limits = urllib3.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=seconds)
+        limits = httpx.Timeout(seconds, connect=min(CONNECT_SECONDS, seconds))
         try:
-            answer = self._pool().request(
-                method, self.url + path, body=body, headers=self.headers(), timeout=limits, retries=False
+            answer = self._client().request(
+                method, self.url + path, content=body, headers=self.headers(), timeout=limits
             )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            return _Retry(f"{self.url} can't be reached: {error}")
-        return self.read(answer.status, answer.data, answer.headers.get("Retry-After"))
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            return _Retry(f"{self.url} can't be reached: {told(error)}")
+        return self.read(answer.status_code, answer.content, answer.headers.get("Retry-After"))
 
-    def _pool(self) -> urllib3.PoolManager:
-        import urllib3
+    def _client(self) -> httpx.Client:
+        from koderz.connections import certificates, httpx
 
         with self._lock:
             if self._local is None or self._local[0] != os.getpid():
-                self._local = os.getpid(), urllib3.PoolManager(maxsize=64)
+                limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+                client = httpx.Client(verify=certificates(self.url), trust_env=False, limits=limits)
+                weakref.finalize(self, client.close)
+                self._local = os.getpid(), client
             return self._local[1]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -176,7 +178,7 @@ class Client(_Target):
 class AsyncClient(_Target):
     """A client for event loops. As a context manager it keeps its connections open for the loop that entered it."""
 
-    _session: aiohttp.ClientSession | None = None
+    _client: httpx.AsyncClient | None = None
 
     async def score(self, task: str, reply: str, **fields: Any) -> Score:
         """The score of one reply, as by `Client.score`."""
@@ -195,15 +197,15 @@ class AsyncClient(_Target):
         return dict(found if step is not None else found["all"])
 
     async def __aenter__(self) -> Self:
-        self._session = _new_session()
+        self._client = self._opened()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        session, self._session = self._session, None
-        if session:
-            await session.close()
+        client, self._client = self._client, None
+        if client:
+            await client.aclose()
 
     async def _scores(self, items: Sequence[Item]) -> list[Score]:
         try:
@@ -213,41 +215,40 @@ class AsyncClient(_Target):
         return _unreachable(items, found) if isinstance(found, _Retry) else _read_scores(found)
 
     async def _asked(self, method: str, path: str, body: bytes | None) -> Any:
-        if self._session:
-            return await self._tried_again(self._session, method, path, body)
-        async with _new_session() as session:
-            return await self._tried_again(session, method, path, body)
+        if self._client:
+            return await self._tried_again(self._client, method, path, body)
+        async with self._opened() as client:
+            return await self._tried_again(client, method, path, body)
 
-    async def _tried_again(self, session: aiohttp.ClientSession, method: str, path: str, body: bytes | None) -> Any:
+    async def _tried_again(self, client: httpx.AsyncClient, method: str, path: str, body: bytes | None) -> Any:
         pauses = _Pauses(self.timeout)
         while True:
-            found = await self._tried(session, method, path, body, pauses.left)
+            found = await self._tried(client, method, path, body, pauses.left)
             if not isinstance(found, _Retry) or (pause := pauses.next(found)) is None:
                 return found
             await asyncio.sleep(pause)
 
     async def _tried(
-        self, session: aiohttp.ClientSession, method: str, path: str, body: bytes | None, seconds: float
+        self, client: httpx.AsyncClient, method: str, path: str, body: bytes | None, seconds: float
     ) -> Any:
-        import aiohttp
+        from koderz.connections import httpx, told
 
-        limits = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         try:
-            async with session.request(
-                method, self.url + path, data=body, headers=self.headers(), timeout=limits
-            ) as answer:
-                return self.read(answer.status, await answer.read(), answer.headers.get("Retry-After"))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return _Retry(f"{self.url} can't be reached: {error or type(error).__name__}")
+            async with asyncio.timeout(seconds):
+                answer = await client.request(method, self.url + path, content=body, headers=self.headers())
+        except TimeoutError:
+            return _Retry(f"{self.url} can't be reached: no answer within {seconds:g} s")
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            return _Retry(f"{self.url} can't be reached: {told(error)}")
+        return self.read(answer.status_code, answer.content, answer.headers.get("Retry-After"))
+
+    def _opened(self) -> httpx.AsyncClient:
+        from koderz.connections import open_client
+
+        return open_client(self.url)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_session"}
-
-
-def _new_session() -> aiohttp.ClientSession:
-    import aiohttp
-
-    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        return {name: value for name, value in self.__dict__.items() if name != "_client"}
 
 
 def _item(asked: Asked, fields: Mapping[str, Any]) -> Item:

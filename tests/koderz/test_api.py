@@ -304,5 +304,5 @@ def test_importing_it_loads_nothing_heavy() -> None:
     script = "import sys, koderz; koderz.__version__; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE)
 
-    heavy = {"aiohttp", "typer", "rich", "orjson", "msgspec", "asyncio", "mlflow", "modal", "genai_prices"}
+    heavy = {"aiohttp", "httpx", "typer", "rich", "orjson", "msgspec", "asyncio", "mlflow", "modal", "genai_prices"}
     assert not heavy & set(done.stdout.split())

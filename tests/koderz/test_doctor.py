@@ -16,7 +16,7 @@ import asyncio, json, os, sys
 from koderz.doctor import diagnose
 
 found = {finding.what: finding.state for finding in asyncio.run(diagnose(environ=os.environ))}
-print(json.dumps([found, sorted({"mlflow", "sqlalchemy", "pandas", "genai_prices", "aiohttp"} & {*sys.modules})]))
+print(json.dumps([found, sorted({"mlflow", "sqlalchemy", "pandas", "genai_prices", "aiohttp", "httpx"} & {*sys.modules})]))
 """
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import aiohttp
-
+from koderz.connections import CONNECT_SECONDS, httpx, open_client, told
 from koderz.errors import Fault, Unreachable
 from koderz.sandbox.wasm.cells import (
     MEMORY_MB,
@@ -56,21 +55,19 @@ class RemotePool:
         self.image = ""
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.has_private = False  # whether its sessions can be kept from its other clients
-        self._http: aiohttp.ClientSession
+        self._http: httpx.AsyncClient
 
     async def __aenter__(self) -> Self:
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        connector = aiohttp.TCPConnector(limit=0)
-        self._http = aiohttp.ClientSession(headers=self._headers, timeout=timeout, connector=connector)
+        self._http = open_client(self.url, headers=self._headers)
         try:
             health = await self.get("/health")
             await self.get("/sessions")
             if health.get("wasm") is not True:
                 raise GarbledError
             self.has_private = health.get("private") is True
-        except (aiohttp.ClientError, TimeoutError, GarbledError, Fault) as error:
-            await self._http.close()
-            if isinstance(error, aiohttp.ClientResponseError) and error.status in (401, 403):
+        except (httpx.HTTPError, httpx.InvalidURL, GarbledError, Fault) as error:
+            await self._http.aclose()
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
                 raise Unreachable(
                     f"Authentication failed: the WASM manager at {self.address} wants another --wasm-token"
                 ) from None
@@ -83,38 +80,47 @@ class RemotePool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._http.close()
+        await self._http.aclose()
 
     def open(self, *, memory_mb: int = MEMORY_MB, seed: int = 0) -> RemoteSession:
         """A new session, which is created there on first use."""
         return RemoteSession(self, memory_mb=memory_mb, seed=seed)
 
     async def get(self, path: str) -> dict[str, Any]:
-        """An answer as JSON. Raises aiohttp.ClientError, TimeoutError or GarbledError if there is none."""
-        async with self._http.get(self.url + path, timeout=aiohttp.ClientTimeout(total=10)) as response:
-            response.raise_for_status()
-            return _object(await response.read())
+        """An answer as JSON. Raises httpx.HTTPError or GarbledError if there is none."""
+        response = await self._http.get(self.url + path, timeout=10)
+        return _object(response.raise_for_status().content)
 
     @asynccontextmanager
     async def request(
-        self, method: str, path: str, seconds: float, *, streamed: Variable | None = None, **body: Any
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        self,
+        method: str,
+        path: str,
+        seconds: float,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        streamed: Variable | None = None,
+    ) -> AsyncIterator[httpx.Response]:
         """A response, once the manager has room for the request. Raises Fault when patience runs out.
 
-        `streamed` is sent as the body, part by part.
+        `body` is sent as JSON, or `streamed`, part by part.
         """
+        timeout = httpx.Timeout(None, connect=CONNECT_SECONDS, read=seconds)
+        sent = json.dumps(body).encode() if body else None  # httpx' own has no place for half a surrogate pair
+        headers = {"Content-Type": "application/json", **(headers or {})} if body else headers
         for pause in (*PAUSES, None):
             try:
-                timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=seconds)
-                if streamed:
-                    body["data"] = _stream(streamed)
-                async with self._http.request(method, self.url + path, timeout=timeout, **body) as response:
-                    if response.status not in _AGAIN or pause is None:
+                content = _stream(streamed) if streamed else sent
+                async with self._http.stream(
+                    method, self.url + path, headers=headers, content=content, timeout=timeout
+                ) as response:
+                    if response.status_code not in _AGAIN or pause is None:
                         yield response
                         return
-            except aiohttp.ClientConnectorError as error:
+            except httpx.ConnectError as error:
                 if pause is None:
-                    raise Fault(f"the WASM manager at {self.address} is gone: {error}", cause="sandbox") from None
+                    raise Fault(f"the WASM manager at {self.address} is gone: {told(error)}", cause="sandbox") from None
             assert pause is not None
             await asyncio.sleep(pause)
 
@@ -147,10 +153,11 @@ class RemoteSession:
 
         async def read() -> str | None:
             async with self._request("GET", f"/variables/{name}", allowed=(200, 404)) as response:
-                text = await response.text()
-                if response.status == 404 and "Session" in text:
+                await response.aread()
+                text = response.text
+                if response.status_code == 404 and "Session" in text:
                     raise _Gone
-                return text if response.status == 200 else None
+                return text if response.status_code == 200 else None
 
         return await self._over_again(read)
 
@@ -186,7 +193,7 @@ class RemoteSession:
             try:
                 async with self._pool.request("DELETE", f"/session/{name}", _LATE, headers=self._secret):
                     pass
-            except (aiohttp.ClientError, TimeoutError, Fault):
+            except (httpx.TransportError, Fault):
                 return  # it is dropped there when its time is up
 
     async def _over_again(self, doing: Callable[[], Awaitable[T]]) -> T:
@@ -197,7 +204,7 @@ class RemoteSession:
                 return await doing()
             except _Gone:
                 self._id = ""
-            except (aiohttp.ClientError, TimeoutError, GarbledError) as error:
+            except (httpx.TransportError, GarbledError) as error:
                 await self.close()
                 if not left:
                     raise Fault(f"the WASM manager at {self._pool.address}: {_what(error)}", cause="sandbox") from None
@@ -206,11 +213,11 @@ class RemoteSession:
     async def _alive(self) -> None:
         if self._id:
             return
-        async with self._pool.request("POST", "/sessions", _LATE, json=self._wanted) as response:
-            if response.status == 429:
+        async with self._pool.request("POST", "/sessions", _LATE, body=self._wanted) as response:
+            if response.status_code == 429:
                 raise Fault(f"Out of memory: {await _detail(response)}", cause="sandbox")
             await _require(response, (201,))
-            made = _object(await response.read())
+            made = _object(await response.aread())
             name, secret = made.get("session_id"), made.get("secret")
             if not isinstance(name, str):
                 raise GarbledError
@@ -228,18 +235,17 @@ class RemoteSession:
         kind = "application/json" if put.kind == "json" else "text/plain; charset=utf-8"
         headers = {"Content-Type": kind}
         async with self._request("PUT", f"/variables/{put.name}", streamed=put, headers=headers) as response:
-            return int(_object(await response.read()).get("bytes", 0))
+            return int(_object(await response.aread()).get("bytes", 0))
 
     async def _run(
         self, code: str, answer: Answering | None, limit: float, only_calls: int | None, answers: list[list[str]]
     ) -> CellResult:
         """Runs a cell. `answers` has those to its first sub-calls from an earlier try; new ones are added."""
         recorded, calls, waited, began = iter([*answers]), 0, 0.0, time.monotonic()
-        body: dict[str, Any] = {"json": {"code": code, "timeout": limit}}
-        body["headers"] = {"Accept": "application/x-ndjson"}
+        body, headers = {"code": code, "timeout": limit}, {"Accept": "application/x-ndjson"}
         async with (
             self._pool.executing,
-            self._request("POST", "/execute", seconds=2 * limit + _LATE, **body) as response,
+            self._request("POST", "/execute", 2 * limit + _LATE, headers=headers, body=body) as response,
         ):
             async for line in _lines(response):
                 event = _object(line)
@@ -257,17 +263,17 @@ class RemoteSession:
                     waited += time.monotonic() - asked
                     answers.append(texts)
                 calls += len(texts)
-                async with self._request("POST", f"/calls/{event['id']}", json={"result": texts}):
+                async with self._request("POST", f"/calls/{event['id']}", body={"result": texts}):
                     pass
         raise GarbledError
 
     @asynccontextmanager
     async def _request(
-        self, method: str, path: str, seconds: float = _LATE, allowed: tuple[int, ...] = (200,), **body: Any
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        headers = {**self._secret, **body.pop("headers", {})}
+        self, method: str, path: str, seconds: float = _LATE, allowed: tuple[int, ...] = (200,), **sent: Any
+    ) -> AsyncIterator[httpx.Response]:
+        headers = {**self._secret, **sent.pop("headers", {})}
         path = f"/session/{self._id}{path}"
-        async with self._pool.request(method, path, seconds, headers=headers, **body) as response:
+        async with self._pool.request(method, path, seconds, headers=headers, **sent) as response:
             await _require(response, allowed)
             yield response
 
@@ -281,32 +287,34 @@ async def _stream(put: Variable) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
     """The lines of a stream, however long; empty lines, which only keep it open, are dropped."""
     rest = b""
-    async for chunk in response.content.iter_any():
+    async for chunk in response.aiter_bytes():
         *whole, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else [rest + chunk]
         for line in whole:
             if line.strip():
                 yield line
 
 
-async def _require(response: aiohttp.ClientResponse, allowed: tuple[int, ...]) -> None:
-    if response.status in allowed:
+async def _require(response: httpx.Response, allowed: tuple[int, ...]) -> None:
+    if response.status_code in allowed:
         return
     detail = await _detail(response)
-    if response.status == 404:
+    if response.status_code == 404:
         raise _Gone
-    if response.status in (401, 403):
+    if response.status_code in (401, 403):
         raise Unreachable(f"Authentication failed: {detail}")
-    raise {409: SessionBusyError, 413: SessionFullError}.get(response.status, Fault)(f"the WASM manager says: {detail}")
+    raise {409: SessionBusyError, 413: SessionFullError}.get(response.status_code, Fault)(
+        f"the WASM manager says: {detail}"
+    )
 
 
-async def _detail(response: aiohttp.ClientResponse) -> str:
+async def _detail(response: httpx.Response) -> str:
     try:
-        return str(_object(await response.read()).get("detail"))
+        return str(_object(await response.aread()).get("detail"))
     except GarbledError:
-        return f"status {response.status}"
+        return f"status {response.status_code}"
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -339,7 +347,7 @@ def _result(event: Mapping[str, Any], seconds: float, calls: int) -> CellResult:
     return CellResult(out, err, error, variables, final, round(seconds, 6), calls, truncated, stopped)
 
 
-def _what(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
+def _what(error: httpx.TransportError | GarbledError) -> str:
+    if isinstance(error, httpx.ReadTimeout):
         return "Request timed out; raise --wasm-timeout"
-    return "its answer is garbled" if isinstance(error, GarbledError) else f"{type(error).__name__} {error}".strip()
+    return told(error) if isinstance(error, httpx.TransportError) else "its answer is garbled"

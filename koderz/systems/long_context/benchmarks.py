@@ -109,13 +109,13 @@ async def sidecar(given: str | None, environ: Mapping[str, str]) -> str | None:
     """
     if given or "WASM_MANAGER_SERVICE_URL" in environ:
         return given or environ["WASM_MANAGER_SERVICE_URL"] or None
-    import aiohttp
+    from koderz.connections import httpx, open_client
 
     try:
-        timeout = aiohttp.ClientTimeout(total=_PROBE_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout) as http, http.get(f"{SIDECAR}/health") as answer:
-            return SIDECAR if (await answer.json()).get("wasm") is True else None
-    except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError):
+        async with open_client(SIDECAR) as client:
+            answer = await client.get(f"{SIDECAR}/health", timeout=_PROBE_SECONDS)
+            return SIDECAR if answer.json().get("wasm") is True else None
+    except (httpx.TransportError, ValueError, AttributeError):
         return None
 
 

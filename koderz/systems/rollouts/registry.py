@@ -131,14 +131,20 @@ def _bytes(path: Path) -> bytes:
 def _fetched(url: str) -> bytes:
     if not url.startswith(("https://", "http://")):
         raise KoderzError(f"--registry {url}: a registry is a file, or is fetched by https:// or http://")
-    import http.client
-    import urllib.request
+    from koderz.connections import certificates, httpx, told
 
+    found, trusted = bytearray(), certificates("https:")  # to which a server may redirect
     try:
-        with urllib.request.urlopen(url, timeout=_SECONDS) as reply:  # noqa: S310 of these two alone
-            return bytes(reply.read(_LARGEST))
-    except (OSError, ValueError, http.client.HTTPException) as error:
+        with httpx.stream("GET", url, verify=trusted, timeout=_SECONDS, follow_redirects=True) as answer:
+            for part in answer.raise_for_status().iter_bytes():
+                found += part
+                if len(found) >= _LARGEST:
+                    break
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise Unreachable(f"the registry {url} can't be fetched: {told(error)}") from None
+    except httpx.HTTPError as error:
         raise Unreachable(f"the registry {url} can't be fetched: {error}") from None
+    return bytes(found[:_LARGEST])
 
 
 def _folders(dataset: RegistryDataset, registry: str) -> Sequence[Path]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import msgspec
 import orjson
 
-from koderz._version import __version__
+from koderz.connections import httpx, open_client, told
 from koderz.models.faults import clean
-from koderz.models.transport import proxy_for, trusted_certificates
+from koderz.models.transport import proxy_for
 from koderz.models.wire import count
 from koderz.systems.serving.prompts import Prompt
 from koderz_tracker.scrubber import secrets_of, shown_address
@@ -101,28 +100,26 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 @asynccontextmanager
-async def connected(target: Target) -> AsyncIterator[aiohttp.ClientSession]:
+async def connected(target: Target) -> AsyncIterator[httpx.AsyncClient]:
     """Connections to the target, as many as there are requests at once. No redirect is followed, no cookie kept."""
-    trusted: ssl.SSLContext | bool = trusted_certificates() if target.url.startswith("https:") else True
-    headers = {"content-type": "application/json", "user-agent": f"koderz/{__version__}", "accept-encoding": "identity"}
+    headers = {"content-type": "application/json"}
     if target.api_key:
         headers["authorization"] = f"Bearer {target.api_key}"
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            limit=0, ssl=trusted, keepalive_timeout=60, ttl_dns_cache=300, socket_factory=target.sockets
-        ),
-        headers=headers,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        proxy=proxy_for(target.base_url),
-        timeout=aiohttp.ClientTimeout(total=target.timeout),
-    ) as session:
-        yield session
+    proxy, sockets = proxy_for(target.base_url), target.sockets
+    async with open_client(
+        target.url, headers=headers, proxy=proxy, ttl_dns_cache=300, socket_factory=sockets
+    ) as client:
+        yield client
 
 
 async def first_model(target: Target) -> str:
     """The first model that the server lists; empty if it lists none. Raises OSError or ValueError."""
-    async with connected(target) as session, session.get(models_url(target), allow_redirects=False) as answer:
-        return first_listed(answer.status, await answer.read(), target)
+    try:
+        async with asyncio.timeout(target.timeout), connected(target) as client:
+            answer = await client.get(models_url(target))
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise OSError(told(error)) from None
+    return first_listed(answer.status_code, answer.content, target)
 
 
 def models_url(target: Target) -> str:
@@ -140,27 +137,38 @@ def first_listed(status: int, body: bytes, target: Target) -> str:
     return str(listed[0].get("id", ""))
 
 
-async def timed(session: aiohttp.ClientSession, target: Target, prompt: Prompt, begun: float) -> Timing:
+async def timed(client: httpx.AsyncClient, target: Target, prompt: Prompt, begun: float) -> Timing:
     """Sends one request, once. `begun`: the start of the load by time.perf_counter."""
     timing = Timing(input_tokens=prompt.tokens)
-    body = target.body(prompt)
+    request = client.build_request("POST", target.url, content=target.body(prompt))
     started = time.perf_counter()
     timing.start = started - begun
     try:
-        async with session.post(target.url, data=body, allow_redirects=False) as answer:
-            if answer.status == 200:
-                stream = Stream(timing, started)
-                async for data in answer.content.iter_any():
-                    stream.add(data, time.perf_counter())
-                stream.end()
-            else:
-                timing.error = refusal(answer.status, answer.reason or "", await answer.content.read(SHOWN), target)
+        async with asyncio.timeout(target.timeout):
+            answer = await client.send(request, stream=True)
+            try:
+                await _read(answer, target, timing, started)
+            finally:
+                await answer.aclose()
     except TimeoutError:
         timing.error = f"no whole answer within {target.timeout:g} seconds"
-    except (aiohttp.ClientError, OSError, msgspec.MsgspecError, ValueError) as error:
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        timing.error = told(error)
+    except (msgspec.MsgspecError, ValueError) as error:
         timing.error = f"{type(error).__name__}: {error}"
     timing.ended = time.perf_counter() - begun
     return settled(timing, target)
+
+
+async def _read(answer: httpx.Response, target: Target, timing: Timing, started: float) -> None:
+    if answer.status_code == 200:
+        stream = Stream(timing, started)
+        async for data in answer.aiter_bytes():
+            stream.add(data, time.perf_counter())
+        stream.end()
+    else:
+        body = await anext(aiter(answer.aiter_bytes(SHOWN)), b"")
+        timing.error = refusal(answer.status_code, answer.reason_phrase, body, target)
 
 
 def refusal(status: int, reason: str, body: bytes, target: Target) -> str:

@@ -110,15 +110,13 @@ def _target(given: Mapping[str, Any]) -> Target:
 
 
 async def _first_model(target: Target) -> str:
-    from aiohttp import ClientError
-
     from koderz.models.faults import clean
     from koderz.systems.serving.client import first_model
     from koderz_tracker.scrubber import secrets_of
 
     try:
         found = await first_model(replace(target, timeout=30.0))
-    except (ClientError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         why = clean(str(error), *secrets_of(target.base_url))
         raise Unreachable(f"{target.address} doesn't say which models it has: {why}; name one with --model") from None
     if not found:

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import Any
 
-import aiohttp
-
+from koderz.connections import httpx
 from koderz.errors import Fault
 from koderz.systems.serving.client import Target, Timing, connected, timed
 from koderz.systems.serving.prompts import Prompt
@@ -75,9 +74,9 @@ async def measured(target: Target, prompts: Sequence[Prompt], load: Load) -> Mea
 
     Raises Fault where the server isn't ready in time, if that is to be looked at.
     """
-    async with connected(target) as session:
+    async with connected(target) as client:
         if load.ready_check:
-            await _until_ready(session, target, prompts[0], load.ready_check)
+            await _until_ready(client, target, prompts[0], load.ready_check)
         places = asyncio.Semaphore(load.max_concurrency) if load.max_concurrency else nullcontext()
         begun = time.perf_counter()
 
@@ -85,7 +84,7 @@ async def measured(target: Target, prompts: Sequence[Prompt], load: Load) -> Mea
             waiting = time.perf_counter()
             async with places:
                 queued = time.perf_counter() - waiting
-                timing = await timed(session, target, prompt, begun)
+                timing = await timed(client, target, prompt, begun)
             timing.queued = queued
             return timing
 
@@ -113,9 +112,9 @@ async def _look(lags: list[float]) -> None:
         lags.append(max(0.0, time.perf_counter() - due))
 
 
-async def _until_ready(session: aiohttp.ClientSession, target: Target, prompt: Prompt, seconds: float) -> None:
+async def _until_ready(client: httpx.AsyncClient, target: Target, prompt: Prompt, seconds: float) -> None:
     begun = time.perf_counter()
-    while (timing := await timed(session, target, prompt, begun)).error:
+    while (timing := await timed(client, target, prompt, begun)).error:
         if time.perf_counter() - begun > seconds:
             raise Fault(f"{target.address} isn't ready after {seconds:g} seconds: {timing.error}", cause="unreachable")
         await asyncio.sleep(min(_POLL, seconds))

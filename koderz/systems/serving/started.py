@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import h11
 import msgspec
-from aiohttp import ClientError
 
 from koderz.sandbox.workspace import Beside, Running
 from koderz.suites.loads import LoadError, LoadResult, SandboxedLoad
@@ -48,7 +47,7 @@ class CompletionsLoad(SandboxedLoad):
         find = partial(first_model_beside, running.beside) if running.beside else first_model
         try:
             return await find(_target(running, port, "", options, min(seconds, 10.0)))
-        except (ClientError, AttributeError, IndexError) as error:
+        except (AttributeError, IndexError) as error:
             raise ValueError(f"the server's models can't be listed: {error}") from None
 
     async def send(

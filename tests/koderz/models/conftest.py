@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
+import respx
 
 from koderz.models import Endpoint, Model, ModelName, Price
 from koderz.models.limiter import Limiter
 from koderz.models.pool import ModelPool
 from koderz.models.providers import provider_of
+from koderz.testing import routed
 from koderz.types import Message
 
-from .loopback import Server, self_signed, serving
+from .loopback import Routes, Server, serving
 
 OWN = {"m": Price(0.0, 0.0), "claude-x": Price(0.0, 0.0)}
 
@@ -87,38 +83,32 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def models(server: Server, clock: Clock) -> AsyncIterator[Models]:
-    """Opens models at the loopback server."""
-    async with AsyncExitStack() as stack:
-        yield Models(server.url, clock, stack)
-
-
-class _Here(AbstractResolver):
-    """Every host is found at one port of this machine."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = ResolveResult(hostname=host, host="127.0.0.1", port=self._port, family=family, proto=0, flags=0)
-        return [found]
-
-    async def close(self) -> None:
-        """Holds nothing."""
+def base_url(request: pytest.FixtureRequest) -> str:
+    """Where models are asked: at the test's routes, or else at its loopback server."""
+    if "router" in request.fixturenames:
+        return Routes.url
+    server: Server = request.getfixturevalue("server")
+    return server.url
 
 
 @pytest.fixture
-async def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[Server]:
-    """Providers that are not on this machine: a server that every host of an https URL leads to."""
-    certificate, context = self_signed(tmp_path, "api.openai.com", "api.anthropic.com", "elsewhere.example")
-    async with serving(context) as served:
-        here = partial(aiohttp.TCPConnector, resolver=_Here(urlsplit(served.url).port or 0))
-        monkeypatch.setattr("koderz.models.transport.aiohttp.TCPConnector", here)
-        trusting = ssl.create_default_context(cafile=certificate)
-        monkeypatch.setattr("koderz.models.transport.trusted_certificates", lambda: trusting)
-        yield served
+async def models(base_url: str, clock: Clock) -> AsyncIterator[Models]:
+    """Opens models there."""
+    async with AsyncExitStack() as stack:
+        yield Models(base_url, clock, stack)
+
+
+@pytest.fixture
+async def router() -> AsyncIterator[respx.MockRouter]:
+    """The transport of all clients, in place of `server`: a router of respx, which has no routes yet."""
+    with routed() as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def routes(router: respx.MockRouter) -> Routes:
+    """The router with routes that answer at any address, and are told and asked as `server` is."""
+    return Routes(router)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A real server on loopback that answers as a test tells it to."""
+"""A server that answers as a test tells it to: a real one on loopback, or routes of respx."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+import respx
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -101,6 +103,34 @@ class Server:
 
     def _next(self) -> Answer:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+class Routes:
+    """Answers as a `Server` does, by a route of respx for each method and path that no test has a route of its own for.
+
+    Its hosts are all there are, and nothing of a connection's can befall a request.
+    """
+
+    url = "http://127.0.0.1:9"
+
+    def __init__(self, router: respx.MockRouter) -> None:
+        self.router = router
+        self.asked: list[Asked] = []
+        self.answers: list[Answer] = [chat()]
+        self.decide: Callable[[Asked], Answer] | None = None
+        router.route().mock(side_effect=self._answer)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        body, path = request.content, request.url.raw_path.decode()
+        asked = Asked(request.method, path, dict(request.headers), json.loads(body) if body else None)
+        self.asked.append(asked)
+        if self.decide:
+            answer = self.decide(asked)
+        else:
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        assert (answer.drop, answer.hang, answer.raw) == (None, False, None), "that is a connection's: use `server`"
+        headers = {name.encode(): value.encode() for name, value in answer.headers.items()}
+        return httpx.Response(answer.status, headers=headers, content=answer.body)
 
 
 async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:

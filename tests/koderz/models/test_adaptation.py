@@ -12,7 +12,7 @@ from koderz.errors import Fault
 from koderz.types import Message, Sampling
 
 from .conftest import Models
-from .loopback import Answer, Asked, Server, chat, refusal, until
+from .loopback import Answer, Asked, Routes, Server, chat, refusal, until
 
 pytestmark = pytest.mark.anyio
 
@@ -52,44 +52,44 @@ def refusing(messages: dict[str, str], **fields: str) -> Callable[[Asked], Answe
     ],
 )
 async def test_refused_parameter_is_changed_once_and_remembered(
-    server: Server, models: Models, prompt: list[Message], key: str, message: str, change: str
+    routes: Routes, models: Models, prompt: list[Message], key: str, message: str, change: str
 ) -> None:
-    server.decide = refusing({key: message})
+    routes.decide = refusing({key: message})
     model = await models.open()
     for _ in range(2):
         completion = await model.complete(prompt, ALL)
         assert (completion.text, completion.adapted, completion.retries) == ("hello", (change,), 0)
-    assert len(server.asked) == 3
+    assert len(routes.asked) == 3
     assert models.pool.notices == [f"{change} for openai/m: the server said 400: {message}"]
 
 
-async def test_token_limit_goes_out_under_its_other_name(server: Server, models: Models, prompt: list[Message]) -> None:
-    server.decide = refusing({"max_tokens": "unknown parameter max_tokens"})
+async def test_token_limit_goes_out_under_its_other_name(routes: Routes, models: Models, prompt: list[Message]) -> None:
+    routes.decide = refusing({"max_tokens": "unknown parameter max_tokens"})
     await (await models.open()).complete(prompt, ALL)
-    assert server.asked[-1].json["max_completion_tokens"] == 99
-    assert "max_tokens" not in server.asked[-1].json
+    assert routes.asked[-1].json["max_completion_tokens"] == 99
+    assert "max_tokens" not in routes.asked[-1].json
 
 
 async def test_token_limit_refused_under_both_names_is_dropped(
-    server: Server, models: Models, prompt: list[Message]
+    routes: Routes, models: Models, prompt: list[Message]
 ) -> None:
-    server.decide = refusing(
+    routes.decide = refusing(
         {"max_tokens": "no max_tokens here", "max_completion_tokens": "no max_completion_tokens either"}
     )
     completion = await (await models.open()).complete(prompt, ALL)
     assert completion.adapted == ("max_tokens sent as max_completion_tokens", "max_completion_tokens dropped")
 
 
-async def test_refusals_are_followed_one_by_one(server: Server, models: Models, prompt: list[Message]) -> None:
-    server.decide = refusing({"temperature": "no temperature", "seed": "no seed", "top_p": "no top_p"})
+async def test_refusals_are_followed_one_by_one(routes: Routes, models: Models, prompt: list[Message]) -> None:
+    routes.decide = refusing({"temperature": "no temperature", "seed": "no seed", "top_p": "no top_p"})
     completion = await (await models.open()).complete(prompt, ALL)
     assert completion.adapted == ("temperature dropped", "seed dropped", "top_p dropped")
 
 
 async def test_refusal_goes_by_its_field_before_its_words(
-    server: Server, models: Models, prompt: list[Message]
+    routes: Routes, models: Models, prompt: list[Message]
 ) -> None:
-    server.decide = refusing({"seed": "with this temperature, that is unsupported"}, param="seed")
+    routes.decide = refusing({"seed": "with this temperature, that is unsupported"}, param="seed")
     completion = await (await models.open()).complete(prompt, ALL)
     assert completion.adapted == ("seed dropped",)
 
@@ -102,16 +102,16 @@ async def test_refusal_goes_by_its_field_before_its_words(
     ],
 )
 async def test_token_limit_beyond_the_models_own_is_lowered(
-    server: Server, models: Models, prompt: list[Message], message: str
+    routes: Routes, models: Models, prompt: list[Message], message: str
 ) -> None:
     def decide(asked: Asked) -> Answer:
         return chat() if asked.json["max_tokens"] <= 4096 else refusal(message)
 
-    server.decide = decide
+    routes.decide = decide
     model = await models.open()
     assert (await model.complete(prompt, Sampling(max_tokens=100_000))).adapted == ("max_tokens lowered to 4096",)
     assert (await model.complete(prompt, Sampling(max_tokens=100))).adapted == ()
-    assert server.asked[-1].json["max_tokens"] == 100
+    assert routes.asked[-1].json["max_tokens"] == 100
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ async def test_token_limit_beyond_the_models_own_is_lowered(
     ],
 )
 async def test_refusal_that_the_user_has_to_mend_is_a_fault(
-    server: Server, models: Models, prompt: list[Message], message: str
+    routes: Routes, models: Models, prompt: list[Message], message: str
 ) -> None:
-    server.answers = [refusal(message)]
+    routes.answers = [refusal(message)]
     model = await models.open()
     with pytest.raises(Fault):
         await model.complete(prompt, ALL)
-    assert len(server.asked) == 1
+    assert len(routes.asked) == 1
     assert models.pool.notices == []
 
 
@@ -149,12 +149,12 @@ async def test_calls_that_are_refused_together_say_it_once(
     assert len(models.pool.notices) == 1
 
 
-async def test_adaptation_holds_for_its_model_alone(server: Server, models: Models, prompt: list[Message]) -> None:
+async def test_adaptation_holds_for_its_model_alone(routes: Routes, models: Models, prompt: list[Message]) -> None:
     def decide(asked: Asked) -> Answer:
         refused = asked.json["model"] == "m" and "temperature" in asked.json
         return refusal("no temperature") if refused else chat()
 
-    server.decide = decide
+    routes.decide = decide
     pool = await models.pooled()
     await pool.open("openai/m").complete(prompt, ALL)
     assert (await pool.open("openai/m-2026-01-31").complete(prompt, ALL)).adapted == ()

@@ -11,7 +11,7 @@ from koderz.errors import FatalFault, Fault
 from koderz.types import Completion, Message, Sampling
 
 from .conftest import Models
-from .loopback import Answer, Server
+from .loopback import Answer, Routes
 
 pytestmark = pytest.mark.anyio
 
@@ -22,8 +22,8 @@ def choice(finish: str | None = "stop", **message: Any) -> dict[str, Any]:
     return {"choices": [{"message": {"role": "assistant", **message}, "finish_reason": finish}]}
 
 
-async def asked(server: Server, models: Models, name: str, *answers: object) -> Completion:
-    server.answers = [Answer(json.dumps(answer).encode()) for answer in answers]
+async def asked(routes: Routes, models: Models, name: str, *answers: object) -> Completion:
+    routes.answers = [Answer(json.dumps(answer).encode()) for answer in answers]
     return await (await models.open(name)).complete([{"role": "user", "content": "Write f."}], Sampling())
 
 
@@ -65,15 +65,15 @@ NO_ANSWERS: list[tuple[str, object]] = [
 
 
 @pytest.mark.parametrize(("name", "body"), NO_ANSWERS)
-async def test_malformed_answer_is_a_fault(server: Server, models: Models, name: str, body: object) -> None:
+async def test_malformed_answer_is_a_fault(routes: Routes, models: Models, name: str, body: object) -> None:
     with pytest.raises(Fault, match=r"the server's answer is (none|not of its format)") as caught:
-        await asked(server, models, name, body)
+        await asked(routes, models, name, body)
     assert not isinstance(caught.value, FatalFault)
-    assert len(server.asked) == 3  # it is asked again, though not as often as one that is busy
+    assert len(routes.asked) == 3  # it is asked again, though not as often as one that is busy
 
 
-async def test_malformed_answer_is_asked_for_again(server: Server, models: Models) -> None:
-    completion = await asked(server, models, OPENAI, {}, choice(content="hi"))
+async def test_malformed_answer_is_asked_for_again(routes: Routes, models: Models) -> None:
+    completion = await asked(routes, models, OPENAI, {}, choice(content="hi"))
     assert (completion.text, completion.retries) == ("hi", 1)
 
 
@@ -90,9 +90,9 @@ async def test_malformed_answer_is_asked_for_again(server: Server, models: Model
         (OLLAMA, {"message": {"role": "assistant"}, "done": True}),  # 0.3 left empty contents out
     ],
 )
-async def test_empty_reply_is_a_reply(server: Server, models: Models, name: str, body: object) -> None:
-    completion = await asked(server, models, name, body)
-    assert (completion.text, completion.finish_reason, completion.model, len(server.asked)) == ("", "stop", "m", 1)
+async def test_empty_reply_is_a_reply(routes: Routes, models: Models, name: str, body: object) -> None:
+    completion = await asked(routes, models, name, body)
+    assert (completion.text, completion.finish_reason, completion.model, len(routes.asked)) == ("", "stop", "m", 1)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ async def test_empty_reply_is_a_reply(server: Server, models: Models, name: str,
     ],
 )
 async def test_reply_with_harmless_omissions_is_read(
-    server: Server, models: Models, body: object, text: str, reasoning: str, finish: str
+    routes: Routes, models: Models, body: object, text: str, reasoning: str, finish: str
 ) -> None:
-    completion = await asked(server, models, OPENAI, body)
+    completion = await asked(routes, models, OPENAI, body)
     assert (completion.text, completion.reasoning, completion.finish_reason) == (text, reasoning, finish)
 
 
@@ -135,9 +135,9 @@ async def test_reply_with_harmless_omissions_is_read(
     ],
 )
 async def test_error_in_place_of_a_reply_is_quoted(
-    server: Server, models: Models, prompt: list[Message], body: object
+    routes: Routes, models: Models, prompt: list[Message], body: object
 ) -> None:
-    server.answers = [Answer(json.dumps(body).encode())]
+    routes.answers = [Answer(json.dumps(body).encode())]
     model = await models.open(OPENAI, max_retries=1)
     with pytest.raises(Fault, match="502: provider is down"):
         await model.complete(prompt, Sampling())

@@ -9,7 +9,7 @@ from koderz.errors import FatalFault
 from koderz.types import Message, Sampling
 
 from .conftest import Models
-from .loopback import Answer, Server
+from .loopback import Answer, Routes
 
 pytestmark = pytest.mark.anyio
 
@@ -25,12 +25,12 @@ def turn(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-async def test_request_has_anthropics_format(server: Server, models: Models) -> None:
-    server.answers = [reply({"type": "text", "text": "hi"})]
+async def test_request_has_anthropics_format(routes: Routes, models: Models) -> None:
+    routes.answers = [reply({"type": "text", "text": "hi"})]
     model = await models.open("claude-x", api_key="sk-ant-0123")
     messages = [turn("system", "Be good."), turn("user", "a"), turn("system", "Be brief.")]
     completion = await model.complete(messages, Sampling(temperature=0.3, max_tokens=50, top_p=0.9, stop=("END",)))
-    (asked,) = server.asked
+    (asked,) = routes.asked
     assert asked.path == "/v1/messages"
     assert (asked.headers["x-api-key"], asked.headers["anthropic-version"]) == ("sk-ant-0123", "2023-06-01")
     assert "authorization" not in asked.headers
@@ -47,14 +47,14 @@ async def test_request_has_anthropics_format(server: Server, models: Models) -> 
     assert (completion.tokens_in, completion.tokens_out) == (130, 5)
 
 
-async def test_token_limit_has_a_default_for_anthropic(server: Server, models: Models) -> None:
-    server.answers = [reply()]
+async def test_token_limit_has_a_default_for_anthropic(routes: Routes, models: Models) -> None:
+    routes.answers = [reply()]
     await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
-    assert server.asked[0].json == {"model": "claude-x", "messages": [turn("user", "a")], "max_tokens": 8192}
+    assert routes.asked[0].json == {"model": "claude-x", "messages": [turn("user", "a")], "max_tokens": 8192}
 
 
-async def test_turns_in_a_row_are_joined_and_empty_ones_left_out(server: Server, models: Models) -> None:
-    server.answers = [reply()]
+async def test_turns_in_a_row_are_joined_and_empty_ones_left_out(routes: Routes, models: Models) -> None:
+    routes.answers = [reply()]
     messages = [
         turn("user", "a"),
         turn("assistant", " \n"),
@@ -63,23 +63,23 @@ async def test_turns_in_a_row_are_joined_and_empty_ones_left_out(server: Server,
         turn("user", ""),
     ]
     await (await models.open("claude-x")).complete(messages, Sampling())
-    assert server.asked[0].json["messages"] == [turn("user", "a\n\nb"), turn("assistant", "c")]
+    assert routes.asked[0].json["messages"] == [turn("user", "a\n\nb"), turn("assistant", "c")]
 
 
-async def test_seed_that_anthropic_lacks_is_announced_once(server: Server, models: Models) -> None:
-    server.answers = [reply({"type": "text", "text": "hi"})]
+async def test_seed_that_anthropic_lacks_is_announced_once(routes: Routes, models: Models) -> None:
+    routes.answers = [reply({"type": "text", "text": "hi"})]
     model = await models.open("claude-x")
     for _ in range(2):
         completion = await model.complete([turn("user", "a")], Sampling(seed=3))
         assert completion.adapted == ("seed dropped",)
-    assert "seed" not in server.asked[0].json
+    assert "seed" not in routes.asked[0].json
     assert models.pool.notices[-1] == "seed dropped for anthropic/claude-x: its provider takes none"
     assert len(models.pool.notices) == 1
 
 
-async def test_thinking_is_kept_apart(server: Server, models: Models) -> None:
+async def test_thinking_is_kept_apart(routes: Routes, models: Models) -> None:
     thinking = {"type": "thinking", "thinking": "hm", "signature": "x"}
-    server.answers = [reply(thinking, {"type": "redacted_thinking", "data": "?"}, {"type": "text", "text": "hi"})]
+    routes.answers = [reply(thinking, {"type": "redacted_thinking", "data": "?"}, {"type": "text", "text": "hi"})]
     completion = await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
     assert (completion.text, completion.reasoning) == ("hi", "hm")
 
@@ -95,41 +95,41 @@ async def test_thinking_is_kept_apart(server: Server, models: Models) -> None:
         ("pause_turn", "pause_turn"),
     ],
 )
-async def test_finish_reason_is_translated(server: Server, models: Models, word: str, finish: str) -> None:
-    server.answers = [reply(stop_reason=word)]
+async def test_finish_reason_is_translated(routes: Routes, models: Models, word: str, finish: str) -> None:
+    routes.answers = [reply(stop_reason=word)]
     completion = await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
     assert (completion.text, completion.finish_reason) == ("", finish)
 
 
-async def test_overloaded_server_is_asked_again(server: Server, models: Models) -> None:
+async def test_overloaded_server_is_asked_again(routes: Routes, models: Models) -> None:
     body = b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'
-    server.answers = [Answer(body, 529), Answer(body, 200), reply({"type": "text", "text": "hi"})]
+    routes.answers = [Answer(body, 529), Answer(body, 200), reply({"type": "text", "text": "hi"})]
     completion = await (await models.open("claude-x")).complete([turn("user", "a")], Sampling())
     assert (completion.text, completion.retries) == ("hi", 2)
 
 
-async def test_check_finds_an_unknown_anthropic_model_before_the_run(models: Models, elsewhere: Server) -> None:
+async def test_check_finds_an_unknown_anthropic_model_before_the_run(models: Models, routes: Routes) -> None:
     error = {"type": "error", "error": {"type": "not_found_error", "message": "model: claude-99"}}
-    elsewhere.answers = [Answer(json.dumps(error).encode(), 404)]
+    routes.answers = [Answer(json.dumps(error).encode(), 404)]
     model = await models.open("claude-99", base_url=None)
     with pytest.raises(FatalFault, match="404: model: claude-99"):
         await model.check()
 
 
-async def test_check_passes_a_model_that_anthropic_has(models: Models, elsewhere: Server) -> None:
-    elsewhere.answers = [Answer(b'{"type": "model", "id": "claude-x"}')]
+async def test_check_passes_a_model_that_anthropic_has(models: Models, routes: Routes) -> None:
+    routes.answers = [Answer(b'{"type": "model", "id": "claude-x"}')]
     model = await models.open("claude-x", base_url=None)
     assert await model.check() == {}
-    assert (elsewhere.asked[0].headers["host"], elsewhere.asked[0].path) == ("api.anthropic.com", "/v1/models/claude-x")
+    assert (routes.asked[0].headers["host"], routes.asked[0].path) == ("api.anthropic.com", "/v1/models/claude-x")
 
 
-async def test_schema_is_sent_as_a_tool(server: Server, models: Models) -> None:
+async def test_schema_is_sent_as_a_tool(routes: Routes, models: Models) -> None:
     said = {"type": "tool_use", "id": "toolu_1", "name": "reply_in_json", "input": {"score": 1}}
-    server.answers = [reply(said, stop_reason="tool_use")]
+    routes.answers = [reply(said, stop_reason="tool_use")]
     schema = {"type": "object", "properties": {"score": {"type": "number"}}}
     model = await models.open("claude-x")
     completion = await model.complete([turn("user", "a")], Sampling(response_format=schema))
     assert (completion.text, completion.finish_reason, completion.tool_calls) == ('{"score":1}', "stop", ())
-    (tool,) = server.asked[0].json["tools"]
+    (tool,) = routes.asked[0].json["tools"]
     assert (tool["name"], tool["input_schema"]) == ("reply_in_json", schema)
-    assert server.asked[0].json["tool_choice"] == {"type": "tool", "name": "reply_in_json"}
+    assert routes.asked[0].json["tool_choice"] == {"type": "tool", "name": "reply_in_json"}

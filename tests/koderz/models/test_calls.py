@@ -384,7 +384,9 @@ async def test_check_survives_one_lost_connection(server: Server, models: Models
     assert await (await models.open("llama3")).check() == {"digest": "abc"}
 
 
-@pytest.mark.parametrize("proxy", ["socks5://me:secret@proxy.example", "http://me:secret@proxy.example:port"])
+@pytest.mark.parametrize(
+    "proxy", ["socks6://me:secret@proxy.example", "http://me:secret@proxy.example:port", "http://:0"]
+)
 async def test_proxy_that_is_unusable_is_told_without_its_password(
     models: Models, prompt: list[Message], monkeypatch: pytest.MonkeyPatch, proxy: str
 ) -> None:

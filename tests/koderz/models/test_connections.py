@@ -138,3 +138,44 @@ async def test_proxy_that_refuses_is_named(
     with pytest.raises(Retryable, match=f"^{told}") as caught:
         await asked("https://elsewhere.example")
     assert "secret" not in str(caught.value)
+
+
+async def test_socks_proxy_is_used_with_its_password(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answers = [Answer(b"hello")]
+    wanted: list[bytes] = []
+
+    async def socks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A proxy as RFC 1928 and 1929 have it, for one host that only it knows."""
+        await reader.readexactly((await reader.readexactly(2))[1])
+        writer.write(b"\x05\x02")
+        wanted.append(await reader.readexactly(11))
+        writer.write(b"\x01\x00")
+        wanted.append((await reader.readexactly(5 + len("elsewhere.example") + 2))[5:-2])
+        far, to = await asyncio.open_connection(*server.url.removeprefix("http://").split(":"))
+        writer.write(b"\x05\x00\x00\x01\x7f\x00\x00\x01\x00\x00")
+        to.write(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(await far.readuntil(b"hello"))
+        for each in (to, writer):
+            each.close()
+
+    async with await asyncio.start_server(socks, "127.0.0.1", 0) as listening:
+        proxy = f"socks5://me:secret@127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.setenv("all_proxy", proxy)
+        assert await asked("http://elsewhere.example") == b"hello"
+    assert wanted == [b"\x01\x02me\x06secret", b"elsewhere.example"]
+
+
+async def test_address_is_not_logged(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        await asked(server.url)
+    assert server.url not in caplog.text
+
+
+async def test_cookies_are_not_kept(server: Server) -> None:
+    server.answers = [Answer(headers={"set-cookie": "a=b"})]
+    http = Http(server.url, timeout=60.0)
+    for _ in range(2):
+        await http.get("/", {})
+    await http.aclose()
+    assert "cookie" not in server.asked[1].headers

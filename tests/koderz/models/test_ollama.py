@@ -9,7 +9,7 @@ from koderz.models.ollama import discover_ollama
 from koderz.types import Message, Sampling
 
 from .conftest import Models
-from .loopback import Answer, Asked, Server
+from .loopback import Answer, Asked, Routes, Server
 
 pytestmark = pytest.mark.anyio
 
@@ -22,11 +22,11 @@ def reply(content: str = "hi", **fields: object) -> Answer:
     return as_json({"model": "llama3", "message": {"role": "assistant", "content": content}, "done": True, **fields})
 
 
-async def test_request_has_ollamas_format(server: Server, models: Models, prompt: list[Message]) -> None:
-    server.answers = [reply(prompt_eval_count=20, eval_count=4, done_reason="length")]
+async def test_request_has_ollamas_format(routes: Routes, models: Models, prompt: list[Message]) -> None:
+    routes.answers = [reply(prompt_eval_count=20, eval_count=4, done_reason="length")]
     model = await models.open("llama3:8b", num_ctx=4096, keep_alive="10m")
     completion = await model.complete(prompt, Sampling(0.0, 99, 0.5, 7, ("END",)))
-    (asked,) = server.asked
+    (asked,) = routes.asked
     assert asked.path == "/api/chat"
     assert asked.json == {
         "model": "llama3:8b",
@@ -40,32 +40,32 @@ async def test_request_has_ollamas_format(server: Server, models: Models, prompt
     assert (completion.cost, completion.cost_known) == (0.0, True)
 
 
-async def test_request_leaves_out_unset_parameters(server: Server, models: Models, prompt: list[Message]) -> None:
-    server.answers = [reply()]
+async def test_request_leaves_out_unset_parameters(routes: Routes, models: Models, prompt: list[Message]) -> None:
+    routes.answers = [reply()]
     await (await models.open("llama3")).complete(prompt, Sampling())
-    assert server.asked[0].json == {"model": "llama3", "messages": prompt, "stream": False, "options": {}}
+    assert routes.asked[0].json == {"model": "llama3", "messages": prompt, "stream": False, "options": {}}
 
 
-async def test_schema_is_sent_as_the_format(server: Server, models: Models, prompt: list[Message]) -> None:
-    server.answers = [reply()]
+async def test_schema_is_sent_as_the_format(routes: Routes, models: Models, prompt: list[Message]) -> None:
+    routes.answers = [reply()]
     await (await models.open("llama3")).complete(prompt, Sampling(response_format={"type": "object"}))
-    assert server.asked[0].json["format"] == {"type": "object"}
+    assert routes.asked[0].json["format"] == {"type": "object"}
 
 
-async def test_thinking_is_kept_apart(server: Server, models: Models, prompt: list[Message]) -> None:
-    server.answers = [as_json({"message": {"content": "hi", "thinking": "hm"}})]
+async def test_thinking_is_kept_apart(routes: Routes, models: Models, prompt: list[Message]) -> None:
+    routes.answers = [as_json({"message": {"content": "hi", "thinking": "hm"}})]
     completion = await (await models.open("llama3")).complete(prompt, Sampling())
     assert (completion.text, completion.reasoning) == ("hi", "hm")
 
 
-async def test_cached_prompt_tokens_are_estimated(server: Server, models: Models, prompt: list[Message]) -> None:
-    server.answers = [reply(eval_count=4)]
+async def test_cached_prompt_tokens_are_estimated(routes: Routes, models: Models, prompt: list[Message]) -> None:
+    routes.answers = [reply(eval_count=4)]
     completion = await (await models.open("llama3")).complete(prompt, Sampling())
     assert (completion.tokens_in, completion.tokens_out) == (2, 4)
 
 
-async def test_model_that_is_gone_ends_the_run(server: Server, models: Models, prompt: list[Message]) -> None:
-    server.answers = [as_json({"error": "model 'llama3' not found"}, 404)]
+async def test_model_that_is_gone_ends_the_run(routes: Routes, models: Models, prompt: list[Message]) -> None:
+    routes.answers = [as_json({"error": "model 'llama3' not found"}, 404)]
     model = await models.open("llama3")
     with pytest.raises(FatalFault, match="404: model 'llama3' not found"):
         await model.complete(prompt, Sampling())
@@ -74,10 +74,10 @@ async def test_model_that_is_gone_ends_the_run(server: Server, models: Models, p
 @pytest.mark.parametrize(
     ("name", "there"), [("llama3", "llama3:latest"), ("hf.co/A/b:Q4", "hf.co/a/b:Q4"), ("a:b", "a:b")]
 )
-async def test_model_digest_is_recorded(server: Server, models: Models, name: str, there: str) -> None:
-    server.answers = [as_json({"models": [{"name": "other:1", "digest": "no"}, {"name": there, "digest": "abc"}]})]
+async def test_model_digest_is_recorded(routes: Routes, models: Models, name: str, there: str) -> None:
+    routes.answers = [as_json({"models": [{"name": "other:1", "digest": "no"}, {"name": there, "digest": "abc"}]})]
     assert await (await models.open(name)).check() == {"digest": "abc"}
-    assert server.asked[0].path == "/api/tags"
+    assert routes.asked[0].path == "/api/tags"
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ async def test_model_digest_is_recorded(server: Server, models: Models, name: st
     ],
 )
 async def test_missing_model_is_told_with_the_nearest_and_how_to_get_it(
-    server: Server, models: Models, installed: list[str] | None, told: str
+    routes: Routes, models: Models, installed: list[str] | None, told: str
 ) -> None:
     tags = None if installed is None else [{"name": name} for name in installed]
-    server.answers = [as_json({"models": tags})]
+    routes.answers = [as_json({"models": tags})]
     model = await models.open("llama3")
     with pytest.raises(Unreachable) as caught:
         await model.check()
-    assert str(caught.value) == f"the Ollama at {server.url} has no model llama3; {told}; get it by: ollama pull llama3"
+    assert str(caught.value) == f"the Ollama at {routes.url} has no model llama3; {told}; get it by: ollama pull llama3"
 
 
 async def test_chat_models_at_hand_are_found(server: Server) -> None:
@@ -128,9 +128,9 @@ async def test_ollama_without_models_has_none(server: Server) -> None:
 
 
 @pytest.mark.parametrize("answer", [Answer(b"not ollama"), Answer(status=404), Answer(status=500), Answer(hang=True)])
-async def test_server_that_is_not_ollama_has_no_models(server: Server, answer: Answer) -> None:
-    server.answers = [answer]
-    assert await discover_ollama({"OLLAMA_HOST": server.url}) is None
+async def test_server_that_is_not_ollama_has_no_models(routes: Routes, answer: Answer) -> None:
+    routes.answers = [answer]
+    assert await discover_ollama({"OLLAMA_HOST": routes.url}) is None
 
 
 async def test_server_that_is_absent_has_no_models() -> None:

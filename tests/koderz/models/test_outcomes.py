@@ -15,7 +15,7 @@ from koderz.models.outcomes import CODES, WORDS, outcome_of
 from koderz.types import Completion, Message, Sampling
 
 from .conftest import Models
-from .loopback import Answer, Server, chat
+from .loopback import Answer, Routes, chat
 
 pytestmark = pytest.mark.anyio
 
@@ -69,8 +69,8 @@ def bodies(word: str) -> dict[str, dict[str, Any]]:
     }
 
 
-async def asked(server: Server, models: Models, name: str, *answers: Answer) -> Completion:
-    server.answers = [*answers]
+async def asked(routes: Routes, models: Models, name: str, *answers: Answer) -> Completion:
+    routes.answers = [*answers]
     prompt: list[Message] = [{"role": "user", "content": "Write f."}]
     return await (await models.open(name)).complete(prompt, Sampling())
 
@@ -83,12 +83,12 @@ def of(body: object, status: int = 200, **headers: str) -> Answer:
 @pytest.mark.parametrize("name", ["openai/m", "anthropic/m", "m"])
 @pytest.mark.parametrize("word", BROKEN_OFF)
 async def test_reply_that_its_server_broke_off_is_asked_for_again(
-    server: Server, models: Models, name: str, word: str
+    routes: Routes, models: Models, name: str, word: str
 ) -> None:
     with pytest.raises(Fault, match="the server's answer is none: it ended by") as caught:
-        await asked(server, models, name, of(bodies(word)[name]))
+        await asked(routes, models, name, of(bodies(word)[name]))
     assert not isinstance(caught.value, FatalFault)
-    assert len(server.asked) == 3
+    assert len(routes.asked) == 3
 
 
 @pytest.mark.parametrize("name", ["openai/m", "anthropic/m", "m"])
@@ -101,28 +101,28 @@ async def test_reply_that_its_server_broke_off_is_asked_for_again(
     ],
 )
 async def test_word_that_ends_a_reply_is_read_in_any_spelling(
-    server: Server, models: Models, name: str, word: str, finish: str
+    routes: Routes, models: Models, name: str, word: str, finish: str
 ) -> None:
-    completion = await asked(server, models, name, of(bodies(word)[name]))
-    assert (completion.text, completion.finish_reason, len(server.asked)) == (HALF, finish, 1)
+    completion = await asked(routes, models, name, of(bodies(word)[name]))
+    assert (completion.text, completion.finish_reason, len(routes.asked)) == (HALF, finish, 1)
 
 
 @pytest.mark.parametrize(
     ("reason", "finish"),
     [("max_output_tokens", "length"), ("content_filter", "refusal"), ("gone_fishing", "gone_fishing")],
 )
-async def test_responses_end_by_the_same_words(server: Server, models: Models, reason: str, finish: str) -> None:
+async def test_responses_end_by_the_same_words(routes: Routes, models: Models, reason: str, finish: str) -> None:
     item = {"type": "message", "content": [{"type": "output_text", "text": HALF}]}
     body = {"output": [item], "status": "incomplete", "incomplete_details": {"reason": reason}}
-    server.answers = [of(body)]
+    routes.answers = [of(body)]
     model = await models.open("openai/m", wire="responses")
     completion = await model.complete([{"role": "user", "content": "Write f."}], Sampling())
     assert completion.finish_reason == finish
 
 
-async def test_unknown_word_is_no_fault(server: Server, models: Models) -> None:
-    completion = await asked(server, models, "openai/m", of(bodies("gone_fishing")["openai/m"]))
-    assert (completion.text, completion.finish_reason, len(server.asked)) == (HALF, "gone_fishing", 1)
+async def test_unknown_word_is_no_fault(routes: Routes, models: Models) -> None:
+    completion = await asked(routes, models, "openai/m", of(bodies("gone_fishing")["openai/m"]))
+    assert (completion.text, completion.finish_reason, len(routes.asked)) == (HALF, "gone_fishing", 1)
     assert outcome_of("gone_fishing") is None
     assert "openai/m: a reply ended by 'gone_fishing', which koderz doesn't know" in models.pool.notices
 
@@ -155,18 +155,18 @@ def message(finish: str, **fields: object) -> dict[str, Any]:
     ],
 )
 async def test_call_of_a_tool_that_nobody_offered_is_a_reply(
-    server: Server, models: Models, name: str, wire: str, body: object
+    routes: Routes, models: Models, name: str, wire: str, body: object
 ) -> None:
-    server.answers = [of(body)]
+    routes.answers = [of(body)]
     completion = await (await models.open(name, wire=wire)).complete([{"role": "user", "content": "go"}], Sampling())
     assert (completion.text, [call["function"]["name"] for call in completion.tool_calls]) == ("", ["python"])
-    assert len(server.asked) == 1
+    assert len(routes.asked) == 1
 
 
 @pytest.mark.parametrize("word", ["MALFORMED_FUNCTION_CALL", "function_call_filter: MALFORMED_FUNCTION_CALL"])
-async def test_call_that_its_server_could_not_read_is_a_reply(server: Server, models: Models, word: str) -> None:
-    completion = await asked(server, models, "openai/m", of(message(word)))
-    assert (completion.text, completion.finish_reason, len(server.asked)) == ("", word, 1)
+async def test_call_that_its_server_could_not_read_is_a_reply(routes: Routes, models: Models, word: str) -> None:
+    completion = await asked(routes, models, "openai/m", of(message(word)))
+    assert (completion.text, completion.finish_reason, len(routes.asked)) == ("", word, 1)
 
 
 # Waits and ends
@@ -200,16 +200,16 @@ def busy(message: str, **fields: object) -> dict[str, Any]:
     ],
 )
 async def test_wait_is_as_long_as_the_server_says_in_any_way(
-    server: Server, models: Models, answer: Answer, seconds: float
+    routes: Routes, models: Models, answer: Answer, seconds: float
 ) -> None:
-    completion = await asked(server, models, "openai/m", answer, chat())
+    completion = await asked(routes, models, "openai/m", answer, chat())
     assert completion.retries == 1
     assert models.clock.slept == [pytest.approx(seconds)]
 
 
 @pytest.mark.parametrize("message", ["slow down", "retry in a moment", "retry in 5 mice", "retry after 2026"])
-async def test_words_without_a_wait_name_none(server: Server, models: Models, message: str) -> None:
-    await asked(server, models, "openai/m", of(busy(message), 429), chat())
+async def test_words_without_a_wait_name_none(routes: Routes, models: Models, message: str) -> None:
+    await asked(routes, models, "openai/m", of(busy(message), 429), chat())
     assert len(models.clock.slept) == 1
     assert models.clock.slept[0] < 3
 
@@ -227,10 +227,10 @@ async def test_words_without_a_wait_name_none(server: Server, models: Models, me
         of(busy("suspended", type="exceeded_current_quota_error"), 429),
     ],
 )
-async def test_error_that_no_wait_heals_ends_the_run(server: Server, models: Models, answer: Answer) -> None:
+async def test_error_that_no_wait_heals_ends_the_run(routes: Routes, models: Models, answer: Answer) -> None:
     with pytest.raises(FatalFault):
-        await asked(server, models, "openai/m", answer)
-    assert len(server.asked) == 1
+        await asked(routes, models, "openai/m", answer)
+    assert len(routes.asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -245,10 +245,10 @@ async def test_error_that_no_wait_heals_ends_the_run(server: Server, models: Mod
     ],
 )
 async def test_error_of_any_shape_is_shown_without_python(
-    server: Server, models: Models, body: object, words: str
+    routes: Routes, models: Models, body: object, words: str
 ) -> None:
     with pytest.raises(Fault) as caught:
-        await asked(server, models, "openai/m", of(body, 400))
+        await asked(routes, models, "openai/m", of(body, 400))
     assert str(caught.value).endswith(words)
 
 
@@ -258,16 +258,16 @@ async def test_error_of_any_shape_is_shown_without_python(
 NO_PATH = "Unexpected endpoint or method. (POST /chat/completions). Returning 200 anyway"
 
 
-async def test_wrong_path_is_told_at_once(server: Server, models: Models) -> None:
+async def test_wrong_path_is_told_at_once(routes: Routes, models: Models) -> None:
     with pytest.raises(FatalFault, match=r"Unexpected endpoint .*; see whether the base URL .* ends in /v1"):
-        await asked(server, models, "openai/m", of({"error": NO_PATH}))
-    assert len(server.asked) == 1
+        await asked(routes, models, "openai/m", of({"error": NO_PATH}))
+    assert len(routes.asked) == 1
 
 
 @pytest.mark.parametrize("said", ["The model has crashed without additional information.", "Model was unloaded."])
-async def test_model_that_crashed_is_asked_again(server: Server, models: Models, said: str) -> None:
-    completion = await asked(server, models, "openai/m", *[of({"error": said}, 400)] * 2, chat("hi"))
-    assert (completion.text, len(server.asked)) == ("hi", 3)
+async def test_model_that_crashed_is_asked_again(routes: Routes, models: Models, said: str) -> None:
+    completion = await asked(routes, models, "openai/m", *[of({"error": said}, 400)] * 2, chat("hi"))
+    assert (completion.text, len(routes.asked)) == ("hi", 3)
 
 
 # Prompts that a filter refuses
@@ -292,10 +292,10 @@ POLICY = "The response was filtered due to the prompt triggering Azure OpenAI's 
         of({"choices": [{"index": 0, "finish_reason": "PROHIBITED_CONTENT", "message": {}}]}),
     ],
 )
-async def test_prompt_that_a_filter_refuses_is_a_refusal(server: Server, models: Models, answer: Answer) -> None:
-    completion = await asked(server, models, "openai/m", answer)
+async def test_prompt_that_a_filter_refuses_is_a_refusal(routes: Routes, models: Models, answer: Answer) -> None:
+    completion = await asked(routes, models, "openai/m", answer)
     assert (completion.text, completion.finish_reason, completion.cost) == ("", "refusal", 0.0)
-    assert len(server.asked) == 1
+    assert len(routes.asked) == 1
 
 
 FOUND = [{"prompt_index": 0, "content_filter_results": {"hate": {"filtered": False}, "violence": {"filtered": True}}}]
@@ -313,10 +313,10 @@ COUNTED = {"usage": {"prompt_tokens": 9, "total_tokens": 9}}
     ],
 )
 async def test_filter_that_leaves_no_choices_is_a_refusal(
-    server: Server, models: Models, choices: object, name: str, told: dict[str, Any]
+    routes: Routes, models: Models, choices: object, name: str, told: dict[str, Any]
 ) -> None:
-    completion = await asked(server, models, name, of({"choices": choices, **told}))
-    assert (completion.text, completion.finish_reason, len(server.asked)) == ("", "refusal", 1)
+    completion = await asked(routes, models, name, of({"choices": choices, **told}))
+    assert (completion.text, completion.finish_reason, len(routes.asked)) == ("", "refusal", 1)
 
 
 @pytest.mark.parametrize("choices", [None, []])
@@ -324,21 +324,21 @@ async def test_filter_that_leaves_no_choices_is_a_refusal(
     ("name", "told"), [("openai/m", {"prompt_filter_results": HARMLESS}), ("openai/m", COUNTED), ("gemini/m", {})]
 )
 async def test_no_choices_without_a_filter_are_no_reply(
-    server: Server, models: Models, choices: object, name: str, told: dict[str, Any]
+    routes: Routes, models: Models, choices: object, name: str, told: dict[str, Any]
 ) -> None:
     with pytest.raises(Fault, match="the server's answer is none: it has no choices"):
-        await asked(server, models, name, of({"choices": choices, **told}))
-    assert len(server.asked) == 3
+        await asked(routes, models, name, of({"choices": choices, **told}))
+    assert len(routes.asked) == 3
 
 
-async def test_filter_says_once_in_the_servers_words_that_it_refused(server: Server, models: Models) -> None:
+async def test_filter_says_once_in_the_servers_words_that_it_refused(routes: Routes, models: Models) -> None:
     for _ in range(2):
-        await asked(server, models, "openai/m", of(busy(POLICY, code="content_filter"), 400))
+        await asked(routes, models, "openai/m", of(busy(POLICY, code="content_filter"), 400))
     assert [notice for notice in models.pool.notices if "filter refused a prompt: 400: The" in notice]
 
 
-async def test_agent_is_told_of_a_filter_as_of_a_reply_kept_back(server: Server, models: Models) -> None:
-    server.answers = [of(busy("no", code="content_filter"), 400)]
+async def test_agent_is_told_of_a_filter_as_of_a_reply_kept_back(routes: Routes, models: Models) -> None:
+    routes.answers = [of(busy("no", code="content_filter"), 400)]
     offer: list[Message] = [{"role": "tools", "content": []}, {"role": "user", "content": "go"}]
     completion = await (await models.open()).complete(offer, Sampling())
     assert completion.finish_reason == "refusal"
@@ -351,15 +351,15 @@ async def test_agent_is_told_of_a_filter_as_of_a_reply_kept_back(server: Server,
         of(busy("Your account has been flagged."), 403),
     ],
 )
-async def test_refusal_of_an_account_is_no_filter(server: Server, models: Models, answer: Answer) -> None:
+async def test_refusal_of_an_account_is_no_filter(routes: Routes, models: Models, answer: Answer) -> None:
     with pytest.raises(FatalFault, match="Authentication failed"):
-        await asked(server, models, "openai/m", answer)
+        await asked(routes, models, "openai/m", answer)
 
 
 @pytest.mark.parametrize("finish", ["stop", "length", "tool_calls"])
-async def test_choice_without_message_is_no_reply_unless_filtered(server: Server, models: Models, finish: str) -> None:
+async def test_choice_without_message_is_no_reply_unless_filtered(routes: Routes, models: Models, finish: str) -> None:
     with pytest.raises(Fault, match="the server's answer is none"):
-        await asked(server, models, "openai/m", of({"choices": [{"text": "hi", "finish_reason": finish}]}))
+        await asked(routes, models, "openai/m", of({"choices": [{"text": "hi", "finish_reason": finish}]}))
 
 
 # Prompts that are longer than the context
@@ -390,11 +390,11 @@ TGI = "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: {} `inputs` to
         of(busy("Request body too large for gpt-4o model. Max size: 8000 tokens.", code="tokens_limit_reached"), 413),
     ],
 )
-async def test_prompt_that_the_context_cannot_hold_is_told(server: Server, models: Models, answer: Answer) -> None:
-    completion = await asked(server, models, "openai/m", answer)
-    assert (completion.finish_reason, completion.cost, len(server.asked)) == ("context", 0.0, 1)
+async def test_prompt_that_the_context_cannot_hold_is_told(routes: Routes, models: Models, answer: Answer) -> None:
+    completion = await asked(routes, models, "openai/m", answer)
+    assert (completion.finish_reason, completion.cost, len(routes.asked)) == ("context", 0.0, 1)
     assert ": " in completion.text
-    server.answers = [answer]
+    routes.answers = [answer]
     offer: list[Message] = [{"role": "tools", "content": []}, {"role": "user", "content": "go"}]
     assert (await (await models.open()).complete(offer, Sampling())).finish_reason == "rejected"
 
@@ -411,10 +411,10 @@ async def test_prompt_that_the_context_cannot_hold_is_told(server: Server, model
     ],
 )
 async def test_reply_that_the_context_cannot_hold_is_the_settings_fault(
-    server: Server, models: Models, said: str
+    routes: Routes, models: Models, said: str
 ) -> None:
     with pytest.raises(Fault, match="400: ") as caught:
-        await asked(server, models, "openai/m", of(busy(said), 400))
+        await asked(routes, models, "openai/m", of(busy(said), 400))
     assert caught.value.cause == "rejected"
 
 
@@ -438,9 +438,9 @@ def empty(tokens: int, finish: str = "stop", **fields: object) -> Answer:
     ],
 )
 async def test_empty_replies_that_are_paid_for_are_told_once(
-    server: Server, models: Models, answer: Answer, told: list[str]
+    routes: Routes, models: Models, answer: Answer, told: list[str]
 ) -> None:
-    model, server.answers = await models.open(), [answer]
+    model, routes.answers = await models.open(), [answer]
     for _ in range(2):
         await model.complete([{"role": "user", "content": "go"}], Sampling())
     assert [each.partition(";")[0] for each in models.pool.notices if "empty" in each] == told

@@ -12,7 +12,7 @@ from koderz.models.clients import NotSpokenError, packed
 from koderz.types import Message, Sampling
 
 from .conftest import Models
-from .loopback import Answer, Server, chat, refusal
+from .loopback import Answer, Routes, chat, refusal
 
 pytestmark = pytest.mark.anyio
 
@@ -29,36 +29,36 @@ def answer(body: Any) -> Answer:
     return Answer(json.dumps(body).encode())
 
 
-async def test_openai_is_offered_tools_and_calls_them(server: Server, models: Models) -> None:
-    server.answers = [chat(None, tool_calls=[CALL])]
+async def test_openai_is_offered_tools_and_calls_them(routes: Routes, models: Models) -> None:
+    routes.answers = [chat(None, tool_calls=[CALL])]
     completion = await (await models.open()).complete(OFFER, Sampling())
     assert completion.tool_calls == (CALL,)
-    asked = server.asked[0].json
+    asked = routes.asked[0].json
     assert asked["tools"] == OFFER[0]["content"]
     assert (asked["tool_choice"], asked["messages"]) == ("required", [{"role": "user", "content": "go"}])
 
 
-async def test_anthropic_is_offered_tools_and_calls_them(server: Server, models: Models) -> None:
+async def test_anthropic_is_offered_tools_and_calls_them(routes: Routes, models: Models) -> None:
     use = {"type": "tool_use", "id": "c1", "name": "shell", "input": {"command": "ls"}}
-    server.answers = [answer({"content": [use], "stop_reason": "tool_use", "usage": {}})]
+    routes.answers = [answer({"content": [use], "stop_reason": "tool_use", "usage": {}})]
     completion = await (await models.open("anthropic/claude-x")).complete(OFFER, Sampling())
     assert completion.tool_calls == (CALL,)
-    asked = server.asked[0].json
+    asked = routes.asked[0].json
     assert asked["tools"] == [{"name": "shell", "description": "Runs a command.", "input_schema": SCHEMA}]
     assert asked["tool_choice"] == {"type": "any"}
 
 
-async def test_ollama_is_offered_tools_and_calls_them(server: Server, models: Models) -> None:
+async def test_ollama_is_offered_tools_and_calls_them(routes: Routes, models: Models) -> None:
     called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "shell", "arguments": {}}}]}
-    server.answers = [answer({"message": called, "done": True, "done_reason": "stop"})]
+    routes.answers = [answer({"message": called, "done": True, "done_reason": "stop"})]
     completion = await (await models.open("ollama/m")).complete(OFFER, Sampling())
     assert [each["function"] for each in completion.tool_calls] == [{"name": "shell", "arguments": "{}"}]
     assert completion.tool_calls[0]["id"]
-    assert server.asked[0].json["tools"] == OFFER[0]["content"]
+    assert routes.asked[0].json["tools"] == OFFER[0]["content"]
 
 
-async def test_tools_that_a_server_lacks_are_told_in_its_answer(server: Server, models: Models) -> None:
-    server.answers = [refusal("m does not support tools")]
+async def test_tools_that_a_server_lacks_are_told_in_its_answer(routes: Routes, models: Models) -> None:
+    routes.answers = [refusal("m does not support tools")]
     completion = await (await models.open("ollama/m")).complete(OFFER, Sampling())
     assert completion.finish_reason == "rejected"
     assert "does not support tools" in completion.text
@@ -111,11 +111,11 @@ PATHS = {"messages": "/v1/messages", "responses": "/responses", "chat": "/chat/c
 
 
 @pytest.mark.parametrize("wire", ["messages", "responses", "chat"])
-async def test_client_request_changes_in_model_and_stream_alone(server: Server, models: Models, wire: str) -> None:
-    server.answers = [answer(ANSWERS[wire])]
+async def test_client_request_changes_in_model_and_stream_alone(routes: Routes, models: Models, wire: str) -> None:
+    routes.answers = [answer(ANSWERS[wire])]
     model = await models.open("anthropic/claude-x" if wire == "messages" else "openai/m")
     completion = await model.complete(packed(wire, BODIES[wire], {"anthropic-beta": "b", "x-api-key": "k"}), Sampling())
-    (asked,) = server.asked
+    (asked,) = routes.asked
     sent = {name: value for name, value in BODIES[wire].items() if name != "stream_options"}
     assert asked.json == {**sent, "model": "claude-x" if wire == "messages" else "m", "stream": False}
     assert (asked.path, asked.headers["anthropic-beta"]) == (PATHS[wire], "b")
@@ -124,16 +124,16 @@ async def test_client_request_changes_in_model_and_stream_alone(server: Server, 
     assert completion.text == "hi"
 
 
-async def test_response_usage_is_counted(server: Server, models: Models) -> None:
-    server.answers = [answer(ANSWERS["responses"])]
+async def test_response_usage_is_counted(routes: Routes, models: Models) -> None:
+    routes.answers = [answer(ANSWERS["responses"])]
     completion = await (await models.open()).complete(packed("responses", BODIES["responses"]), Sampling())
     assert (completion.reasoning, completion.tokens_in, completion.tokens_out) == ("hm", 10, 5)
     assert [each["function"]["arguments"] for each in completion.tool_calls] == ['{"input":"*** Begin"}']
 
 
 @pytest.mark.parametrize("lacking", [refusal("no such path", 404), refusal("Unexpected endpoint or method.", 200)])
-async def test_wire_that_a_server_lacks_is_tried_once(server: Server, models: Models, lacking: Answer) -> None:
-    server.answers = [lacking]
+async def test_wire_that_a_server_lacks_is_tried_once(routes: Routes, models: Models, lacking: Answer) -> None:
+    routes.answers = [lacking]
     model: Any = await models.open()
     assert set(model.clients) == {"chat", "responses"}
     with pytest.raises(NotSpokenError):
@@ -143,7 +143,7 @@ async def test_wire_that_a_server_lacks_is_tried_once(server: Server, models: Mo
         await model.complete(packed("chat", BODIES["chat"]), Sampling())
 
 
-async def test_client_request_that_is_refused_gets_the_servers_answer(server: Server, models: Models) -> None:
-    server.answers = [refusal("prompt is too long")]
+async def test_client_request_that_is_refused_gets_the_servers_answer(routes: Routes, models: Models) -> None:
+    routes.answers = [refusal("prompt is too long")]
     completion = await (await models.open()).complete(packed("chat", BODIES["chat"]), Sampling())
     assert (completion.finish_reason, "too long" in completion.text) == ("rejected", True)

@@ -21,7 +21,7 @@ from koderz.models.wire import WireReply
 from koderz.types import Message, Sampling
 
 from .conftest import Clock, Models
-from .loopback import Answer, Server, chat, refusal
+from .loopback import Answer, Routes, chat, refusal
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -105,28 +105,28 @@ def test_usage_with_numbers_beyond_every_reader_is_passed_over(wire: str) -> Non
 @pytest.mark.anyio
 @pytest.mark.parametrize("usage", ["none", ["12"], {"prompt_tokens": "12"}, {"prompt_tokens": {"a": [{}]}}, 12.5, -3])
 async def test_usage_that_can_not_be_read_is_estimated_and_noted(
-    server: Server, models: Models, prompt: list[Message], usage: Any
+    routes: Routes, models: Models, prompt: list[Message], usage: Any
 ) -> None:
-    server.answers = [Answer(json.dumps(of_chat(usage)).encode())]
+    routes.answers = [Answer(json.dumps(of_chat(usage)).encode())]
     completion = await (await models.open()).complete(prompt, Sampling())
 
     assert (completion.text, completion.tokens_in, completion.tokens_out) == ("12345678", 2, 2)
     assert completion.adapted == ("tokens estimated",)
     assert models.pool.notices == ["the server of openai/m doesn't count tokens: they are estimated"]
-    assert len(server.asked) == 1  # it is paid for once
+    assert len(routes.asked) == 1  # it is paid for once
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("nonsense", [5, None, [], {"name": "m"}, True])
 async def test_optional_usage_may_be_nonsense(
-    server: Server, models: Models, prompt: list[Message], nonsense: Any
+    routes: Routes, models: Models, prompt: list[Message], nonsense: Any
 ) -> None:
     choice = {"message": {"content": "hi", "reasoning": nonsense, "refusal": nonsense}, "finish_reason": nonsense}
-    server.answers = [Answer(json.dumps({"choices": [choice], "model": nonsense}).encode())]
+    routes.answers = [Answer(json.dumps({"choices": [choice], "model": nonsense}).encode())]
     completion = await (await models.open()).complete(prompt, Sampling())
 
     assert (completion.text, completion.finish_reason, completion.model) == ("hi", "stop", "m")
-    assert len(server.asked) == 1
+    assert len(routes.asked) == 1
 
 
 # Which model answered
@@ -169,8 +169,8 @@ def test_model_that_differs_is_told_by_its_name(asked: str, answered: str) -> No
 
 
 @pytest.mark.anyio
-async def test_model_other_than_asked_is_noted(server: Server, models: Models, prompt: list[Message]) -> None:
-    server.answers = [
+async def test_model_other_than_asked_is_noted(routes: Routes, models: Models, prompt: list[Message]) -> None:
+    routes.answers = [
         Answer(json.dumps({**of_chat({"prompt_tokens": 1, "completion_tokens": 1}), "model": "n"}).encode())
     ]
     model = await models.open()
@@ -210,9 +210,9 @@ def test_retry_after_of_any_date_has_sane_bounds(
     ],
 )  # fmt: skip
 async def test_retry_after_of_any_nonsense_is_a_retry(
-    server: Server, models: Models, prompt: list[Message], clock: Clock, header: str
+    routes: Routes, models: Models, prompt: list[Message], clock: Clock, header: str
 ) -> None:
-    server.answers = [refusal("slow down", 429, retry_after=header), refusal("slow", 503, retry_after=header), chat()]
+    routes.answers = [refusal("slow down", 429, retry_after=header), refusal("slow", 503, retry_after=header), chat()]
     completion = await (await models.open()).complete(prompt, Sampling())
 
     assert (completion.text, completion.retries) == ("hello", 2)

@@ -24,7 +24,7 @@ from tests.conftest import Shell
 from tests.koderz.rewards.conftest import RIGHT, TOKEN, WRONG, Served
 
 ROOT = Path(__file__).resolve().parents[3]
-CLIENT = ("aiohttp", "filelock", "msgspec", "orjson", "urllib3")  # what koderz.rewards needs there
+CLIENT = ("filelock", "httpx", "httpx-aiohttp", "msgspec", "orjson")  # what koderz.rewards needs there
 
 VERIFIERS = """
 import asyncio, json, sys

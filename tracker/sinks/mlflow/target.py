@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+import ssl
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -136,7 +137,7 @@ def border(uri: str) -> Iterator[None]:
 
 def _foreign() -> tuple[type[Exception], ...]:
     """The error types of the libraries that are loaded already; importing mlflow for them would take two seconds."""
-    known = (("mlflow.exceptions", "MlflowException"), ("sqlalchemy.exc", "SQLAlchemyError"))
+    known = (("mlflow.exceptions", "MlflowException"), ("sqlalchemy.exc", "SQLAlchemyError"), ("httpx", "HTTPError"))
     return (
         OSError,
         sqlite3.Error,
@@ -153,12 +154,23 @@ def configure(environ: Mapping[str, str]) -> None:
 def check_target(uri: str) -> None:
     """Checks that the server or database answers; a file need not exist yet. Raises their errors."""
     if is_server(uri):
-        import requests
+        import httpx
 
-        answer = requests.get(f"{uri.rstrip('/')}/health", timeout=_CONNECT_SECONDS)
-        answer.raise_for_status()
+        url, trusted = f"{uri.rstrip('/')}/health", _certificates()
+        answer = httpx.get(url, timeout=_CONNECT_SECONDS, verify=trusted, follow_redirects=True)
+        if answer.is_error:
+            raise OSError(f"error code {answer.status_code}: {answer.reason_phrase}")
     elif not uri.startswith("sqlite:"):
         check_database(uri)
+
+
+def _certificates() -> ssl.SSLContext:
+    """The certificates by which MLflow, too, trusts a server."""
+    trusted = ssl.create_default_context()
+    for name in ("MLFLOW_TRACKING_SERVER_CERT_PATH", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if path := os.environ.get(name):
+            trusted.load_verify_locations(**{"capath" if Path(path).is_dir() else "cafile": path})
+    return trusted
 
 
 def check_database(uri: str) -> None:
