@@ -23,7 +23,7 @@ from koderz.plans.plan import Identity
 from koderz.solvers import load_solver
 from koderz.solvers.handles import AskHandle
 from koderz.types import Completion, Reply, Sampling, Task, Verdict
-from koderz_tracker.records import Attempt, Call, Grade, Keyed, Record, decode, encode
+from koderz_tracker.records import Attempt, Call, Grade, Keyed, Once, Record, decode, encode
 from tests.conftest import PATIENCE
 
 TASK = Task("T/0", "def f(): ...", "f")
@@ -560,7 +560,13 @@ class Unmoved:
     def asked(self, ask: Ask, call: Call) -> None:
         pass
 
+    def judging(self, key: str, answer: Reply | str) -> None:
+        pass
+
     def graded(self, grade: Grade, recorded: Grade) -> None:
+        pass
+
+    def made(self, value: Any, recorded: Once) -> None:
         pass
 
 
