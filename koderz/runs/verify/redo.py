@@ -24,6 +24,7 @@ from koderz.experiments.runner import ExperimentRunner, Resources
 from koderz.plans.plan import Identity, Plan, needs_of
 from koderz.runs.verify.asked import AuditedExperiment, CallCheck, offline_caller
 from koderz.runs.verify.findings import Verification, as_json, is_redacted
+from koderz.runs.verify.trust import EXPLAINING, EXPLANATIONS
 from koderz.sandbox import NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.suites.references import references_of
@@ -40,9 +41,6 @@ _MEASURED = frozenset({"cpu", "wall", "resources"})
 """Metrics and facts that a machine decides, which are taken as recorded."""
 
 _COMPARED = ("verdict", "cause", "score", "passes")
-_EXPLAINING = ("feedback", "detail", "artifacts")
-"""Texts that name lines of Python's own, and so are the same only under the same version of it."""
-
 _AS_RECORDED: Mapping[type[Record], frozenset[str]] = {
     Experiment: frozenset({"time", "duration_seconds", "cost", "cost_by_tier"}),
     records.Fault: frozenset({"time", "reason", "cause", "frames", "throttled", "cost"}),
@@ -96,9 +94,13 @@ class Redoing:
 
     @cached_property
     def explains(self) -> bool:
-        """Whether the texts of verdicts are compared: they were made by this koderz and this Python, and not kept."""
-        about = self.run.plan.record.environment
-        return not self.is_rescored and all(about.get(name) == value for name, value in _HERE.items())
+        """Whether the texts of verdicts are compared: those of a rescoring were kept, and logs of workspaces vary."""
+        about, tasks = self.run.plan.record.environment, self.run.plan.tasks
+        is_here = all(about.get(name) == value for name, value in _HERE.items())
+        if self.is_rescored or not is_here or any("workspace" in task.needs for task in tasks):
+            self.result.trusts(EXPLANATIONS)
+            return False
+        return True
 
     async def experiment(self, identity: Identity, lines: ExperimentLines) -> None:
         """Judges an experiment's attempts anew and runs its solver again. Differences become findings."""
@@ -329,7 +331,7 @@ class Redoing:
         found += [name for name in ("metrics", "facts") if not alike(*map(_steady, _both(recorded, derived, name)))]
         if self.explains:
             own, new = as_json(recorded), as_json(derived)
-            found += [name for name in _EXPLAINING if own[name] != new[name] and not self._hides(own[name])]
+            found += [name for name in EXPLAINING if own[name] != new[name] and not self._hides(own[name])]
         return found
 
     def _hides(self, value: Any) -> bool:

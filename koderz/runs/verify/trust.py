@@ -16,7 +16,7 @@ _AT_HAND = "prices, and what its author had at hand besides the suite"
 _MACHINE = "versions, the machine, and what contained programs"
 _RENTED = "which machines were used elsewhere, and their cost"
 
-ON_TRUST: Mapping[type[Record | records.Basis], Mapping[str, str]] = {
+ON_TRUST: Mapping[type[Record | records.Basis | records.Cell], Mapping[str, str]] = {
     records.Plan: {
         "time": _TIMES,
         "run_id": "its id",
@@ -31,6 +31,7 @@ ON_TRUST: Mapping[type[Record | records.Basis], Mapping[str, str]] = {
         _AT_HAND,
     )
     | {"key_variables": _AT_HAND},
+    records.Cell: {"names": "the names of samples"},
     records.LongMessage: {"time": _TIMES},
     records.Call: {"time": _TIMES, "latency": _TIMES},
     records.Attempt: {"time": _TIMES, "metrics": _TIMES, "sandbox": _MACHINE},
@@ -54,6 +55,12 @@ OF_REPLIES = frozenset({
     *("finish_reason", "answered_by", "retries", "throttled", "adapted", "tool_calls", "body", "items"),
 })  # fmt: skip
 """Fields of the calls of a real model that are on trust with its replies; the simulated model is asked again."""
+
+
+EXPLAINING = ("feedback", "detail", "artifacts")
+"""Fields of attempts that may name lines of Python's own or hold logs of a workspace, and so vary between machines."""
+
+EXPLANATIONS = "explanations of verdicts, and texts that attempts left"
 
 
 def trusted_replies(models: list[str]) -> str:

@@ -22,7 +22,7 @@ from koderz.runs.verify.subject import RestoredRun, check_plan, foreign_parts, r
 from koderz.runs.verify.summary import check_summary
 from koderz.runs.verify.trust import ON_TRUST, trusted_replies
 from koderz_tracker.index import experiment_number, without_caches
-from koderz_tracker.records import Basis, Plan
+from koderz_tracker.records import Basis, Cell, Plan
 from koderz_tracker.runs import require_own
 
 _MOST_PLANNED = 10_000_000  # experiments
@@ -57,6 +57,8 @@ async def verify_run(
         if not check_plan(files.plan, result):
             return result
         restored = restored_run(files.plan, dataset, result)
+        if restored is None:
+            result.lacks("the plan, which can't be made anew without its suite")
         how = Sessions(files, result)
         if restored:
             files.open_private(restored.plan.privacy)
@@ -174,7 +176,8 @@ def _say_trust(plan: Plan, journal: JournalCheck, files: RunFiles, result: Verif
     if plan.config.get("imported"):
         result.trusts("where the imported file came from")
     of_run = {type(line) for _, line in files.lines("resumed", "finished", "decision", "calibration")}
-    kinds: tuple[type[Any], ...] = (Plan, Basis, *sorted(journal.kinds | of_run, key=lambda kind: kind.kind))
+    of_plan = (Plan, Basis, *([Cell] if any(cell.names for cell in plan.cells or ()) else []))
+    kinds: tuple[type[Any], ...] = (*of_plan, *sorted(journal.kinds | of_run, key=lambda kind: kind.kind))
     for kind in kinds:
         for sentence in ON_TRUST.get(kind, {}).values():
             result.trusts(sentence)
