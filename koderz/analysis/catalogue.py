@@ -28,7 +28,7 @@ from koderz_tracker.sinks.standing import NAME as SINKS
 from koderz_tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
-_VERSION = 13  # of how rows are read off; their fields are in `_form`
+_VERSION = 14  # of how rows are read off; their fields are in `_form`
 
 
 @dataclass(frozen=True, slots=True)
