@@ -120,6 +120,7 @@ ODD_PLANS: dict[str, tuple[str, Any]] = {
     "a suite that is a list": ("suite", ["humaneval"]),
     "tags that are numbers": ("tags", [1]),
     "a large integer": ("seed", 1 << 70),
+    "a time that is none": ("", "2026-11-29 at noon"),
 }
 
 
@@ -130,7 +131,8 @@ def test_odd_plan_hides_its_own_run_alone(koderz: Shell, command: Command, runs:
     journal = koderz.results / odd / "journal.jsonl"
     first, rest = journal.read_bytes().split(b"\n", 1)
     plan = json.loads(first)
-    plan["config"].update([ODD_PLANS[case]])
+    name, value = ODD_PLANS[case]
+    (plan["config"] if name else plan)[name or "time"] = value
     journal.write_bytes(json.dumps(plan, separators=(",", ":")).encode() + b"\n" + rest)
     os.utime(koderz.results / f"{odd}.json", ns=(0, 0))
 
