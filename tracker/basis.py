@@ -3,27 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from koderz_tracker.errors import JournalError
 
 T = TypeVar("T")
 
+Whole = Annotated[int, Meta(ge=-(1 << 40), le=1 << 40)]
+"""An integer in a record: of millions of them, the sum still fits into 64 bits, beyond which JSON isn't portable."""
+
+
+class Arm(Struct, frozen=True, kw_only=True):
+    """A solver, the models in its roles and its parameters: the unit that is compared with other arms."""
+
+    name: str  # the name that results and reports use
+    solver: str  # the name of the solver
+    models: dict[str, str] = {}  # by role: "main" answers, others help
+    parameters: dict[str, Any] = {}  # parameters of this arm alone
+    source: str = ""  # FILE:NAME of a user's own solver
+    baseline: str = ""  # the arm that it is compared with; empty: the run's first
+    settings: dict[str, str | None] | None = None  # settings of its suite, secrets replaced; null: the same in all arms
+    simulated: bool = False  # whether it asks the simulated model
+
+    @property
+    def title(self) -> str:
+        """The arm's name, without the model where that stands behind it to tell several arms apart."""
+        return self.name.removesuffix(f" · {self.models['main']}") if self.models.get("main") else self.name
+
+
+class Cell(Struct, frozen=True):
+    """One task in one arm, with a number of samples."""
+
+    task: str  # the id of the task
+    arm: str  # the name of the arm
+    samples: Whole  # the number of samples
+    names: Sequence[str] = ()  # names of the samples, if they had any before
+
 
 class SolverAbout(Struct, frozen=True):
     """A plan's record of a solver besides its digest."""
 
-    version: int = 1
+    version: Whole = 1
     differs: str = ""  # from the original of its name; empty: unknown
 
 
 class MemoryMoment(Struct, frozen=True):
     """The state of the memory store from which a run recalls lessons."""
 
-    last_id: int
+    last_id: Whole
     time: str
 
 
@@ -53,17 +83,19 @@ class UntilDecided(Struct, frozen=True, kw_only=True):
     order: Sequence[str]  # the tasks as they are asked and counted, those of a cluster together
     alpha: float = 0.05  # of all comparisons together
     margin: float | None = None  # points of rates, else the measure's unit; None: nothing is called similar
-    fewest: int = 6  # tasks before anything is claimed
+    fewest: Whole = 6  # tasks before anything is claimed
     measure: str = "success"
-    largest: int = 0  # tasks of the largest cluster; 0: each task stands alone, or the run is too old to tell
-    samples: Mapping[str, Mapping[str, int]] = {}  # in a summary, by arm and task; empty: each arm asks each task once
+    largest: Whole = 0  # tasks of the largest cluster; 0: each task stands alone, or the run is too old to tell
+    samples: Mapping[
+        str, Mapping[str, Whole]
+    ] = {}  # in a summary, by arm and task; empty: each arm asks each task once
 
 
 class Blob(Struct, frozen=True):
     """A reference to a text or to bytes that lie compressed in `blobs/`, or that are private and so encrypted."""
 
     blob: str = ""  # SHA-256, hex; empty: what it stands for is in `data`
-    bytes: int = 0  # of the text in UTF-8
+    bytes: Whole = 0  # of the text in UTF-8
     binary: bool = False  # no text
     data: str = ""  # in base64: what is private; what is binary, on its way to or from where it is stored
     private: str = ""  # of what is encrypted, the SHA-256 as it was
@@ -75,18 +107,35 @@ class Blob(Struct, frozen=True):
 class Use(Struct, frozen=True, gc=False):
     """Totals of the calls of one role."""
 
-    calls: int
-    tokens_in: int
-    tokens_out: int
+    calls: Whole
+    tokens_in: Whole
+    tokens_out: Whole
 
 
 class Frame(Struct, frozen=True):
     """A line of user code in the traceback of an error."""
 
     file: str
-    line: int
+    line: Whole
     function: str
     source: str = ""  # the line's text
+
+
+class _Settings(Struct):
+    """The settings of a plan that readers of any run look at; each may be missing."""
+
+    local_model: str | None = None
+    models: Sequence[str] | None = None
+    suite: str | None = None
+    tags: Sequence[str] | None = None
+    engine: str | None = None
+    extra_headers: Sequence[str] | None = None
+
+
+def check_settings(config: Mapping[str, Any]) -> None:
+    """Raises msgspec.ValidationError where a setting that readers of any run look at is of another type."""
+    msgspec.convert(config, _Settings)
+    msgspec.convert({name: each for name, each in config.items() if name.endswith("_url")}, dict[str, str | None])
 
 
 def converted(value: Any, kind: type[T]) -> T:

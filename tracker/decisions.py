@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from msgspec.structs import asdict
 
 from koderz_tracker.basis import UntilDecided
@@ -73,6 +74,14 @@ def each_of(decision: Told | None) -> Sequence[Told]:
     if not decision:
         return ()
     return [*decision["arms"].values()] if "arms" in decision else [decision]
+
+
+def check_told(decision: Told | None) -> None:
+    """Raises msgspec.ValidationError where a summary's decision, or one on one of several arms, is none."""
+    if decision and "arms" in decision:
+        msgspec.convert(decision["arms"], dict[str, Decision])
+    elif decision:
+        msgspec.convert(decision, Decision)
 
 
 def is_decided(summary: Stoppable) -> bool:

@@ -26,7 +26,7 @@ import msgspec
 
 from koderz_tracker.errors import JournalError
 from koderz_tracker.files import open_own, pieces
-from koderz_tracker.records import KINDS, Call, Compute, Experiment, LongMessage, Record, decode, kind_of
+from koderz_tracker.records import KINDS, Call, Compute, Experiment, LongMessage, Record, decode, kind_of, time_of
 
 CODES = {name: code for code, name in enumerate(KINDS)}
 PAID = (CODES["call"], CODES["compute"])
@@ -44,7 +44,7 @@ _FORMATS = dict(
     zip(("code", "success", "check", "length", "offset", "experiment", "cost", "crc"), "BBHIQQdI", strict=True)
 )
 _ENTRY = struct.Struct("<" + "".join(_FORMATS.values()))
-_MAGIC = b"koderz-index-4  "
+_MAGIC = b"koderz-index-5  "
 _HEADER = len(_MAGIC) + 32
 
 
@@ -109,22 +109,9 @@ def read(line: bytes) -> Record | None:
         time = datetime.fromisoformat(record.time if record else time_of(line))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise JournalError(f"not a journal line: {error}") from None
-    kind = kind_of(line).encode()
-    if time.tzinfo or not kind or not line.startswith(b'{"kind":"%b","time":"' % kind):
-        raise JournalError("not a journal line: it doesn't begin with its kind and its local time")
+    if time.tzinfo or not kind_of(line):
+        raise JournalError("not a journal line: it has no kind, or no local time")
     return record
-
-
-class _Other(msgspec.Struct):
-    """The fields that a line of any kind has."""
-
-    kind: str
-    time: str
-
-
-def time_of(line: bytes) -> str:
-    """The time at which a line was written, for lines of unknown kinds too."""
-    return msgspec.json.decode(line, type=_Other).time
 
 
 def pack(entries: Iterable[IndexEntry], check: int) -> tuple[bytes, int]:

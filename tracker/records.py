@@ -12,14 +12,17 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from koderz_tracker.basis import Arm as Arm
 from koderz_tracker.basis import Basis as Basis
 from koderz_tracker.basis import Blob as Blob
+from koderz_tracker.basis import Cell as Cell
 from koderz_tracker.basis import Frame as Frame
 from koderz_tracker.basis import MemoryMoment as MemoryMoment
 from koderz_tracker.basis import SolverAbout as SolverAbout
 from koderz_tracker.basis import UntilDecided as UntilDecided
 from koderz_tracker.basis import Use as Use
-from koderz_tracker.basis import converted
+from koderz_tracker.basis import Whole as Whole
+from koderz_tracker.basis import check_settings, converted
 from koderz_tracker.causes import cause_of
 from koderz_tracker.errors import JournalError
 from koderz_tracker.measures import PASSES as PASSES
@@ -37,33 +40,6 @@ def now() -> str:
 
 
 Text = str | Blob
-
-
-class Arm(Struct, frozen=True, kw_only=True):
-    """A solver, the models in its roles and its parameters: the unit that is compared with other arms."""
-
-    name: str  # the name that results and reports use
-    solver: str  # the name of the solver
-    models: dict[str, str] = {}  # by role: "main" answers, others help
-    parameters: dict[str, Any] = {}  # parameters of this arm alone
-    source: str = ""  # FILE:NAME of a user's own solver
-    baseline: str = ""  # the arm that it is compared with; empty: the run's first
-    settings: dict[str, str | None] | None = None  # settings of its suite, secrets replaced; null: the same in all arms
-    simulated: bool = False  # whether it asks the simulated model
-
-    @property
-    def title(self) -> str:
-        """The arm's name, without the model where that stands behind it to tell several arms apart."""
-        return self.name.removesuffix(f" · {self.models['main']}") if self.models.get("main") else self.name
-
-
-class Cell(Struct, frozen=True):
-    """One task in one arm, with a number of samples."""
-
-    task: str  # the id of the task
-    arm: str  # the name of the arm
-    samples: int  # the number of samples
-    names: Sequence[str] = ()  # names of the samples, if they had any before
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -91,12 +67,12 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
     """The first line of a journal: everything that the run will do."""
 
     kind: ClassVar[Literal["plan"]] = "plan"
-    schema_version: int = SCHEMA_VERSION  # the version of this format
+    schema_version: Whole = SCHEMA_VERSION  # the version of this format
     run_id: str | None  # None: a single experiment
     mode: str  # the mode or the solver
     arms: Sequence[Arm]  # the arms of the run
     tasks: Sequence[str]  # their ids, in the order of the run
-    samples: int  # the largest number of samples in any cell
+    samples: Whole  # the largest number of samples in any cell
     cells: Sequence[Cell] | None = None  # null: each task in each arm, with `samples` samples
     config: dict[str, Any]  # the settings, as in `config` of the summary
     environment: dict[str, Any]  # versions and machine
@@ -174,7 +150,7 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     """One request to a model and its reply, paid for once."""
 
     kind: ClassVar[Literal["call"]] = "call"
-    call: int  # its number within the experiment, from 1
+    call: Whole  # its number within the experiment, from 1
     purpose: str  # why the solver asked
     role: str = "main"  # the role of the model within its arm
     model: str  # the model that was asked
@@ -182,9 +158,9 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     reply: Text  # the whole reply as received
     text: Text | None = None  # the reply without its reasoning; None: the same as `reply`
     reasoning: Text = ""  # the reasoning, if the server returns it
-    tokens_in: int = 0  # tokens of the request
-    tokens_out: int = 0  # tokens of the reply, reasoning included
-    tokens_reasoning: int | None = None  # the part of `tokens_out` spent on reasoning; null: the server doesn't tell
+    tokens_in: Whole = 0  # tokens of the request
+    tokens_out: Whole = 0  # tokens of the reply, reasoning included
+    tokens_reasoning: Whole | None = None  # the part of `tokens_out` spent on reasoning; null: the server doesn't tell
     cost: float = 0.0  # US dollars
     cost_known: bool = True  # whether the price is known
     cost_source: str = ""  # "server", "list", "own", "free" or "unknown"; empty in older lines
@@ -192,14 +168,14 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     finish_reason: str = "stop"  # why the reply ended, such as "stop" or "length"
     answered_by: str = ""  # the model that the server named
     sampling: dict[str, Any] = {}  # temperature, seed and so on, as sent
-    retries: int = 0  # failed tries before
+    retries: Whole = 0  # failed tries before
     adapted: Sequence[str] = ()  # what was changed for this model, or noticed in its answer
-    depth: int = 0  # the depth of a recursion
-    parent: int | None = None  # the call during which this one was made
+    depth: Whole = 0  # the depth of a recursion
+    parent: Whole | None = None  # the call during which this one was made
     tool_calls: Sequence[dict[str, Any]] = ()  # tools that the reply calls, as in chat completions
     body: Text = ""  # the server's whole answer, if it was passed on to a client as it is
     items: list[dict[str, Any]] | Blob = []  # items of the reply as the server sent them, for later turns
-    throttled: int = 0  # tries before that were refused because of load, as with 429
+    throttled: Whole = 0  # tries before that were refused because of load, as with 429
     key: str = ""  # a digest of what the solver asked, by which a replay finds this line
 
 
@@ -208,9 +184,9 @@ class Attempt(OfTask, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["attempt"]] = "attempt"
     task_id: str = ""  # the judged task, if it isn't the experiment's own
-    sample: int  # the number of the sample, from 0
-    number: int  # its number within the experiment, from 1
-    call: int | None = None  # the call whose reply was judged
+    sample: Whole  # the number of the sample, from 0
+    number: Whole  # its number within the experiment, from 1
+    call: Whole | None = None  # the call whose reply was judged
     program: Text | None = None  # the program that was judged
     verdict: str  # passed, failed, timeout or error, or a word of the suite
     cause: str = ""  # why it failed
@@ -255,23 +231,23 @@ class Experiment(OfTask, frozen=True, kw_only=True):
 
     kind: ClassVar[Literal["experiment"]] = "experiment"
     model: str = ""  # the model in the role main
-    sample: int  # the number of the sample, from 0
+    sample: Whole  # the number of the sample, from 0
     success: bool  # whether it passed
     verdict: str  # the verdict on its last attempt
     cause: str = ""  # why it failed
     score: float | None = None  # from 0 to 1, if the suite gives one
     metrics: dict[str, float] | None = None  # numbers by name
-    iterations: int = 0  # attempts
-    grades: int = 0  # items that were graded; without a score of the verdict, `score` is their mean
-    calls: int = 0  # requests to models
-    depth: int = 0  # the depth that a recursion reached
+    iterations: Whole = 0  # attempts
+    grades: Whole = 0  # items that were graded; without a score of the verdict, `score` is their mean
+    calls: Whole = 0  # requests to models
+    depth: Whole = 0  # the depth that a recursion reached
     cost: float = 0.0  # US dollars, for all of its calls
     cost_known: bool = True  # whether the price of every call is known
     cost_by_tier: dict[str, float] | None = None  # US dollars by tier of models; null: all are local
     baseline_cost: float | None = None  # what the local tokens would have cost on the baseline model
-    tokens_in: int = 0  # tokens of all requests
-    tokens_out: int = 0  # tokens of all replies
-    tokens_reasoning: int | None = None  # the part of `tokens_out` spent on reasoning; null: no server tells
+    tokens_in: Whole = 0  # tokens of all requests
+    tokens_out: Whole = 0  # tokens of all replies
+    tokens_reasoning: Whole | None = None  # the part of `tokens_out` spent on reasoning; null: no server tells
     roles: dict[str, Use] | None = None  # calls and tokens by role; null: only main was asked
     latency: float = 0.0  # seconds spent waiting for models
     duration_seconds: float = 0.0  # seconds of the session that ended it
@@ -280,24 +256,24 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     lesson: str = ""  # a lesson for later runs, without program or hidden test
     lesson_cause: str = ""  # the cause of the failure that the lesson is about
     facts: dict[str, Any] = {}  # further facts from its suite: keys of the result in the summary
-    answered_by: dict[str, dict[str, int]] = {}  # calls by the model that was asked and another name that answered
+    answered_by: dict[str, dict[str, Whole]] = {}  # calls by the model that was asked and another name that answered
     truncated: str = ""  # the cut-off part of the last judged reply: "text", or "reasoning" before any text
-    throttled: dict[str, int] = {}  # requests that were refused because of load, by provider
-    unknown_ends: dict[str, int] = {}  # replies that ended by a word that koderz doesn't know, by the word
+    throttled: dict[str, Whole] = {}  # requests that were refused because of load, by provider
+    unknown_ends: dict[str, Whole] = {}  # replies that ended by a word that koderz doesn't know, by the word
 
 
 class Fault(OfTask, frozen=True, kw_only=True):
     """An experiment that could not be judged."""
 
     kind: ClassVar[Literal["fault"]] = "fault"
-    sample: int  # the number of the sample, from 0
+    sample: Whole  # the number of the sample, from 0
     reason: str  # what happened, for people
     cause: str = ""  # what happened, in one word; absent in older lines
     cost: float = 0.0  # US dollars already paid
-    calls: int = 0  # requests to models so far
+    calls: Whole = 0  # requests to models so far
     frames: list[Frame] = []  # lines of your own code that led to the error, the raising one last
-    throttled: dict[str, int] = {}  # requests that were refused because of load, by provider
-    unknown_ends: dict[str, int] = {}  # replies that ended by a word that koderz doesn't know, by the word
+    throttled: dict[str, Whole] = {}  # requests that were refused because of load, by provider
+    unknown_ends: dict[str, Whole] = {}  # replies that ended by a word that koderz doesn't know, by the word
 
 
 class Resumed(Line, frozen=True, kw_only=True):
@@ -345,15 +321,15 @@ class Reward(Line, frozen=True, kw_only=True):
     suite: str  # the suite, as the judge was given it
     task: str  # the id of the task
     task_digest: str  # changes with everything that the verdict depends on
-    step: int | None = None  # the step of the training
+    step: Whole | None = None  # the step of the training
     graded: bool = False  # whether the share of tests was asked for
     reply: Text  # the judged reply
     program: Text | None = None  # the program that was found in it
     reward: float | None  # null: a fault
     verdict: str  # passed, failed, timeout or error
     cause: str = ""  # why it failed
-    tests_passed: int | None = None  # the number of tests that passed
-    tests: int | None = None  # the number of tests
+    tests_passed: Whole | None = None  # the number of tests that passed
+    tests: Whole | None = None  # the number of tests
     fault: dict[str, str] | None = None  # cause and reason of a fault
     tampering: Sequence[str] = ()  # signs of cheating that the judge saw
     seconds: float = 0.0  # the time that judging took
@@ -374,8 +350,8 @@ class Decision(Line, frozen=True, kw_only=True):
     outcome: Literal["shown", "similar", "futile", "money", "tasks"]  # a claim, or why it stopped without one
     a: str  # the first arm
     b: str  # the second arm
-    tasks: int  # tasks that were counted
-    planned: int  # tasks that were planned
+    tasks: Whole  # tasks that were counted
+    planned: Whole  # tasks that were planned
     a_mean: float | None  # A's mean over the counted tasks, per cent for rates
     b_mean: float | None  # B's mean
     difference: float | None  # B less A
@@ -385,12 +361,12 @@ class Decision(Line, frozen=True, kw_only=True):
     alpha: float  # the probability of a false claim, for this comparison
     margin: float | None = None  # the difference below which arms count as similar
     measure: str = PASSES  # the measure that is compared
-    left_out: dict[str, int] = {}  # pairs that couldn't be judged, by arm
+    left_out: dict[str, Whole] = {}  # pairs that couldn't be judged, by arm
     interval_bounds: tuple[float, float] | None = None  # the interval whatever those left out are; None: none are
     holds: bool = True  # whether the claim stands even if all pairs left out speak against it
     cost: float = 0.0  # US dollars, for tasks counted or left out
     cost_saved: float = 0.0  # US dollars that the remaining tasks would have cost, estimated
-    path: Sequence[tuple[int, float, float, float]] = ()  # tasks, e-value, interval; at most 500 points
+    path: Sequence[tuple[Whole, float, float, float]] = ()  # tasks, e-value, interval; at most 500 points
 
     @property
     def is_final(self) -> bool:
@@ -478,10 +454,29 @@ def _fields(record: Struct) -> dict[str, Any]:
     return fields
 
 
+class _Other(Struct):
+    """The fields that a line of any kind has."""
+
+    kind: str
+    time: str
+
+
 def kind_of(line: bytes) -> str:
-    """The kind of a journal line, found without parsing the rest of it; "" if it is no such line."""
-    end = line.find(b'"', len(_PREFIX)) if line.startswith(_PREFIX) else len(_PREFIX)
-    return line[len(_PREFIX) : end].decode("ascii", "replace")
+    """The kind of a journal line; "" if it is no such line.
+
+    As koderz writes lines, it is found without parsing the rest.
+    """
+    if line.startswith(_PREFIX):
+        return line[len(_PREFIX) : line.find(b'"', len(_PREFIX))].decode("ascii", "replace")
+    try:  # another program may have put blanks between, or its keys in another order
+        return msgspec.json.decode(line, type=_Other).kind
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
+def time_of(line: bytes) -> str:
+    """The time at which a line was written, for lines of unknown kinds too."""
+    return msgspec.json.decode(line, type=_Other).time
 
 
 def decode(line: bytes) -> Record | None:
@@ -494,6 +489,11 @@ def decode(line: bytes) -> Record | None:
         return None
     try:
         record: Record = decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # What can't be written again, such as an integer beyond 64 bits, no sink and no export could take.
+        orjson.dumps(record, default=as_dict)
+        if isinstance(record, Plan):
+            check_settings(record.config)
+            record.basis  # noqa: B018 what is said of the run is typed, too
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise JournalError(f"not a journal line: {error}") from None
     return replace(record, cause=cause_of(record.reason)) if isinstance(record, Fault) and not record.cause else record

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from koderz_tracker.basis import Use
 
 Amount = Annotated[float, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 
 ANSWER = "answer"
 """The fact of a verdict that is the answer as it was read off the reply; None where none could be read."""

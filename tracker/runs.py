@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from koderz_tracker.errors import JournalError, KoderzError, RunBusy
 from koderz_tracker.files import links_in, open_own, refuse_links, whole_folder, write_whole
-from koderz_tracker.index import load_index, read_spans, unreadable
+from koderz_tracker.index import load_index, read, read_spans, unreadable
 from koderz_tracker.journal import NAME
-from koderz_tracker.records import Plan, decode, encode
+from koderz_tracker.records import Plan, encode
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -111,14 +111,14 @@ def plan_and_line(folder: Path) -> tuple[Plan, bytes]:
         raise unreadable(journal, error) from None
     problem = "its first line is none"
     try:
-        if isinstance(plan := decode(line), Plan):
+        if isinstance(plan := read(line), Plan):
             return plan, line
     except JournalError as error:
         problem = str(error)
     with contextlib.suppress(JournalError):
         spans = [entry.span for entry in load_index(journal) if entry.kind == "plan"]
         for line in read_spans(journal, spans[:1]):
-            if isinstance(plan := decode(line), Plan):
+            if isinstance(plan := read(line), Plan):
                 return plan, line
     raise JournalError(f"{journal}: byte 0: it doesn't begin with a plan ({problem}), so no run can be told from it")
 

@@ -173,7 +173,7 @@ _IDENTITIES = frozenset({
 def _texts_of(kind: type[Struct]) -> tuple[str, ...]:
     """The fields of a kind of record that may hold text written by others."""
     hints = {name: hint for base in kind.__mro__ for name, hint in getattr(base, "__annotations__", {}).items()}
-    plain = {"int", "float", "bool", "int | None", "float | None", "dict[str, float]", "dict[str, float] | None"}
+    plain = {"Whole", "float", "bool", "Whole | None", "float | None", "dict[str, float]", "dict[str, float] | None"}
     return tuple(name for name in kind.__struct_fields__ if name not in _IDENTITIES and hints[name] not in plain)
 
 

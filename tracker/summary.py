@@ -17,13 +17,13 @@ from koderz_tracker.basis import UntilDecided
 from koderz_tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
 from koderz_tracker.clusters import ChanceEstimate, clusters_in, clusters_of, count_of, interval_in, pass_hat_k_of
 from koderz_tracker.decisions import decisions_in, told_decisions
-from koderz_tracker.index import load_index, read_records, read_spans, time_of
+from koderz_tracker.index import load_index, read_records, read_spans
 from koderz_tracker.journal import NAME
 from koderz_tracker.measures import PASSING
 from koderz_tracker.outline import Outline, active_seconds, last_finished, with_calibrations
 from koderz_tracker.parts import completed, from_parts, parts_of
 from koderz_tracker.rates import pass_at_k_of, success_interval
-from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan, Record
+from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan, Record, time_of
 from koderz_tracker.replies import Truncated, UnreadAnswers, told_ends
 from koderz_tracker.results import ANSWER, Result
 from koderz_tracker.runs import read_plan

@@ -19,7 +19,7 @@ from msgspec.inspect import type_info
 from msgspec.structs import replace
 
 from koderz.analysis.rows import RunRow, row_of_journal, row_of_summary
-from koderz_tracker.errors import JournalError
+from koderz_tracker.errors import JournalError, KoderzError
 from koderz_tracker.files import open_own, write_whole
 from koderz_tracker.journal import NAME
 from koderz_tracker.messages import digest_of
@@ -28,7 +28,7 @@ from koderz_tracker.sinks.standing import NAME as SINKS
 from koderz_tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
-_VERSION = 13  # of how rows are read off; their fields are in `_form`
+_VERSION = 14  # of how rows are read off; their fields are in `_form`
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,10 @@ def load_catalogue(results: Path) -> Catalogue:
         if entry.row is None:
             found.unreadable.append(entry.problem)
         else:
-            found.rows.append(_as_it_goes(entry.row, Path(source).parent) if _is_journal(stamp) else entry.row)
+            try:
+                found.rows.append(_as_it_goes(entry.row, Path(source).parent) if _is_journal(stamp) else entry.row)
+            except KoderzError as error:  # what its lock is can't be told
+                found.unreadable.append(str(error))
     if cached != known:
         _write_index(results, cached)
     found.rows.sort(key=attrgetter("started", "run_id"), reverse=True)

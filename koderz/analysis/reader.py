@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+import orjson
+from msgspec.structs import asdict, replace
 
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
-from koderz_tracker.basis import UntilDecided
+from koderz_tracker.basis import UntilDecided, Whole, check_settings
 from koderz_tracker.breakdown import Slice
 from koderz_tracker.causes import cause_of
+from koderz_tracker.decisions import check_told
 from koderz_tracker.files import MB, open_own, read_all
 from koderz_tracker.journal import NAME
 from koderz_tracker.measures import PASSING
@@ -32,8 +34,8 @@ _TOLERANCE = 0.06  # points: older files round their rates
 class _Claims:
     """The figures that a file states for its results."""
 
-    total_problems: int | None = None
-    successes: int | None = None
+    total_problems: Whole | None = None
+    successes: Whole | None = None
     success_rate: float | None = None
     baseline_cost: float | None = None
 
@@ -64,17 +66,17 @@ class _File:
     duration_seconds: float = 0.0
     status: str = "complete"
     reason: str = ""
-    planned: int | None = None
+    planned: Whole | None = None
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     simulated: bool | None = None
-    answered_by: dict[str, dict[str, int]] = field(default_factory=dict)
-    throttled: dict[str, int] = field(default_factory=dict)
-    unknown_ends: dict[str, int] = field(default_factory=dict)
+    answered_by: dict[str, dict[str, Whole]] = field(default_factory=dict)
+    throttled: dict[str, Whole] = field(default_factory=dict)
+    unknown_ends: dict[str, Whole] = field(default_factory=dict)
     generated: str = ""
     rewarded_in: list[str] = field(default_factory=list)
     judge: dict[str, Any] = field(default_factory=dict)  # whatever a suite's `judge_record` holds
-    damaged_lines: int = 0
+    damaged_lines: Whole = 0
     faults: list[dict[str, Any]] = field(default_factory=list)
     paid: dict[str, float] = field(default_factory=dict)
     measures: list[Measure] = field(default_factory=list)
@@ -95,6 +97,8 @@ class _File:
     def __post_init__(self) -> None:
         # The one key of a judge that koderz itself reads; the others are the suite's own, of any type.
         msgspec.convert(self.judge.get("caveats", []), list[str])
+        check_settings(self.config)
+        check_told(self.decision)
         for judged in self.calibration.values():
             msgspec.convert(judged.get("labelled", []), list[list[tuple[float, float]]])
 
@@ -142,7 +146,8 @@ def read_summary(path: Path) -> Summary:
         )
     try:
         file = msgspec.json.decode(data, type=_File)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        orjson.dumps(file, default=_fields)  # an integer beyond 64 bits could be shown and not exported
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise KoderzError(f"{path} was edited or is damaged: {error}; {_remedy(path)}") from None
     arms = file.arms_of(path)
     values = {name: getattr(file, name) for name in _TAKEN}
@@ -171,6 +176,10 @@ def _version(path: Path, data: bytes) -> int:
     if not top.keys() & {"results", "zero_shot", "iterative", "arms"}:
         raise _foreign(path)
     return version
+
+
+def _fields(value: Any) -> Any:
+    return None if value is msgspec.UNSET else asdict(value)
 
 
 def _foreign(path: Path) -> KoderzError:

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from koderz_tracker.basis import Whole
 from koderz_tracker.causes import cause_of
-from koderz_tracker.decisions import stopped_early
+from koderz_tracker.decisions import check_told, stopped_early
 from koderz_tracker.measures import PASSING
 from koderz_tracker.records import PASSES, Headline, Measure
 
@@ -90,9 +91,9 @@ class _Mean(msgspec.Struct):
 
 
 class _Figures(msgspec.Struct):
-    total_problems: int
+    total_problems: Whole
     success_rate: float | None = None
-    successes: int | None = None
+    successes: Whole | None = None
     success_rate_interval: tuple[float, float] | None = None
     success_rate_interval_method: str | None = None
     success_rate_bounds: tuple[float, float] | None = None
@@ -129,7 +130,7 @@ class _Head(msgspec.Struct):
     start_time: str = ""
     duration_seconds: float = 0.0
     status: str = "complete"  # as files without it were
-    planned: int | None = None
+    planned: Whole | None = None
     config: _Config = msgspec.field(default_factory=_Config)
     summary: _Figures | None = None
     zero_shot: _Arm | None = None
@@ -139,10 +140,13 @@ class _Head(msgspec.Struct):
     paid: _PaidCosts | None = None
     simulated: bool = False
     generated: str = ""
-    damaged_lines: int = 0
+    damaged_lines: Whole = 0
     measures: list[Measure] = []
     headline: Headline = PASSING
     decision: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_told(self.decision)
 
 
 _HEAD = msgspec.json.Decoder(_Head)

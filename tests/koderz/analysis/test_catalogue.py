@@ -70,6 +70,18 @@ def test_run_status_tells_running_from_killed(tmp_path: Path) -> None:
     assert (row.status, row.arms[0].judged, row.planned) == ("unfinished", 1, 3)
 
 
+def test_run_whose_lock_is_none_is_one_line_beside_the_others(tmp_path: Path) -> None:
+    folder = asyncio.run(recorded(tmp_path, judged(0), of=plan()))
+    asyncio.run(recorded(tmp_path, judged(0), of=plan(run_id=TWO)))
+    (folder / "lock").unlink(missing_ok=True)
+    (folder / "lock").mkdir()
+
+    found = load_catalogue(tmp_path)
+
+    assert [row.run_id for row in found.rows] == [TWO]
+    assert found.unreadable == [f"{folder} can't be locked (Is a directory)"]
+
+
 def test_old_summary_without_later_fields_is_listed(tmp_path: Path) -> None:
     old = {
         "run_id": TWO,

@@ -186,7 +186,7 @@ def test_markdown_cells_cannot_break_the_table(tmp_path: Path) -> None:
 def test_markdown_holds_nothing_that_steers_a_terminal(tmp_path: Path, attempts: bool) -> None:
     """Whatever a cause, a note or a metric is called: escapes, and marks that turn the direction of text."""
     odd = "a\x1b[31m\N{RIGHT-TO-LEFT OVERRIDE}b\x07\x9b\N{ZERO WIDTH SPACE}"
-    records: list[Any] = [
+    records: list[Record] = [
         call(0),
         replace(attempt(0, program="x"), cause=odd, verdict=odd, metrics={odd: 1.0}),
         replace(judged(0, False), cause=odd, note=odd, verdict=odd),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
@@ -21,7 +21,7 @@ def command(koderz: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         monkeypatch.delenv(name)
     monkeypatch.chdir(koderz.folder)
 
-    def call(*arguments: object, code: int = 0, env: Mapping[str, str] | None = None) -> Done:
+    def call(*arguments: object, code: int | Collection[int] = 0, env: Mapping[str, str] | None = None) -> Done:
         for name, value in koderz.environment(env).items():
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["koderz", *map(str, arguments)])
@@ -30,7 +30,7 @@ def command(koderz: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         except SystemExit as exit_:
             ended = exit_.code or 0
         printed = capsys.readouterr()
-        assert ended == code, printed
+        assert ended in ({code} if isinstance(code, int) else code), printed
         return Done(printed.out, printed.err)
 
     return call
