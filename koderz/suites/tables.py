@@ -139,6 +139,7 @@ def _of_csv(text: str, path: Path) -> Iterator[Row]:
 
 def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
     """The records of a table, each with the number of the line on which it begins."""
+    csv.field_size_limit(LONGEST)
     first, _, rest = text.partition("\n")
     begin, text = (1, rest) if first.startswith("sep=") else (0, text)  # by which Excel is told of a delimiter
     order = sorted(_DELIMITERS, key=lambda each: each == "\t", reverse=kind_of(path) == ".tsv")
@@ -150,7 +151,6 @@ def _records(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
             for number, cells in enumerate(lines, begin + 1):
                 yield number, [_unquoted(cell.rstrip("\n")) for cell in cells]
             return
-    csv.field_size_limit(LONGEST)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     line = begin + 1
     try:

@@ -119,6 +119,13 @@ def causes_on_record(koderz: Shell) -> list[str]:
     return [line["cause"] for line in lines if line["kind"] == "fault"]
 
 
+def test_resume_of_a_run_with_faults_ends_as_the_run_did(faulty: Shell) -> None:
+    for _ in range(2):
+        done = faulty("benchmark", "resume", "latest", "--trust-config", "--quiet", code=3)
+        assert "nothing to do" in done.err
+        assert "run them again with: koderz benchmark retry" in done.err
+
+
 def test_retry_by_cause_runs_those_faults_alone(faulty: Shell) -> None:
     assert causes_on_record(faulty) == ["unreachable", "unreachable", "sandbox"]
 

@@ -256,6 +256,48 @@ def test_restore_names_changes_that_have_to_be_accepted(tmp_path: Path, case: st
     assert restored(made, accept_changes=True).tasks
 
 
+OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "--scorer own.py:f": ("own.py", {"suite": "qa", "scorer": "own.py:f"}),
+    "--rubric rubric.txt": (
+        "rubric.txt",
+        {"suite": "qa", "scorer": "judge", "rubric": "rubric.txt", "roles": ("judge=simulated",)},
+    ),
+    "--template template.txt": ("template.txt", {"suite": "qa", "template": "template.txt"}),
+    "--metric own.py:f": (
+        "own.py",
+        {
+            "suite": "datasets",
+            "dataset": ("own=rows.jsonl",),
+            "demo_datasets": ("own",),
+            "metric": "own.py:f",
+            "input_columns": ("input",),
+            "output_column": "target",
+            "solver": "none",
+            **dict.fromkeys(("train_items", "validation_items", "test_items"), 3),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("named", OPTIONS)
+def test_restore_names_the_option_of_a_changed_file_in_place_of_the_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file, settings = OPTIONS[named]
+    write_rows(tmp_path / "rows.jsonl", *({"input": f"What is {n} and {n}?", "target": str(2 * n)} for n in range(9)))
+    Path(file).write_text("def f(item, reply):\n    return 0\n" if file.endswith(".py") else "Is it {input}?")
+    given = {"dataset": Path("rows.jsonl"), "local_model": "simulated", **settings}
+    made = asyncio.run(prepare({**given, "results": tmp_path / "results"}, None, environ={"XDG_STATE_HOME": "."}))
+    edit(Path(file), "return 0" if file.endswith(".py") else "Is it", "return 1" if file.endswith(".py") else "Was it")
+
+    with pytest.raises(
+        KoderzError, match=rf"began: {named}\. .* koderz benchmark rescore {made.name} --accept-changes"
+    ):
+        restored(made)
+    assert restored(made, accept_changes=True).tasks
+
+
 def test_restore_refuses_a_task_that_is_gone(tmp_path: Path) -> None:
     made = plan(tmp_path)
     edit(tmp_path / "tasks.jsonl", '"T/2"', '"T/3"')

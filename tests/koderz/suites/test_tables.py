@@ -338,6 +338,12 @@ def test_delimiter_is_the_one_by_which_rows_have_the_headers_columns(tmp_path: P
     assert cells(tmp_path / "a.tsv", b"only\none, two\n") == [{"only": "one, two"}]
 
 
+def test_cell_may_be_long(tmp_path: Path) -> None:
+    long = "x, " * 100_000
+
+    assert cells(tmp_path / "a.csv", f'a;b\n"{long}";2\n'.encode()) == [{"a": long, "b": "2"}]
+
+
 def test_line_is_that_of_the_file_where_cells_have_several_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'sep=;\na;b\n"1\n2";3\n4\n')
