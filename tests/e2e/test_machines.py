@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each starts an interpreter that loads everything
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARK = "benchmark 0 2 --mode zero-shot --model simulated --sink json"
 
