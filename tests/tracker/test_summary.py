@@ -133,6 +133,7 @@ def test_rate_with_faults_has_bounds(tmp_path: Path) -> None:
     figures = summary.arms["zero-shot"].summary
     assert (figures.success_rate, figures.success_rate_bounds) == (50.0, (25.0, 75.0))
     assert figures.bounds_text == "25.0% with its faults as failures, 75.0% as passes"
+    assert summary.planned == 10, "those apart count in no figure"
     assert summary.arms["iterative"].summary.success_rate_bounds is None
     written = json.loads(b"".join(encode_summary(summary)))
     assert written["arms"]["zero-shot"]["summary"]["success_rate_bounds"] == [25.0, 75.0]
