@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from koderz_tracker.index import index_path
 from koderz_tracker.journal import NAME
 from koderz_tracker.measures import TIMES
 from koderz_tracker.rates import BETA, LOG_STUDENT, WILSON, effective_size, pass_at_k_of, success_interval, wilson
-from koderz_tracker.records import Finished, Measure, Plan, Record, Resumed
+from koderz_tracker.records import Fault, Finished, Measure, Plan, Record, Resumed
 from koderz_tracker.sinks.json import encode_summary
 from koderz_tracker.summary import Summary, figures, summarize
 from tests.tracker import builders
@@ -67,6 +68,18 @@ def test_totals_are_those_of_the_results_whatever_happened(
     assert total.total_cost == math.fsum(r.cost for r in found.results)
     assert found.paid["total"] == pytest.approx(sum(v for name, v in found.paid.items() if name != "total"), abs=1e-9)
     assert len(found.faults) == outcomes.count("fault")
+
+
+def test_parts_are_of_no_fault_on_tasks_that_stand_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[str]()
+
+    def parts_of(plan: Plan, of_arms: object, faults: Sequence[Fault], apart: object) -> dict[str, Any]:
+        given.extend(each.problem_id for each in faults)
+        return {}
+
+    monkeypatch.setattr("koderz_tracker.summary.parts_of", parts_of)
+    found = summary_of(tmp_path, fault(0), fault(5), of=builders.plan(6, apart=["T/5"], parts=["own"]))
+    assert (given, len(found.faults)) == (["T/0"], 2)
 
 
 def test_answers_that_could_not_be_read_are_counted(tmp_path: Path) -> None:
@@ -120,6 +133,7 @@ def test_rate_with_faults_has_bounds(tmp_path: Path) -> None:
     figures = summary.arms["zero-shot"].summary
     assert (figures.success_rate, figures.success_rate_bounds) == (50.0, (25.0, 75.0))
     assert figures.bounds_text == "25.0% with its faults as failures, 75.0% as passes"
+    assert summary.planned == 10, "those apart count in no figure"
     assert summary.arms["iterative"].summary.success_rate_bounds is None
     written = json.loads(b"".join(encode_summary(summary)))
     assert written["arms"]["zero-shot"]["summary"]["success_rate_bounds"] == [25.0, 75.0]
@@ -419,6 +433,7 @@ def test_baseline_unknown_for_some_is_unknown(tmp_path: Path) -> None:
 
 def test_figures_of_nothing_are_costs_of_zero_and_no_averages() -> None:
     found = figures([])
+    assert found.bounds_text == ""
 
     assert (found.total_problems, found.successes, found.total_cost, found.avg_cost) == (0, 0, 0.0, 0.0)
     assert (found.success_rate, found.avg_iterations, found.avg_latency) == (None, None, None)

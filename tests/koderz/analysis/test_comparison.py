@@ -64,6 +64,7 @@ def test_measure_other_than_success_stands_in_the_first_row(tmp_path: Path) -> N
     (table, *_) = (block for block in comparison_blocks(found) if isinstance(block, Table))
     assert table.rows[0][:4] == ["Avg cost", "$0.01000", "$0.02000", "+$0.01000"]
     assert "no results" not in str(table.rows)
+    assert "SIMULATED" not in str([*comparison_blocks(found)])
 
 
 def test_samples_are_told_of_by_each_number_that_both_sides_have(tmp_path: Path) -> None:
@@ -76,6 +77,16 @@ def test_samples_are_told_of_by_each_number_that_both_sides_have(tmp_path: Path)
     assert rows["pass@2"] == ["83.3%", "100.0%"]
     assert [cell.split(" (")[0] for cell in rows["pass^2"]] == ["16.7%", "66.7%"]
     assert rows.keys() == {"pass@2", "pass^2"}
+    of_cost = koderz.compare(tmp_path / "a.json", tmp_path / "b.json", measure="cost")
+    assert "pass@2" not in str([*comparison_blocks(of_cost)])
+
+
+def test_measure_that_is_not_tested_is_named_with_the_reason(tmp_path: Path) -> None:
+    found = compared(tmp_path, [True, False] * 10, [True, False] * 10)
+    untested = replace(found.measures["cost"], method="none: too few", p_holm=None, interval_holm_method=None)
+    texts = str([*comparison_blocks(replace(found, measures={"cost": untested}))])
+    assert "No claim on cost: too few." in texts
+    assert "p of the other measures" not in texts
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,15 @@ def test_verify_compares_listed_digests(honest: Path, tmp_path: Path) -> None:
     assert verified(folder).found == {"file": 3}
 
 
+def test_verify_believes_no_summary_for_its_size(honest: Path, tmp_path: Path) -> None:
+    folder = copied(honest, tmp_path)
+    summary = folder.with_suffix(".json")
+    summary.write_bytes(b"x" * summary.stat().st_size)
+
+    with pytest.raises(koderz.KoderzError, match="can't be read as a summary"):
+        verified(folder)
+
+
 def test_verify_follows_no_link(honest: Path, tmp_path: Path) -> None:
     folder = copied(honest, tmp_path)
     (folder / "journal.jsonl").unlink()
