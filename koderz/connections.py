@@ -1,6 +1,7 @@
-"""HTTP clients: httpx over aiohttp's connections, for which a call takes a fraction of the CPU that its own do.
+"""HTTP clients, of which a call takes little CPU.
 
-No redirect is followed, no cookie kept, no address logged: a key goes where its owner sends it, and nowhere else.
+They are httpx' over aiohttp's connections, which take a fraction of the CPU that its own do, above all at many calls at
+once. No redirect is followed, no cookie kept, no address logged: a key goes where its owner sends it, and nowhere else.
 
 httpx is imported from here: it takes its own command line along, with rich and click, unless that can't be imported,
 which would be 55 ms of CPU of every run.

@@ -18,7 +18,6 @@ import json
 import subprocess
 import sys
 import time
-import urllib.request
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +25,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from aiohttp import web
+
+from koderz.connections import httpx
 
 LATENCY = 0.1  # seconds
 _RETRY = "1"  # seconds
@@ -146,8 +147,7 @@ class LimitedServer(NamedTuple):
 
     def figures(self) -> dict[str, Any]:
         """What it counted, see `Limited.figures`."""
-        with urllib.request.urlopen(f"{self.url}/figures") as answer:
-            return dict(json.load(answer))
+        return dict(httpx.get(f"{self.url}/figures", trust_env=False).json())
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ _TOO_LONG = f"the server's answer is longer than {MAX_BYTES >> 20} MB"
 _SECRET_LENGTH = 12  # shorter "keys" stand in where none is needed, and are words that replies may hold
 _MOST_TIMEOUTS = 2  # a model that didn't end its answer twice more won't
 _TIMEOUT = MappingProxyType({"timeout": {"connect": CONNECT_SECONDS}})  # what follows is under one deadline
+_NOTHING = httpx.ByteStream(b"")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _HEADERS = MappingProxyType({**HEADERS, "accept": "application/json"})
 
@@ -89,6 +90,7 @@ class Http:
                     return self._response(answer, await _read(answer))
                 finally:
                     await answer.aclose()
+                    answer.stream = _NOTHING  # which held the answer that holds it, until there is a collection
         except TimeoutError as error:
             timed_out = TimedOut if method == "POST" else Retryable
             raise timed_out(

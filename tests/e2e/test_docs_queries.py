@@ -379,6 +379,13 @@ def _rate_on_a_loopback_server(koderz: Shell, script: str) -> None:
     assert float(printed.split()[0]) == pytest.approx(rate(newest(koderz).experiments))
 
 
+def _rate_by_routes(koderz: Shell, script: str) -> None:
+    printed = _printed(koderz, [sys.executable, "-c", script])
+
+    experiments = newest(koderz).experiments
+    assert printed == f"{rate(experiments)} {len(experiments)} Bearer sk-test\n"
+
+
 def _arms_of_a_run(koderz: Shell, script: str) -> None:
     (careful,) = (block for block in blocks("docs/reference/python.md") if block.title == "careful.py")
     (koderz.folder / careful.title).write_text(careful.text)
@@ -402,6 +409,7 @@ OWN_RUNS: dict[tuple[str, int], Callable[[Shell, str], None]] = {
     ("README.md", 0): _improvement,
     ("docs/how-to/query-results.md", 1): _two_newest,
     ("docs/how-to/testing.md", 0): _rate_on_a_loopback_server,
+    ("docs/how-to/testing.md", 1): _rate_by_routes,
     ("docs/long-context/guide.md", 1): _accuracy,
     ("docs/reference/python.md", 0): _rate_and_rescored,
     ("docs/reference/python.md", 3): _arms_of_a_run,

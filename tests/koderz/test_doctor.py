@@ -16,7 +16,8 @@ import asyncio, json, os, sys
 from koderz.doctor import diagnose
 
 found = {finding.what: finding.state for finding in asyncio.run(diagnose(environ=os.environ))}
-print(json.dumps([found, sorted({"mlflow", "sqlalchemy", "pandas", "genai_prices", "aiohttp", "httpx"} & {*sys.modules})]))
+heavy = {"mlflow", "sqlalchemy", "pandas", "genai_prices", "aiohttp", "httpx"}
+print(json.dumps([found, sorted(heavy & {*sys.modules})]))
 """
 
 

@@ -273,7 +273,10 @@ def test_command_can_run_again_in_the_same_process() -> None:
 @pytest.mark.parametrize(
     ("arguments", "unloaded"),
     [
-        (["--help"], {"aiohttp", "httpx", "rich", "orjson", "msgspec", "koderz.cli.benchmark", "koderz.plans", "genai_prices"}),
+        (
+            ["--help"],
+            {"aiohttp", "httpx", "rich", "orjson", "msgspec", "koderz.cli.benchmark", "koderz.plans", "genai_prices"},
+        ),
         (["benchmark", "0", "1", "-m", "simulated", "--dry-run"], {"pydantic", "aiohttp", "httpx", "rich"}),
         (
             ["benchmark", "--help"],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 
 from koderz.errors import FatalFault
@@ -179,3 +181,15 @@ async def test_cookies_are_not_kept(server: Server) -> None:
         await http.get("/", {})
     await http.aclose()
     assert "cookie" not in server.asked[1].headers
+
+
+async def test_answer_leaves_nothing_to_collect(server: Server) -> None:
+    """koderz' commands let garbage be collected rarely, so a cycle a call would be megabytes."""
+    gc.collect()
+    gc.disable()
+    try:
+        await asked(server.url)
+        left = [each for each in gc.get_objects() if type(each) is httpx.Response]
+    finally:
+        gc.enable()
+    assert left == []

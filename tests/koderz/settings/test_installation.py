@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,17 @@ NOT_IN_SLIM = {"mlflow", "modal", "mcp", "pandas", "pyarrow"}
 
 def locked(kind: str) -> str:
     return (ROOT / "requirements" / f"{kind}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("package", ["typer", "httpx", "mlflow", "modal", "orjson", "tenacity", "pytest", "respx"])
+def test_chosen_package_is_a_dependency_and_is_imported(package: str) -> None:
+    importing = re.compile(rf"^ *(import|from) {package}\b", re.MULTILINE)
+    sources = (
+        path.read_text(encoding="utf-8") for name in ("koderz", "tracker") for path in ROOT.glob(f"{name}/**/*.py")
+    )
+
+    assert package in DEPENDENCIES
+    assert any(map(importing.search, sources))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
