@@ -85,7 +85,8 @@ async def _serve(
 
 
 def _address(http: str, token_env: str | None, environ: Mapping[str, str]) -> ServiceAddress:
-    from koderz.rewards.service import ServiceAddress, is_loopback
+    from koderz.rewards.service import ServiceAddress
+    from koderz_tracker.addresses import is_loopback
 
     host, colon, port = http.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

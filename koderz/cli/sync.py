@@ -95,6 +95,8 @@ def catch_up_session(session: SessionResult, *, quiet: bool, wait: bool) -> None
         return
     for name, reason in behind.items():
         warn(f"warning: {left_behind(name, reason, run)}")
+    for name, note in sinks.notes().items():
+        warn(f"note: {sink_title(name)} has this run {note}")
     if wait and not behind and not quiet:
         warn(f"sinks: {', '.join([JSON] * (session.summary_path is not None) + [*sinks.sinks])} up to date")
     if not wait and sinks.leave() and not quiet:

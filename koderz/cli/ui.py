@@ -27,6 +27,7 @@ from koderz.settings.installation import dependency_command
 from koderz_tracker.runs import read_plan, run_folders
 from koderz_tracker.sinks.mlflow.outbox import page_of
 from koderz_tracker.sinks.mlflow.target import is_server, store_file, target_of, tracking_uri, without_password
+from koderz_tracker.sinks.standing import standing_of
 
 _DEFAULT_PORT = 5000
 
@@ -99,7 +100,9 @@ def _remote_server(results: Path, environ: Mapping[str, str]) -> str | None:
 def _latest_page(results: Path, environ: Mapping[str, str]) -> str | None:
     """The path within the UI of the page of the latest run that is in MLflow."""
     for folder in reversed(run_folders(results)[-_LAST_RUNS:]):
-        if page := page_of(folder, target_of(results, read_plan(folder).suite, environ).name):
+        mlflow = standing_of(folder).get("mlflow")
+        experiment = mlflow.options.get("mlflow_experiment") if mlflow else None
+        if page := page_of(folder, target_of(results, read_plan(folder).suite, environ, experiment).name):
             return page
     return None
 

@@ -156,7 +156,7 @@ class Synced:
     run_id: str
     sink: str
     state: str  # "up to date" or "behind"
-    reason: str = ""
+    reason: str = ""  # why it is behind; what a sink refuses for good that is up to date
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +220,18 @@ def sync_runs(
         hopeful = [name for name in each.sinks if name not in hopeless]
         jobs = _jobs(each.folder, hopeful, choice.settings, patient=choice.patient, renew=renew)
         behind: Mapping[str, str] = {}
+        notes: Mapping[str, str] = {}
         if jobs:
             submission = Submission(process_of(each.folder.parent), each.folder, jobs)
             with showing(each.folder.name) as watch:
                 behind = submission.wait(watch)
+            notes = submission.notes()
         behind = {**hopeless, **behind}
         hopeless |= {name: why for name, why in behind.items() if choice.rebuild or why.startswith(HUNG)}
         renew -= {job.sink for job in jobs}
         for name in (name for name in each.sinks if name != JSON):
-            yield Synced(each.folder.name, name, "behind" if name in behind else "up to date", behind.get(name, ""))
+            state, reason = ("behind", behind[name]) if name in behind else ("up to date", notes.get(name, ""))
+            yield Synced(each.folder.name, name, state, reason)
 
 
 def leave_runs(work: Sequence[Backlog], choice: Choice) -> list[Submission]:
@@ -256,7 +259,7 @@ def _jobs(
 
 def _options_of(settings: Settings) -> dict[str, object]:
     """The options that sinks receive from the settings."""
-    return {"mlflow_detail": settings.mlflow_detail}
+    return {"mlflow_detail": settings.mlflow_detail, "mlflow_experiment": settings.mlflow_experiment}
 
 
 def _forget(work: Sequence[Backlog]) -> None:

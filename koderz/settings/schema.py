@@ -418,6 +418,12 @@ class Settings:
         "DETAIL",
         reader="mlflow",
     )
+    mlflow_experiment: str | None = _sinks(
+        None,
+        "MLflow's experiment that runs go to; made if missing. Default: MLFLOW_EXPERIMENT_NAME, else koderz/SUITE.",
+        "NAME",
+        reader="mlflow",
+    )
 
     own: tuple[Any, ...] = no_option(())  # the options of what takes part, one dataclass each
 
@@ -473,19 +479,12 @@ class Settings:
         return next((each for each in self.own if type(each) is struct), None) or struct()
 
 
-OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail")
+OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail", "mlflow_experiment")
 """The settings that say where a run is recorded. No experiment depends on them."""
 
 OF_REQUESTS = (
-    "stop",
-    "reasoning_effort",
-    "reasoning_tokens",
-    "wire",
-    "api_version",
-    "extra_body",
-    "extra_headers",
-    "role_options",
-    "timeout_is",
+    *("stop", "reasoning_effort", "reasoning_tokens", "wire", "api_version", "extra_body", "extra_headers"),
+    *("role_options", "timeout_is"),
 )
 """The settings of requests that came later. Where they are the default, digests are as before there were any."""
 

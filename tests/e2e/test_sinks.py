@@ -548,6 +548,7 @@ def test_unresponsive_server_leaves_the_prompt_free(koderz: Shell) -> None:
         told = koderz("sync", "--sink", "mlflow", env=env, code=3)
     assert "mlflow   behind: MLflow at http" in told.out
     assert "doesn't answer" in told.out
+    assert "done" not in told.err
     assert states(koderz)["mlflow"] == "behind"
 
 

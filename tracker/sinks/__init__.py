@@ -62,6 +62,11 @@ class Sink(Extensible, ABC):
         if the target can't be reached, SinkSlow if it takes too long.
         """
 
+    @property
+    def note(self) -> str:
+        """A sentence on what the target refuses for good although it is up to date; by default none."""
+        return ""
+
     def close(self) -> None:
         """Release the target. Called once after the last records of a process, and after an error, too."""
 

@@ -145,6 +145,11 @@ class Submission:
             self.withdraw()
             raise
 
+    def notes(self) -> dict[str, str]:
+        """The notes of sinks that are up to date on what they refuse for good, by sink."""
+        found = standing_of(self._folder)
+        return {name: found[name].reason for name in self.sinks if self._is_level(found, name) and found[name].reason}
+
     def wait_for(self, sinks: Iterable[str], seconds: float) -> dict[str, str]:
         """Waits at most so many seconds for these sinks; returns those that were given up, as `wait` does."""
         wanted = [name for name in sinks if name in self._jobs]
@@ -199,7 +204,10 @@ class Submission:
 
     def _statuses(self, left: Collection[str], total: int) -> dict[str, Status]:
         standings = standing_of(self._folder)
-        return {name: _status(standings.get(name), total, is_left=name in left) for name in self.sinks}
+        return {
+            name: _status(standings.get(name), total, is_done=name not in left and self._is_level(standings, name))
+            for name in self.sinks
+        }
 
     def _is_level(self, standings: Mapping[str, Standing], name: str) -> bool:
         return is_level(standings.get(name), name, self._jobs[name].options)
@@ -241,7 +249,7 @@ def _last_beat(folder: Path) -> float:
         return 0.0
 
 
-def _status(standing: Standing | None, total: int, *, is_left: bool) -> Status:
+def _status(standing: Standing | None, total: int, *, is_done: bool) -> Status:
     standing = standing or Standing(state="behind")
     under_way: Literal["behind", "down"] = "down" if standing.state == "down" else "behind"
-    return Status(under_way if is_left else "done", standing.reason, standing.records, total)
+    return Status("done" if is_done else under_way, standing.reason, standing.records, total)

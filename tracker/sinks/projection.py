@@ -118,7 +118,8 @@ class Projection:
         return spans[: max(1, sum(size <= _BATCH_BYTES for size in sizes))]
 
     def _put_down(self, state: State, **changes: Any) -> None:
-        self._standing = replace(self._standing, state=state, reason="", time=now(), **changes)
+        note = self._sink.note if self._sink else ""
+        self._standing = replace(self._standing, state=state, reason=note, time=now(), **changes)
         record_standings(self.folder, lambda _: {self.name: self._standing})
 
 

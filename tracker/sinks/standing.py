@@ -32,7 +32,7 @@ class Standing:
     """The state of one sink: how far it has come."""
 
     state: State
-    reason: str = ""  # why it is down, or behind
+    reason: str = ""  # why it is down, or behind; what it refuses for good, where it is up to date
     bytes: int = 0  # of the journal that are durable in the target
     records: int = 0  # that those bytes hold
     time: str = field(default_factory=now)  # when this was written

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = (
     *("suite.serving", "seed", "local_model", "base_url", "api_key_env", "temperature", "top_p", "request_timeout"),
-    *("grace", "results", "tags", "sinks", "no_sinks", "sink_patience", "mlflow_detail"),
+    *("grace", "results", "tags", "sinks", "no_sinks", "sink_patience", "mlflow_detail", "mlflow_experiment"),
 )
 """The options of a run that apply to a load."""
 

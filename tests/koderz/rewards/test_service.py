@@ -240,7 +240,7 @@ def test_foreign_hosts_are_refused_without_a_token(host: str, status: int) -> No
     assert asyncio.run(answered_without_judge("/nothing", host)) == (status, ["error"])
 
 
-def test_an_error_in_koderz_is_answered_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_in_koderz_are_answered_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert asyncio.run(answered_without_judge("/health", "localhost")) == (500, ["error"])
     assert "Traceback" in capsys.readouterr().err
 

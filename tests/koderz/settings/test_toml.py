@@ -193,7 +193,7 @@ CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says a
         "tags",
         "no_sinks",
         "sink_patience",
-        "mlflow_detail",
+        *("mlflow_detail", "mlflow_experiment"),
     ),
 )
 

@@ -66,10 +66,13 @@ def add(folder: Path, *records: Record) -> None:
     asyncio.run(go())
 
 
-def open_sink(folder: Path, environ: Mapping[str, str] | None = None, detail: str | None = None) -> MlflowSink:
+def open_sink(
+    folder: Path, environ: Mapping[str, str] | None = None, detail: str | None = None, experiment: str | None = None
+) -> MlflowSink:
     stories = Stories(folder)
     stories.refresh()
-    return MlflowSink(Source(folder, read_plan(folder), stories, environ or {}, {"mlflow_detail": detail}))
+    options = {"mlflow_detail": detail, "mlflow_experiment": experiment}
+    return MlflowSink(Source(folder, read_plan(folder), stories, environ or {}, options))
 
 
 def lines(folder: Path) -> list[Record]:
@@ -83,9 +86,10 @@ def project(
     records: Sequence[Record] | None = None,
     environ: Mapping[str, str] | None = None,
     detail: str | None = None,
+    experiment: str | None = None,
 ) -> None:
     """Brings the run into MLflow by a sink of its own."""
-    sink = open_sink(folder, environ, detail)
+    sink = open_sink(folder, environ, detail, experiment)
     try:
         sink.take(lines(folder) if records is None else records)
     finally:

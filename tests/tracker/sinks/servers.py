@@ -74,10 +74,11 @@ class MlflowServer:
 
 @contextmanager
 def postgresql(folder: Path) -> Iterator[str]:
-    """The address of a new database on a server of its own; the test is skipped where there is no PostgreSQL."""
+    """The address of a new database on a server of its own; the test is skipped where it or its driver is missing."""
     programs = _programs()
     if programs is None:
         pytest.skip("PostgreSQL isn't installed here")
+    pytest.importorskip("psycopg2", reason="PostgreSQL's driver for Python isn't installed here")
     data, port = folder / "data", free_port()
     data.mkdir()
     user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}

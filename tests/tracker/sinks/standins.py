@@ -1,8 +1,8 @@
 """Real sinks, small ones, that can be made to fail: found by an entry point, like other packages' sinks.
 
 What they do is said by files beside the runs: `NAME.down`, `NAME.hang`, `NAME.busy` (once, for six seconds),
-`NAME.slow`, `NAME.wait` (until that is removed), `NAME.litter` (in its environment), `NAME.die-before` and
-`NAME.die-after` (the transaction of a batch; the file is removed, so that it dies once). The process that feeds the
+`NAME.slow`, `NAME.wait` (until that is removed), `NAME.litter` (in its environment), `NAME.picky`, `NAME.die-before`
+and `NAME.die-after` (the transaction of a batch; the file is removed, so that it dies once). The process that feeds the
 sinks imports this module, so pytest isn't imported here: that takes longer than all the rest.
 """
 
@@ -45,6 +45,10 @@ class Ledger(Sink):
                 [(self.source.folder.name, encode(record).decode()) for record in records],
             )
         self._heed("die-after")
+
+    @property
+    def note(self) -> str:
+        return "without two rows" if (self._results / f"{self.name}.picky").exists() else ""
 
     @classmethod
     def rebuild(cls, results: Path, environ: Mapping[str, str]) -> None:

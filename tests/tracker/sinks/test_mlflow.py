@@ -6,8 +6,10 @@ import dataclasses
 import json
 import shutil
 import sqlite3
+import threading
 from contextlib import closing
 from hashlib import blake2b
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,10 @@ from koderz_tracker.runs import lock_run
 from koderz_tracker.sinks import SinkDown
 from koderz_tracker.sinks.mlflow.outbox import page_of
 from koderz_tracker.sinks.mlflow.page import milliseconds
+from koderz_tracker.sinks.mlflow.sink import file_name
 from koderz_tracker.sinks.mlflow.target import border, log_ahead, put_aside
+from koderz_tracker.sinks.projection import Projection, start_again
+from koderz_tracker.sinks.standing import standing_of
 from tests.tracker.builders import attempt, call, experiment_id, fault, judged
 from tests.tracker.sinks.mlflow_world import (
     SHARED,
@@ -615,18 +620,124 @@ def test_server_that_is_unreachable_is_a_sink_that_is_down(results: Path) -> Non
 def test_experiment_name_can_be_set(results: Path) -> None:
     folder = record(results, new_plan(1), *experiments(0))
     project(folder, environ={"MLFLOW_EXPERIMENT_NAME": "team/ours"})
+    project(folder, environ={"MLFLOW_EXPERIMENT_NAME": "team/ours"}, experiment="mine")
 
     assert len(seen(folder, experiment="team/ours").traces) == 1
+    assert len(seen(folder, experiment="mine").traces) == 1
+
+
+def test_trace_that_is_refused_is_passed_over_and_named(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracing.client import TracingClient
+
+    accepted = TracingClient.start_trace
+
+    def start_trace(self: Any, info: Any) -> Any:
+        if info.tags["problem_id"] == "T/1":
+            raise MlflowException("API request to endpoint … failed with error code 500 != 200")
+        return accepted(self, info)
+
+    monkeypatch.setattr(TracingClient, "start_trace", start_trace)
+    folder = record(results, new_plan(3), *experiments(0, 1, 2), Finished(status="complete"))
+    with Projection(folder, "mlflow", {}, {}) as projection:
+        projection.catch_up()
+    standing = standing_of(folder)["mlflow"]
+    found = seen(folder)
+
+    assert standing.state == "up to date"
+    assert standing.reason.startswith("without 1 trace that MLflow refuses: T/1 · zero-shot (API request to endpoint")
+    assert (found.counts, found.run.info.status) == ((1, 0, 2), "FINISHED")
+
+    monkeypatch.undo()
+    start_again(folder, "mlflow")  # as sync --rebuild does
+    with Projection(folder, "mlflow", {}, {}) as projection:
+        projection.catch_up()
+    assert (seen(folder).counts, str(standing_of(folder)["mlflow"])) == ((1, 0, 3), "up to date")
+
+
+def test_spans_that_are_refused_cost_no_other_trace(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracing.client import TracingClient
+
+    accepted = TracingClient.log_spans
+
+    def log_spans(self: Any, place: str, spans: list[Any]) -> Any:
+        if any("T/1" in span.name for span in spans):
+            raise MlflowException("INVALID_PARAMETER_VALUE: a span is too large")
+        return accepted(self, place, spans)
+
+    monkeypatch.setattr(TracingClient, "log_spans", log_spans)
+    folder = record(results, new_plan(3), *experiments(0, 1, 2))
+    sink = open_sink(folder)
+    sink.take(lines(folder))
+    sink.close()
+
+    assert "T/1 · zero-shot (INVALID_PARAMETER_VALUE" in sink.note
+    assert [len(trace.data.spans) for trace in seen(folder).traces] == [7, 7]
+
+
+def test_prompts_of_another_user_are_left_alone(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise MlflowException("API request to endpoint … failed with error code 403 != 200")
+
+    monkeypatch.setattr(MlflowClient, "register_prompt", refuse)
+    folder = record(results, new_plan(1, **SHARED), *experiments(0))
+    sink = open_sink(folder)
+    sink.take(lines(folder))
+    sink.close()
+
+    assert sink.note.startswith("not linked with prompts or dataset of another user's")
+    assert len(seen(folder).traces) == 1
+
+
+class Forbidding(BaseHTTPRequestHandler):
+    """A tracking server that knows the user, who may do nothing there."""
+
+    def do_GET(self) -> None:
+        self.send_response(403)
+        self.end_headers()
+        self.wfile.write(b"Permission denied")
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's name
+        pass
+
+
+def test_missing_permission_is_named_with_its_experiment(results: Path) -> None:
+    folder = record(results, new_plan(1), *experiments(0))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forbidding) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        uri = f"http://127.0.0.1:{server.server_port}"
+        with pytest.raises(SinkDown, match=r"EDIT on the experiment theirs is missing.*--mlflow-experiment"):
+            project(folder, environ={"MLFLOW_TRACKING_URI": uri}, experiment="theirs")
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["ä" * 150, "a/b\0", "..", "", "x" * 400, "\ud83d"])
+def test_artifacts_have_names_that_files_can_have(name: str, tmp_path: Path) -> None:
+    found = file_name(name)
+    (tmp_path / f"{found}.md").write_text("there")
+    assert len(found.encode()) < 200
+    assert "/" not in found
+    assert found.strip(".")
+    assert file_name(name + "y") != found
+    assert file_name("iterative-attempt") == "iterative-attempt"
 
 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
         ("HTTPConnectionPool(host='127.0.0.1', port=40391): Connection refused", "doesn't answer"),
-        ("API request failed with error code 403 != 200", "refuses the credentials"),
+        ("HTTPConnectionPool(host='127.0.0.1', port=40391): Max retries exceeded", "doesn't answer"),
+        ("Max retries exceeded (Caused by ResponseError('too many 500 error responses'))", "answers with an error"),
+        ("API request failed with error code 403 != 200", "permission EDIT on the experiment team/ours is missing"),
+        ("PERMISSION_DENIED: no", "another|--mlflow-experiment"),
+        ("API request failed with error code 401 != 200", "refuses the credentials"),
         ("401 Client Error: UNAUTHORIZED", "refuses the credentials"),
     ],
 )
 def test_credentials_are_blamed_by_status_code_not_by_port(said: str, told: str) -> None:
-    with pytest.raises(SinkDown, match=told), border("http://127.0.0.1:40391"):
+    with pytest.raises(SinkDown, match=told), border("http://127.0.0.1:40391", "team/ours"):
         raise OSError(said)

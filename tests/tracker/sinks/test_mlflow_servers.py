@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from koderz_tracker.records import Finished, Resumed
-from koderz_tracker.sinks import SinkDown
+from koderz.errors import writable
+from koderz_tracker.records import Finished, Record, Resumed
+from koderz_tracker.sinks import SinkDown, SinkSlow
+from koderz_tracker.sinks.mlflow.page import CLEANED
 from koderz_tracker.sinks.mlflow.sink import MlflowSink
 from tests.conftest import PATIENCE
-from tests.tracker.builders import fault
+from tests.tracker.builders import attempt, call, fault, judged
 from tests.tracker.sinks.mlflow_world import (
     SHARED,
     Seen,
@@ -115,6 +118,82 @@ def test_postgresql_gets_what_a_file_gets(tmp_path: Path) -> None:
         there, here = seen(folder, uri), seen(folder)
 
     assert_same(there, here)
+
+
+NASTY = "a \0 b \ud83d c \u202e d \N{PILE OF POO} \\u0000"
+LONG_NAME = "ä" * 150
+TAGS = [f"tag {number}=value\0" for number in range(300)]
+
+
+def nasty_run(results: Path) -> Path:
+    """A run with texts that stores can't hold, long names, a reply of 10 MB and 300 tags."""
+    solvers = [f"{LONG_NAME[1:]}\0", "iterative"]
+    plan = new_plan(
+        2,
+        solvers=solvers,
+        config={"local_model": "m\0", "suite": "humaneval", "tags": TAGS, "note": NASTY[:5]},
+        details={"prompts": {"task": "Do \0 ${what}."}, "expectations": {"T/0": {"expected_response": "x\0"}}},
+    )
+    records: list[Record] = []
+    for solver in solvers:
+        for number in range(2):
+            reply = writable(NASTY) + ("x" * 10_000_000 if number else "")
+            texts = {"program": reply, "feedback": "\0", "detail": "\0"}
+            records += [
+                call(number, 1, solver=solver, text="write \0", reply=reply, reasoning="\0"),
+                attempt(number, 1, solver=solver, cause="assertion", artifacts={f"{LONG_NAME}.log": "\0"}, **texts),
+                judged(number, False, solver=solver),
+            ]
+    records += [fault(1, solver=solvers[0], reason="gone \0"), Finished(status="incomplete")]
+    return record(results, plan, *records)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql", "file", "postgresql alone"])
+def test_nasty_texts_arrive_in_every_store(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+    with ExitStack() as stack:
+        environ = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "120"}
+        if kind == "sqlite":
+            environ["MLFLOW_TRACKING_URI"] = request.getfixturevalue("server").uri
+        elif kind != "file":
+            environ["MLFLOW_TRACKING_URI"] = stack.enter_context(postgresql(tmp_path))
+        if kind == "postgresql":
+            other = MlflowServer(tmp_path, environ["MLFLOW_TRACKING_URI"])
+            stack.callback(other.kill)
+            other.start()
+            environ["MLFLOW_TRACKING_URI"] = other.uri
+        folder = nasty_run(tmp_path / "results")
+        for _ in range(2):
+            sink = open_sink(folder, environ, "runs")
+            take_patiently(sink, lines(folder))
+            sink.close()
+            assert sink.note == ""
+        found = seen(folder, environ.get("MLFLOW_TRACKING_URI"))
+        traces = [trace.to_dict() for trace in found.traces]
+        children = [run for run in found.nested if run.data.tags["koderz.kind"] == "experiment"]
+
+    assert (len(found.runs), len(children), len(traces)) == (1, 4, 4)
+    assert found.run.data.tags["tag 299"] == "value\ufffd"
+    for trace, tags in [(trace, trace.info.tags) for trace in found.traces]:
+        assert tags["koderz.cleaned"] == CLEANED
+        assert tags["solver"] in (f"{LONG_NAME[1:]}\ufffd", "iterative")
+        assert "\0" not in str(trace.to_dict())
+        assert len(trace.data.spans) in (4, 5)
+    assert "a \ufffd b" in str(traces)
+    assert "\\\\\\\\u0000" in str(traces)  # which was no character, but six
+    assert all(run.data.tags["koderz.cleaned"] == CLEANED for run in [found.run, *children])
+
+
+def take_patiently(sink: MlflowSink, records: list[Record]) -> None:
+    """Hands on records again while the server is too busy, as the process does that feeds sinks."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            sink.take(records)
+        except SinkSlow:
+            assert time.monotonic() < deadline
+            time.sleep(1)
+        else:
+            return
 
 
 def _again(sink: MlflowSink, folder: Path) -> None:

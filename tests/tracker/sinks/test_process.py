@@ -332,6 +332,28 @@ def test_sink_that_is_down_is_given_up_at_once_without_patience(tmp_path: Path, 
     assert submit(process, folder, patient=False).wait(NOTHING) == {"ledger": "the ledger is closed today"}
 
 
+def test_sink_that_is_given_up_is_never_shown_as_done(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path)
+    (tmp_path / "ledger.down").touch()
+    shown: list[Mapping[str, Status]] = []
+
+    behind = submit(process, folder, patient=False, patience=0.2).wait(shown.append)
+
+    assert "closed today" in behind["ledger"]
+    assert {status["ledger"].state for status in shown} <= {"behind", "down"}
+    assert shown[-1]["ledger"].state == "down"
+
+
+def test_sink_that_refuses_something_for_good_is_up_to_date_with_a_note(tmp_path: Path, process: SinkProcess) -> None:
+    folder = a_run(tmp_path)
+    (tmp_path / "ledger.picky").touch()
+    submission = submit(process, folder)
+
+    assert submission.wait(NOTHING) == {}
+    assert submission.notes() == {"ledger": "without two rows"}
+    assert describe_sinks(folder) == {"ledger": "up to date: without two rows"}
+
+
 def test_sink_that_cannot_be_loaded_is_not_waited_for(tmp_path: Path, process: SinkProcess) -> None:
     folder = a_run(tmp_path)
 

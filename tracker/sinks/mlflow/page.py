@@ -13,13 +13,41 @@ from typing import Any, NamedTuple
 import orjson
 
 from koderz_tracker.parts import completes, from_parts
-from koderz_tracker.records import Attempt, Call, Experiment, Fault, Plan, Record
+from koderz_tracker.records import Attempt, Call, Experiment, Fault, Plan, Record, encode
 
 _CHILD_PARAMS = ("suite", "temperature", "max_iterations", "feedback", "seed")
 _MILLISECOND = 1000
 
 
 _UNNAMEABLE = re.compile(r"[^/\w.\- :]")  # what MLflow has no place for in a metric's name
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL takes no U+0000 in a text, and UTF-8 no half of a character
+_ESCAPED_NULL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+CLEANED = "U+FFFD stands for each U+0000, which databases can't hold; the journal has the text"
+"""The tag `koderz.cleaned` of what was sent so."""
+
+
+def clean(text: str) -> str:
+    """The text with U+FFFD in place of what a store can't hold."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def cleaned(value: Any) -> Any:
+    """A value of JSON with all its texts clean."""
+    match value:
+        case str():
+            return clean(value)
+        case Mapping():
+            return {cleaned(key): cleaned(each) for key, each in value.items()}
+        case list() | tuple():
+            return [cleaned(each) for each in value]
+    return value
+
+
+def cleaned_tag(*records: Record) -> dict[str, str]:
+    """The tag that says so, if a text of these records is sent clean."""
+    is_cleaned = any(b"\\u0000" in (data := encode(each)) and _ESCAPED_NULL.search(data) for each in records)
+    return {"koderz.cleaned": CLEANED} if is_cleaned else {}
 
 
 class Point(NamedTuple):
@@ -53,6 +81,7 @@ def child_page(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault,
     """The nested run of one experiment."""
     tags = {
         **source_tags(plan),
+        **cleaned_tag(*story),
         "koderz.simulated": str(plan.is_simulated(outcome.arm)).lower(),
         "koderz.kind": "experiment",
         "koderz.experiment_id": outcome.experiment_id,

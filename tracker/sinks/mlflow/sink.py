@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain, takewhile
 from pathlib import Path
@@ -22,7 +25,15 @@ from koderz_tracker.sinks import Sink, Source
 from koderz_tracker.sinks.json import encode_summary
 from koderz_tracker.sinks.mlflow import target
 from koderz_tracker.sinks.mlflow.outbox import RUN, Outbox, of_arm
-from koderz_tracker.sinks.mlflow.page import Page, Point, child_page, curve_points, has_several_arms, scores_of
+from koderz_tracker.sinks.mlflow.page import (
+    Page,
+    Point,
+    child_name,
+    child_page,
+    curve_points,
+    has_several_arms,
+    scores_of,
+)
 from koderz_tracker.sinks.mlflow.run import (
     FIGURES,
     LAYOUT,
@@ -48,6 +59,8 @@ called `full`: and a nested run for each."""
 _TRACES_UP_TO = 5000  # experiments
 _PLOT_EVERY = 10.0  # seconds between two additions to the curves of a run that goes on
 _TRACES_AT_ONCE = 64
+_NAMED = 5  # traces in a note
+_FILE_NAME = 150  # bytes; file systems take 255, and servers add something of their own
 
 
 class MlflowSink(Sink):
@@ -58,16 +71,19 @@ class MlflowSink(Sink):
         self._folder, self._plan, self._stories = source.folder, source.plan, source.stories
         self._detail = _detail_of(source.plan.planned, source.options.get("mlflow_detail"))
         self._results = source.folder.resolve().parent
-        self._target = target.target_of(self._results, source.plan.suite, source.environ)
+        wanted = source.options.get("mlflow_experiment")
+        self._target = target.target_of(self._results, source.plan.suite, source.environ, wanted)
         target.configure(source.environ)
         self._file = None if source.environ.get("MLFLOW_TRACKING_URI") else target.store_file(self._results)
-        with target.border(self._target.uri), target.opening(self._results):
+        with self._border(), target.opening(self._results):
             if self._file:
                 target.log_ahead(self._file)
             self._store = MlflowStore(self._target)
         self._outbox = Outbox(source.folder, self._target.name)
         self._run: str | None = None
         self._arms: dict[str, str] = {}  # the run of each arm, where there are several
+        self._refused: dict[str, str] = {}  # the names and reasons of traces that MLflow refuses, by experiment
+        self._unlinked = ""  # why the run isn't linked with its prompts and dataset
         self._is_remade = False  # whether an earlier version had made the run otherwise
         self._is_first = True
         self._lacks_end = False  # all was projected, and the run goes on, for all that its journal says
@@ -76,7 +92,7 @@ class MlflowSink(Sink):
     def take(self, records: Sequence[Record]) -> None:
         """Copies the experiments that have ended. Raises SinkDown if MLflow can't be reached or written."""
         self._lacks_end = False
-        with target.border(self._target.uri):
+        with self._border():
             run = self._run = self._run or self._find_or_create()
             if self._detail != "parent":
                 for some in chunks(self._pending(records), _TRACES_AT_ONCE):
@@ -107,10 +123,24 @@ class MlflowSink(Sink):
         """Marks a run whose process was killed as ended, and closes the outbox."""
         try:
             if self._run and self._lacks_end and not is_locked(self._folder):
-                with target.border(self._target.uri):
+                with self._border():
                     self._tell_run(self._run, ())
         finally:
             self._outbox.close()
+
+    @property
+    def note(self) -> str:
+        """The traces that MLflow refuses, and whether the run isn't linked."""
+        names = [*self._refused.values()]
+        traces = "trace" if len(names) == 1 else "traces"
+        more = f"; and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        refused = (
+            f"without {len(names)} {traces} that MLflow refuses: {'; '.join(names[:_NAMED])}{more}" if names else ""
+        )
+        return "; ".join(filter(None, (refused, self._unlinked)))
+
+    def _border(self) -> AbstractContextManager[None]:
+        return target.border(self._target.uri, self._target.experiment)
 
     # The run
 
@@ -132,10 +162,21 @@ class MlflowSink(Sink):
             if not self._outbox.get(RUN).run_lines:
                 self._outbox.created(RUN, run, self._store.experiment)
                 self._store.tell(run, page)
-                with target.opening(self._results):
-                    self._store.register([run, *self._arms.values()], self._plan)
+                self._link(lambda: self._store.register([run, *self._arms.values()], self._plan))
                 self._outbox.record_shown(RUN, 1)
             return run
+
+    def _link(self, register: Callable[[], None]) -> None:
+        """Links the run with prompts and its dataset, which runs share; those of another user may be out of reach."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            with target.opening(self._results):
+                register()
+        except MlflowException as error:
+            if not target.is_forbidden(error):
+                raise
+            self._unlinked = f"not linked with prompts or dataset of another user's ({target.short_reason(error)})"
 
     def _arm_keys(self) -> list[str]:
         """The outbox's keys for the runs of arms; empty if the run has one arm, whose run it is."""
@@ -192,8 +233,7 @@ class MlflowSink(Sink):
             page = latest_arm_page(self._plan, self._folder.name, summary, arm, is_worked_on=is_worked_on)
             self._store.tell(below, page)
         if found := from_parts(self._plan, lambda part: part.prompts(self._plan, self._folder)):
-            with target.opening(self._results):
-                self._store.register_found(found)
+            self._link(lambda: self._store.register_found(found))
         self._outbox.record_shown(RUN, version)
 
     def _plot(self, run: str, *, whole: bool) -> None:
@@ -229,6 +269,7 @@ class MlflowSink(Sink):
         place = self._store.experiment
         numbers: dict[str, int] = {}
         traces, curves = [], dict[str, list[Point]]()
+        names: dict[str, tuple[str, str]] = {}  # of experiments and traces, by the traces' ids
         outdated: list[tuple[str, Sequence[Record], Experiment | Fault]] = []
         for name in experiment_ids:
             before, lines = self._outbox.get(name).trace_lines, self._stories.lines_of(name)
@@ -237,15 +278,23 @@ class MlflowSink(Sink):
                 continue
             below = self._arms.get(outcome.arm, run)
             traces.append(trace_of(self._plan, story, outcome, place=place, run=below))
+            names[traces[-1][0].trace_id] = name, child_name(self._plan, outcome)
             curves.setdefault(below, []).extend(curve_points(self._plan, story))
             numbers[name] = lines
             if self._is_remade or (before and isinstance(outcome, Fault)):  # it has what holds no longer
                 outdated.append((name, story, outcome))
         if traces:
-            self._store.trace(traces)
+            refused = self._store.trace(traces)
+            for trace, (name, title) in names.items():
+                self._refused.pop(name, None)
+                if trace in refused:
+                    self._refused[name] = f"{title} ({refused[trace]})"
+                    numbers.pop(name)  # a sync from the beginning tries it again
             for below, points in curves.items():
                 self._store.plot(below, points)
             for name, story, outcome in outdated:
+                if name in self._refused:
+                    continue
                 self._take_back(name, story, outcome)
             self._outbox.traced(numbers)
 
@@ -355,7 +404,16 @@ def _write_prompts(summary: Summary, stories: Stories, into: Path) -> None:
                 named.setdefault(f"{result.solver}-{call.purpose}", call.messages)
     for name, messages in named.items():
         text = "\n\n".join(f"# {message['role']}\n\n{text_of(message)}" for message in messages)
-        (into / f"{name.replace('/', '_')}.md").write_text(text, encoding="utf-8", errors="replace")
+        (into / f"{file_name(name)}.md").write_text(text, encoding="utf-8", errors="replace")
+
+
+def file_name(name: str) -> str:
+    """A name for a file. One that is long in bytes, or is none, is cut, and has a digest of itself at its end."""
+    plain = re.sub("[/\0\ud800-\udfff]", "_", name)
+    if len(plain.encode()) <= _FILE_NAME and plain.strip("."):
+        return plain
+    digest = hashlib.blake2b(plain.encode(), digest_size=4).hexdigest()
+    return f"{plain.encode()[:_FILE_NAME].decode(errors='ignore').strip('.')}-{digest}"
 
 
 def _write_artifacts(summary: Summary, stories: Stories, into: Path) -> None:
@@ -364,7 +422,7 @@ def _write_artifacts(summary: Summary, stories: Stories, into: Path) -> None:
         attempts = [record for record in stories.of(result.experiment_id) if isinstance(record, Attempt)]
         texts = {name: text for name, text in (attempts[-1].artifacts if attempts else {}).items() if type(text) is str}
         for name, text in texts.items():
-            place = into / result.experiment_id / name.replace("/", "_")
+            place = into / result.experiment_id / file_name(name)
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8", errors="replace")
         if number == _ARTIFACTS_FROM and not into.exists():

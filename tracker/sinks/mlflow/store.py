@@ -7,7 +7,7 @@ before it is made, under a lock of the results folder, so that neither another r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -17,8 +17,8 @@ from koderz_tracker.parts import FoundPrompt, from_parts
 from koderz_tracker.records import Plan
 from koderz_tracker.sinks import SinkDown
 from koderz_tracker.sinks.mlflow.outbox import of_arm
-from koderz_tracker.sinks.mlflow.page import Page, Point
-from koderz_tracker.sinks.mlflow.target import Target, check_database, is_server
+from koderz_tracker.sinks.mlflow.page import Page, Point, clean, cleaned
+from koderz_tracker.sinks.mlflow.target import Target, check_database, is_refusal, is_server, short_reason
 from koderz_tracker.sinks.mlflow.trace import as_json, expectations_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _VERSIONS = 1000  # of a prompt that are looked through, the newest first
 _PARAM_CHARACTERS = 6000
 _TAG_CHARACTERS = 8000
 _DIGEST_CHARACTERS = 36
+_NAME_CHARACTERS = 250
 _EXPERIMENTS = "_mlflow_experiment_ids"  # the tag by which MLflow's UI shows a prompt with an experiment
 
 T = TypeVar("T")
@@ -97,19 +98,22 @@ class MlflowStore:
 
     def create(self, page: Page) -> str:
         """Creates a run; returns its id."""
-        run = self._client.create_run(self.experiment, start_time=page.start, tags=_tags(page.tags), run_name=page.name)
+        tags, name = _tags(page.tags), clean(page.name)[:_NAME_CHARACTERS]
+        run = self._client.create_run(self.experiment, start_time=page.start, tags=tags, run_name=name)
         return str(run.info.run_id)
 
     def tell(self, run_id: str, page: Page) -> None:
         """Updates the run to match the page. Repeating it changes nothing."""
         from mlflow.entities import Param, RunTag
 
-        params = [Param(_key(key), value[:_PARAM_CHARACTERS]) for key, value in page.params.items()]
+        params = [Param(_key(key), clean(value)[:_PARAM_CHARACTERS]) for key, value in page.params.items()]
         tags = [RunTag(key, value) for key, value in _tags(page.tags).items()]
         first = [_metric(point) for point in page.points[:_METRICS_WITH_OTHERS]]
-        self._client.log_batch(run_id, first, params[:_PARAMS_A_CALL], tags)
+        self._client.log_batch(run_id, first, params[:_PARAMS_A_CALL], tags[:_PARAMS_A_CALL])
         for some in chunks(params[_PARAMS_A_CALL:], _PARAMS_A_CALL):
             self._client.log_batch(run_id, params=some)
+        for more in chunks(tags[_PARAMS_A_CALL:], _PARAMS_A_CALL):
+            self._client.log_batch(run_id, tags=more)
         self.plot(run_id, page.points[_METRICS_WITH_OTHERS:])
         self._untag(run_id, {key for key, value in page.tags.items() if not value})
         if page.end is None:
@@ -150,13 +154,41 @@ class MlflowStore:
     def register_found(self, prompts: Sequence[FoundPrompt]) -> None:
         """Registers prompts that a run has found; each becomes a version unless its text is registered already."""
         for prompt in prompts:
-            self._prompt(prompt.name, [dict(message) for message in prompt.messages], prompt.tags)
+            self._prompt(prompt.name, [cleaned(dict(message)) for message in prompt.messages], prompt.tags)
 
-    def trace(self, traces: Sequence[tuple[TraceInfo, Sequence[Span]]]) -> None:
-        """Writes traces with our own ids, all spans at once. Writing them again changes nothing."""
+    def trace(self, traces: Sequence[tuple[TraceInfo, Sequence[Span]]]) -> dict[str, str]:
+        """Writes traces with our own ids, all spans at once. Writing them again changes nothing.
+
+        Returns why those are missing that MLflow refuses, by their ids. Each is tried twice.
+        """
+        refused: dict[str, str] = {}
         for info, _ in traces:
-            self._traces.start_trace(info)
-        self._traces.log_spans(self.experiment, [span for _, spans in traces for span in spans])
+            self._try(lambda: self._traces.start_trace(info), info.trace_id, refused)  # noqa: B023 called at once
+        there = [(info, spans) for info, spans in traces if info.trace_id not in refused]
+        together: dict[str, str] = {}
+        if there:
+            whole = [span for _, spans in there for span in spans]
+            self._try(lambda: self._traces.log_spans(self.experiment, whole), "", together)
+        for info, spans in there if together else ():  # one of them is refused: which?
+            own = list(spans)
+            self._try(lambda: self._traces.log_spans(self.experiment, own), info.trace_id, refused)  # noqa: B023
+        return refused
+
+    def _try(self, write: Callable[[], object], name: str, refused: dict[str, str]) -> None:
+        """Writes something, and notes why it is refused. Raises the error if MLflow isn't at work."""
+        from mlflow.exceptions import MlflowException
+
+        for last in (False, True):
+            try:
+                write()
+            except MlflowException as error:
+                if not is_refusal(error):
+                    raise
+                self._client.get_experiment(self.experiment)  # raises an error unless it is at work
+                if last:
+                    refused[name] = short_reason(error)
+            else:
+                return
 
     def take_back(self, trace_id: str, assessment_ids: set[str]) -> None:
         """Deletes assessments, if they exist."""
@@ -176,9 +208,10 @@ class MlflowStore:
         known = {record.inputs.get("problem_id") for record in dataset.records}
         source = {"source_type": "CODE", "source_data": {"suite": suite}}
         records = (
-            {"inputs": {"problem_id": task}, "expectations": dict(expectations_of(plan, task)), "source": source}
+            cleaned({"inputs": {"problem_id": task}, "expectations": dict(expectations_of(plan, task))})
+            | {"source": source}
             for task in plan.tasks
-            if task not in known
+            if clean(task) not in known
         )
         for some in chunks(records, _RECORDS_A_CALL):
             dataset.merge_records(some)
@@ -235,7 +268,7 @@ class MlflowStore:
         if found is None or found.lifecycle_stage != "active":
             raise SinkDown(
                 f"MLflow's experiment {target.experiment} is deleted; restore it there, "
-                "or name another with MLFLOW_EXPERIMENT_NAME"
+                "or name another with --mlflow-experiment"
             )
         return str(found.experiment_id)
 
@@ -247,7 +280,7 @@ def _metric(point: Point) -> Any:
 
 
 def _tags(tags: Mapping[str, str]) -> dict[str, str]:
-    return {_key(key): value[:_TAG_CHARACTERS] for key, value in tags.items() if value}
+    return {_key(key): clean(value)[:_TAG_CHARACTERS] for key, value in tags.items() if value}
 
 
 def _key(name: str) -> str:
@@ -262,7 +295,8 @@ def _dataset_digest(plan: Plan) -> str:
 
 def _as_template(text: str) -> str:
     """A prompt with `${name}` in MLflow's form, `{{name}}`."""
-    return re.sub(r"\$(?:\{(\w+)\}|(\$))", lambda found: f"{{{{{found[1]}}}}}" if found[1] else "$", text.strip())
+    plain = clean(text).strip()
+    return re.sub(r"\$(?:\{(\w+)\}|(\$))", lambda found: f"{{{{{found[1]}}}}}" if found[1] else "$", plain)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

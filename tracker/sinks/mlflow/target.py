@@ -30,7 +30,13 @@ _ENVIRONMENT = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 _CONNECT_SECONDS = 5
-_SLOW = r"timed out|error code 50[234]\b|\b50[234] Server Error|database is locked"
+_SLOW = r"timed out|error code 50[234]\b|\b50[234] Server Error|too many 50[234] |database is locked"
+# Words around a status, since a port may hold these digits, too.
+_UNKNOWN_USER = r"\b(?:error code|too many) 401\b|\b401 Client Error|UNAUTHENTICATED"
+_FORBIDDEN = r"\b(?:error code|too many) 403\b|\b403 Client Error|PERMISSION_DENIED"
+_FAILURE = r"\b(?:error code|too many) 5\d\d\b|\b5\d\d Server Error|INTERNAL_ERROR"
+_NO_ANSWER = r"refused|timed out|unreachable|Max retries|resolve"
+_REASON = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +49,13 @@ class Target:
     name: str  # what an outbox knows it by; the results folder may be moved
 
 
-def target_of(results: Path, suite: str, environ: Mapping[str, str]) -> Target:
-    """The store that `environ` names, else the one in the results folder. Raises KoderzError if it is not valid."""
+def target_of(results: Path, suite: str, environ: Mapping[str, str], experiment: str | None = None) -> Target:
+    """The store that `environ` names, else the one in the results folder. Raises KoderzError if it is not valid.
+
+    `experiment`: that of --mlflow-experiment, before the one that `environ` names.
+    """
     uri = tracking_uri(results, environ)
-    name = environ.get("MLFLOW_EXPERIMENT_NAME") or f"koderz/{suite}"
+    name = experiment or environ.get("MLFLOW_EXPERIMENT_NAME") or f"koderz/{suite}"
     place = results.resolve() / "mlartifacts" / re.sub(r"[^\w.+-]", "_", name)
     where = without_password(uri) if environ.get("MLFLOW_TRACKING_URI") else "results"
     return Target(uri, name, None if is_server(uri) else place.as_uri(), f"{where} {name}")
@@ -122,8 +131,11 @@ def opening(results: Path) -> Iterator[None]:
 
 
 @contextmanager
-def border(uri: str) -> Iterator[None]:
-    """Turns errors of MLflow, its database driver or the network into SinkDown, and hides their warnings."""
+def border(uri: str, experiment: str = "") -> Iterator[None]:
+    """Turns errors of MLflow, its database driver or the network into SinkDown, and hides their warnings.
+
+    `experiment`: the name of the one that is written into.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -132,7 +144,7 @@ def border(uri: str) -> Iterator[None]:
             raise SinkDown(f"MLflow at {without_password(uri)} needs a driver that isn't installed: {error}") from error
         except _foreign() as error:
             down = SinkSlow if _is_slow(error) else SinkDown
-            raise down(f"MLflow at {without_password(uri)} {_reason(error)}") from error
+            raise down(f"MLflow at {without_password(uri)} {_reason(error, experiment)}") from error
 
 
 def _foreign() -> tuple[type[Exception], ...]:
@@ -193,15 +205,36 @@ def _is_slow(error: Exception) -> bool:
     return isinstance(error, TimeoutError) or bool(re.search(_SLOW, str(error)))
 
 
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if re.search(r"\b40[13]\b", text):  # a port may hold these digits too
+def is_forbidden(error: Exception) -> bool:
+    """Whether the user, who is known, may not do this."""
+    return bool(re.search(_FORBIDDEN, str(error)))
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a server or database has answered, and refuses what it was sent, whoever sends it."""
+    text = str(error)
+    is_down = re.search(f"{_UNKNOWN_USER}|{_FORBIDDEN}|{_NO_ANSWER}", text) and not re.search(_FAILURE, text)
+    return not is_down and not _is_slow(error)
+
+
+def short_reason(error: Exception) -> str:
+    """The message of an error on one line, without a password, cut to a sentence's length."""
+    text = re.sub(r"//[^/@\s]*@", "//", " ".join(str(error).split()))
+    return text if len(text) <= _REASON else f"{text[:_REASON]}…"
+
+
+def _reason(error: Exception, experiment: str) -> str:
+    text, short = str(error), short_reason(error)
+    if re.search(_UNKNOWN_USER, text):
         return "refuses the credentials; see MLFLOW_TRACKING_USERNAME, _PASSWORD and _TOKEN"
-    if re.search(r"refused|timed out|unreachable|Max retries|resolve", text):
-        return f"doesn't answer ({_short(text)})"
-    return f"can't be written ({_short(text)})"
-
-
-def _short(text: str) -> str:
-    text = re.sub(r"//[^/@\s]*@", "//", text)
-    return text if len(text) <= 200 else f"{text[:200]}…"
+    if re.search(_FORBIDDEN, text):
+        where = f"the experiment {experiment}" if experiment else "it"
+        return (
+            f"knows the user, but refuses this: the permission EDIT on {where} is missing. Have it granted, or name "
+            f"an experiment of your own with --mlflow-experiment ({short})"
+        )
+    if re.search(_FAILURE, text):
+        return f"answers with an error ({short})"
+    if re.search(_NO_ANSWER, text):
+        return f"doesn't answer ({short})"
+    return f"can't be written ({short})"

@@ -19,13 +19,23 @@ import orjson
 from koderz_tracker.messages import text_of
 from koderz_tracker.parts import Step, from_parts
 from koderz_tracker.records import Attempt, Call, Experiment, Fault, Once, Plan, Record
-from koderz_tracker.sinks.mlflow.page import begun, child_name, milliseconds, scores_of, source_tags, word_of
+from koderz_tracker.sinks.mlflow.page import (
+    begun,
+    child_name,
+    clean,
+    cleaned,
+    cleaned_tag,
+    milliseconds,
+    scores_of,
+    source_tags,
+    word_of,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import Assessment, Span, TraceInfo
 
 _TEXT = 100_000  # characters of one text in a span; all of it is in the journal
-_PREVIEW = 1000
+_PREVIEW, _TAG, _NAME = 1000, 8000, 250  # characters that a column of MLflow's holds
 _NANO = 1_000_000  # nanoseconds in a millisecond
 
 
@@ -48,25 +58,30 @@ def trace_of(
         request_time=start,
         execution_duration=max(0, end - start),
         state=TraceState.ERROR if isinstance(outcome, Fault) else TraceState.OK,
-        request_preview=as_json(_inputs(plan, outcome)),
-        response_preview=_answer(story, outcome)[:_PREVIEW],
+        request_preview=as_json(_inputs(plan, outcome))[:_PREVIEW],
+        response_preview=clean(_answer(story, outcome)[:_PREVIEW]),
         client_request_id=outcome.experiment_id,
-        trace_metadata=_metadata(plan, story, run),
-        tags={
-            "mlflow.traceName": child_name(plan, outcome),
-            "benchmark_run_id": plan.run_id or "",
-            "koderz.experiment_id": outcome.experiment_id,
-            "koderz.outcome": word_of(outcome),
-            "koderz.cause": outcome.cause,
-            **({"koderz.iterations": str(outcome.iterations)} if isinstance(outcome, Experiment) else {}),
-            "koderz.simulated": str(plan.is_simulated(outcome.arm)).lower(),
-            "problem_id": outcome.problem_id,
-            "solver": outcome.solver,
-            "arm": outcome.arm,
-        },
+        trace_metadata={key: clean(value)[:_TAG] for key, value in _metadata(plan, story, run).items()},
+        tags={key: clean(value)[:_TAG] for key, value in _trace_tags(plan, story, outcome).items()},
         assessments=list(_assessments(plan, name, story, outcome, run)),
     )
     return info, [Span.from_dict(span) for span in _Spans(name, plan, story, outcome).all()]
+
+
+def _trace_tags(plan: Plan, story: Sequence[Record], outcome: Experiment | Fault) -> dict[str, str]:
+    return {
+        **cleaned_tag(*story),
+        "mlflow.traceName": child_name(plan, outcome),
+        "benchmark_run_id": plan.run_id or "",
+        "koderz.experiment_id": outcome.experiment_id,
+        "koderz.outcome": word_of(outcome),
+        "koderz.cause": outcome.cause,
+        **({"koderz.iterations": str(outcome.iterations)} if isinstance(outcome, Experiment) else {}),
+        "koderz.simulated": str(plan.is_simulated(outcome.arm)).lower(),
+        "problem_id": outcome.problem_id,
+        "solver": outcome.solver,
+        "arm": outcome.arm,
+    }
 
 
 def expectations_of(plan: Plan, task_id: str) -> Mapping[str, Any]:
@@ -75,8 +90,8 @@ def expectations_of(plan: Plan, task_id: str) -> Mapping[str, Any]:
 
 
 def as_json(value: Any) -> str:
-    """A value as text for MLflow's fields: JSON, or `str()` of what JSON can't hold."""
-    return orjson.dumps(value, default=str).decode()
+    """A value as clean text for MLflow's fields: JSON, or `str()` of what JSON can't hold."""
+    return orjson.dumps(cleaned(value), default=str).decode()
 
 
 def _metadata(plan: Plan, story: Sequence[Record], run: str) -> dict[str, str]:
@@ -115,21 +130,22 @@ def _assessments(
         "create_time_ms": time,
         "last_update_time_ms": time,
     }
-    authors = AssessmentSource(source_type="HUMAN", source_id=plan.suite)
+    authors = AssessmentSource(source_type="HUMAN", source_id=clean(plan.suite)[:_NAME])
     found: list[Assessment] = [
-        Expectation(name, _cut_text(value), authors, **common)
+        Expectation(clean(name)[:_NAME], cleaned(_cut_text(value)), authors, **common)
         for name, value in expectations_of(plan, outcome.problem_id).items()
     ]
     if isinstance(outcome, Experiment):
         version = plan.environment.get("koderz") or ""
-        judge = AssessmentSource(source_type="CODE", source_id=f"koderz {plan.suite} judge {version}".strip())
+        author = f"koderz {plan.suite} judge {version}".strip()
+        judge = AssessmentSource(source_type="CODE", source_id=clean(author)[:_NAME])
         scores: dict[str, Any] = scores_of(plan, outcome)
         rationales = {}
         if "passed" in scores:
             scores["passed"] = outcome.success
             rationales["passed"] = _rationale(story, outcome)
         found += [
-            Feedback(name, value, source=judge, rationale=rationales.get(name), **common)
+            Feedback(clean(name)[:_NAME], value, source=judge, rationale=rationales.get(name), **common)
             for name, value in scores.items()
         ]
     for assessment in found:
@@ -144,7 +160,7 @@ def _assessment_id(trace: str, name: str) -> str:
 def _rationale(story: Sequence[Record], outcome: Experiment) -> str:
     last = next((record for record in reversed(story) if isinstance(record, Attempt)), None)
     why = str(last.detail or last.feedback) if last and not last.passed else ""
-    return f"{_verdict_words(outcome)}\n\n{why[:4000]}".strip()
+    return clean(f"{_verdict_words(outcome)}\n\n{why[:4000]}".strip())
 
 
 def _verdict_words(outcome: Experiment | Fault) -> str:
@@ -290,10 +306,10 @@ class _Spans:
             "trace_id": _encoded(self._trace.removeprefix("tr-")),
             "span_id": _encoded(_span_id(self._trace, key)),
             "parent_span_id": _encoded(_span_id(self._trace, parent)) if parent else None,
-            "name": name,
+            "name": clean(name),
             "start_time_unix_nano": times[0] * _NANO,
             "end_time_unix_nano": max(times) * _NANO,
-            "status": {"code": "STATUS_CODE_ERROR" if error else "STATUS_CODE_OK", "message": error or ""},
+            "status": {"code": "STATUS_CODE_ERROR" if error else "STATUS_CODE_OK", "message": clean(error or "")},
             "attributes": {name: as_json(value) for name, value in found.items() if value is not None},
         }
 
