@@ -21,6 +21,7 @@ from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.options import flag_of
 from koderz.settings.requests import headers_in, is_sendable
+from koderz.settings.servers import ModelOptions
 from koderz.solvers.handles import SHARING
 from koderz.suites.references import references_of
 from koderz.suites.suite import Noticing, RunContext
@@ -204,16 +205,29 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[..., Endpoint
     answering = {parse_model_name(arm.models[role]) for arm in plan.arms for role in (MAIN, SUB) if role in arm.models}
 
     def plain(name: ModelName, role: str = "") -> Endpoint:
+        mine = settings.options_of_models.get(str(name), ModelOptions())
         limits = {limit.replace("-", "_"): most for limit, most in settings.rates_of(name.provider).items()}
-        own = replace(common, rates=Rates(**limits))
+        own = replace(
+            common,
+            rates=Rates(**limits),
+            wire=mine.wire or common.wire,
+            num_ctx=mine.context or common.num_ctx,
+        )
         asked = partial(endpoint_for, name, environ=environ, settings=own)
         if role:
             own_trusted = role not in plan.record.basis.untrusted_roles
             return asked(base_url=settings.roles_elsewhere[role], base_url_trusted=own_trusted)
+        if name in answering:
+            asked = partial(asked, settings=replace(own, timeout_is=settings.timeout_is))
+        if mine.base_url:
+            # A file that was trusted names this key for this address; a provider's own key goes to no such address.
+            own_trusted = bool(mine.api_key_env) or str(name) not in plan.record.basis.untrusted_models
+            return asked(base_url=mine.base_url, base_url_trusted=own_trusted, api_key_env=mine.api_key_env)
         if name not in answering:
-            return asked()
-        asked = partial(asked, settings=replace(own, timeout_is=settings.timeout_is))
-        return asked(base_url=settings.base_url, base_url_trusted=trusted, api_key_env=settings.api_key_env)
+            return asked(api_key_env=mine.api_key_env)
+        return asked(
+            base_url=settings.base_url, base_url_trusted=trusted, api_key_env=mine.api_key_env or settings.api_key_env
+        )
 
     def endpoint_of(name: ModelName, role: str = "") -> Endpoint:
         endpoint = plain(name, role)
