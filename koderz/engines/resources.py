@@ -14,7 +14,7 @@ from koderz.models import LEAST_HIDDEN, Endpoint, Price, endpoint_for, parse_mod
 from koderz.models.accounts import accounts_folder
 from koderz.models.endpoints import Rates
 from koderz.models.prices import price_of, tariff_of
-from koderz.models.providers import Simulated
+from koderz.models.providers import Simulated, provider_of
 from koderz.plans.arms import asked_models, opened_models
 from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
@@ -173,9 +173,14 @@ def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff |
     """
     name, role = _opened(plan).get(name, (name, ""))
     model = parse_model_name(name)
+    settings = plan.settings
+    keys = {own.api_key_env for own in settings.options_of_models.values()} | {settings.api_key_env}
+    keys |= {provider_of(model.provider).key_variable}
+    # A key that is missing is no matter yet: the address says what is paid, as it will when the run has the key.
+    present = {**environ, **{key: environ.get(key, "").strip() or "missing" for key in keys if key}}
     try:
-        address = _endpoints(plan, environ)(model, role).base_url
-    except Unreachable:  # a key is missing, which is no matter yet
+        address = _endpoints(plan, present)(model, role).base_url
+    except Unreachable:  # the value of a header is missing
         address = None
     return tariff_of(model, address, own_prices(plan))
 

@@ -86,6 +86,17 @@ def test_wrong_option_of_a_model_is_one_line(koderz: Shell, option: str, said: s
     assert done.err.count("\n") == 1
 
 
+def test_dry_run_says_the_same_price_with_and_without_the_key(koderz: Shell) -> None:
+    at_home = ("benchmark", 0, 1, "--model", A, "--base-url", "http://127.0.0.1:9/v1", "--dry-run")
+    keyed = (*at_home, "--api-key-env", "FIRST_SERVER_KEY")
+    prices = {
+        next(line for line in koderz(*words, env=env).out.splitlines() if line.startswith("Model: "))
+        for words, env in ((at_home, {}), (keyed, {}), (keyed, KEYS))
+    }
+
+    assert prices == {f"Model: {A}: free, since it is asked on this machine and has no published price"}
+
+
 def test_dry_run_prices_each_model_by_its_own_table(koderz: Shell) -> None:
     (koderz.folder / "koderz.toml").write_text(f'[models."{A}"]\nprices = {{ input = 1.0, output = 2.0 }}\n')
     plan = json.loads(koderz("benchmark", 0, 1, "--model", A, "--dry-run", "--json").out)
