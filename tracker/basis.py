@@ -71,6 +71,7 @@ class Basis(Struct, frozen=True):
     prices: Mapping[str, Sequence[Any]] = {}  # by model: US dollars a million tokens, in and out, and tiers
     base_url_trusted: bool = True
     untrusted_roles: Sequence[str] = ()  # whose own addresses came from koderz.toml, so that no key goes there
+    untrusted_models: Sequence[str] = ()  # the same, of models
     memory: MemoryMoment | None = None  # None: no store is looked at
     documents: Mapping[str, Mapping[str, Any]] = {}  # by the name under which a system has the document's class
     key_variables: Sequence[str] = ()  # that hold keys of the models' providers

@@ -31,8 +31,8 @@ from koderz_tracker.summary import Summary
 from koderz_tracker.terminals import plain
 
 Row = Mapping[str, Any]
-Format = Literal["csv", "parquet", "jsonl", "md"]
-FORMATS: tuple[Format, ...] = ("csv", "parquet", "jsonl", "md")
+Format = Literal["csv", "parquet", "jsonl", "md", "md-wide"]
+FORMATS: tuple[Format, ...] = ("csv", "parquet", "jsonl", "md", "md-wide")
 
 _KINDS: Mapping[type, str] = {
     int: "sample test_memory iterations grades calls tokens_in tokens_out attempt call",
@@ -64,7 +64,8 @@ ATTEMPT_COLUMNS = {
     **_LIMITS,
 }
 """The columns of attempts. Cost, tokens and latency are those of the judged reply's call alone."""
-_LONG = frozenset({"program", "reply", "detail", "feedback"})  # left out of Markdown
+_LONG = frozenset({"program", "reply", "detail", "feedback"})  # left out of wide Markdown
+_OF_MARKDOWN = ("problem_id", "arm", "attempt", "verdict", "score", "cost")  # as far as there are such columns
 _BATCH = 1000  # rows of a Parquet row group
 
 
@@ -284,6 +285,12 @@ def _jsonl(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
 
 @contextmanager
 def _markdown(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
+    with _wide_markdown(file, {name: columns[name] for name in _OF_MARKDOWN if name in columns}) as write:
+        yield write
+
+
+@contextmanager
+def _wide_markdown(file: IO[bytes], columns: Mapping[str, type]) -> Iterator[Write]:
     names = [name for name in columns if name not in _LONG]
     for cells in (names, ["---:" if columns[name] in (int, float) else "---" for name in names]):
         file.write(_table_line(cells))
@@ -314,6 +321,7 @@ _WRITERS: Mapping[Format, Callable[[IO[bytes], Mapping[str, type]], AbstractCont
     "parquet": _parquet,
     "jsonl": _jsonl,
     "md": _markdown,
+    "md-wide": _wide_markdown,
 }
 
 

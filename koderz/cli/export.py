@@ -30,7 +30,7 @@ _LATEST = 20  # runs of a report that names none
 _Format = Annotated[
     str | None,
     typer.Option(
-        "--format", metavar="NAME", help="csv, parquet, jsonl, md, eee, hf or a suite's own; or as --output says."
+        "--format", metavar="NAME", help="csv, parquet, jsonl, md, md-wide, eee, hf or a suite's; or as --output says."
     ),
 ]
 

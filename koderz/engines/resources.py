@@ -14,13 +14,14 @@ from koderz.models import LEAST_HIDDEN, Endpoint, Price, endpoint_for, parse_mod
 from koderz.models.accounts import accounts_folder
 from koderz.models.endpoints import Rates
 from koderz.models.prices import price_of, tariff_of
-from koderz.models.providers import Simulated
+from koderz.models.providers import Simulated, provider_of
 from koderz.plans.arms import asked_models, opened_models
 from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
 from koderz.settings.options import flag_of
 from koderz.settings.requests import headers_in, is_sendable
+from koderz.settings.servers import ModelOptions
 from koderz.solvers.handles import SHARING
 from koderz.suites.references import references_of
 from koderz.suites.suite import Noticing, RunContext
@@ -172,9 +173,14 @@ def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff |
     """
     name, role = _opened(plan).get(name, (name, ""))
     model = parse_model_name(name)
+    settings = plan.settings
+    keys = {own.api_key_env for own in settings.options_of_models.values()} | {settings.api_key_env}
+    keys |= {provider_of(model.provider).key_variable}
+    # A key that is missing is no matter yet: the address says what is paid, as it will when the run has the key.
+    present = {**environ, **{key: environ.get(key, "").strip() or "missing" for key in keys if key}}
     try:
-        address = _endpoints(plan, environ)(model, role).base_url
-    except Unreachable:  # a key is missing, which is no matter yet
+        address = _endpoints(plan, present)(model, role).base_url
+    except Unreachable:  # the value of a header is missing
         address = None
     return tariff_of(model, address, own_prices(plan))
 
@@ -204,16 +210,29 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[..., Endpoint
     answering = {parse_model_name(arm.models[role]) for arm in plan.arms for role in (MAIN, SUB) if role in arm.models}
 
     def plain(name: ModelName, role: str = "") -> Endpoint:
+        mine = settings.options_of_models.get(str(name), ModelOptions())
         limits = {limit.replace("-", "_"): most for limit, most in settings.rates_of(name.provider).items()}
-        own = replace(common, rates=Rates(**limits))
+        own = replace(
+            common,
+            rates=Rates(**limits),
+            wire=mine.wire or common.wire,
+            num_ctx=mine.context or common.num_ctx,
+        )
         asked = partial(endpoint_for, name, environ=environ, settings=own)
         if role:
             own_trusted = role not in plan.record.basis.untrusted_roles
             return asked(base_url=settings.roles_elsewhere[role], base_url_trusted=own_trusted)
+        if name in answering:
+            asked = partial(asked, settings=replace(own, timeout_is=settings.timeout_is))
+        if mine.base_url:
+            # A file that was trusted names this key for this address; a provider's own key goes to no such address.
+            own_trusted = bool(mine.api_key_env) or str(name) not in plan.record.basis.untrusted_models
+            return asked(base_url=mine.base_url, base_url_trusted=own_trusted, api_key_env=mine.api_key_env)
         if name not in answering:
-            return asked()
-        asked = partial(asked, settings=replace(own, timeout_is=settings.timeout_is))
-        return asked(base_url=settings.base_url, base_url_trusted=trusted, api_key_env=settings.api_key_env)
+            return asked(api_key_env=mine.api_key_env)
+        return asked(
+            base_url=settings.base_url, base_url_trusted=trusted, api_key_env=mine.api_key_env or settings.api_key_env
+        )
 
     def endpoint_of(name: ModelName, role: str = "") -> Endpoint:
         endpoint = plain(name, role)

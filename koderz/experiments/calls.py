@@ -54,6 +54,7 @@ class Caller:
         )
         self._stop = settings.stop
         self._timeout, self._is_late_failure = settings.request_timeout, settings.timeout_is == "failure"
+        self._bodies = {name: own.extra_body for name, own in settings.options_of_models.items() if own.extra_body}
         self._of_roles = {role: options.sampling() for role, options in settings.options_of_roles.items()}
         self._elsewhere = frozenset(settings.roles_elsewhere)
         self._gauges: dict[str, Gauge | None] = {}  # by model; None where nobody knows its price
@@ -69,6 +70,8 @@ class Caller:
         asked = model_key(role, name, self._elsewhere)
         model = self._models[asked]
         sampling = self._sampling_of(ask, role, identity.sample)
+        if name in self._bodies and "extra_body" not in {**ask.sampling, **self._of_roles.get(role, {})}:
+            sampling = replace(sampling, extra_body=self._bodies[name])
         own = self._budgets.get(identity.experiment_id) or Budget(None)
         async with self._proving(asked), self._within_caps(asked, ask, sampling, own) as learn:
             if self.closed:

@@ -52,7 +52,7 @@ class ModelPool:
         self._settings = settings
         self._accounts = accounts
         self._models: dict[tuple[ModelName, str | None], Model] = {}
-        self._services: dict[tuple[str, str | None, str], Service] = {}
+        self._services: dict[tuple[str, str | None, str, str, int | None], Service] = {}
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -89,7 +89,7 @@ class ModelPool:
     def _service(self, name: ModelName, provider: Provider, endpoint: Endpoint) -> Service:
         for notice in endpoint.notices:
             self._say(notice)
-        key = (name.provider, endpoint.base_url, endpoint.api_key)
+        key = (name.provider, endpoint.base_url, endpoint.api_key, endpoint.wire, endpoint.num_ctx)
         if key not in self._services:
             own = provider.options and self._settings.of(provider.options)
             limiter = self._limiter(endpoint.concurrency, account=self._account(name, endpoint))

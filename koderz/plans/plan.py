@@ -25,7 +25,8 @@ from koderz.prompts import Prompts, load_prompts
 from koderz.settings.layers import as_config
 from koderz.settings.options import fields_of, plain
 from koderz.settings.registry import digest_of_file
-from koderz.settings.schema import CLUSTER_COLUMN, OF_DECIDING, OF_REQUESTS, OF_SINKS, Settings
+from koderz.settings.requests import OF_REQUESTS
+from koderz.settings.schema import CLUSTER_COLUMN, OF_DECIDING, OF_SINKS, Settings
 from koderz.solvers import load_solver
 from koderz.solvers.handles import NEEDED, OPENED
 from koderz.suites import (

@@ -27,6 +27,7 @@ from koderz.settings.handed import sources_of
 from koderz.settings.layers import EVERYTHING, Scope, values_in
 from koderz.settings.requests import base_urls, headers_in, plain_body, plain_roles
 from koderz.settings.schema import Settings
+from koderz.settings.servers import ModelOptions, plain_models, read_models
 from koderz.settings.toml import Sources, read_sources
 from koderz.solvers import SettledSolver
 from koderz_tracker.records import Cell
@@ -117,9 +118,17 @@ def _details(sources: Sources, settings: Settings, arms: Sequence[Arm]) -> dict[
     program = {name: about for value in values_in(settings).values() for name, about in sources_of(value).items()}
     if program:
         details["program"] = program
+    given = read_models(plain_models(sources.is_ours.get("model_options", ()), _full_name))
+    elsewhere = {name: own.base_url for name, own in settings.options_of_models.items() if own.base_url}
+    if foreign := sorted(name for name, url in elsewhere.items() if given.get(name, ModelOptions()).base_url != url):
+        details["untrusted_models"] = foreign
     providers = {provider_of(parse_model_name(name).provider) for name in asked_models(arms)}
     variables = sorted({each.key_variable for each in providers if not is_secret_variable(each.key_variable)} - {""})
     return details | ({KEY_VARIABLES: variables} if variables else {})
+
+
+def _full_name(model: str) -> str:
+    return str(parse_model_name(model))
 
 
 def _with_requests(settings: Settings) -> Settings:
@@ -137,13 +146,19 @@ def _with_requests(settings: Settings) -> Settings:
         raise KoderzError(f"--extra-body: {error}") from None
     try:
         settings = replace(settings, extra_body=body, role_options=plain_roles(settings.role_options))
-        urls = {role: base_url_of(url) for role, url in settings.roles_elsewhere.items()}
+        urls = {f"--role-option {role}": base_url_of(url) for role, url in settings.roles_elsewhere.items()}
     except ValueError as error:
         raise KoderzError(f"--role-option: {error}") from None
-    for role, url in urls.items():
+    try:
+        settings = replace(settings, model_options=plain_models(settings.model_options, _full_name))
+        own = settings.options_of_models
+        urls |= {f"--model-option {name}": base_url_of(each.base_url) for name, each in own.items() if each.base_url}
+    except (ValueError, KoderzError) as error:
+        raise KoderzError(f"--model-option: {error}") from None
+    for whose, url in urls.items():
         if shown_address(url) != url:
             raise KoderzError(
-                f"--role-option {role}.base-url: a part of the address could be a secret, which no record may hold; "
+                f"{whose}.base-url: a part of the address could be a secret, which no record may hold; "
                 "give that by a header or a key"
             )
     for header in headers_in(settings.extra_headers):
@@ -163,6 +178,10 @@ def _require_askable(settings: Settings, arms: Sequence[Arm]) -> None:
     if strange := next((role for role in settings.options_of_roles if role not in known), ""):
         raise KoderzError(f"--role-option {strange}.…: no model has this role here; name one by --role {strange}=MODEL")
     asked = [parse_model_name(name) for name in asked_models(arms)]
+    if strange := next((name for name in settings.options_of_models if name not in map(str, asked)), ""):
+        raise KoderzError(
+            f"--model-option {strange}.…: no such model is asked here; asked are {', '.join(map(str, asked))}"
+        )
     if settings.wire == "responses" and not any(provider_of(name.provider).wire == "chat" for name in asked):
         raise KoderzError(f"--wire responses: {asked[0]} isn't asked in one of OpenAI's wire formats")
 

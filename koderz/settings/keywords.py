@@ -30,6 +30,7 @@ class Changes(TypedDict, total=False):
     max_experiment_cost: float | None
     metric: str | Callable[..., Any] | None
     mlflow_detail: Literal["traces", "runs", "parent", "full"] | None
+    mlflow_experiment: str | None
     no_sinks: Sequence[str]
     push: bool
     rates: Sequence[str]
@@ -127,6 +128,7 @@ class Keywords(Changes, total=False):
     metric_percentiles: Sequence[str]
     min_tasks: int | None
     mode: Literal["zero-shot", "iterative", "comparative"]
+    model_options: Sequence[str]
     needle_positions: Sequence[str]
     needle_types: Sequence[str]
     network: Literal["none", "task"]

@@ -113,8 +113,9 @@ class Schema:
                 values["models"] = ()
             if layer.keys() & {*_LEVELS}:  # of which one stands instead of the other
                 values |= dict.fromkeys(_LEVELS)
-            if "role_options" in layer:  # each of which stands for itself: the later one wins
-                layer = {**layer, "role_options": (*values.get("role_options", ()), *layer["role_options"])}
+            for name in ("role_options", "model_options"):  # each of which stands for itself: the later one wins
+                if name in layer:
+                    layer = {**layer, name: (*values.get(name, ()), *layer[name])}
             values |= layer
         own = tuple(struct(**_those_of(struct, values)) for struct in dict.fromkeys(self.structs.values()))
         return Settings(**_those_of_settings(values, own), own=own)

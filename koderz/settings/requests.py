@@ -16,6 +16,20 @@ import orjson
 from koderz.settings.trust import SENDS
 from koderz.types import MAIN, Effort
 
+OF_REQUESTS = (
+    "stop",
+    "reasoning_effort",
+    "reasoning_tokens",
+    "wire",
+    "api_version",
+    "extra_body",
+    "extra_headers",
+    "role_options",
+    "model_options",
+    "timeout_is",
+)
+"""The settings of requests that came later. Where they are the default, digests are as before there were any."""
+
 MOST_TOKENS = (1, 10_000_000)
 TEMPERATURES = (0, 2)
 _EFFORTS: tuple[str, ...] = get_args(Effort)

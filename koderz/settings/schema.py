@@ -28,6 +28,7 @@ from koderz.settings.requests import (
     wrong_stops,
     wrong_version,
 )
+from koderz.settings.servers import ModelOptions, read_models, risk_of_models, wrong_model_options
 from koderz.settings.trust import RUNS_CODE, SENDS, SPENDS, WRITES
 from koderz.types import Effort
 from koderz_tracker.sinks import KNOWN
@@ -144,6 +145,15 @@ class Settings:
     )
     api_key_env: str | None = _model(
         None, "The environment variable that holds the key for --base-url.", "NAME", risk=SENDS, reader="address"
+    )
+    model_options: tuple[str, ...] = _model(
+        (),
+        "An option for one model alone: base-url, api-key-env, wire, context or extra-body; repeatable.",
+        "MODEL.NAME=VALUE",
+        flags=("--model-option",),
+        risk=risk_of_models,
+        check=wrong_model_options,
+        is_verbatim=True,
     )
     temperature: float | None = _model(
         None,
@@ -465,6 +475,10 @@ class Settings:
         return base_urls(self.role_options)
 
     @property
+    def options_of_models(self) -> dict[str, ModelOptions]:  # as given by --model-option
+        return read_models(self.model_options)
+
+    @property
     def judge_count(self) -> int:
         """The number of judges: one a core and a few more, since an endless program occupies one until its limit."""
         return self.judges or (os.cpu_count() or 1) + _SPARE_JUDGES
@@ -481,12 +495,6 @@ class Settings:
 
 OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail", "mlflow_experiment")
 """The settings that say where a run is recorded. No experiment depends on them."""
-
-OF_REQUESTS = (
-    *("stop", "reasoning_effort", "reasoning_tokens", "wire", "api_version", "extra_body", "extra_headers"),
-    *("role_options", "timeout_is"),
-)
-"""The settings of requests that came later. Where they are the default, digests are as before there were any."""
 
 CLUSTER_COLUMN = "cluster_column"
 """The option of suites that read files, which came later to all but the datasets of optimizers."""

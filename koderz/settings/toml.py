@@ -20,6 +20,7 @@ from koderz.errors import KoderzError
 from koderz.settings.layers import CORE, EVERYTHING, KINDS, Schema, Scope
 from koderz.settings.requests import of_tables
 from koderz.settings.schema import RATES, Settings, wrong_rates
+from koderz.settings.servers import of_model_tables
 from koderz.settings.trust import Spends, costly, require_trust, risks_of
 from koderz_tracker.files import MB, read_all
 from koderz_tracker.sinks import check_names
@@ -125,7 +126,7 @@ def read_sources(
     unread = scope.unread(schema)
     flags, environment = schema.from_flags(given), schema.from_environment(environ, unread)
     nearer = {*flags, *environment}
-    unused = (nearer - {"role_options"}) | unread | ({"models"} if "local_model" in nearer else set())
+    unused = (nearer - {"role_options", "model_options"}) | unread | ({"models"} if "local_model" in nearer else set())
     used = {*(names or (*schema.fields, "prices"))} - unused
     config = load_config(Path.cwd(), trust=trust_config, environ=environ, names=used, schema=schema, spends=spends)
     sources = Sources(flags, environment, config, schema)
@@ -169,6 +170,13 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
             raise KoderzError(f"{path}: {error}") from None
         table |= {"roles": models} if models else {}
         table |= {"role-options": [*options, *table.get("role-options", ())]} if options else {}
+    if isinstance(table.get("models"), dict):
+        try:
+            options, prices = of_model_tables(table.pop("models"))
+        except ValueError as error:
+            raise KoderzError(f"{path}: {error}") from None
+        table |= {"model-options": [*options, *table.get("model-options", ())]} if options else {}
+        table |= {"prices": {**table.get("prices", {}), **prices}} if prices else {}
     owners: dict[str, Any] = {}
     for kind in [kind for kind in KINDS if isinstance(table.get(kind), dict)]:
         named = table.pop(kind)

@@ -108,7 +108,7 @@ def test_metrics_are_in_every_format(tmp_path: Path) -> None:
         table = pq.read_table(io.BytesIO(exported(folder, "parquet", attempts=attempts)))
         assert json.loads(table.column("metrics").to_pylist()[0]) == metrics
         assert json.loads(exported(folder, "jsonl", attempts=attempts).splitlines()[0])["metrics"] == metrics
-    assert '{"f1":0.5,"seconds":2.0}' in exported(folder, "md").decode()
+    assert '{"f1":0.5,"seconds":2.0}' in exported(folder, "md-wide").decode()
 
 
 def test_jsonl_is_what_the_evaluators_of_humaneval_and_evalplus_read(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_humaneval_itself_evaluates_what_is_exported(tmp_path: Path) -> None:
 
 
 def test_markdown_cells_cannot_break_the_table(tmp_path: Path) -> None:
-    lines = exported(a_run(tmp_path), "md").decode().splitlines()
+    lines = exported(a_run(tmp_path), "md-wide").decode().splitlines()
 
     assert len(lines) == 5
     assert r"+gone \| \<b\>" in lines[-1]
@@ -198,6 +198,16 @@ def test_markdown_holds_nothing_that_steers_a_terminal(tmp_path: Path, attempts:
 
     assert text.replace("\n", "").isprintable()
     assert r"a\\x1b\[31m\\u202eb" in text
+
+
+def test_markdown_is_what_a_pull_request_has_room_for(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+
+    assert exported(folder, "md").decode().splitlines()[:2] == [
+        "| problem_id | arm | verdict | score | cost |",
+        "| --- | --- | --- | ---: | ---: |",
+    ]
+    assert b"| problem_id | arm | attempt | verdict |" in exported(folder, "md", attempts=True)
 
 
 @pytest.mark.slow

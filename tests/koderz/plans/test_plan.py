@@ -20,7 +20,7 @@ from koderz.plans.plan import Plan, _decisive, load_subject, make_plan, restore_
 from koderz.prompts import PLACEHOLDERS
 from koderz.runs.prepare import prepare
 from koderz.settings.layers import replaced
-from koderz.settings.schema import OF_REQUESTS
+from koderz.settings.requests import OF_REQUESTS
 from koderz.types import Measure
 from koderz_tracker import records
 from koderz_tracker.records import decode, encode

@@ -148,6 +148,7 @@ RISKY = {
     "stop": (["END"],),
     "extra_body": ('{"user": "me"}', "@body.json"),
     "extra_headers": (["X-Team=seven"], ["X-Team=$HOME"]),
+    "model_options": [["a.base-url=http://me"], ["a.api-key-env=KEY"], ['a.extra-body={"a":1}']],
     "role_options": (["judge.base-url=http://127.0.0.1:1"], ['judge.extra-body={"a": 1}']),
 }
 HARMLESS = {
@@ -162,6 +163,7 @@ HARMLESS = {
     "frontier_checkpoint_model": ("simulated",),
     "engine": ("local",),
     "results": (".", "runs", "runs/../a"),
+    "model_options": [["a.wire=chat"], ["a.context=512"]],
     "role_options": (["judge.max-tokens=7", "judge.reasoning-effort=low"],),
 }
 CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says and how long it takes, nothing else
