@@ -181,6 +181,13 @@ class JudgedRun:
         return {**without_intervals(figures), "interval_method": STOPS}
 
 
+def figures_by_labels(
+    folder: Path, labels: Mapping[str, Mapping[str, float]], digest: str
+) -> Mapping[str, dict[str, Any]]:
+    """The figures of the judge of the run in `folder` by arm, as `koderz verify` computes them again."""
+    return JudgedRun(folder).calibration(labels, digest).arms
+
+
 def write_rows(path: Path, rows: Iterator[dict[str, str]]) -> int:
     """Writes rows as JSONL, or as CSV that a spreadsheet runs no formula of. Returns how many there were."""
     found = [*rows]

@@ -135,12 +135,15 @@ def verify(
     Examples:
         koderz verify latest
     """
+    from koderz.analysis.labels import figures_by_labels
     from koderz.runs.verify import verify_run
     from koderz.runs.verify.sources import found_run
 
     with found_run(run, results, max_size=max_size << 20) as (folder, summary):
         progress = _DoneLines(quiet=quiet or json)
-        verification = asyncio.run(verify_run(folder, summary=summary, dataset=dataset, tell=progress))
+        verification = asyncio.run(
+            verify_run(folder, summary=summary, dataset=dataset, calibrate=figures_by_labels, tell=progress)
+        )
     if json:
         print_json(verification.document())
     else:

@@ -42,6 +42,16 @@ _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)(?:=(.*))?", re.DOTALL)
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _ROLE_OPTION = re.compile(r"(\w+)\.([a-z_-]+)=(.*)", re.DOTALL)
 
+RATES = ("rpm", "tpm", "input-tpm", "output-tpm")
+"""The limits that a provider may be given."""
+
+
+def wrong_rates(rates: Iterable[str]) -> str:
+    """The message about words that are no limits of a provider; empty if all are."""
+    names = "|".join(RATES)
+    fine = all(re.fullmatch(rf"[^\s=]+\.(?:{names})=[1-9]\d{{0,11}}", rate) for rate in rates)
+    return "" if fine else f"write PROVIDER.LIMIT=N; a limit is {', '.join(RATES)}, a whole number from 1"
+
 
 class Header(NamedTuple):
     """A header of each request: its name, and its value or the variable that holds it."""

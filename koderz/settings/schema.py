@@ -24,6 +24,7 @@ from koderz.settings.requests import (
     risk_of_roles,
     wrong_body,
     wrong_headers,
+    wrong_rates,
     wrong_role_options,
     wrong_stops,
     wrong_version,
@@ -47,17 +48,6 @@ def _wrong_tags(tags: Iterable[str]) -> str:
 def _wrong_roles(roles: Iterable[str]) -> str:
     fine = all(re.fullmatch(r"\w+=\S.*", role) for role in roles)
     return "" if fine else "write ROLE=MODEL, such as judge=openai/gpt-6.1-sol"
-
-
-RATES = ("rpm", "tpm", "input-tpm", "output-tpm")
-"""The limits that a provider may be given."""
-
-
-def wrong_rates(rates: Iterable[str]) -> str:
-    """The message about words that are no limits of a provider; empty if all are."""
-    names = "|".join(RATES)
-    fine = all(re.fullmatch(rf"[^\s=]+\.(?:{names})=[1-9]\d{{0,11}}", rate) for rate in rates)
-    return "" if fine else f"write PROVIDER.LIMIT=N; a limit is {', '.join(RATES)}, a whole number from 1"
 
 
 def _risk_of_suite(name: str) -> str:
@@ -475,7 +465,8 @@ class Settings:
         return base_urls(self.role_options)
 
     @property
-    def options_of_models(self) -> dict[str, ModelOptions]:  # as given by --model-option
+    def options_of_models(self) -> dict[str, ModelOptions]:
+        """The options of single models, as given by `--model-option`."""
         return read_models(self.model_options)
 
     @property

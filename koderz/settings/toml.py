@@ -18,8 +18,8 @@ import msgspec
 
 from koderz.errors import KoderzError
 from koderz.settings.layers import CORE, EVERYTHING, KINDS, Schema, Scope
-from koderz.settings.requests import of_tables
-from koderz.settings.schema import RATES, Settings, wrong_rates
+from koderz.settings.requests import RATES, of_tables, wrong_rates
+from koderz.settings.schema import Settings
 from koderz.settings.servers import of_model_tables
 from koderz.settings.trust import Spends, costly, require_trust, risks_of
 from koderz_tracker.files import MB, read_all

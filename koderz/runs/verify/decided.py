@@ -1,14 +1,14 @@
-"""What follows from the outcomes of a whole run, computed again: decisions, and the calibration of a judge."""
+"""Computes again what follows from the outcomes of a whole run: decisions, and the calibration of a judge."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
 
-from koderz.analysis.labels import FOLDER, JudgedRun
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz.runs.deciding import Decider
@@ -17,6 +17,9 @@ from koderz.runs.verify.findings import Verification, as_json
 from koderz.runs.verify.redo import alike
 from koderz_tracker.files import MB, read_all
 from koderz_tracker.records import Decision, Experiment, Fault, Finished, JudgeCalibration, Record, Resumed
+
+Calibrate = Callable[[Path, Mapping[str, Mapping[str, float]], str], Mapping[str, Any]]
+"""Computes the figures of a run's judge by arm, from the run's folder, labels and their digest."""
 
 _DIGEST = re.compile(r"[0-9a-f]{1,64}")
 _LARGEST = 256 * MB
@@ -63,7 +66,7 @@ def _compare(recorded: Decision, derived: Decision, result: Verification) -> Non
             result.differs("decision", f"{derived.a} and {derived.b}, {name}", own[name], now[name])
 
 
-def check_calibrations(files: RunFiles, result: Verification) -> None:
+def check_calibrations(files: RunFiles, calibrate: Calibrate | None, result: Verification) -> None:
     """Computes the figures of a judge anew from the labels of people that lie beside the journal."""
     lines = [*files.lines("experiment", "fault", "calibration")]
     last_end = max((number for number, line in lines if not isinstance(line, JudgeCalibration)), default=0)
@@ -74,13 +77,13 @@ def check_calibrations(files: RunFiles, result: Verification) -> None:
         if number < last_end:
             result.lacks("figures of a judge's calibration before experiments were worked on again")
             continue
-        path = files.folder / FOLDER / f"{line.digest}.json"
-        if not _DIGEST.fullmatch(line.digest) or not path.is_file():
+        path = files.folder / "calibrations" / f"{line.digest}.json"
+        if calibrate is None or not _DIGEST.fullmatch(line.digest) or not path.is_file():
             result.lacks(f"figures of the judge's calibration: the labels {line.digest:.16} aren't with the run")
             continue
         try:
             labels: Mapping[str, Mapping[str, float]] = orjson.loads(read_all(path, _LARGEST))["labels"]
-            figures: Any = as_json(JudgedRun(files.folder).calibration(labels, line.digest).arms)
+            figures: Any = as_json(calibrate(files.folder, labels, line.digest))
         except (KoderzError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             result.differs("figure", f"the calibration {line.digest}", "labels", f"none that can be read: {error}")
             continue

@@ -26,7 +26,7 @@ _EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
 
 
 class Restored(NamedTuple):
-    """What a plan is made anew from."""
+    """The parts that a plan is made anew from."""
 
     record: records.Plan
     settings: Settings  # those that name nothing outside of the run

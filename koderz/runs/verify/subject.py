@@ -104,7 +104,7 @@ def check_plan(record: records.Plan, result: Verification) -> bool:
 
 
 def _misfits(record: records.Plan) -> list[str]:
-    """What a plan names that it doesn't have, so that nothing can be made of it."""
+    """The parts that a plan names and does not have, so that nothing can be made of it."""
     tasks, arms = {*record.tasks}, [arm.name for arm in record.arms]
     found = [f"the cell of {cell.task} in {cell.arm}" for cell in record.cells or () if cell.task not in tasks]
     found += [f"the cell of {cell.task} in {cell.arm}" for cell in record.cells or () if cell.arm not in arms]

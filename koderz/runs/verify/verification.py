@@ -13,7 +13,7 @@ from typing import Any
 from koderz.errors import KoderzError, Unreachable
 from koderz.plans.ids import planned_ids
 from koderz.plans.plan import Identity
-from koderz.runs.verify.decided import check_calibrations, check_decisions
+from koderz.runs.verify.decided import Calibrate, check_calibrations, check_decisions
 from koderz.runs.verify.files import ExperimentLines, RunFiles, check_sums
 from koderz.runs.verify.findings import Verification
 from koderz.runs.verify.lines import JournalCheck, PlannedExperiment, Sessions, check_missing_ends
@@ -33,13 +33,15 @@ async def verify_run(
     *,
     summary: Path | None = None,
     dataset: Path | None = None,
+    calibrate: Calibrate | None = None,
     environ: Mapping[str, str] = os.environ,
     tell: Callable[[int, int], None] = lambda done, planned: None,  # noqa: ARG005
 ) -> Verification:
     """Verifies the run in `folder`, with the summary beside it if there is one.
 
-    `dataset`: the file that has the tasks of a suite which the run read from a file of its own. `tell` is called with
-    the experiments done so far and those planned. Raises JournalError where the folder holds no run, and KoderzError
+    `dataset`: the file that has the tasks of a suite which the run read from a file of its own. `calibrate` computes
+    the figures of a judge from labels; without it, these are as recorded. `tell` is called with the experiments done so
+    far and those planned. Raises JournalError where the folder holds no run, and KoderzError
     for a link in it.
     """
     began = time.monotonic()
@@ -63,6 +65,7 @@ async def verify_run(
         if restored:
             files.open_private(restored.plan.privacy)
         await _experiments(files, restored, how, environ, tell)
+        check_calibrations(files, calibrate, result)
         if foreign_parts(files.plan):
             result.note("figures are as recorded")
         else:
@@ -104,7 +107,6 @@ async def _experiments(
     files.conclude()
     journal.conclude()
     check_decisions(files, restored.plan if restored else None, result)
-    check_calibrations(files, result)
     _say_trust(files.plan, journal, files, result)
 
 

@@ -202,7 +202,7 @@ def test_range_may_stand_before_or_after_its_options(
         ("koderz be", {"benchmark"}),
         ("koderz benchmark ", {"resume", "retry", "rescore", "watch", *benchmark.COMMANDS}),
         ("koderz benchmark re", {"resume", "retry", "rescore", "report"}),
-        ("koderz benchmark 0 10 --mo", {"--model", "--mode"}),
+        ("koderz benchmark 0 10 --mo", {"--model", "--mode", "--model-option"}),
         ("koderz run --max-i", {"--max-iterations"}),
         ("koderz benchmark resume --acc", {"--accept-changes", "--accept-divergence"}),
         ("koderz doctor --js", {"--json"}),

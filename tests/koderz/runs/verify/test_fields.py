@@ -20,7 +20,7 @@ import pytest
 from msgspec import inspect
 from typer.testing import CliRunner
 
-from koderz.analysis.labels import JudgedRun
+from koderz.analysis.labels import JudgedRun, figures_by_labels
 from koderz.cli import app
 from koderz.runs.calibration import record_calibration
 from koderz.runs.verify import Verification, verify_run
@@ -87,7 +87,9 @@ def honest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def verified(folder: Path, dataset: Path | None) -> Verification:
-    return asyncio.run(verify_run(folder, summary=folder.with_suffix(".json"), dataset=dataset))
+    return asyncio.run(
+        verify_run(folder, summary=folder.with_suffix(".json"), dataset=dataset, calibrate=figures_by_labels)
+    )
 
 
 # Other values
