@@ -13,6 +13,7 @@ from koderz.plans.deciding import until_decided
 from koderz.plans.plan import Subject, following_fields
 from koderz.plans.selection import select_tasks
 from koderz.runs.verify.findings import Verification, as_json
+from koderz.runs.verify.trust import ON_TRUST
 from koderz.settings.schema import Settings
 from koderz.types import JUDGE, MAIN
 from koderz_tracker import records
@@ -98,7 +99,7 @@ def _check_arms(restored: Restored, result: Verification) -> None:
     if renamed:
         result.trusts(f"the names of arms: {', '.join(renamed)}")
     if any(arm.baseline for arm in restored.record.arms):
-        result.trusts("with which arm each other one is compared")
+        result.trusts(ON_TRUST[records.Arm]["baseline"])
 
 
 def _say_choice(restored: Restored, result: Verification) -> None:

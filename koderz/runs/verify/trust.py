@@ -16,7 +16,7 @@ _AT_HAND = "prices, and what its author had at hand besides the suite"
 _MACHINE = "versions, the machine, and what contained programs"
 _RENTED = "which machines were used elsewhere, and their cost"
 
-ON_TRUST: Mapping[type[Record | records.Basis | records.Cell], Mapping[str, str]] = {
+ON_TRUST: Mapping[type[Record | records.Basis | records.Cell | records.Arm], Mapping[str, str]] = {
     records.Plan: {
         "time": _TIMES,
         "run_id": "its id",
@@ -31,6 +31,7 @@ ON_TRUST: Mapping[type[Record | records.Basis | records.Cell], Mapping[str, str]
         _AT_HAND,
     )
     | {"key_variables": _AT_HAND},
+    records.Arm: {"baseline": "with which arm each other one is compared"},
     records.Cell: {"names": "the names of samples"},
     records.LongMessage: {"time": _TIMES},
     records.Call: {"time": _TIMES, "latency": _TIMES},
