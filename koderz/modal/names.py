@@ -10,6 +10,7 @@ from typing import NamedTuple
 from koderz.errors import KoderzError
 from koderz.sandbox import ROOM_MB
 from koderz.settings.options import option
+from koderz.settings.paths import home_folder
 from koderz.settings.trust import SPENDS
 
 CPU_CORES, MEMORY_MB = 1.0, 2048  # of a container that performs experiments
@@ -72,7 +73,7 @@ def names_of(environ: Mapping[str, str]) -> Names:
 
 def is_configured(environ: Mapping[str, str]) -> bool:
     """Whether the user has set up Modal."""
-    config = Path(environ.get("MODAL_CONFIG_PATH") or Path.home() / ".modal.toml")
+    config = Path(environ.get("MODAL_CONFIG_PATH") or home_folder() / ".modal.toml")
     return bool(environ.get("MODAL_TOKEN_ID")) or config.is_file()
 
 

@@ -18,6 +18,14 @@ from pathlib import Path
 import platformdirs
 
 
+def home_folder() -> Path:
+    """The user's home folder; `/` for a user that nothing says one of, as in a container with a uid of its own."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
 def cache_folder() -> Path:
     """The folder of downloaded datasets and cached specifications.
 

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from koderz.doctor import diagnose
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace import Backend
+from koderz.settings.paths import home_folder
+from koderz.systems.rollouts.agents import checks
 
 LOOK = """
 import asyncio, json, os, sys
@@ -48,3 +52,40 @@ def test_doctor_calls_a_configuration_with_a_misspelt_key_broken(
     ]
 
     assert (found.state, "did you mean max-iterations?" in found.detail) == ("broken", True)
+
+
+def test_doctor_needs_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a random uid without an entry in passwd, and without HOME."""
+
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", none)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MODAL_CONFIG_PATH", raising=False)
+    monkeypatch.delenv("HF_HOME", raising=False)
+
+    assert home_folder() == Path("/")
+    found = asyncio.run(diagnose(environ={"OLLAMA_HOST": "127.0.0.1:9"}))
+    assert {finding.what for finding in found} >= {"modal", "rollouts"}
+
+
+def test_sandboxes_have_ended_when_the_doctor_has_looked_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else asyncio calls them off, and waits for ever for a program that was just being started."""
+    ended: list[str] = []
+
+    async def usual(environ: object) -> str:
+        raise KoderzError("no sandbox is here")
+
+    async def entered(backend: Backend) -> str:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        ended.append(backend.name)
+        return backend.name
+
+    monkeypatch.setattr(checks, "usual_sandbox", usual)
+    monkeypatch.setattr(checks, "_entered", entered)
+    found = asyncio.run(checks.check({}))
+
+    assert (found[0].state, found[0].detail) == ("broken", "no sandbox is here")
+    assert len(ended) == 4

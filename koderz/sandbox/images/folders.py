@@ -11,7 +11,7 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox.images.archives import Configuration, ImageInFile, require_words
 from koderz.sandbox.images.references import parse_reference
-from koderz.settings.paths import cache_folder
+from koderz.settings.paths import cache_folder, home_folder
 
 _FILE = "images.json"
 _PROGRAMS = ("bin", "usr/bin")
@@ -63,7 +63,7 @@ def _root(where: str, store: Path, path: str) -> Path:
             raise KoderzError(f"{where}: {path[:200]} is no root folder: it has no bin and no usr/bin")
     except (OSError, ValueError, RuntimeError):  # the last for links that go round in circles
         raise KoderzError(f"{where}: there is no folder {path[:200]!r}") from None
-    own = [Path.home(), Path.cwd(), cache_folder(), store, Path("/usr"), Path("/etc")]
+    own = [home_folder(), Path.cwd(), cache_folder(), store, Path("/usr"), Path("/etc")]
     if any(each.absolute().resolve().is_relative_to(root) for each in own) or root.is_relative_to("/usr"):
         raise KoderzError(f"{where}: {path[:200]} holds this machine's own files, which are no image")
     if root.stat().st_uid != os.getuid():

@@ -23,6 +23,7 @@ from koderz.sandbox.workspace.cores import available_cores
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch, without
 from koderz.sandbox.workspace.proxy import PROXY_PORT, VARIABLES, proxying
 from koderz.sandbox.workspace.watching import Output, Sockets, too_large
+from koderz.settings.paths import home_folder
 
 _BRIDGE, _TOOLS = "/opt/koderz/bridge", "/opt/koderz/clock"
 _DOOR, _TOOLS_OF_PROXY = "/opt/koderz/door", "/opt/koderz/proxy"
@@ -342,7 +343,7 @@ def _configuration(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     if not (environ.get(USER) and environ.get(PASSWORD)):
         yield ()
         return
-    own = Path(environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    own = Path(environ.get("DOCKER_CONFIG") or home_folder() / ".docker")
     with scratch() as folder:
         for path in own.iterdir() if own.is_dir() else ():
             if path.name != "config.json":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from koderz.sandbox.linux.mounts import Entry
 from koderz.sandbox.workspace import HOME
+from koderz.settings.paths import home_folder
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _OF_ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
@@ -100,7 +101,7 @@ def prefixes(of: Python) -> Iterator[Entry]:
     """Prefixes of an interpreter that aren't visible already."""
     for prefix in sorted(of.prefixes):
         inside = any(prefix == folder or prefix.startswith(f"{folder}/") for folder in _SYSTEM)
-        if not inside and prefix not in ("/", str(Path.home())):
+        if not inside and prefix not in ("/", str(home_folder())):
             yield Entry("read", prefix, prefix)
 
 

@@ -23,6 +23,7 @@ from koderz.sandbox.workspace.folders import new_path, own_folder, scratch
 from koderz.sandbox.workspace.guarding import SETTINGS, guard
 from koderz.sandbox.workspace.remote import unpack as unpack_tree
 from koderz.sandbox.workspace.scripts import Script, run_script
+from koderz.settings.paths import home_folder
 from koderz.systems.patches.machines import Machine
 from koderz.systems.patches.released import unpack
 from koderz.systems.patches.tasks import PerfTask
@@ -344,7 +345,7 @@ async def copied(machine: Machine, backend: Timed, target: Path, *, human: bool)
 
 def models() -> Path:
     """The folder in which Hugging Face's hub stores downloads."""
-    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
+    return Path(os.environ.get("HF_HOME") or home_folder() / ".cache/huggingface")
 
 
 async def fetched(machine: Machine, backend: Timed) -> Path:

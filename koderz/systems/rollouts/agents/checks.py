@@ -27,10 +27,14 @@ async def check(environ: Mapping[str, str]) -> list[Finding]:
 async def _workspaces(environ: Mapping[str, str]) -> Finding:
     """The sandbox in which agents' commands would run here, and the reasons against others."""
     backends: tuple[Backend, ...] = (Local(), Docker(""), Podman(""), Uncontained())
-    try:
-        name, *found = await asyncio.gather(usual_sandbox(environ), *map(_entered, backends))
-    except KoderzError as error:
-        return Finding("rollouts", "broken", str(error))
+    # All have to end: asyncio would wait for ever for a program that is called off while it starts.
+    ended = await asyncio.gather(usual_sandbox(environ), *map(_entered, backends), return_exceptions=True)
+    for each in ended:
+        if isinstance(each, KoderzError):
+            return Finding("rollouts", "broken", str(each))
+        if isinstance(each, BaseException):
+            raise each
+    name, *found = map(str, ended)
     told = ", ".join((*found, "modal if that is ok"))
     if found[0].startswith("no "):
         return Finding("rollouts", "missing", told, "--sandbox uncontained runs what is trusted")
