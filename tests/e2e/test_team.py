@@ -24,9 +24,8 @@ RUN = ("benchmark", 0, 4, "--mode", "comparative", "--model", "simulated", "--qu
 @contextmanager
 def tracking_server(folder: Path) -> Iterator[str]:
     """MLflow's server on PostgreSQL; its address."""
-    (folder / "postgresql").mkdir()
     (folder / "mlflow").mkdir()
-    with postgresql(folder / "postgresql") as store:
+    with postgresql() as store:
         server = MlflowServer(folder / "mlflow", store)
         try:
             server.start()

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -73,32 +74,32 @@ class MlflowServer:
 
 
 @contextmanager
-def postgresql(folder: Path) -> Iterator[str]:
+def postgresql() -> Iterator[str]:
     """The address of a new database on a server of its own; the test is skipped where it or its driver is missing."""
     programs = _programs()
     if programs is None:
         pytest.skip("PostgreSQL isn't installed here")
     pytest.importorskip("psycopg2", reason="PostgreSQL's driver for Python isn't installed here")
-    data, port = folder / "data", free_port()
-    data.mkdir()
-    user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    if user:  # PostgreSQL refuses to run as root
-        os.chown(data, _NOBODY, _NOBODY)
-        _let_through(data)
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": "/"}
-    initdb = [str(programs / "initdb"), "-D", str(data), "-U", "koderz", "--auth", "trust", "--no-sync"]
-    subprocess.run(initdb, check=True, **quiet, **user)  # type: ignore[call-overload]
-    server = subprocess.Popen(
-        [str(programs / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(data)],
-        **quiet,  # type: ignore[call-overload]
-        **user,
-    )
-    try:
-        _wait_for(port, server)
-        yield f"postgresql+psycopg2://koderz@127.0.0.1:{port}/postgres"
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(30)
+    port = free_port()
+    # In no folder of pytest's, which each of its sessions closes to other users; PostgreSQL refuses to run as root.
+    with TemporaryDirectory(prefix="koderz-postgresql-") as data:
+        user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        if user:
+            os.chown(data, _NOBODY, _NOBODY)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": "/"}
+        initdb = [str(programs / "initdb"), "-D", data, "-U", "koderz", "--auth", "trust", "--no-sync"]
+        subprocess.run(initdb, check=True, **quiet, **user)  # type: ignore[call-overload]
+        server = subprocess.Popen(
+            [str(programs / "postgres"), "-D", data, "-h", "127.0.0.1", "-p", str(port), "-k", data],
+            **quiet,  # type: ignore[call-overload]
+            **user,
+        )
+        try:
+            _wait_for(port, server)
+            yield f"postgresql+psycopg2://koderz@127.0.0.1:{port}/postgres"
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(30)
 
 
 def _programs() -> Path | None:
@@ -106,13 +107,6 @@ def _programs() -> Path | None:
         return Path(found).parent
     installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     return installed[-1].parent if installed else None
-
-
-def _let_through(path: Path) -> None:
-    """Lets other users get at what lies in a folder of pytest's."""
-    for parent in path.parents:
-        if parent.owner() == "root" and parent != Path("/") and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:

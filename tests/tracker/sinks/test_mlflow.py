@@ -684,7 +684,8 @@ def test_prompts_of_another_user_are_left_alone(results: Path, monkeypatch: pyte
         raise MlflowException("API request to endpoint … failed with error code 403 != 200")
 
     monkeypatch.setattr(MlflowClient, "register_prompt", refuse)
-    folder = record(results, new_plan(1, **SHARED), *experiments(0))
+    plan = new_plan(1, details={"prompts": {"of-another-user": "Do ${what}."}})  # which no other test has registered
+    folder = record(results, plan, *experiments(0))
     sink = open_sink(folder)
     sink.take(lines(folder))
     sink.close()

@@ -108,7 +108,7 @@ def test_server_that_went_away_is_caught_up_with(tmp_path: Path) -> None:
 
 
 def test_postgresql_gets_what_a_file_gets(tmp_path: Path) -> None:
-    with postgresql(tmp_path) as uri:
+    with postgresql() as uri:
         folder = record(
             tmp_path / "results", new_plan(2, **SHARED), *experiments(0), fault(1), Finished(status="incomplete")
         )
@@ -155,7 +155,7 @@ def test_nasty_texts_arrive_in_every_store(request: pytest.FixtureRequest, tmp_p
         if kind == "sqlite":
             environ["MLFLOW_TRACKING_URI"] = request.getfixturevalue("server").uri
         elif kind != "file":
-            environ["MLFLOW_TRACKING_URI"] = stack.enter_context(postgresql(tmp_path))
+            environ["MLFLOW_TRACKING_URI"] = stack.enter_context(postgresql())
         if kind == "postgresql":
             other = MlflowServer(tmp_path, environ["MLFLOW_TRACKING_URI"])
             stack.callback(other.kill)
