@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ MODELS = ("gpt-6-luna", "qwen3-coder:30b", "my-model")
 ON_MODAL = "docs/how-to/modal.md"
 ON_REPOSITORIES = "docs/how-to/repositories.md"
 CI = (DOCS / "ci" / "README.md").read_text(encoding="utf-8")
+whole_command = cache(partial(typer.main.get_command, app))  # which keeps the groups that it has made
 
 needs_jq = pytest.mark.skipif(not shutil.which("jq") and not os.environ.get("CI"), reason="jq is not installed")
 
@@ -104,7 +106,7 @@ def test_docs_name_existing_commands_and_options(page: str) -> None:
 
 def _known(words: list[str]) -> set[str]:
     """The options of the command that these words begin with."""
-    command = typer.main.get_command(app)
+    command = whole_command()
     context = command.make_context("koderz", [], resilient_parsing=True)
     while words and words[0] in getattr(command, "commands", {}):
         name, inner, _ = command.resolve_command(context, [words.pop(0)])  # type: ignore[attr-defined]

@@ -104,29 +104,6 @@ def test_rollouts_still_need_this_machine(on_modal: Remote) -> None:
     assert "needs workspace, which the engine modal hasn't got" in one_line(said.err)
 
 
-def test_killed_client_and_container_cost_no_finished_block(on_modal: Remote) -> None:
-    (on_modal.folder / "p.jsonl").write_text(json.dumps({"instance_id": ONE, "model_patch": canned(ONE, "good")}))
-    asked = ("--mode", "agent", "--predictions", "p.jsonl", "--max-blocks", 7, "--threshold", "0.3")
-    run = on_modal.start("perf", "run", ONE, *asked, *ENGINE)
-    wait_for(lambda: "block/2" in steps(on_modal))
-    run.kill()
-    run.communicate(timeout=PATIENCE)
-    for container in on_modal.modal.containers("run_experiment"):
-        on_modal.modal.preempt(container)
-
-    on_modal("benchmark", "resume", "latest", "--quiet")
-
-    blocks = [name for name in steps(on_modal) if name.startswith("block/")]
-    assert blocks == [f"block/{number}" for number in range(1, 8)]
-    assert len([line for line in on_modal.journal() if line["kind"] == "submitted"]) == 1
-    assert results(on_modal, "agent")[ONE]["limits"]["human"] == 0.3
-
-    on_modal("benchmark", "rescore", "latest", "--threshold", "0.2", "--quiet")
-
-    assert results(on_modal, "agent")[ONE]["limits"]["human"] == 0.2
-    assert len(steps(on_modal)) == len(blocks) + 3
-
-
 def test_detached_run_is_watched_and_collected_elsewhere(on_modal: Remote, tmp_path: Path) -> None:
     row = {"instance_id": ONE, "model_patch": canned(ONE, "good")}
     (on_modal.folder / "p.jsonl").write_text(json.dumps(row))
@@ -146,15 +123,42 @@ def test_detached_run_is_watched_and_collected_elsewhere(on_modal: Remote, tmp_p
     assert len([*on_modal.results.glob("bench_*/")]) == 1
 
 
-def test_patches_are_judged_as_labelled(on_modal: Remote) -> None:
+def test_patches_are_judged_as_labelled_though_client_and_containers_are_killed(on_modal: Remote) -> None:
+    """No finished block is measured again, nothing is submitted twice, and rescoring measures nothing."""
     from koderz.systems.patches.sources import mini_tasks
 
     wanted = {"good", "wrong", "clocks", "tests"}
     kinds = {task.id: task.canned[0].kind for task in mini_tasks() if task.canned[0].kind in wanted}
-    on_modal("perf", "run", *kinds, "--mode", "agent", *ENGINE, code=(0, 3))
+    run = on_modal.start("perf", "run", *kinds, "--mode", "agent", *ENGINE)
+    wait_for(lambda: "block/2" in steps(on_modal))
+    run.kill()
+    run.communicate(timeout=PATIENCE)
+    before = steps(on_modal)
+    for container in on_modal.modal.containers("run_experiment"):
+        on_modal.modal.preempt(container)
+
+    on_modal("benchmark", "resume", "latest", "--quiet", code=(0, 3))
+
     found = {kinds[name]: (each["status"], each["opt"]) for name, each in results(on_modal, "agent").items()}
     assert found == {kind: LABELS[kind] for kind in wanted}
     once_each(on_modal, len(wanted))
+    measured = steps(on_modal)
+    assert measured[: len(before)] == before
+    blocks: dict[str, list[str]] = {}
+    for line in on_modal.journal():
+        if line["kind"] == "once" and line["name"].startswith("block/"):
+            blocks.setdefault(line["experiment_id"], []).append(line["name"])
+    assert len(blocks) == len(wanted)
+    for names in blocks.values():
+        assert names == [f"block/{number}" for number in range(1, len(names) + 1)]
+    submitted = Counter(line["experiment_id"] for line in on_modal.journal() if line["kind"] == "submitted")
+    assert submitted == dict.fromkeys(blocks, 1)
+
+    on_modal("benchmark", "rescore", "latest", "--threshold", "0.2", "--quiet", code=(0, 3))
+
+    limits = [each["limits"] for each in results(on_modal, "agent").values() if each["status"] == "passed"]
+    assert [each["human"] for each in limits] == [0.2, 0.2]
+    assert steps(on_modal) == measured
 
 
 def test_server_on_modal_is_put_under_load_beside_it(on_modal: Remote) -> None:
