@@ -522,6 +522,22 @@ def test_request_that_waits_for_its_turn_ends_with_the_experiment() -> None:
     assert asyncio.run(is_cancelled(world.lines))
 
 
+def test_items_of_a_turn_are_brought_along_by_the_next_call() -> None:
+    class WithItems(World):
+        async def complete(self, ask: Ask, identity: Identity) -> Answer:
+            self.messages = ask.messages
+            return Answer(Completion("ok", items=({"id": "r1"},)), "main", "local", Sampling())
+
+    async def go(world: WithItems) -> None:
+        async with Handles(IDENTITY, [], world) as handles:
+            reply = await handles.ask(say("a"))
+            await handles.ask([*say("a"), {"role": "assistant", "content": reply.text}, *say("b")])
+
+    world = WithItems()
+    asyncio.run(go(world))
+    assert world.messages[1] == {"role": "assistant", "content": "ok", "items": [{"id": "r1"}]}
+
+
 BEST_OF = ("first", "second GOOD", "third")
 
 
