@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.comparison import (
-    Compared,
     Comparison,
     comparison_blocks,
     described,
@@ -65,16 +64,13 @@ def whole_blocks(comparison: Comparison) -> Iterator[Block]:
 def _figures(one: Comparison) -> str:
     compared = (one.a_compared, one.b_compared)
     if one.measure.name == SUCCESS.name:
-        a, b = map(_passes, compared)
+        if all(each.experiments == each.tasks for each in compared):
+            a, b = (f"{each.successes} of {each.tasks}" for each in compared)
+        else:
+            a, b = (f"{each.success_rate or 0:.1f}%" for each in compared)
         return f"B passes {b}, A {a}"
     a, b = ("nothing" if each.mean is None else shown(each.mean, one.measure) for each in compared)
     return f"{one.measure.name}: B {b}, A {a}"
-
-
-def _passes(found: Compared) -> str:
-    if found.experiments == found.tasks:
-        return f"{found.successes} of {found.tasks}"
-    return f"{found.success_rate or 0:.1f}%"
 
 
 def brief_blocks(comparison: Comparison) -> Iterator[Block]:

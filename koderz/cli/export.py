@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 _LATEST = 20  # runs of a report that names none
+_QUICK = 500  # experiments that a report takes no time for
 
 _Format = Annotated[
     str | None,
@@ -201,11 +203,16 @@ def report(
         found = _latest(results, limit or _LATEST, mixed=allow_simulated)
     if faults == "fail":
         found = [*map(with_faults_failed, found)]
-    written = write_report(found, output)
+    is_long = sum(len(run.results) for run in found) > _QUICK
+    written = write_report(found, output, progress=partial(_tell_step, output) if is_long else lambda _: None)
     extent = f"{counted(len(found), 'run')}, {counted(written.experiments, 'experiment')}"
     say(f"{written.path}: {extent}, {written.bytes / 1e6:.1f} MB")
     if written.stories < written.experiments:
         warn(f"note: {written.stories} stories fit; each of the others names the command that prints it")
+
+
+def _tell_step(output: Path, step: str) -> None:
+    warn(f"{output}: {step} …")
 
 
 def _latest(results: Path, limit: int, *, mixed: bool) -> Sequence[Run]:

@@ -207,6 +207,8 @@ def _head_of_passes(entries: Sequence[Entry]) -> str:
 
 def _coverage(view: View) -> str:
     located = sum(row.chunk is not None for row in view.rows)
+    if all(run.folder is None for run in view.runs):
+        return "Stories are in the journals of these runs, which weren't at hand when it was made."
     if located == len(view.rows):
         return "Every experiment's story is in it."
     return (
@@ -224,7 +226,8 @@ def _data(view: View, maps: Sequence[HeatMap], found: Comparisons) -> Mapping[st
         "versus": [[numbers[one.a], numbers[one.b]] for one in found.shown],
         "columns": [key for key, _ in _columns(view)],
         "entries": [
-            {"label": e.title, "run": e.run.name, "model": e.model, "arm": e.arm, "colour": e.colour}
+            {"label": e.title, "run": e.run.name, "model": e.model, "arm": e.arm, "colour": e.colour,
+             "bare": e.run.folder is None}
             for e in view.entries
         ],
         "maps": [list(found.tasks) for found in maps],

@@ -111,6 +111,10 @@
     tr.after(story);
     const told = make("div", undefined, "told");
     cell.append(told);
+    if (data.entries[row.entry].bare) {
+      told.append(make("p", "Its story is in the run's journal, which wasn't at hand when this page was made."));
+      return;
+    }
     told.append(make("code", commandOf(row), "command"));
     const blocks = await storyOf(row);
     if (!blocks) told.append(make("p", "Its story is not in this file, to keep it small. The command above prints it."));
@@ -235,13 +239,16 @@
       const cell = make("div", undefined, "side");
       const head = make("p", undefined, "who");
       head.append(make("span", "AB"[side], "tag"), ...whole(row.label), " ", make("span", row.verdict, "word " + row.verdict));
-      cell.append(head, make("code", commandOf(row), "command"));
+      cell.append(head);
+      if (!data.entries[row.entry].bare) cell.append(make("code", commandOf(row), "command"));
       return cell;
     }));
     duel.append(make("p", task, "task"), heads);
     button.closest("details").append(duel);
     const stories = await Promise.all(both.map(storyOf));
     if (stories.every(Boolean)) duel.append(...sideBySide(stories));
+    else if (both.some((row) => data.entries[row.entry].bare))
+      duel.append(make("p", "A story of these is in a journal that wasn't at hand when this page was made."));
     else duel.append(make("p", "A story of these is not in this file, to keep it small. The commands above print them."));
     duel.scrollIntoView({ block: "nearest" });
   }

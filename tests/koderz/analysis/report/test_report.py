@@ -16,8 +16,10 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
+from koderz.analysis.report import write_report
 from koderz.analysis.report.charts import Scale
 from koderz.analysis.report.stories import budget_of
+from koderz.analysis.runs import load_summary
 from koderz.errors import KoderzError
 from koderz_tracker.records import Arm, Measure, Record
 from tests.koderz.analysis.builders import document, write
@@ -177,6 +179,18 @@ def test_bare_summary_is_shown_without_stories(tmp_path: Path) -> None:
 
     assert (done.experiments, done.stories) == (3, 0)
     assert "Without a journal there are no stories" in page
+    assert "weren&#39;t at hand when it was made" in page or "weren't at hand when it was made" in page
+    assert "the others name their command" not in page
+
+
+def test_report_says_what_it_does_step_by_step(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_bytes(orjson.dumps(document((True, False, True))))
+    heard: list[str] = []
+
+    write_report([load_summary(path)], tmp_path / "r.html", progress=heard.append)
+
+    assert heard == ["comparing 1 arm", "packing the stories of 3 experiments"]
 
 
 def test_models_that_cost_the_same_are_drawn_without_a_warning(tmp_path: Path) -> None:
