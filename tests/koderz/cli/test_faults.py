@@ -67,7 +67,7 @@ def test_compare_claims_nothing_that_faults_could_turn(command: Command, results
     assert found["p_value"] < 0.001  # by what was judged, as before
     assert found["completion"]["differences"] == pytest.approx([-20, 20])
     assert (len(found["completion"]["b"]), found["completion"]["could_turn"]) == (40, True)
-    dearer = command("benchmark", "compare", HONEST, HANGING, "--measure", "cost").out
+    dearer = command("benchmark", "compare", HONEST, HANGING, "--measure", "cost", "--details").out
     assert "No significant difference in cost" in dearer
 
 
@@ -76,7 +76,7 @@ def test_claim_that_survives_the_worst_completion_is_made(command: Command, resu
     lost = {"planned": 103, "status": "incomplete", "faults": faults(range(100, 103))}
     builders.write(results / "bench_cccccccc_20260131_140000.json", poor | lost)
 
-    assert "B is worse: -30.0 points" in command("benchmark", "compare", HONEST, "bench_c").out
+    assert "B is worse: -30.0 points" in command("benchmark", "compare", HONEST, "bench_c", "--details").out
     said = command("benchmark", "compare", HONEST, "bench_c", "--fail-on-regression", code=1).err
     assert "gate failed: the success rate dropped by 30.0 points" in said
 
@@ -85,7 +85,7 @@ def test_leaderboard_claims_nothing_that_faults_could_turn(command: Command, res
     third = builders.document([i < 20 for i in range(100)], run_id="bench_cccccccc_20260131_140000", model="poor")
     builders.write(results / "bench_cccccccc_20260131_140000.json", third)
 
-    said = command("benchmark", "compare", HONEST, HANGING, "bench_c").out
+    said = command("benchmark", "compare", HONEST, HANGING, "bench_c", "--details").out
 
     assert f"no claim that {HANGING} is better than {HONEST} (p < 0.001): " in said
     assert f"40 faults of {HANGING} (T/60, T/61, T/62, …) could turn it" in said
