@@ -27,7 +27,16 @@ ON_TRUST: Mapping[type[Record | records.Basis | records.Cell | records.Arm], Map
         "rewarded_in": "that no model was rewarded on its tasks",
     },
     records.Basis: dict.fromkeys(
-        ("solver_arguments", "at_hand", "prices", "base_url_trusted", "untrusted_roles", "memory", "documents"),
+        (
+            "solver_arguments",
+            "at_hand",
+            "prices",
+            "base_url_trusted",
+            "untrusted_roles",
+            "untrusted_models",
+            "memory",
+            "documents",
+        ),
         _AT_HAND,
     )
     | {"key_variables": _AT_HAND},

@@ -91,11 +91,12 @@ def serving(tmp_path_factory: pytest.TempPathFactory, speed: Path) -> Iterator[S
             where = folder or tmp_path_factory.mktemp("served")
             write_tasks(where)
             command = [sys.executable, "-m", "koderz", "judge", "serve", "tasks.jsonl", "--token-env", "JUDGE_TOKEN"]
+            workers = () if "--workers" in arguments else ("--workers", "2")
             shutil.copytree(speed, where / "cache", dirs_exist_ok=True)
             environ = Shell(where).environment({"JUDGE_TOKEN": TOKEN})
             process = stack.enter_context(
                 subprocess.Popen(
-                    [*command, "--http", f"127.0.0.1:{port}", "--workers", "2", *map(str, arguments)],
+                    [*command, "--http", f"127.0.0.1:{port}", *workers, *map(str, arguments)],
                     cwd=where,
                     env=environ,
                     stdout=subprocess.PIPE,

@@ -39,8 +39,9 @@ def asked(served: Served, path: str, body: object = None, **headers: str) -> tup
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     given = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", **headers}
     method = "GET" if body is None else "POST"
-    answer = urllib3.request(method, served.url + path, body=data, headers=given, retries=False, timeout=PATIENCE)
-    return answer.status, answer.json()
+    with urllib3.PoolManager() as pool:  # of its own, since a service ends the connection of a request it can't read
+        answer = pool.request(method, served.url + path, body=data, headers=given, retries=False, timeout=PATIENCE)
+        return answer.status, answer.json()
 
 
 def test_score_tells_verdict_share_and_digest(served: Served) -> None:
