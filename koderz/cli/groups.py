@@ -67,7 +67,7 @@ class _StrictParser(_OptionParser):
     def parse_args(self, args: list[str]) -> tuple[dict[str, Any], list[str], list[Any]]:
         options, rest, order = super().parse_args(args)
         for place, param in enumerate(order):
-            is_single = isinstance(param, TyperOption) and not (param.multiple or param.is_eager)
+            is_single = isinstance(param, TyperOption) and not (param.multiple or param.count or param.is_eager)
             if is_single and param in order[:place] and not (self.ctx and self.ctx.resilient_parsing):
                 raise UsageError(f"{max(param.opts, key=len)} is given twice; it can be given once", ctx=self.ctx)
         return options, rest, order
