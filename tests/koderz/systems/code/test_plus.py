@@ -147,7 +147,7 @@ def test_users_test_with_inputs_is_unchanged(tmp_path: Path) -> None:
         ({"base_input": [[1], 2]}, "'base_input' has to be a list of lists"),
         ({"plus_input": "none"}, "'plus_input' has to be a list of lists"),
         ({"base_input": [], "plus_input": []}, "hold no input"),
-        ({"atol": "0"}, "'atol' has to be a number"),
+        ({"atol": "much"}, "'atol' has to be a number"),
         ({"canonical_solution": ""}, "nothing says what is right"),
         ({"canonical_solution": "    return ("}, "'canonical_solution' isn't Python"),
         ({"entry_point": "treble"}, "doesn't define the function treble"),
