@@ -59,7 +59,7 @@ def test_calibrate_corrects_the_rate_by_labels_of_a_draw(koderz: Shell, drawn: P
     assert f"Rate: {100 * figures['rate']:.1f} % as the judge has it; corrected 50.0 %" in done.out
     assert koderz.summary()["status"] == "complete"
     assert list(koderz.results.glob("*/calibrations/*.json"))
-    found = json.loads(koderz("verify", "latest", "--json", code=3).out)
+    found = json.loads(koderz("verify", "latest", "--json").out)
     assert found["verified"]
     assert "the labels of people" in found["on_trust"]
 
@@ -114,7 +114,7 @@ def test_calibrate_repeats_the_judge_within_its_cap(koderz: Shell, drawn: Path) 
     calls = [line for line in koderz.journal() if line["kind"] == "call"]
     again = [line for line in calls if line["key"].startswith("judge-ask-again")]
     assert len(again) == 2 * found["items"]
-    assert json.loads(koderz("verify", "latest", "--json", code=3).out)["verified"]
+    assert json.loads(koderz("verify", "latest", "--json").out)["verified"]
 
 
 @pytest.mark.slow
