@@ -128,7 +128,7 @@ def test_decide_makes_no_difference_of_how_fast_answers_come(koderz: Shell) -> N
     """B takes long over what it fails: by arrival it would pass its first tasks, and A with the same skill wouldn't."""
     models = skilled(0.5, 0.5, slow=["strong"])
     with served(koderz, models) as env:
-        koderz(*DECIDE, "--concurrency", 16, env=env)
+        koderz(*DECIDE[:-7], "--concurrency", 16, *DECIDE[-5:], env=env)
 
     about = plan_of(koderz.results)["until_decided"]
     as_computed(decision_of(koderz.results), models.differences(about["order"]))

@@ -218,7 +218,7 @@ LONG = ("benchmark", "--suite", "ruler", "--model", "simulated", "--sink", "json
 
 @pytest.mark.slow
 def test_comparison_shows_the_gain_of_recursion(koderz: Shell) -> None:
-    done = koderz(*LONG, "--mode", "comparative", "--context-lengths", "1K,8K", "--limit", 10)
+    done = koderz(*LONG[:-1], 10, "--mode", "comparative", "--context-lengths", "1K,8K")
 
     summary = koderz.summary()
     assert (summary["mode"], [*summary["arms"]]) == ("comparative", ["direct", "rlm"])
@@ -263,7 +263,7 @@ def test_oolong_questions_of_every_kind_are_counted_by_sub_calls(koderz: Shell) 
 
 def test_modes_are_defined_by_the_suite(koderz: Shell) -> None:
     for given, mode in (((), "rlm"), (("--mode", "zero-shot"), "direct")):
-        koderz(*LONG, *given, "--limit", 1, "--quiet")
+        koderz(*LONG[:-1], 1, *given, "--quiet")
         summary = json.loads(koderz("benchmark", "show", "latest", "--json").out)
         assert (summary["mode"], [*summary["arms"]], len(summary["results"])) == (mode, [mode], 1)
 
@@ -282,7 +282,7 @@ def test_solvers_named_in_any_way_are_arms(koderz: Shell) -> None:
         plan = json.loads(koderz(*LONG, *each, "--max-depth", 2, "--dry-run", "--json").out)
         assert plan["planned"] == 15
         assert plan["config"]["max_depth"] == 2
-    koderz(*LONG, *given[0], "--limit", 1, "--quiet")
+    koderz(*LONG[:-1], 1, *given[0], "--quiet")
     assert [*koderz.summary()["arms"]] == ["direct", "compaction", "rlm"]
     assert koderz.summary()["comparison"]["problems"] == 1
     assert "--solver and --solvers" in koderz(*LONG, "--solver", "rlm", *given[0], code=2).err

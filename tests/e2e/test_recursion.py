@@ -37,7 +37,7 @@ def _repl(*lines: str) -> str:
 @pytest.mark.slow
 def test_recursion_of_18_calls(koderz: Shell) -> None:
     with answering(deep, latency=0.15) as (environ, asked):
-        koderz(*RUN, *DEEP, "--quiet", "--limit", 1, env=environ)
+        koderz(*RUN[:-1], 1, *DEEP, "--quiet", env=environ)
 
     calls = [line for line in koderz.journal() if line["kind"] == "call"]
     assert len(asked) == len(calls) == 18

@@ -213,7 +213,7 @@ def test_questions_are_generated_as_many_as_asked_for(koderz: Shell) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_begins_no_other_benchmark(koderz: Shell) -> None:
-    running = koderz.start(*RUN, "--simulated-latency", 0.5, "--max-tasks", 1, "--enable-logging")
+    running = koderz.start(*RUN[:4], 1, *RUN[5:], "--simulated-latency", 0.5, "--enable-logging")
     assert running.stderr
     running.stderr.readline()  # a turn
     running.send_signal(signal.SIGINT)
@@ -226,7 +226,7 @@ def test_ctrl_c_begins_no_other_benchmark(koderz: Shell) -> None:
 
 @pytest.mark.slow
 def test_interrupted_run_says_how_it_goes_on(koderz: Shell) -> None:
-    running = koderz.start(*RUN, "--simulated-latency", 0.5, "--max-tasks", 9, "--grace", 0, "--enable-logging")
+    running = koderz.start(*RUN[:4], 9, *RUN[5:], "--simulated-latency", 0.5, "--grace", 0, "--enable-logging")
     assert running.stderr
     running.stderr.readline()  # a turn
     running.send_signal(signal.SIGINT)
