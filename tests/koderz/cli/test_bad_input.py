@@ -60,7 +60,7 @@ def test_file_without_a_name_in_it_is_answered_with_what_it_has(command: Command
 def test_table_of_questions_is_answered_with_the_options_that_read_it(command: Command, koderz: Shell) -> None:
     (koderz.folder / "q.csv").write_text("question,answer\n1 + 1?,2\n")
 
-    assert "a table, where JSON lines are read; for questions in a table add --suite qa" in (
+    assert "no task of code, but question, answer; rows of your own questions are those of --suite qa\n" in (
         command("benchmark", "--dataset", "q.csv", "--model", "simulated", code=2).err
     )
     columns = ("--input", "question", "--target", "answer")
