@@ -125,8 +125,10 @@ def test_gate_neither_passes_nor_shuts_by_faults(
 
 
 def test_faults_count_as_failures_on_request(command: Command, results: Path) -> None:
-    said = command("benchmark", "compare", HONEST, HANGING, "--faults", "fail", "--fail-on-regression", code=1)
-    assert "B is worse: -20.0 points (p = 0.00253" in said.out
+    said = command(
+        "benchmark", "compare", HONEST, HANGING, "--faults", "fail", "--fail-on-regression", "--details", code=1
+    )
+    assert "-20.0 points (95% interval -32.2 to -7.3). B is worse (p = 0.00253" in said.out
     assert "note: B has 40 faults, which count as failures here." in said.out
     shown = command("benchmark", "show", HANGING, "--faults", "fail")
     assert "60.0% passed (60 of 100)" in shown.out
