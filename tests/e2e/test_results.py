@@ -165,7 +165,7 @@ def test_broken_pipe_ends_a_list_and_keeps_the_exit_code_of_a_gate(ran: Shell, k
     (summary,) = ran.results.glob("*.json")
     koderz.results.mkdir()
     for number in range(RUNS):
-        (koderz.results / f"bench_{number:08x}_20260131_120000.json").symlink_to(summary)
+        (koderz.results / f"bench_{number:08x}_20260131_120000.json").hardlink_to(summary)
 
     def piped(command: str) -> tuple[str, str]:
         script = f'"{sys.executable}" -m koderz benchmark {command} | head -n 1; echo "${{PIPESTATUS[0]}}"'

@@ -161,11 +161,11 @@ def test_manager_with_a_token_is_used_by_flag_and_by_variable(koderz: Shell) -> 
     manager = koderz.start("wasm", "serve", "--port", 0, "--workers", 1, "--token", KEY)
     assert manager.stdout
     url = manager.stdout.readline().split()[-1]
-    own = ("--benchmark", "ruler", "--max-tasks", 1, "--wasm-url", url, "--quiet")
+    own = ("--benchmark", "ruler", "--wasm-url", url, "--quiet")
     try:
         assert "Authentication failed" in koderz(*RUN, *own, code=4).err
         out = koderz(*RUN, *own, "--wasm-token", KEY).out
-        koderz("benchmark", 0, 1, "--suite", "ruler", "--model", "simulated", *own[4:], env={"KODERZ_WASM_TOKEN": KEY})
+        koderz("benchmark", 0, 1, "--suite", "ruler", "--model", "simulated", *own[2:], env={"KODERZ_WASM_TOKEN": KEY})
     finally:
         manager.terminate()
         manager.communicate(timeout=PATIENCE)
