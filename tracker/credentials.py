@@ -74,7 +74,9 @@ _RANDOM = 4.3  # bits a character: names and paths have less, and forty that wer
 _UNUSED = frozenset({"Public IP (ipv4)", "Private Key", "Basic Auth Credentials"})  # none, or found otherwise
 
 _PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)", re.DOTALL
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY.*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)"
+    r"|(?<![\w+/=\\\s])[\w+/=\\\s]{0,8000}-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----",  # of one cut before it
+    re.DOTALL,
 )
 _URL_CREDENTIALS = re.compile(r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,20}://([^/\s@\"']{1,512})@", re.IGNORECASE)
 _AUTHORIZATION = re.compile(

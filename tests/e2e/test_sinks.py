@@ -462,7 +462,7 @@ def test_terminal_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, env: Mapp
 
 
 def test_wait_option_returns_once_the_sinks_are_level(koderz: Shell, env: Mapping[str, str]) -> None:
-    told = in_terminal(koderz, "benchmark", 0, 2, "--wait", *LEDGER, env=env)
+    told = in_terminal(koderz, "benchmark", 0, 2, *LEDGER, env=env)
 
     assert_whole(koderz)
     assert "background" not in told
