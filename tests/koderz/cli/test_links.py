@@ -130,7 +130,10 @@ def test_list_says_which_run_is_a_link_and_goes_on(
 
 
 @pytest.mark.parametrize("name", ["memory.db", "memory.db-wal", "mlflow.db", "mlartifacts"])
-def test_links_in_place_of_stores_make_no_file_elsewhere(koderz: Shell, command: Command, run: Path, name: str) -> None:
+def test_links_in_place_of_stores_make_no_file_elsewhere(
+    koderz: Shell, command: Command, run: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # which mlflow itself sets in this process
     shutil.copytree(run.parent, koderz.results)
     (koderz.folder / "elsewhere").mkdir()
     (koderz.results / name).symlink_to("../elsewhere/new")
