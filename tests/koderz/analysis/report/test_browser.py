@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -308,6 +307,7 @@ def test_charts_fit_and_tell_their_values_on_hover_and_focus(browser: Browser, f
 def test_flipped_tasks_are_shown_side_by_side_up_to_where_they_part(browser: Browser, full: Path, width: int) -> None:
     """Of a comparative run: the first attempt is the same, then only the iterative experiment goes on."""
     page = opening(browser, full, width).page
+    page.locator("summary", has_text="Pairs in words").click()
     own = page.locator(".versus").first
     own.locator("summary").click()
     own.get_by_role("button", name="T/0").click()
@@ -333,6 +333,7 @@ def test_flipped_tasks_are_shown_side_by_side_up_to_where_they_part(browser: Bro
 
 def test_differing_lines_of_two_models_stand_out(browser: Browser, full: Path) -> None:
     page = opening(browser, full).page
+    page.locator("summary", has_text="Pairs in words").click()
     both = page.locator(".versus", has_text="gpt-4o-mini · zero-shot").filter(has_text="hf.co")
     other = both.filter(has=page.locator(".flip")).first
     other.locator("summary").click()
@@ -343,20 +344,6 @@ def test_differing_lines_of_two_models_stand_out(browser: Browser, full: Path) -
     assert any("not yet, attempt 1 of openai/gpt-4o-mini" in text for text in marks)
     assert not any("as asked" in text for text in marks)
     assert page.evaluate("window.pwned") is None
-    page.close()
-
-
-def test_story_command_can_be_pasted_into_a_shell(browser: Browser, tmp_path: Path) -> None:
-    arm, task = "it's · $(touch pwned) `x`; a\x1b[31m", "T/0 && b"
-    written(tmp_path, builders.write(tmp_path / "run.json", builders.document({task: [True]}, mode=arm)))
-    page = opening(browser, tmp_path / "report.html").page
-    page.locator("#table tbody button").first.click()
-    page.wait_for_selector(".story .command")
-
-    words = shlex.split(page.locator(".story .command").inner_text())
-
-    assert words[5] == task
-    assert words[7] == arm.replace("\x1b", " ")
     page.close()
 
 
