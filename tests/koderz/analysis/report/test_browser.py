@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from msgspec.structs import replace
 
 from tests.conftest import PATIENCE
 from tests.koderz.analysis import builders
 from tests.koderz.analysis.report.hostile import EVIL, several, small, written
 from tests.koderz.systems.optimizers.solvers.worlds import World, searched
+from tests.tracker.builders import judged, plan, recorded
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -94,8 +98,21 @@ def of_optimizers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
+ODD_ARM, ODD_TASK = "it's · $(touch pwned) `x`; a\x1b[31m", "T/0 && b"
+
+
 @pytest.fixture(scope="module")
-def browser(report: Path, full: Path, of_optimizers: Path) -> Iterator[Browser]:
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of a run whose names mean something to a shell."""
+    folder = tmp_path_factory.mktemp("odd")
+    ended = replace(judged(0, solver=ODD_ARM), problem_id=ODD_TASK)
+    of = replace(plan(1, solvers=(ODD_ARM,)), tasks=[ODD_TASK])
+    written(folder, asyncio.run(recorded(folder, ended, of=of)))
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser(report: Path, full: Path, of_optimizers: Path, odd: Path) -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -344,6 +361,18 @@ def test_differing_lines_of_two_models_stand_out(browser: Browser, full: Path) -
     assert any("not yet, attempt 1 of openai/gpt-4o-mini" in text for text in marks)
     assert not any("as asked" in text for text in marks)
     assert page.evaluate("window.pwned") is None
+    page.close()
+
+
+def test_story_command_can_be_pasted_into_a_shell(browser: Browser, odd: Path) -> None:
+    page = opening(browser, odd).page
+    page.locator("#table tbody button").first.click()
+    page.wait_for_selector(".story .command")
+
+    words = shlex.split(page.locator(".story .command").inner_text())
+
+    assert words[5] == ODD_TASK
+    assert words[7] == ODD_ARM.replace("\x1b", " ")
     page.close()
 
 
