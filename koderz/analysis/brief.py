@@ -33,11 +33,9 @@ def headline(one: Comparison) -> str:
     if one.interval_holm:
         low, high = one.interval_holm
         limits = interval_text((low / one.scale, high / one.scale), one.measure, signed=True)
-        figures += f" ({1 - one.alpha:.0%} interval {limits})"
-    is_plain = not (one.judged or one.unequal_resources or one.is_at_any_stop)
-    if one.completion and one.completion.could_turn:
-        is_plain = False
-    if not is_plain:
+        figures += f" ({100 * (1 - one.alpha):g}% interval {limits})"
+    could_turn = one.completion and one.completion.could_turn
+    if one.judged or one.unequal_resources or one.is_at_any_stop or could_turn:
         return f"{figures}. {one.verdict}"
     p = f"{p_text(one.p_holm)}{', Holm-corrected' if one.p_holm != one.p_value else ''}"
     if one.significant:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from koderz.cli.console import LINE_EVERY, counted, elapsed, is_live, shortened, warn
-from koderz.runs.observer import SessionView
+from koderz.runs.observer import SessionView, beside
 from koderz_tracker.measures import PASSING
 from koderz_tracker.parts import completes
 from koderz_tracker.records import Plan
@@ -68,16 +67,9 @@ class Pulse:
         return f"{self.done}/{self.planned} · {self.figures()}"
 
 
-@asynccontextmanager
-async def shown(view: SessionView, doing: Callable[[], str]) -> AsyncIterator[None]:
+def shown(view: SessionView, doing: Callable[[], str]) -> AbstractAsyncContextManager[None]:
     """Shows the session's progress, and what it is `doing`, while the block runs."""
-    task = asyncio.create_task(_live(view, doing) if is_live() else _lines(view, doing))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    return beside(_live(view, doing) if is_live() else _lines(view, doing))
 
 
 def pulse_of(view: SessionView, doing: str = "") -> Pulse:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import html
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from koderz.runs.observer import NullObserver, Observer, SessionView
+from koderz.runs.observer import NullObserver, Observer, SessionView, beside
 
 _EVERY = 0.5  # seconds between two looks at the run
 
@@ -24,16 +22,9 @@ def observer_here() -> Observer:
 class NotebookObserver(Observer):
     """Draws the progress of a session in the output of the cell that began it."""
 
-    @asynccontextmanager
-    async def showing(self, view: SessionView) -> AsyncIterator[None]:
+    def showing(self, view: SessionView) -> AbstractAsyncContextManager[None]:
         """Shows a bar while the block runs, and its last state afterwards."""
-        task = asyncio.create_task(self._drawn(view))
-        try:
-            yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        return beside(self._drawn(view))
 
     def notice(self, text: str) -> None:
         """Prints a text that the user should see once."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from koderz.engines import Engine
@@ -43,3 +45,15 @@ class Observer(Protocol):
 
 class NullObserver(Observer):
     """An observer that does nothing."""
+
+
+@asynccontextmanager
+async def beside(showing: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs what shows a session beside the block, and calls it off at the end of the block."""
+    task = asyncio.create_task(showing)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

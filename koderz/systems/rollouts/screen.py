@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from koderz.analysis.conversation import shortened, told_reply, told_results
 from koderz.cli.console import OutputOptions, is_live, say, say_all
 from koderz.cli.session import SessionScreen
+from koderz.runs.observer import beside
 from koderz.systems.rollouts.figures import canaries_line, lines_of
 from koderz.systems.rollouts.files import DOCUMENT, LAUNCH_FAILED, RolloutsDocument, launched
 from koderz_tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once, Record
@@ -91,15 +91,14 @@ class RolloutsScreen(SessionScreen):
     async def showing(self, view: SessionView) -> AsyncIterator[None]:
         self.header(view.plan)
         spins = self._says and not self._verbose and sys.stdout.isatty() and is_live()
-        task = asyncio.create_task(self._spin()) if spins else None
-        try:
+        if not spins:
             yield
+            return
+        try:
+            async with beside(self._spin()):
+                yield
         finally:
-            if task:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-                self._wipe()
+            self._wipe()
 
     async def _spin(self) -> None:
         for frame in itertools.cycle(_FRAMES):
