@@ -88,7 +88,7 @@ def _transport(url: str, proxy: str | None, connector: Mapping[str, Any]) -> htt
 def certificates(url: str) -> ssl.SSLContext:
     """The certificates that a server is trusted by: the system's, or certifi's if it has none.
 
-    None for an address without TLS, since they take 30 ms to load.
+    For an address without TLS none are loaded, which would take 30 ms.
     """
     if not url.startswith("https:"):
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -6,7 +6,7 @@ A header's value is a secret: it is in no error, and `named` is all that a recor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -132,10 +132,13 @@ def plain_body(text: str) -> str:
 
 def wrong_body(text: str) -> str:
     """The mistake in `JSON`; a file isn't read before its run is trusted."""
-    if text.startswith("@"):
-        return ""
+    return "" if text.startswith("@") else mistake_in(read_body, text)
+
+
+def mistake_in(read: Callable[..., object], *given: Any, **how: Any) -> str:
+    """The message of the ValueError that reading raises; empty if it raises none."""
     try:
-        read_body(text)
+        read(*given, **how)
     except ValueError as error:
         return str(error)
     return ""
@@ -211,11 +214,7 @@ def plain_roles(options: Iterable[str]) -> tuple[str, ...]:
 
 def wrong_role_options(options: Iterable[str]) -> str:
     """The mistake in options of roles; a file isn't read before its run is trusted."""
-    try:
-        read_roles(options, files=False)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return mistake_in(read_roles, options, files=False)
 
 
 def risk_of_roles(options: Iterable[str]) -> str:
@@ -237,22 +236,32 @@ def of_tables(tables: Mapping[str, Any]) -> tuple[list[str], list[str]]:
             if name == "model":
                 models.append(f"{role}={value}")
             else:
-                told = orjson.dumps(value).decode() if isinstance(value, dict) else str(value)
-                options.append(f"{role}.{name}={told}")
+                options.append(f"{role}.{name}={as_option(value)}")
     return models, options
+
+
+def as_option(value: Any) -> str:
+    """A value of koderz.toml as a flag has it: a table as JSON."""
+    return orjson.dumps(value).decode() if isinstance(value, dict) else str(value)
+
+
+def option_named(text: str, names: Sequence[str], what: str) -> str:
+    """The option's name, with underscores. Raises ValueError with the known ones for another one."""
+    name = text.replace("-", "_")
+    if name not in names:
+        known = ", ".join(each.replace("_", "-") for each in names)
+        raise ValueError(f"{what} has no option {name.replace('_', '-')}; it has {known}")
+    return name
 
 
 def _split(text: str) -> tuple[str, str, str]:
     found = _ROLE_OPTION.fullmatch(text)
     if not found:
         raise ValueError("write ROLE.NAME=VALUE, such as judge.reasoning-effort=low")
-    role, name, value = found[1], found[2].replace("-", "_"), found[3]
+    role, name, value = found[1], found[2], found[3]
     if role == MAIN:
         raise ValueError(f"the options of the model that answers are those of the run: --{name.replace('_', '-')}")
-    if name not in _NAMES:
-        known = ", ".join(each.replace("_", "-") for each in _NAMES)
-        raise ValueError(f"a role has no option {name.replace('_', '-')}; it has {known}")
-    return role, name, value
+    return role, option_named(name, _NAMES, "a role"), value
 
 
 def _read_option(name: str, value: str) -> Any:

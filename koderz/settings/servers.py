@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import orjson
-
-from koderz.settings.requests import plain_body, read_body
+from koderz.settings.requests import as_option, mistake_in, option_named, plain_body, read_body
 from koderz.settings.trust import SENDS
 
 _WIRES = ("auto", "chat", "responses")
@@ -49,11 +47,7 @@ def split_option(text: str) -> tuple[str, str, str]:
     model, _, name = key.rpartition(".")
     if not (model and equals and value):
         raise ValueError("write MODEL.NAME=VALUE, such as openai/local-1:7b.base-url=http://localhost:8001/v1")
-    name = name.replace("-", "_")
-    if name not in _NAMES:
-        known = ", ".join(each.replace("_", "-") for each in _NAMES)
-        raise ValueError(f"a model has no option {name.replace('_', '-')}; it has {known}")
-    return model, name, value
+    return model, option_named(name, _NAMES, "a model"), value
 
 
 def plain_models(options: Iterable[str], canonical: Callable[[str], str]) -> tuple[str, ...]:
@@ -73,11 +67,7 @@ def plain_models(options: Iterable[str], canonical: Callable[[str], str]) -> tup
 
 def wrong_model_options(options: Iterable[str]) -> str:
     """The mistake in options of models; a file isn't read before its run is trusted."""
-    try:
-        read_models(options, files=False)
-    except ValueError as error:
-        return str(error)
-    return ""
+    return mistake_in(read_models, options, files=False)
 
 
 def risk_of_models(options: Iterable[str]) -> str:
@@ -99,8 +89,7 @@ def of_model_tables(tables: Mapping[str, Any]) -> tuple[list[str], dict[str, Any
             if name == "prices":
                 prices[model] = value
             else:
-                text = orjson.dumps(value).decode() if isinstance(value, dict) else str(value)
-                options.append(f"{model}.{name}={text}")
+                options.append(f"{model}.{name}={as_option(value)}")
     return options, prices
 
 
