@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import math
@@ -184,11 +185,14 @@ class PanelCommand(TyperCommand):
     """A command whose help lists its options by panel, without loading what draws boxes around them."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        if command := self._of_settings():
+        function = inspect.unwrap(self.callback) if self.callback else None
+        command = function if isinstance(function, SettingsCommand) else None
+        chosen = self
+        if command:
             lenient = ctx.resilient_parsing or any(is_help(ctx, word) for word in args)
-            self._take_options(command, args, lenient=lenient)
+            ctx.command = chosen = self._with_options(command, args, lenient=lenient)
         try:
-            rest = super().parse_args(ctx, _spelled_out(args, self.params))
+            rest = TyperCommand.parse_args(chosen, ctx, _spelled_out(args, chosen.params))
         except NoSuchOption as error:
             if command and (use := command.use_of(_hyphenated(error.option_name))):
                 error.message = f"{error.option_name} has no effect here: {use}"
@@ -199,15 +203,15 @@ class PanelCommand(TyperCommand):
                 raise typer.BadParameter("nan is not a number.", param_hint=f"'--{name.replace('_', '-')}'")
         return rest
 
-    def _of_settings(self) -> SettingsCommand | None:
-        """The command's function, if it has options that depend on its arguments."""
-        function = inspect.unwrap(self.callback) if self.callback else None
-        return function if isinstance(function, SettingsCommand) else None
+    def invoke(self, ctx: Context) -> Any:
+        assert isinstance(ctx.command, TyperCommand)
+        return TyperCommand.invoke(ctx.command, ctx)
 
-    def _take_options(self, command: SettingsCommand, args: list[str], *, lenient: bool) -> None:
-        """Adds the options of the suites, solvers, … that the arguments choose, or of the run that they name.
+    def _with_options(self, command: SettingsCommand, args: list[str], *, lenient: bool) -> PanelCommand:
+        """The command with the options of the suites, solvers, … that the arguments choose, or of the run they name.
 
-        `lenient`: for help, whatever is wrong with the choice.
+        It is another object, since a process may call a command more than once. `lenient`: for help, whatever is wrong
+        with the choice.
         """
         from koderz.engines.owners import schema_of
 
@@ -215,13 +219,15 @@ class PanelCommand(TyperCommand):
             schema = command.schema_said([_hyphenated(word) for word in args])
         except KoderzError:
             if lenient:
-                return
+                return self
             raise
-        if schema.structs.keys() != schema_of().structs.keys():
-            app = typer.Typer(add_completion=False)
-            app.command()(command.with_schema(schema))
-            remade = typer.main.get_command(app)
-            self.params, self.callback = remade.params, remade.callback
+        if schema.structs.keys() == schema_of().structs.keys():
+            return self
+        app = typer.Typer(add_completion=False)
+        app.command()(command.with_schema(schema))
+        remade, chosen = typer.main.get_command(app), copy.copy(self)
+        chosen.params, chosen.callback = remade.params, remade.callback
+        return chosen
 
     def get_params(self, ctx: Context) -> list[Parameter]:
         return _with_help_all(super().get_params(ctx))

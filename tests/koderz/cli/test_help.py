@@ -47,6 +47,14 @@ def test_help_all_has_every_option_and_ends_with_examples(command: Command, name
     assert out.endswith("\n".join(["\nExamples:", *(f"  {example}" for example in found), ""]))
 
 
+def test_command_keeps_no_options_of_an_earlier_call() -> None:
+    command = ALL["suites export"]
+    before = list(command.params)
+    command.main(["ruler", "--help-all"], standalone_mode=False)
+
+    assert command.params == before
+
+
 @pytest.mark.parametrize("name", list(ALL))
 def test_help_has_one_to_four_examples_of_commands(name: str) -> None:
     found = examples_of(ALONE.get(name, name))

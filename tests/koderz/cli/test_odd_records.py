@@ -20,6 +20,7 @@ import orjson
 import pytest
 
 from koderz_tracker.index import load_index
+from koderz_tracker.runs import read_plan
 from koderz_tracker.sinks.json import encode_summary
 from koderz_tracker.summary import summarize
 from tests.conftest import Shell
@@ -103,10 +104,15 @@ def change(folder: Path, dice: random.Random) -> None:
     os.utime(summary, ns=(0, 0))
 
 
+def in_order(runs: Path) -> list[str]:
+    """The names of the runs as they were started; their ids tell the second alone."""
+    return sorted((path.name for path in runs.iterdir() if path.is_dir()), key=lambda name: read_plan(runs / name).time)
+
+
 def test_readers_read_sound_runs(koderz: Shell, command: Command, runs: Path) -> None:
     """Else they would be tried on nothing."""
     shutil.copytree(runs, koderz.results)
-    sound, *others = sorted((path.name for path in runs.iterdir() if path.is_dir()), key=lambda name: name[15:])
+    sound, *others = in_order(runs)
     for other in others:
         for reader in READERS:
             command(*({"RUN": other, "SOUND": sound}.get(word, word) for word in reader))
@@ -127,7 +133,7 @@ ODD_PLANS: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize("case", ODD_PLANS)
 def test_odd_plan_hides_its_own_run_alone(koderz: Shell, command: Command, runs: Path, case: str) -> None:
     shutil.copytree(runs, koderz.results)
-    *others, odd = sorted(path.name for path in runs.iterdir() if path.is_dir())
+    *others, odd = in_order(runs)
     journal = koderz.results / odd / "journal.jsonl"
     first, rest = journal.read_bytes().split(b"\n", 1)
     plan = json.loads(first)
@@ -182,9 +188,7 @@ def test_journal_of_another_writer_is_the_same_run(koderz: Shell, command: Comma
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_odd_records_end_no_reader(koderz: Shell, command: Command, runs: Path, part: int) -> None:
-    names = sorted(path.stem for path in runs.glob("bench_*.json"))
-    by_start = sorted(names, key=lambda name: name[15:])
-    sound, others = by_start[0], by_start[1:]
+    sound, *others = in_order(runs)
     failed: list[str] = []
     for number in range(part, COUNT, PARTS):
         dice = random.Random(number)
