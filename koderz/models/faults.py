@@ -127,12 +127,15 @@ class Response(NamedTuple):
     retry_after: float | None = None  # seconds
     location: str = ""  # cleaned
     headers: Mapping[str, str] = MappingProxyType({})  # names in lower case; as the server sent them
+    sent: bytes = b""  # the body of an error with its secrets, to be classified and never shown; empty: `body`
 
 
 def problem_of(response: Response) -> Exception:
     """The error that an unsuccessful response means, with the server's own words, cleaned."""
-    words, parameter, codes = _error_fields(response.body)
-    message = f"{response.status}: {words}" if words else f"{response.status}, and no word why"
+    shown, _, _ = _error_fields(response.body)
+    message = f"{response.status}: {shown}" if shown else f"{response.status}, and no word why"
+    # A key such as `x` or `token` is hidden within words, too, which then say nothing any more.
+    words, parameter, codes = _error_fields(response.sent or response.body)
     if 300 <= response.status < 400:
         return FatalFault(f"{response.status}: redirected to {response.location}; give that address itself")
     if _OF_CODES["refusal"].search(codes) or (response.status in _MODERATED and _FILTERED.search(words)):
@@ -141,15 +144,16 @@ def problem_of(response: Response) -> Exception:
     if is_limit and not _fits(words):
         return TooLong(message)
     if _NO_PATH.search(words):
-        return NoSuchPath(f"{words}; see whether the base URL is right, which often ends in /v1")
+        return NoSuchPath(f"{shown}; see whether the base URL is right, which often ends in /v1")
     message += _HINTS.get(response.status, "")
     if response.status in _DENIED:
         return FatalFault(f"Authentication failed: {message}")
     if response.status in _FATAL or _HOPELESS.search(f"{codes} {words}"):
         return FatalFault(message)
     if response.status in _RETRIED or response.status >= 500 or _CRASHED.search(words):
-        wait = longest((response.retry_after, wait_in_body(response.body)))
-        if response.status in _THROTTLED and _is_spent_today(response.body, words, wait):
+        sent = response.sent or response.body
+        wait = longest((response.retry_after, wait_in_body(sent)))
+        if response.status in _THROTTLED and _is_spent_today(sent, words, wait):
             return FatalFault(message)
         throttled = response.status in _THROTTLED or response.retry_after is not None
         return Retryable(message, retry_after=wait, throttled=throttled)
