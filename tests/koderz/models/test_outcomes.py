@@ -44,6 +44,8 @@ REFUSED = (
     "content-filter",
     "Content Filter",
     "content_filter: RECITATION",
+    "contentFilter",
+    "ContentFiltered",
     "guardrail_intervened",
     "SAFETY",
 )
@@ -55,8 +57,12 @@ CUT = (
     "max-tokens",
     "MAX_TOKENS",
     "model_context_window_exceeded",
+    "maxTokens",
+    "FinishReason.MAX_TOKENS",
+    "<FinishReason.MAX_TOKENS: 'MAX_TOKENS'>",
+    "contextLengthReached",
 )
-WHOLE = ("STOP", "FINISH_REASON_STOP", "eos", "COMPLETE", "end-turn")
+WHOLE = ("STOP", "FINISH_REASON_STOP", "eos", "COMPLETE", "end-turn", "endTurn", "eosFound", "endoftext")
 
 
 def bodies(word: str) -> dict[str, dict[str, Any]]:
