@@ -39,25 +39,29 @@ _HINTS = {
 _HOPELESS = re.compile(
     r"insufficient_quota|credit balance is too low|not a valid model|model_not_found|api key not valid"
     r"|requires more system memory|does not support chat"
-    r"|api_key_invalid|invalid_api_key|api key (not found|expired)|insufficient[ _]balance|insufficient[ _]credits"
-    r"|exceeded_current_quota_error|billing_hard_limit_reached",
+    r"|api_key_invalid|invalid_?api_?key|(incorrect|invalid) api key|api key (not found|expired|is invalid)"
+    r"|insufficient[ _]balance|insufficient[ _]credits|余额不足"  # the balance doesn't suffice, in Chinese
+    r"|exceeded_current_quota_error|billing_hard_limit_reached|\barrearage\b",
     re.IGNORECASE,
 )
 _OF_CODES = {kind: re.compile(rf"\b({'|'.join(codes)})\b", re.IGNORECASE) for kind, codes in CODES.items()}
-# How filters say in words that they refuse a prompt: Azure, OpenAI, OpenRouter, Anthropic, DeepSeek. They speak of the
-# prompt, since a 403 may as well be about an account.
+# How filters say in words that they refuse a prompt: Azure, OpenAI, OpenRouter, Anthropic, DeepSeek, xAI, Zhipu. They
+# speak of the prompt or of content, since a 403 may as well be about an account.
 _FILTERED = re.compile(
     r"content management policy|blocked by (the )?content (filter|policy|management)|content exists risk"
-    r"|(input|prompt)\b.{0,40}\bflagged|data may contain inappropriate content",
+    r"|(input|prompt)\b.{0,40}\bflagged|data may contain inappropriate content"
+    r"|\bcontent violates usage guidelines|unsafe or sensitive content|不安全或敏感内容",
     re.IGNORECASE,
 )
 _LIMITED = _AS_SENT | {413, 500, 502}  # with which servers say that a prompt is too long
-# And how: OpenAI, vLLM, SGLang, llama.cpp, LM Studio, Anthropic, Google, Mistral, xAI, Bedrock, TGI, Cohere, Alibaba.
+# And how: OpenAI, vLLM, SGLang, llama.cpp, LM Studio, Anthropic, Google, Mistral, xAI, Bedrock, TGI, Cohere, Alibaba,
+# Moonshot, SambaNova, watsonx, TabbyAPI.
 _TOO_LONG = re.compile(
     r"(maximum|exceed|longer than|larger than|greater than|too (long|large)).{0,60}\bcontext\b"
     r"|\bcontext\b.{0,30}\b(exceeded|overflow)|(prompt|input) is too long|prompt too long|maximum prompt length"
     r"|input token count.{0,20} exceeds|`inputs` (tokens \+|must have)|tokens in the prompt cannot exceed"
-    r"|range of input length",
+    r"|range of input length|longer than the maximum model length|exceeded model token limit"
+    r"|maximum supported sequence length|input tokens \d+ cannot exceed|\bcontext length \d+ is greater than\b",
     re.IGNORECASE,
 )
 # The tokens of the prompt in such words, and those that the context holds.
@@ -75,7 +79,7 @@ _NO_PATH = re.compile(r"\bunexpected endpoint\b", re.IGNORECASE)  # LM Studio's,
 _CRASHED = re.compile(r"\bmodel (has )?crashed|\bmodel (was |has been )?(unloaded|reloaded)", re.IGNORECASE)
 # A quota of a day, as Google names it. Beside it stands a wait of seconds that doesn't help.
 _DAILY_QUOTA = re.compile(r'quotaId\\*"\s*:\s*\\*"\w*PerDay', re.IGNORECASE)
-_DAILY_WORDS = re.compile(r"\bper[ -]day\b|\bdaily (quota|limit|rate|usage|request|token)", re.IGNORECASE)
+_DAILY_WORDS = re.compile(r"\bper[ -]day\b|ByDay\b|\bdaily (quota|limit|rate|usage|request|token)", re.IGNORECASE)
 
 
 class Retryable(Exception):
@@ -127,12 +131,15 @@ class Response(NamedTuple):
     retry_after: float | None = None  # seconds
     location: str = ""  # cleaned
     headers: Mapping[str, str] = MappingProxyType({})  # names in lower case; as the server sent them
+    sent: bytes = b""  # the body of an error with its secrets, to be classified and never shown; empty: `body`
 
 
 def problem_of(response: Response) -> Exception:
     """The error that an unsuccessful response means, with the server's own words, cleaned."""
-    words, parameter, codes = _error_fields(response.body)
-    message = f"{response.status}: {words}" if words else f"{response.status}, and no word why"
+    shown, _, _ = _error_fields(response.body)
+    message = f"{response.status}: {shown}" if shown else f"{response.status}, and no word why"
+    # A key such as `x` or `token` is hidden within words, too, which then say nothing any more.
+    words, parameter, codes = _error_fields(response.sent or response.body)
     if 300 <= response.status < 400:
         return FatalFault(f"{response.status}: redirected to {response.location}; give that address itself")
     if _OF_CODES["refusal"].search(codes) or (response.status in _MODERATED and _FILTERED.search(words)):
@@ -141,15 +148,16 @@ def problem_of(response: Response) -> Exception:
     if is_limit and not _fits(words):
         return TooLong(message)
     if _NO_PATH.search(words):
-        return NoSuchPath(f"{words}; see whether the base URL is right, which often ends in /v1")
+        return NoSuchPath(f"{shown}; see whether the base URL is right, which often ends in /v1")
     message += _HINTS.get(response.status, "")
     if response.status in _DENIED:
         return FatalFault(f"Authentication failed: {message}")
     if response.status in _FATAL or _HOPELESS.search(f"{codes} {words}"):
         return FatalFault(message)
     if response.status in _RETRIED or response.status >= 500 or _CRASHED.search(words):
-        wait = longest((response.retry_after, wait_in_body(response.body)))
-        if response.status in _THROTTLED and _is_spent_today(response.body, words, wait):
+        sent = response.sent or response.body
+        wait = longest((response.retry_after, wait_in_body(sent)))
+        if response.status in _THROTTLED and _is_spent_today(sent, words, wait):
             return FatalFault(message)
         throttled = response.status in _THROTTLED or response.retry_after is not None
         return Retryable(message, retry_after=wait, throttled=throttled)
@@ -198,6 +206,8 @@ def _error_fields(body: bytes) -> tuple[str, str, str]:
         said = body[:4096].decode("utf-8", "replace")
     said = _first(said)
     error = _first(said.get("error") or said) if isinstance(said, dict) else said
+    if isinstance(said, dict) and isinstance(error, str):
+        error = {**said, "message": error}  # xAI's have the code beside it
     if not isinstance(error, dict):
         return clean(_as_words(error)), "", ""
     words = error.get("message") or error.get("detail") or error.get("type") or error

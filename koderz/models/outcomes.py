@@ -25,7 +25,7 @@ from typing import Literal
 
 Outcome = Literal["stop", "length", "refusal", "broken", "call", "own"]
 
-_PREFIXES = ("finish_reason_", "stop_reason_")  # of enumerations in protocol buffers, as Gemini's
+_PREFIXES = ("finishreason", "stopreason")  # of enumerations, as Gemini's
 
 CODES: dict[Literal["refusal", "context"], tuple[str, ...]] = {
     "refusal": (  # Azure's, OpenAI's, LiteLLM's and Alibaba's
@@ -44,17 +44,20 @@ WORDS: dict[Outcome, tuple[str, ...]] = {
     "stop": (
         "stop", "end_turn", "eos", "eos_token", "stop_sequence", "completed",
         "complete", "finish", "stop_criteria_met",  # Cohere's, and Titan's on Bedrock
+        "eos_found", "stop_string_found",  # LM Studio's
+        "end_of_text", "normal",  # AI21's, and Baidu's
     ),
     "length": (
         "length", "max_tokens", "model_length", "model_context_window_exceeded",
         "max_output_tokens", "max_completion_tokens", "max_new_tokens", "max_length",
         "token_limit", "error_limit",  # watsonx's, and Cohere's
+        "max_predicted_tokens_reached", "context_length_reached",  # LM Studio's
     ),
     "refusal": (
         "refusal", *map(str.lower, CODES["refusal"]), "content_filtered", "safety",
         "sensitive",  # Zhipu's
         "recitation", "spii", "blocklist", "other",  # Gemini's
-        "language", "image_safety", "model_armor",
+        "language", "image_safety", "model_armor", "filtered",
         "guardrail_intervened",  # Bedrock's
         "error_toxic",  # Cohere's
     ),
@@ -64,6 +67,7 @@ WORDS: dict[Outcome, tuple[str, ...]] = {
         "insufficient_system_resource",  # DeepSeek's
         "time_limit", "timeout", "deadline_exceeded",
         "queued", "in_progress", "not_finished",
+        "model_unloaded", "user_stopped",  # LM Studio's
         "load", "unload",  # an Ollama that did no more than load or unload the model
     ),
     "call": (
@@ -77,7 +81,6 @@ WORDS: dict[Outcome, tuple[str, ...]] = {
         "rejected", "context", "time", "imported",  # koderz' own
     ),
 }  # fmt: skip
-_OUTCOMES = {word: outcome for outcome, words in WORDS.items() for word in words}
 
 
 def outcome_of(word: str) -> Outcome | None:
@@ -86,12 +89,15 @@ def outcome_of(word: str) -> Outcome | None:
 
 
 def _folded(word: str) -> str:
-    """A word in the one spelling of the table.
+    """The letters of a word by which it is looked up.
 
-    Gateways write `content-filter`, or add after a colon what the provider behind them said:
-    `content_filter: RECITATION`. What stands before the colon is the word.
+    Servers write `contentFilter`, `content-filter` or `FinishReason.CONTENT_FILTER`, and gateways add after a colon
+    what the provider behind them said, as in `content_filter: RECITATION`. What stands before the colon is the word.
     """
-    name = "_".join(word.partition(":")[0].lower().replace("-", " ").replace("_", " ").split())
+    name = "".join(filter(str.isalnum, word.partition(":")[0].lower()))
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return name
+
+
+_OUTCOMES = {_folded(word): outcome for outcome, words in WORDS.items() for word in words}

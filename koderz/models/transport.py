@@ -109,7 +109,8 @@ class Http:
         values = {name.encode(): value.encode() for name, value in named.items()}
         return httpx.Request(method, self._urls[path], headers=values, content=body, extensions=_TIMEOUT)
 
-    def _response(self, answer: httpx.Response, body: bytes) -> Response:
+    def _response(self, answer: httpx.Response, sent: bytes) -> Response:
+        body = sent
         if len(self._secret) >= (_SECRET_LENGTH if answer.is_success else 1):
             body = body.replace(self._secret.encode(), b"***")  # servers echo keys, in errors and elsewhere
         if not (answer.is_success and body.startswith(b"{")):  # a reply stays as it is; what is none tells of the path
@@ -123,6 +124,7 @@ class Http:
             retry_after=wait_in_headers(headers, datetime.now(UTC)),
             location=clean(headers.get("location", ""), self._secret, *self.hidden),
             headers=headers,
+            sent=b"" if answer.is_success else sent,
         )
 
     @cached_property

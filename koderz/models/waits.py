@@ -15,10 +15,16 @@ LONGEST_WAIT = 300.0  # seconds; what a server asks for beyond is not waited for
 _IN_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")  # OpenAI's and Azure's, finer than `Retry-After`
 # Google's `RetryInfo`; the quotes are escaped where a gateway passes its provider's error on as a text.
 _DELAY = re.compile(r'retry_?Delay\\*"\s*:\s*\\*"(\d+(?:\.\d+)?)s\\*"', re.IGNORECASE)
+# A field in seconds, and what Google's clients make of `RetryInfo` in words.
+_FIELD = re.compile(
+    r'\bretry_?after(?:_?s(?:econds)?)?\\*"\s*:\s*(?:\\*")?(\d+(?:\.\d+)?)\b|retry_delay \{(?:\s|\\n)*seconds: (\d+)',
+    re.IGNORECASE,
+)
 _AMOUNT = r"\d+(?:\.\d+)?\s*(?:ms|milli\w+|s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)(?![a-z])"
-# "Please retry in 6.5s", "try again in 7m12.5s", "retry after 4 seconds", "in 1 minute and 5 seconds"
+# "Please retry in 6.5s", "try again in 7m12.5s", "retry after 4 seconds", "wait 1 minute and 5 seconds"
 _ASKED = re.compile(
-    rf"(?:retry|try again) (?:in|after) (?:about )?({_AMOUNT}(?:(?:,|\s|and)*{_AMOUNT})*)", re.IGNORECASE
+    rf"(?:(?:retry|try again) (?:in|after)|\bwait(?: for)?) (?:about |another )?({_AMOUNT}(?:(?:,|\s|and)*{_AMOUNT})*)",
+    re.IGNORECASE,
 )
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
 
@@ -51,7 +57,8 @@ def retry_after(header: str, now: datetime) -> float | None:
 def wait_in_body(body: bytes) -> float | None:
     """Seconds to wait by an error's body, the longest of those that it names; None if it names none."""
     text = body[:65536].decode("utf-8", "replace")
-    return longest((*map(float, _DELAY.findall(text)), *map(_seconds, _ASKED.findall(text))))
+    fields = [float(seconds or others) for seconds, others in _FIELD.findall(text)]
+    return longest((*map(float, _DELAY.findall(text)), *fields, *map(_seconds, _ASKED.findall(text))))
 
 
 def longest(waits: Iterable[float | None]) -> float | None:

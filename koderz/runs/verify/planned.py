@@ -105,7 +105,7 @@ def _check_arms(restored: Restored, result: Verification) -> None:
 def _say_choice(restored: Restored, result: Verification) -> None:
     """Says how many of the suite's tasks the run is about, and who has chosen them."""
     names, every = list(restored.record.tasks), restored.subject.suite.tasks
-    total = f"the suite's {len(every)} tasks"
+    total = f"the suite's {len(every)} task{'' if len(every) == 1 else 's'}"
     if names == [task.id for task in every]:
         how = f"all of {total}"
     elif names == _selected(restored, every):
@@ -115,13 +115,21 @@ def _say_choice(restored: Restored, result: Verification) -> None:
         how = f"{len(names)} of {total}, {', '.join(filter(None, ways)) or 'the first ones'}"
     else:
         how = result.chosen = f"{len(names)} of {total}, chosen by their author"
-    cells = restored.record.cells
-    pairs = {(cell.task, cell.arm): cell.samples for cell in cells or ()}
-    if cells is not None and (
-        len(pairs) < len(names) * len(restored.arms) or len({*pairs.values()}) > 1 or len(pairs) < len(cells)
-    ):
+    if not is_even(restored.record):
         how = result.chosen = f"{how}; each in arms and with samples that their author chose"
     result.lines["tasks"] = f"{how}; {result.lines['tasks']}" if "tasks" in result.lines else how
+
+
+def is_even(record: records.Plan) -> bool:
+    """Whether each task is in each arm with as many samples; a baseline, such as an initial prompt, may have one."""
+    if record.cells is None:
+        return True
+    pairs = {(cell.task, cell.arm): cell.samples for cell in record.cells}
+    baselines = {arm.baseline for arm in record.arms}
+    own = {samples for (_, arm), samples in pairs.items() if arm not in baselines}
+    of_baselines = {samples for (_, arm), samples in pairs.items() if arm in baselines}
+    is_whole = len(pairs) == len(record.cells) == len(record.tasks) * len(record.arms)
+    return is_whole and len(own) <= 1 and of_baselines in (set(), {1}, own)
 
 
 def _selected(restored: Restored, every: Sequence[Any]) -> list[str]:

@@ -317,6 +317,15 @@ async def test_key_stand_in_is_no_secret(server: Server, models: Models, prompt:
     assert (await model.complete(prompt, Sampling())).text == "return EMPTY"
 
 
+async def test_key_hidden_within_words_of_an_error_changes_no_outcome(
+    server: Server, models: Models, prompt: list[Message]
+) -> None:
+    server.answers = [refusal("This model's maximum context length is 4 tokens.")]
+    completion = await (await models.open(api_key="x")).complete(prompt, Sampling())
+    assert completion.finish_reason == "context"
+    assert "ma***imum conte***t" in completion.text
+
+
 async def test_server_text_is_shown_without_control_characters(
     server: Server, models: Models, prompt: list[Message]
 ) -> None:

@@ -44,6 +44,8 @@ REFUSED = (
     "content-filter",
     "Content Filter",
     "content_filter: RECITATION",
+    "contentFilter",
+    "ContentFiltered",
     "guardrail_intervened",
     "SAFETY",
 )
@@ -55,8 +57,12 @@ CUT = (
     "max-tokens",
     "MAX_TOKENS",
     "model_context_window_exceeded",
+    "maxTokens",
+    "FinishReason.MAX_TOKENS",
+    "<FinishReason.MAX_TOKENS: 'MAX_TOKENS'>",
+    "contextLengthReached",
 )
-WHOLE = ("STOP", "FINISH_REASON_STOP", "eos", "COMPLETE", "end-turn")
+WHOLE = ("STOP", "FINISH_REASON_STOP", "eos", "COMPLETE", "end-turn", "endTurn", "eosFound", "endoftext")
 
 
 def bodies(word: str) -> dict[str, dict[str, Any]]:
@@ -194,6 +200,10 @@ def busy(message: str, **fields: object) -> dict[str, Any]:
         (of(busy("Limit on tokens per day (TPD): please try again in 2m12.5s."), 429), 132.5),
         (of(busy("try again in 1 minute and 5 seconds"), 503), 65.0),
         (of(busy("try again in 3 hours"), 429), 300.0),
+        (of(busy("Rate limit of 10 per 60s exceeded. Please wait 42 seconds before retrying."), 429), 42.0),
+        (of(busy("Too many requests", retry_after=4.5), 429), 4.5),
+        (of(busy("Too many requests", metadata={"retry_after_seconds": "7"}), 429), 7.0),
+        (of(busy("Quota exceeded. [retry_delay {\n  seconds: 40\n}]"), 429), 40.0),
         (of(busy("slow down"), 429, retry_after_ms="4000"), 4.0),
         (of(busy("slow down"), 429, x_ms_retry_after_ms="4000", retry_after="9"), 4.0),
         (of(busy("slow down"), 429, retry_after_ms="soon", retry_after="9"), 9.0),
@@ -207,7 +217,7 @@ async def test_wait_is_as_long_as_the_server_says_in_any_way(
     assert models.clock.slept == [pytest.approx(seconds)]
 
 
-@pytest.mark.parametrize("message", ["slow down", "retry in a moment", "retry in 5 mice", "retry after 2026"])
+@pytest.mark.parametrize("message", ["slow down", "wait in line", "retry in 5 mice", "retry after 2026"])
 async def test_words_without_a_wait_name_none(routes: Routes, models: Models, message: str) -> None:
     await asked(routes, models, "openai/m", of(busy(message), 429), chat())
     assert len(models.clock.slept) == 1
@@ -225,6 +235,11 @@ async def test_words_without_a_wait_name_none(routes: Routes, models: Models, me
         of(busy("You have reached your daily quota."), 429),
         of(busy("Insufficient balance or no resource package. Please recharge.", code="1113"), 429),
         of(busy("suspended", type="exceeded_current_quota_error"), 429),
+        of(busy("Rate limit of 50 per 86400s exceeded for UserByModelByDay. Please wait 8103 seconds."), 429),
+        of({"code": "invalid argument", "error": "Incorrect API key provided: s***y."}, 400),
+        of(busy("Please make sure that your account is in good standing.", code="Arrearage"), 400),
+        of({"code": "insufficient_quota", "error": "no"}, 429),
+        of(busy("余额不足或无可用资源包,请充值。", code="1113"), 429),
     ],
 )
 async def test_error_that_no_wait_heals_ends_the_run(routes: Routes, models: Models, answer: Answer) -> None:
@@ -287,6 +302,9 @@ POLICY = "The response was filtered due to the prompt triggering Azure OpenAI's 
         of(busy("x requires moderation. Your input was flagged for violence.", code=403), 403),
         of(busy("Output blocked by content filtering policy"), 400),
         of(busy("no", code="content_filter")),
+        of({"code": "content_filter", "error": "no"}, 400),
+        of({"code": "no permission", "error": "Content violates usage guidelines. Failed check: BIO"}, 403),
+        of(busy("System detected potentially unsafe or sensitive content in input.", code="1301"), 400),
         of({"choices": [{"index": 0, "finish_reason": "content_filter"}]}),
         of({"choices": [{"index": 0, "finish_reason": "content_filter", "message": None}]}),
         of({"choices": [{"index": 0, "finish_reason": "PROHIBITED_CONTENT", "message": {}}]}),
@@ -387,6 +405,11 @@ TGI = "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: {} `inputs` to
         of({"error": "the input length exceeds the context length"}, 400),
         of({"error": TGI.format(5000)}, 422),
         of({"message": "Input is too long for requested model."}, 400),
+        of(busy("The decoder prompt (length 4698) is longer than the maximum model length of 4096."), 400),
+        of(busy("Invalid request: Your request exceeded model token limit: 8192"), 400),
+        of(busy("the number of input tokens 4698 cannot exceed the total tokens limit 4096 for this model"), 400),
+        of(busy("prompt is 4698 tokens long, but the maximum supported sequence length is just 4096!"), 400),
+        of(busy("Context length 4698 is greater than max_seq_len 4096"), 400),
         of(busy("Request body too large for gpt-4o model. Max size: 8000 tokens.", code="tokens_limit_reached"), 413),
     ],
 )
