@@ -46,6 +46,7 @@ class Filter:
     since: str | None = None  # created then or later; ISO 8601
     before: str | None = None  # created earlier
     id: int | None = None
+    after: int | None = None  # with a larger id
 
     def conditions(self) -> tuple[str, list[Any]]:
         """The SQL conditions on the table `m`, beginning with AND, and their parameters. Tags are handled apart."""
@@ -57,6 +58,7 @@ class Filter:
             "m.created_at >= ?": self.since,
             "m.created_at < ?": self.before,
             "m.id = ?": self.id,
+            "m.id > ?": self.after,
         }
         meant = {condition: value for condition, value in clauses.items() if value is not None}
         return "".join(f" AND {condition}" for condition in meant), list(meant.values())
