@@ -3,8 +3,8 @@
 python scripts/reference.py           # brings the pages up to date
 python scripts/reference.py --check   # names the pages that are stale
 
-A page has `<!-- begin: commands -->` and `<!-- end: commands -->` around such a part. `options PANEL` stands for the
-options under that heading of the help, `fields NAME` for the fields of that class of `koderz`.
+A page has `<!-- begin: commands -->` and `<!-- end: commands -->` around such a part. `fields NAME` stands for the
+fields of that class of `koderz`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ _FIELD = re.compile(r"^    (\w+): (.+?)(?: = (.+?))?(?:  # (.+))?$", re.MULTILIN
 def commands() -> Iterator[str]:
     """Every command with its arguments and options, as the command line itself declares them."""
     root = typer.main.get_command(koderz.cli.app)
-    yield from _command(root, root.make_context("koderz", [], resilient_parsing=True))
+    yield from _command(root.make_context("koderz", [], resilient_parsing=True))
 
 
-def _command(command: Any, ctx: Any) -> Iterator[str]:
-    """One command, then those of the group."""
+def _command(ctx: Any) -> Iterator[str]:
+    """One command, with the options of the suites and solvers that it chooses itself, then those of the group."""
+    command = ctx.command
     path = ctx.parent.command_path if command.hidden else ctx.command_path  # a hidden one runs by its group's name
     about, examples = examples_in(command.help)
     yield from (f"## `{path}{' START END' if command.hidden else ''}`", "", about, "")
@@ -59,7 +60,7 @@ def _command(command: Any, ctx: Any) -> Iterator[str]:
         if ctx.parent is None and name in koderz.cli.ALIASES:
             continue
         _, inner, _ = command.resolve_command(ctx, [name])
-        yield from _command(inner, inner.make_context(name, [], parent=ctx, resilient_parsing=True))
+        yield from _command(inner.make_context(name, [], parent=ctx, resilient_parsing=True))
 
 
 def settings() -> Iterator[str]:
@@ -156,7 +157,6 @@ PARTS: Mapping[str, Callable[[str], Iterator[str]]] = {
     "settings": lambda _: settings(),
     "journal": lambda _: journal(),
     "summary": lambda _: summary_fields(),
-    "options": _panel,
     "fields": lambda name: _fields(getattr(koderz, name)),
 }
 """By the first word behind `begin:`, what stands between the marks; the other words are handed to it."""

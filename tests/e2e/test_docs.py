@@ -110,7 +110,8 @@ def _known(words: list[str]) -> set[str]:
     context = command.make_context("koderz", [], resilient_parsing=True)
     while words and words[0] in getattr(command, "commands", {}):
         name, inner, _ = command.resolve_command(context, [words.pop(0)])  # type: ignore[attr-defined]
-        command, context = inner, inner.make_context(name, [], parent=context, resilient_parsing=True)
+        context = inner.make_context(name, [], parent=context, resilient_parsing=True)
+        command = context.command  # with the options of what it chooses itself
     command = getattr(command, "commands", {}).get("run", command)  # benchmark's own, whose name is left out
     known = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
     return {"--help", "--help-all", *known, *context.help_option_names}
