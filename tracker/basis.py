@@ -64,6 +64,7 @@ class Basis(Struct, frozen=True):
     matches: Mapping[str, Mapping[str, str]] = {}  # digests that a resumed run has to find again, by kind and name
     prompts: Mapping[str, str] = {}  # templates by name
     expectations: Mapping[str, Mapping[str, Any]] = {}  # by task, under MLflow's names
+    questions: Mapping[str, str] = {}  # by task: the beginning of what it asks, for lists of tasks
     judge: Mapping[str, Any] = {}  # about the model that judges
     solvers: Mapping[str, SolverAbout] = {}
     solver_arguments: Mapping[str, Any] = {}

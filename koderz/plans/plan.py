@@ -34,6 +34,7 @@ from koderz.suites import (
     checked_measures,
     load_suite,
     modes_of,
+    questions_of,
     require_recordable,
     suite_digest,
     task_digest,
@@ -247,6 +248,7 @@ def following_fields(
             "matches": _matches(subject, arms, prompts, cells),
             "prompts": dict(prompts.texts),
             "expectations": expectations_of(subject),
+            "questions": questions_of(subject.suite, subject.tasks),
             "judge": dict(subject.suite.judge_record) if _has_judge(arms) else {},
             "solvers": {arm.solver.name: arm.solver.about for arm in arms if arm.solver.about},
             **({"suite": about} if (about := subject.suite.details(subject.tasks, settings)) else {}),
@@ -378,7 +380,9 @@ def _has_judge(arms: Sequence[Arm]) -> bool:
 
 
 _SHOWN = 5  # changes that are told
-_ADDED = frozenset({"digest", "matches", "prompts", "expectations", "judge", "solvers", "suite", "documents"})
+_ADDED = frozenset(
+    {"digest", "matches", "prompts", "expectations", "questions", "judge", "solvers", "suite", "documents"}
+)
 """The details of a plan that are added to those that it is made with."""
 
 

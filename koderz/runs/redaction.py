@@ -95,6 +95,8 @@ def _without_replies(record: Record) -> Record:
             return replace(record, program=None, feedback="", detail="", artifacts={})
         case Once():
             return replace(record, value=None, in_blob=False)
+        case Plan():
+            return replace(record, details={**record.details, "questions": {}})
         case _:
             return record
 

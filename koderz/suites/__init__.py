@@ -128,6 +128,17 @@ def program_suite(suite: Suite) -> ProgramSuite:
     return suite
 
 
+_QUESTION = 240  # characters of a task's prompt
+_MOST_QUESTIONS = 5000  # tasks; MLflow has a trace of each experiment up to as many
+
+
+def questions_of(suite: Suite, tasks: Sequence[Task]) -> dict[str, str]:
+    """The beginning of what each task asks, in one line; empty if texts are private, or too many for a plan."""
+    if suite.privacy_key or len(tasks) > _MOST_QUESTIONS:
+        return {}
+    return {task.id: text for task in tasks if (text := " ".join(task.prompt[:_QUESTION].split()))}
+
+
 def task_digest(*parts: str) -> str:
     """16 hex digits that change with any of the parts."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -54,6 +54,8 @@ def test_plan_records_prompts_and_references_that_the_run_may_use(tmp_path: Path
     assert "${prompt}" in iterative["prompts"]["task"]
     assert set(iterative["expectations"]) == {"T/0", "T/1", "T/2"}
     assert "return" in iterative["expectations"]["T/0"]["expected_response"]
+    assert set(iterative["questions"]) == set(iterative["expectations"])
+    assert all(len(text) <= 240 and "\n" not in text for text in iterative["questions"].values())
 
 
 @pytest.mark.parametrize(("mode", "changed"), [("zero-shot", "feedback"), ("iterative", "rlm-system")])

@@ -16,6 +16,7 @@ import pytest
 from koderz.errors import KoderzError, Unreachable
 from koderz.runs.redaction import published_copy, secrets_in
 from koderz.runs.share import Folder, Location, fetched, files_of, place_at, publish, pull, runs_at
+from koderz_tracker.runs import read_plan
 from tests.conftest import Shell
 
 KEY = "sk-proj-Zq3vT8nB2kLw9XyR4mJd7HsG"
@@ -226,6 +227,8 @@ def test_publish_without_replies_has_figures_only(run: Path, tmp_path: Path) -> 
 
     text = (copy / "journal.jsonl").read_text()
     assert "```" not in text.split("\n", 1)[1]
+    assert read_plan(run).basis.questions
+    assert not read_plan(copy).basis.questions
     figures = [orjson.loads(path.read_bytes())["summary"] for path in (summary, run.with_suffix(".json"))]
     assert figures[0] == figures[1]
 

@@ -44,6 +44,8 @@ from tests.tracker.sinks.mlflow_world import (
 )
 
 BOTH = ("zero-shot", "iterative")
+BESIDE = ("cost", "tokens", "latency", "iterations")
+"""Metrics that are no average of a score."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def test_mlflow_run_has_a_trace_per_experiment(results: Path) -> None:
     found = seen(folder)
 
     assert found.counts == (1, 0, 2)
-    assert found.run.info.run_name == folder.name
+    assert found.run.info.run_name == f"m · zero-shot · {folder.name}"
     assert found.run.info.status == "FAILED"
     tags = {
         "mlflow.runType": "genai_evaluate",
@@ -202,7 +204,7 @@ def test_fault_has_no_assessment_and_no_quality_measure(results: Path) -> None:
     assert (trace.info.state, scores(trace)) == ("ERROR", {})
     assert trace.info.tags["koderz.outcome"] == "fault"
     assert trace.info.response_preview == "fault: server gone"
-    assert found.run.data.metrics == {"passed/mean": 1.0}
+    assert means(found.run) == {"passed/mean": 1.0}
     assert trace.info.tags["koderz.cause"] == "unreachable"
     assert found.run.data.tags.items() >= {"koderz.problems": "1", "koderz.faults": "1"}.items()
     assert found.run.data.tags["koderz.fault_causes"] == "unreachable 1"
@@ -215,10 +217,22 @@ def test_traces_differ_by_their_request_alone(results: Path) -> None:
     for folder in (both, one):
         project(folder)
 
-    assert seen(one).traces[0].info.request_preview == '{"problem_id":"T/0"}'
+    assert seen(one).traces[0].info.request_preview == '{"problem_id":"T/0"}'  # its plan has no question
     assert [trace.info.request_preview for trace in seen(both).traces] == [
         '{"problem_id":"T/0"}'
     ] * 2  # one of each arm
+
+
+def test_trace_shows_the_question_where_the_plan_has_it(results: Path) -> None:
+    asked = {"details": {"questions": {"T/0": "Is it\0 so?"}}}
+    folder = record(results, new_plan(1, solvers=BOTH, **asked), judged(0), judged(0, solver="iterative"))
+    twice = record(results, new_plan(1, samples=2, **asked), judged(0), judged(0, sample=1))
+    for each in (folder, twice):
+        project(each)
+
+    assert [trace.info.request_preview for trace in seen(folder).traces] == ["T/0: Is it\ufffd so?"] * 2
+    shown = {trace.info.request_preview for trace in seen(twice).traces}
+    assert shown == {f"T/0 · sample {n}: Is it\ufffd so?" for n in range(2)}
 
 
 def test_arm_has_figures_with_intervals_of_parts(results: Path) -> None:
@@ -240,7 +254,7 @@ def test_mlflow_run_has_curves_figures_table_and_files(results: Path) -> None:
 
     history = mlflow.get_metric_history(run.info.run_id, "passed/mean")
     assert [(point.step, point.value) for point in history] == [(1, 1), (2, 0.5), (3, pytest.approx(2 / 3))]
-    assert [*run.data.metrics] == ["passed/mean"]
+    assert [*run.data.metrics] == ["passed/mean", *BESIDE]  # the order of the columns
     tags = {"koderz.cost": "1.5", "koderz.successes": "2", "koderz.pass_at_1": "0.6666666667"}
     assert run.data.tags.items() >= tags.items()
     files = {file.path for file in mlflow.list_artifacts(run.info.run_id)}
@@ -284,7 +298,7 @@ def test_arms_are_evaluation_runs_below_the_run(results: Path) -> None:
     assert "mlflow.runType" not in found.run.data.tags
     assert found.run.data.tags["koderz.comparison.passed_difference"] == "1"
     arms = {run.data.tags["koderz.arm"]: run for run in found.nested}
-    assert {name: run.data.metrics for name, run in arms.items()} == {
+    assert {name: means(run) for name, run in arms.items()} == {
         "zero-shot": {"passed/mean": 0.0},
         "iterative": {"passed/mean": 0.5},
     }
@@ -292,7 +306,7 @@ def test_arms_are_evaluation_runs_below_the_run(results: Path) -> None:
         tags = {"mlflow.runType": "genai_evaluate", "mlflow.parentRunId": found.run.info.run_id}
         assert run.data.tags.items() >= {**tags, "benchmark_run_id": folder.name, "koderz.kind": "arm"}.items()
         assert run.data.params.items() >= {"model": "m", "arm": name, "solver": name}.items()
-        assert run.info.run_name == f"{name} · {folder.name}"
+        assert run.info.run_name == f"m · {name} · {folder.name}"
         assert [each.dataset.name for each in run.inputs.dataset_inputs] == ["humaneval-abababab"]
         assert {row[0].partition(" · ")[2] for row in file_of(run, "results.json")["data"]} == {name}
         mine = [trace for trace in found.traces if trace.info.tags["arm"] == name]
@@ -304,7 +318,62 @@ def test_arms_are_evaluation_runs_below_the_run(results: Path) -> None:
     assert faults == {"zero-shot": "1", "iterative": "0"}
 
 
-def test_metrics_are_scores_alone(results: Path) -> None:
+def means(run: Any) -> dict[str, float]:
+    """The metrics of a run that are averages of scores."""
+    return {name: value for name, value in run.data.metrics.items() if name not in BESIDE}
+
+
+def test_metrics_beside_scores_are_figures_of_the_arm(results: Path) -> None:
+    ended = [judged(0, cost=0.25, iterations=3), judged(1, cost=0.75, iterations=1), fault(2)]
+    folder = record(results, new_plan(3), *ended, Finished(status="incomplete"))
+    project(folder)
+    run = seen(folder).run
+
+    assert {name: run.data.metrics[name] for name in BESIDE} == {
+        "cost": 1.0,
+        "tokens": 20.0,
+        "latency": 0.5,
+        "iterations": 2.0,
+    }
+    assert float(run.data.tags["koderz.cost"]) == 1.0  # where it stood before
+
+
+def test_metrics_are_no_more_than_eight_if_scores_are_many(results: Path) -> None:
+    measures = tuple(Measure(f"grade{n}", "higher", "share") for n in range(5))
+    ended = judged(0, metrics={measure.name: 0.5 for measure in measures})
+    folder = record(results, new_plan(1, measures=measures), ended, Finished(status="complete"))
+    project(folder)
+
+    assert [*seen(folder).run.data.metrics][-2:] == ["cost", "tokens"]
+    assert len(seen(folder).run.data.metrics) == 8
+
+
+def test_cost_of_unknown_price_is_no_metric(results: Path) -> None:
+    folder = record(results, new_plan(1), judged(0, cost=0.0, cost_known=False), Finished(status="complete"))
+    project(folder)
+
+    assert "cost" not in seen(folder).run.data.metrics
+
+
+def test_run_of_several_models_is_named_by_them(results: Path) -> None:
+    plans = [
+        new_plan(1, solvers=BOTH, config={"local_model": "openai/a-1:7b", "suite": "humaneval"}),
+        new_plan(1, config={"local_model": "", "suite": "humaneval"}),
+    ]
+    arms = [replace(plans[0].arms[0], name=f"zero-shot · p/{model}", models={"main": f"p/{model}"}) for model in "xyz"]
+    plans.append(replace(new_plan(1), arms=arms))
+    folders = [record(results, plan) for plan in plans]
+    for folder in folders:
+        project(folder)
+
+    one, none, three = folders
+    assert seen(one).run.info.run_name == f"a-1:7b · {plans[0].mode} · {one.name}"
+    assert seen(none).run.info.run_name == f"zero-shot · {none.name}"
+    assert seen(three).run.info.run_name == f"x, y and 1 more · zero-shot · {three.name}"
+    assert {run.info.run_name for run in seen(three).nested} == {f"{m} · zero-shot · {three.name}" for m in "xyz"}
+
+
+def test_metrics_that_average_are_scores_alone(results: Path) -> None:
     measures = (Measure("score", "higher", "share"), Measure("times", "higher", TIMES))
     metrics = [{"times": 2.0, "lines": 5.0}, {"times": 8.0, "lines": 7.0}]
     ended = [judged(n, True, score=0.5, metrics=own) for n, own in enumerate(metrics)]
@@ -312,7 +381,7 @@ def test_metrics_are_scores_alone(results: Path) -> None:
     project(folder)
     found = seen(folder)
 
-    assert found.run.data.metrics == pytest.approx({"passed/mean": 1.0, "score/mean": 0.5, "times/geometric_mean": 4.0})
+    assert means(found.run) == pytest.approx({"passed/mean": 1.0, "score/mean": 0.5, "times/geometric_mean": 4.0})
     assert scores(found.trace("T/1")) == {"passed": True, "score": 0.5, "times": 8.0}
     assert file_of(found.run, "figures.json")["arms"]["zero-shot"]["mean/lines"] == 6.0
 
@@ -324,7 +393,7 @@ def test_averages_follow_measures_without_rate_where_nothing_passes(results: Pat
     folder = record(results, plan, *ended, Finished(status="complete"))
     project(folder)
 
-    assert seen(folder).run.data.metrics == {"ms/median": 2.0, "rate/mean": 4.0}
+    assert means(seen(folder).run) == {"ms/median": 2.0, "rate/mean": 4.0}
 
 
 @pytest.mark.slow
@@ -579,7 +648,7 @@ def test_single_experiment_is_a_run_with_one_trace(results: Path) -> None:
     query = f"tags.`koderz.experiment_id` = '{folder.name}' AND tags.`koderz.kind` = 'run'"
     (run,) = mlflow.search_runs([place], query)
 
-    assert run.data.metrics == {"passed/mean": 1.0}
+    assert run.data.metrics == {"passed/mean": 1.0, "cost": 0.5, "tokens": 20.0, "latency": 0.5, "iterations": 2.0}
     assert len(mlflow.search_traces(locations=[place], run_id=run.info.run_id)) == 1
 
 

@@ -1,8 +1,8 @@
 """A benchmark run as MLflow runs: one for each arm with its scores, below one of the run itself with its files.
 
 An arm's run is what `mlflow.genai.evaluate` makes, so that MLflow sets arms against each other: its metrics are means
-of scores, named as there (`passed/mean`, from 0 to 1). A run of one arm is that arm's. What is no score, such as costs
-in US dollars and times in seconds, stands in tags and in `figures.json`; faults are in no score.
+of scores, named as there (`passed/mean`, from 0 to 1), and beside them cost, tokens, latency and iterations. A run of
+one arm is that arm's. All figures stand in tags and in `figures.json`; faults are in no score.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ TABLE, FIGURES = "results.json", "figures.json"
 _AVERAGES = {"arithmetic": "mean", "geometric": "geometric_mean", "median": "median"}
 _EVALUATION = {"mlflow.runType": "genai_evaluate"}
 _ARM_PARAMS = ("suite", "temperature", "seed", "samples")
+_MOST_METRICS = 8  # of an arm's run, unless it has more scores; each is a column of MLflow's table of runs
+_NAMED_MODELS = 2  # in the name of a run
 _CURVE_POINTS = 1000  # of one curve, about; a chart shows no more
 _STATUS = {
     "complete": "FINISHED",
@@ -71,7 +73,7 @@ def first_page(plan: Plan, name: str) -> Page:
     environment = {f"environment.{key}": value for key, value in plan.environment.items() if value is not None}
     given = {"model": plan.config.get("local_model"), **plan.config, **environment}
     params = {key: as_param(value) for key, value in given.items() if value is not None}
-    return Page(name=name, start=milliseconds(plan.time), params=params, tags=tags)
+    return Page(name=run_name(plan, name), start=milliseconds(plan.time), params=params, tags=tags)
 
 
 def first_arm_page(plan: Plan, name: str, arm: records.Arm, parent: str) -> Page:
@@ -98,7 +100,20 @@ def first_arm_page(plan: Plan, name: str, arm: records.Arm, parent: str) -> Page
         **arm.parameters,
     }
     params = {key: as_param(value) for key, value in given.items() if value is not None}
-    return Page(name=f"{arm.name} · {name}", start=milliseconds(plan.time), params=params, tags=tags)
+    return Page(name=run_name(plan, name, arm), start=milliseconds(plan.time), params=params, tags=tags)
+
+
+def run_name(plan: Plan, name: str, arm: records.Arm | None = None) -> str:
+    """`MODEL · ARM · RUN` for an arm, `MODEL, MODEL · MODE · RUN` for a run of several; models without their provider.
+
+    The model comes first, since MLflow's lists cut names at their end.
+    """
+    arms = [arm] if arm else plan.arms
+    models = dict.fromkeys(plan.model_of(each.name).rpartition("/")[2] for each in arms)
+    named = [model for model in models if model]
+    told = ", ".join(named[:_NAMED_MODELS]) + (f" and {more} more" if (more := len(named) - _NAMED_MODELS) > 0 else "")
+    way = arms[0].title if len(arms) == 1 else plan.mode
+    return " · ".join(filter(None, (told, way, name)))
 
 
 def identity(plan: Plan, name: str) -> dict[str, str]:
@@ -122,11 +137,11 @@ def latest_page(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) 
         "mlflow.note.content": _note(plan, summary, list(summary.arms)),
         "mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}]),
     }
-    page = _latest(plan, name, summary, is_worked_on=is_worked_on)
+    page = _latest(plan, run_name(plan, name), summary, is_worked_on=is_worked_on)
     if has_several_arms(plan):
         return replace(page, tags=tags)
     (arm,) = summary.arms.values()
-    points = _score_points(plan, arm, milliseconds(summary.end_time))
+    points = _arm_points(plan, arm, milliseconds(summary.end_time))
     return replace(page, tags=tags | _as_tags(_arm_figures(arm)), points=points)
 
 
@@ -141,8 +156,8 @@ def latest_arm_page(plan: Plan, name: str, summary: Summary, arm: str, *, is_wor
         "mlflow.note.content": _note(plan, summary, [arm]),
         "mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}]),
     }
-    page = _latest(plan, f"{arm} · {name}", summary, is_worked_on=is_worked_on)
-    return replace(page, tags=tags, points=_score_points(plan, own, milliseconds(summary.end_time)))
+    page = _latest(plan, run_name(plan, name, plan.arm(arm)), summary, is_worked_on=is_worked_on)
+    return replace(page, tags=tags, points=_arm_points(plan, own, milliseconds(summary.end_time)))
 
 
 def _latest(plan: Plan, name: str, summary: Summary, *, is_worked_on: bool) -> Page:
@@ -219,6 +234,23 @@ def curve(
         if (number >= after and arm.steps % stride == 0) or last.get(outcome.arm) == number:
             for point in points(arm.means(), milliseconds(outcome.time), arm.steps):
                 yield outcome.arm, point
+
+
+def _arm_points(plan: Plan, arm: ArmResults, time: int) -> Sequence[Point]:
+    """The scores without a curve, then cost, tokens, latency and iterations as far as there is a column for them."""
+    figures, points_of_scores = arm.summary, _score_points(plan, arm, time)
+    declared = {measure.name for measure in plan.measures}
+    # As `scores_of` tells it: all metrics of what is graded are scores where the suite declares none.
+    graded = {"score", *declared} if declared or "score" not in figures.measures else set(figures.measures)
+    scores = {*(graded & figures.measures.keys()), *(point.key.rpartition("/")[0] for point in points_of_scores)}
+    beside = {
+        "cost": figures.total_cost if figures.cost_known else None,
+        "tokens": figures.tokens_in + figures.tokens_out,
+        "latency": figures.avg_latency,
+        "iterations": None if completes(plan) else figures.avg_iterations,
+    }
+    room = max(0, _MOST_METRICS - len({*scores, "passed"})) if figures.total_problems else 0
+    return [*points_of_scores, *list(points(beside, time))[:room]]
 
 
 def _score_points(plan: Plan, arm: ArmResults, time: int) -> Sequence[Point]:

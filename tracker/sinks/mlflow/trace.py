@@ -58,7 +58,7 @@ def trace_of(
         request_time=start,
         execution_duration=max(0, end - start),
         state=TraceState.ERROR if isinstance(outcome, Fault) else TraceState.OK,
-        request_preview=as_json(_inputs(plan, outcome))[:_PREVIEW],
+        request_preview=_request_preview(plan, outcome),
         response_preview=clean(_answer(story, outcome)[:_PREVIEW]),
         client_request_id=outcome.experiment_id,
         trace_metadata={key: clean(value)[:_TAG] for key, value in _metadata(plan, story, run).items()},
@@ -173,6 +173,18 @@ def _verdict_words(outcome: Experiment | Fault) -> str:
 def _inputs(plan: Plan, outcome: Experiment | Fault) -> dict[str, Any]:
     """The trace's inputs: the fewest that tell traces of an arm apart, since MLflow pairs runs by them."""
     return {"problem_id": outcome.problem_id} | ({"sample": outcome.sample} if plan.samples > 1 else {})
+
+
+def _request_preview(plan: Plan, outcome: Experiment | Fault) -> str:
+    """What the column Input shows: the task and its question, the same in all arms and runs, which MLflow pairs by it.
+
+    Where the plan has no question it is what the inputs tell, as it was in earlier versions.
+    """
+    question = plan.basis.questions.get(outcome.problem_id)
+    if not question:
+        return as_json(_inputs(plan, outcome))[:_PREVIEW]
+    sample = f" · sample {outcome.sample}" if plan.samples > 1 else ""
+    return clean(f"{outcome.problem_id}{sample}: {question}")[:_PREVIEW]
 
 
 def _answer(story: Sequence[Record], outcome: Experiment | Fault) -> str:
