@@ -175,11 +175,13 @@ def test_server_offers_cortex_tools_over_stdio(shell: Shell) -> None:
             assert {"metadata", "key"} <= set(tools["remember"].input_schema["properties"])
             assert {"tags", "since", "limit"} <= set(tools["export_memories"].input_schema["properties"])
 
-            (found,) = await called(client, "export_memories", tags=["result", "completed"])
+            (found,) = (await called(client, "export_memories", tags=["result", "completed"]))["memories"]
             assert found["metadata"]["success"] is True
-            assert (await called(client, "recall", query="assertion", limit=1))[0]["id"] == found["id"]
+            recalled = await called(client, "recall", query="assertion", limit=1)
+            assert (recalled["memories"][0]["id"], recalled["found"]) == (found["id"], 1)
             stored = await called(client, "remember", title="t", content="x" * 50_000, metadata={"a": 1}, key="mine")
-            assert (stored["metadata"]["a"], len(stored["content"])) == (1, 50_000)
+            rest = await called(client, "get_memory", id="mine", offset=stored["next_offset"], maxCharacters=60_000)
+            assert (stored["metadata"]["a"], len(stored["content"] + rest["content"])) == (1, 50_000)
             again = await called(client, "remember", title="t", content="changed", key="mine")
             assert again["id"] == stored["id"]
             assert (await called(client, "get_memory", id="mine"))["content"] == "changed"

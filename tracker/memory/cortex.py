@@ -12,7 +12,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, wraps
@@ -23,10 +23,11 @@ import orjson
 
 from koderz_tracker.files import refuse_linked_database
 from koderz_tracker.memory import maintenance, sql
+from koderz_tracker.memory.detail import lesson_of
 from koderz_tracker.memory.interchange import drafts_of
 from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
 from koderz_tracker.memory.search import SearchHit, ranked, search
-from koderz_tracker.memory.store import Filter, Store
+from koderz_tracker.memory.store import Filter, Progress, Store
 from koderz_tracker.records import now
 from koderz_tracker.scrubber import Scrubber
 
@@ -56,19 +57,52 @@ def store_path(results: Path | None = None, environ: Mapping[str, str] = os.envi
     return refuse_linked_database(folder / "memory.db")
 
 
-@asynccontextmanager
-async def open_cortex(
-    path: Path | str | None = None, *, create: bool = True, environ: Mapping[str, str] = os.environ
-) -> AsyncIterator[Cortex]:
-    """Opens the memory store at `path`, by default this folder's. Raises StoreDown if it can't be opened.
+class Opening(AbstractAsyncContextManager["Cortex"]):
+    """A store that is opened by `async with`. Whoever takes it for the store is told so."""
 
-    A missing file is made, unless `create` is False.
+    HOW = "the store isn't open yet: write `async with open_cortex() as cortex:`, and use cortex within it"
+
+    def __init__(self, opened: AbstractAsyncContextManager[Cortex]) -> None:
+        self._opened = opened
+
+    async def __aenter__(self) -> Cortex:
+        return await self._opened.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        return await self._opened.__aexit__(*raised)
+
+    def __await__(self) -> Any:
+        raise TypeError(self.HOW)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name}: {self.HOW}")
+
+
+def open_cortex(
+    path: Path | str | None = None,
+    *,
+    create: bool = True,
+    environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+) -> Opening:
+    """Opens the memory store at `path`, by default this folder's, for `async with open_cortex() as cortex:`.
+
+    A missing file is made, unless `create` is False. Entering raises StoreDown if it can't be opened. `progress` is
+    told of the memories that are taken over from a store of an older version.
     """
+    return Opening(_opened(path, create=create, environ=environ, progress=progress))
+
+
+@asynccontextmanager
+async def _opened(
+    path: Path | str | None, *, create: bool, environ: Mapping[str, str], progress: Progress | None
+) -> AsyncIterator[Cortex]:
     where = Path(path) if path is not None else store_path(environ=environ)
     thread = ThreadPoolExecutor(1, thread_name_prefix="koderz-memory")
     loop = asyncio.get_running_loop()
     try:
-        store = await loop.run_in_executor(thread, lambda: Store(where, create=create, scrubber=Scrubber(environ)))
+        opening = partial(Store, where, create=create, scrubber=Scrubber(environ), progress=progress)
+        store = await loop.run_in_executor(thread, opening)
         try:
             yield Cortex(store, thread)
         finally:
@@ -211,9 +245,13 @@ class Cortex:
         project: str | None = None,
         since: str | datetime | None = None,
         limit: int | None = None,
+        after: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Every memory that matches, oldest first. All tags must match; there is no limit by default."""
-        wanted = _filter(tags, category, None, project, since=since)
+        """Every memory that matches, oldest first. All tags must match; there is no limit by default.
+
+        `after`: only those stored after the one of this id.
+        """
+        wanted = _filter(tags, category, None, project, since=since, after=after)
         return [memory.as_dict() for memory in self._store.select(wanted, limit=limit)]
 
     @_threaded
@@ -377,7 +415,7 @@ def _markdown(sections: dict[str, list[Memory]], *, whole: bool) -> str:
 
 
 def _line(memory: Memory, whole: bool) -> str:
-    content = " ".join(memory.content.split()) if not whole else memory.content.strip()
-    if not whole and len(content) > _GLIMPSE:
-        content = f"{content[:_GLIMPSE]}… (get_memory {memory.id} has it whole)"
+    content = memory.content.strip() if whole else " ".join(lesson_of(memory.as_dict()).split("\n")[1:])
+    if not whole and content != " ".join(memory.content.split()):
+        content = f"{content[:_GLIMPSE].rstrip('…')}… (get_memory {memory.id} has it whole)"
     return f"- **{memory.title}** ({memory.category}, {memory.importance}): {content}"

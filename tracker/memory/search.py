@@ -54,6 +54,7 @@ class SearchHit:
 
     def as_dict(self) -> dict[str, Any]:
         more = {name: getattr(self, name) for name in ("tried", "passed", "best", "note", "why")}
+        more["thing"] = None if self.tried is None else name_of(self.memory)
         told = {name: value for name, value in more.items() if value is not None}
         return {**self.memory.as_dict(), "score": round(self.score, 4), "ranking": self.ranking, **told}
 

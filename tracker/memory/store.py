@@ -54,6 +54,7 @@ class Filter:
     solver: str | None = None
     outcome: str | None = None  # passed, failed or fault
     cause: str | None = None
+    after: int | None = None  # with a larger id
 
     def conditions(self, columns: Mapping[str, str] = sql.OF_MEMORY) -> tuple[str, list[Any]]:
         """The SQL conditions on columns of these names, beginning with AND, and their parameters. Tags are apart."""
@@ -64,6 +65,7 @@ class Filter:
             f"{columns['created_at']} >= ?": self.since,
             f"{columns['created_at']} < ?": self.before,
             f"{columns['id']} = ?": self.id,
+            f"{columns['id']} > ?": self.after,
         }
         meant = {condition: value for condition, value in clauses.items() if value is not None}
         return "".join(f" AND {condition}" for condition in meant), list(meant.values())
