@@ -72,7 +72,7 @@ def line_of(memory: Mapping[str, Any]) -> str:
     tags, told = memory["tags"], memory["metadata"]
     if "result" in tags and told.get("problem_id"):
         names = [told["problem_id"], told.get("arm") or told.get("solver"), told.get("model")]
-        facts = [_outcome(told), *_figures(told)]
+        facts = [outcome_of(told), *_figures(told)]
     elif "benchmark_run" in tags and told.get("benchmark_run_id"):
         names = [told["benchmark_run_id"], told.get("mode"), told.get("model")]
         rates = [*_rates(_summary(memory))]
@@ -161,7 +161,8 @@ def _rates(summary: _Summary) -> Iterator[str]:
         yield counts if low is None else f"{counts} ({low:.0f} to {high:.0f} %)"
 
 
-def _outcome(told: Mapping[str, Any]) -> str:
+def outcome_of(told: Mapping[str, Any]) -> str:
+    """How an experiment ended, in a few words, by the metadata of its memory."""
     words = {"True": "passed", "False": "failed"}
     cause = f" ({told['cause']})" if told.get("cause") else ""
     attempts = told.get("iterations")

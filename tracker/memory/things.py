@@ -53,7 +53,8 @@ def thing_of(memory: Memory) -> Thing:
         return Thing(name, f"{told['problem_id']}\n{statement_of(asked)}".strip(), happened)
     tags = " ".join(tag for tag in memory.tags if tag not in PROTECTED_TAGS)
     if name.startswith("run "):
-        return Thing(name, memory.title, [tags, *digest_of(memory.as_dict())])
+        about = f"{memory.title}: success rates, costs and causes of failure on {told.get('suite') or 'its tasks'}"
+        return Thing(name, about, [tags, *digest_of(memory.as_dict())])
     return Thing(name, memory.title, [tags, *memory.content[:INDEXED_CHARACTERS].splitlines()])
 
 
