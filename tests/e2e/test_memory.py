@@ -60,6 +60,27 @@ def test_recall_lists_what_answers_best(shell: Shell) -> None:
         "Experiment exp_0123456789abcdef"
     ]
     assert shell("memory", "recall", "zebra").err == "no matching memories\n"
+    assert "nothing holds sortinng: sorting was looked for instead" in shell("memory", "recall", "sortinng").err
+
+
+def test_recall_shows_as_much_as_is_asked_for(shell: Shell) -> None:
+    table = shell("memory", "recall", "attempts", "--outcome", "passed", "--explain").out
+    assert [
+        word for word in ("HumanEval/7", "1, 1 passed", "What fixed it", "attempts in content") if word in table
+    ] == [
+        "HumanEval/7",
+        "1, 1 passed",
+        "What fixed it",
+        "attempts in content",
+    ]
+    assert shell("memory", "recall", "attempts", "--detail", "line").out.count("\n") == 1
+    assert shell("memory", "recall", "attempts", "--detail", "full").out == f"passed after 2 attempts\n\n{LESSON}\n"
+    assert shell("memory", "recall", "attempts", "--model", "other").err == "no matching memories\n"
+    (hit,) = json_of(shell, "recall", "attempts", "--detail", "lesson")
+    assert LESSON in hit["text"]
+    assert "content" not in hit
+    told = shell("memory", "recall", "x", "--detail", "much", code=2).err
+    assert told == "koderz: detail: invalid value 'much'; choose from line, lesson, full\n"
 
 
 def test_show_takes_a_number_or_a_key(shell: Shell) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +16,7 @@ Detail = Literal["line", "lesson", "full"]
 LINE, LESSON = 200, 700
 """Characters at most of the text of a memory."""
 
+_ARMS, _HARDEST = 16, 20  # lines, and tasks that no arm passed, in a digest
 _NAMED, _LEAST = 3, 12  # arms in a run's line; characters that are left of a name
 
 
@@ -25,8 +28,14 @@ class _ArmSummary(msgspec.Struct, frozen=True):
     cost_per_success: float | None = None
 
 
+class _Result(msgspec.Struct, frozen=True):
+    problem_id: str
+    success: bool = False
+
+
 class _Arm(msgspec.Struct, frozen=True):
     summary: _ArmSummary = _ArmSummary()
+    results: list[_Result] = []
 
 
 class _Comparison(msgspec.Struct, frozen=True):
@@ -43,6 +52,7 @@ class _Summary(msgspec.Struct, frozen=True):
 
     arms: dict[str, _Arm] = {}
     comparison: _Comparison | None = None
+    decision: dict[str, Any] | None = None
 
 
 def shown(memory: Mapping[str, Any], detail: Detail) -> dict[str, Any]:
@@ -62,7 +72,7 @@ def line_of(memory: Mapping[str, Any]) -> str:
     tags, told = memory["tags"], memory["metadata"]
     if "result" in tags and told.get("problem_id"):
         names = [told["problem_id"], told.get("arm") or told.get("solver"), told.get("model")]
-        facts = [_outcome(told), *_figures(told)]
+        facts = [outcome_of(told), *_figures(told)]
     elif "benchmark_run" in tags and told.get("benchmark_run_id"):
         names = [told["benchmark_run_id"], told.get("mode"), told.get("model")]
         rates = [*_rates(_summary(memory))]
@@ -87,6 +97,21 @@ def lesson_of(memory: Mapping[str, Any]) -> str:
     else:
         body = [" ".join(memory["content"].split())]
     return _cut("\n".join([line, *filter(None, body)]), LESSON)
+
+
+def digest_of(memory: Mapping[str, Any]) -> list[str]:
+    """A run in some twenty lines: arms, rates, costs, causes, what was compared and decided, the hardest tasks."""
+    summary = _summary(memory)
+    tried = Counter(result.problem_id for arm in summary.arms.values() for result in arm.results)
+    passed = {result.problem_id for arm in summary.arms.values() for result in arm.results if result.success}
+    hardest = [task for task, _ in tried.most_common() if task not in passed]
+    decided = summary.decision and {name: value for name, value in summary.decision.items() if name != "arms"}
+    return [
+        line_of(memory),
+        *islice(_findings(summary, memory["metadata"]), _ARMS),
+        *([f"Decided: {', '.join(f'{name} {value}' for name, value in decided.items())}"] if decided else []),
+        *([f"Passed by no arm: {len(hardest)}, {', '.join(hardest[:_HARDEST])}"] if hardest else []),
+    ]
 
 
 def _experience(memory: Mapping[str, Any]) -> Iterator[str]:
@@ -136,7 +161,8 @@ def _rates(summary: _Summary) -> Iterator[str]:
         yield counts if low is None else f"{counts} ({low:.0f} to {high:.0f} %)"
 
 
-def _outcome(told: Mapping[str, Any]) -> str:
+def outcome_of(told: Mapping[str, Any]) -> str:
+    """How an experiment ended, in a few words, by the metadata of its memory."""
     words = {"True": "passed", "False": "failed"}
     cause = f" ({told['cause']})" if told.get("cause") else ""
     attempts = told.get("iterations")
