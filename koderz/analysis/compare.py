@@ -242,6 +242,8 @@ def comparison_document(one: Comparison) -> dict[str, Any]:
 
 
 def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
+    """A leaderboard for JSON; each pair also has the tiers of its two arms."""
+    tiers = {standing.side.label: standing.tier for standing in board.standings}
     return {
         "leaderboard": [
             {
@@ -258,7 +260,14 @@ def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
             for standing in board.standings
         ],
         "measure": board.measure,
-        "pairwise": board.pairwise,
+        "pairwise": [
+            {
+                **{item.name: getattr(pair, item.name) for item in fields(pair)},
+                "a_tier": tiers[pair.a],
+                "b_tier": tiers[pair.b],
+            }
+            for pair in board.pairwise
+        ],
         "alpha": board.alpha,
         "notes": board.notes,
         "unequal_resources": board.unequal_resources,

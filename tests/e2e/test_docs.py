@@ -204,7 +204,9 @@ def test_prose_of_pages_keeps_to_the_bounds() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("chromium"), reason="chromium isn't installed")
-@pytest.mark.parametrize("picture", ["compare.svg", "list.svg", "progress.svg", "report.png", "mlflow.png"])
+@pytest.mark.parametrize(
+    "picture", ["compare.svg", "list.svg", "progress.svg", "report.png", "mlflow.png", "mlflow-compare.png"]
+)
 def test_pictures_show_what_the_program_shows(picture: str) -> None:
     command = [sys.executable, "scripts/pictures", "--check", picture]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -258,6 +258,7 @@ def test_compare_of_more_than_two_is_a_leaderboard(command: Command, runs: Path)
     assert "6 tests, two-sided, Holm-corrected, at 0.05:" in told
     assert [row["success_rate"] for row in found["leaderboard"]] == [100.0, 90.0, 60.0, 40.0]
     assert len(found["pairwise"]) == 6
+    assert [(pair["a_tier"], pair["b_tier"]) for pair in found["pairwise"] if pair["significant"]] == [(1, 2)]
     assert [row["ranks"] for row in found["leaderboard"]] == [[1, 4], [1, 3], [1, 4], [2, 4]]
     assert [row["tier"] for row in found["leaderboard"]] == [1, 1, 1, 2]
     for row in found["leaderboard"]:

@@ -324,7 +324,7 @@ def means(run: Any) -> dict[str, float]:
 
 
 def test_metrics_beside_scores_are_figures_of_the_arm(results: Path) -> None:
-    ended = [judged(0, cost=0.25, iterations=3), judged(1, cost=0.75, iterations=1), fault(2)]
+    ended: list[Record] = [judged(0, cost=0.25, iterations=3), judged(1, cost=0.75, iterations=1), fault(2)]
     folder = record(results, new_plan(3), *ended, Finished(status="incomplete"))
     project(folder)
     run = seen(folder).run

@@ -246,7 +246,7 @@ def _arm_points(plan: Plan, arm: ArmResults, time: int) -> Sequence[Point]:
     beside = {
         "cost": figures.total_cost if figures.cost_known else None,
         "tokens": figures.tokens_in + figures.tokens_out,
-        "latency": figures.avg_latency,
+        "latency": None if figures.avg_latency is None else round(figures.avg_latency, 3),
         "iterations": None if completes(plan) else figures.avg_iterations,
     }
     room = max(0, _MOST_METRICS - len({*scores, "passed"})) if figures.total_problems else 0
