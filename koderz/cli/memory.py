@@ -31,7 +31,7 @@ app = new_group(
     examples=["koderz memory recall sorting", "koderz memory export -o memories.json"],
 )
 
-_TITLE, _GLIMPSE = 40, 100  # characters of a title and of a lesson in a table
+_TITLE, _GLIMPSE = 48, 100  # characters of a title and of a lesson in a table
 _LARGEST = 1024 * MB  # of a file of memories
 
 Tags = Annotated[

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from koderz_tracker.memory import sql
 from koderz_tracker.memory.memories import Memory
 from koderz_tracker.memory.store import Filter, Narrowed, Store
-from koderz_tracker.memory.things import apart, name_of, thing_of
+from koderz_tracker.memory.things import about_of, apart, happened_in, name_of
 
 Ranking = Literal["full", "newest"]
 
@@ -202,8 +202,7 @@ def _holding(
 ) -> Iterator[tuple[Memory, float]]:
     """The memories that hold a telling word, or any if none is, with the share of all words that they hold."""
     for memory in memories:
-        thing = thing_of(memory)
-        text = folded(apart("\n".join((thing.about, memory.title, *memory.tags, *thing.happened))))
+        text = folded("\n".join((about_of(memory), memory.title, *memory.tags, *happened_in(memory))))
         held = [word for word in words if holds(text, word)]
         if not set(held).isdisjoint(telling or words):
             yield memory, len(held) / len(words)
