@@ -25,6 +25,7 @@ _SPARE = 10  # things above the limit that are looked at, since salience changes
 _FADING = 1000  # things that are looked at where faded ones are left out
 _WORDS, _SAID = 24, 100  # of a question, and of a statement; more make it no clearer
 _ALIKE, _AT_ALL = 0.4, 0.3  # the share of trigrams from which on one word may be meant by another; for want of any
+_COMPARED = 50_000  # things at most whose words are compared, which takes as long as there are words
 _SPELLED = 4  # letters of words that are compared by their spelling
 _HALF_LIFE = {"short_term": 14.0, "long_term": 180.0, "episodic": 180.0}  # days
 _DECAYED = 0.1  # a salience below this, after decay, counts as faded
@@ -92,10 +93,12 @@ def search(
     store.index_newest()
     with store.snapshot():
         unknown = [word for word in asked if word not in _STOP_WORDS and not _hits(store, word)]
+        things = int(store.rows(sql.LAST_THING)[0][0])
         is_lost = len(unknown) == sum(word not in _STOP_WORDS for word in asked)
-        spelled = {word: meant for word in unknown if (meant := _nearest(store, word, _AT_ALL if is_lost else _ALIKE))}
+        share = _AT_ALL if is_lost else _ALIKE
+        spelled = {w: meant for w in unknown if things <= _COMPARED and (meant := _nearest(store, w, share))}
         hits = {word: _hits(store, word) for word in dict.fromkeys(spelled.get(word, word) for word in asked)}
-        telling = _telling(hits, int(store.rows(sql.LAST_THING)[0][0]))
+        telling = _telling(hits, things)
         found: list[SearchHit] = []
         ranking: Ranking = "full"
         if (narrowed := store.narrowed(wanted)) is not None:

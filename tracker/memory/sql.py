@@ -190,6 +190,7 @@ INDEX_MARK = "SELECT last_id FROM index_mark"
 INDEXED = "SELECT last_id, (SELECT coalesce(max(id), 0) FROM memories) FROM index_mark"
 MOVE_MARK = "UPDATE index_mark SET last_id = ?"
 IS_BEHIND = "SELECT 1 FROM memories WHERE id > (SELECT last_id FROM index_mark) LIMIT 1"
+CHECK_TEXT = "INSERT INTO thing_text (thing_text) VALUES ('integrity-check')"
 OPTIMIZE_TEXT = "INSERT INTO thing_text (thing_text) VALUES ('optimize')"
 
 NEW_TAG = "INSERT INTO tags (name, n) VALUES (?, ?)"

@@ -212,11 +212,12 @@ class Store:
             return self._connection.execute(statement, parameters).lastrowid or 0
 
     def check(self) -> str:
-        """ "ok", or what is wrong with the file."""
+        """ "ok", or what is wrong with the file. Raises StoreDamaged where full text is, which only SQLite can tell."""
         with explained(self.path):
             found = str(self._connection.execute("PRAGMA quick_check").fetchone()[0])
             if found != "ok":
                 return found
+            self._connection.execute(sql.CHECK_TEXT)
             for what, query in sql.CHECKS.items():
                 if wrong := self._connection.execute(query).fetchone()[0]:
                     return f"{wrong} {what}"
