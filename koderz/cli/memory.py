@@ -71,9 +71,9 @@ def recall(
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Find the tasks, runs and notes that words are about, best match first; without words the most recent memories.
+    """Search memories by words, best match first; without words list the most recent ones.
 
-    A task or run is one hit, however often it was tried: the newest of its memories that fit.
+    What is found are tasks, runs and notes. However often a task was tried, it is one hit: the newest memory that fits.
 
     Examples:
         koderz memory recall sorting

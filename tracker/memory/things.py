@@ -39,7 +39,9 @@ def about_of(memory: Memory) -> str:
     told = memory.metadata
     match name_of(memory).partition(" ")[0]:
         case "task":
-            return apart(f"{told['problem_id']}\n{statement_of(_parts(memory.content)[0])}".strip())
+            return apart(
+                f"{told['problem_id']}\n{statement_of(_parts(memory.content)[0][:INDEXED_CHARACTERS])}".strip()
+            )
         case "run":
             return f"{memory.title}: success rates, costs and causes of failure on {told.get('suite') or 'its tasks'}"
         case _:
