@@ -34,7 +34,7 @@ app = new_group(
     examples=["koderz memory recall sorting", "koderz memory export -o memories.json"],
 )
 
-_TITLE, _GLIMPSE = 40, 100  # characters of a title and of a lesson in a table
+_TITLE, _GLIMPSE = 48, 100  # characters of a title and of a lesson in a table
 _LARGEST = 1024 * MB  # of a file of memories
 
 Tags = Annotated[
@@ -74,9 +74,9 @@ def recall(
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Find the tasks, runs and notes that words are about, best match first; without words the most recent memories.
+    """Search memories by words, best match first; without words list the most recent ones.
 
-    A task or run is one hit, however often it was tried: the newest of its memories that fit.
+    What is found are tasks, runs and notes. However often a task was tried, it is one hit: the newest memory that fits.
 
     Examples:
         koderz memory recall sorting

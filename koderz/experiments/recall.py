@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from koderz.errors import Fault, KoderzError
 from koderz.settings.schema import Settings
 from koderz.solvers.handles import RecallHandle, no_recall
-from koderz.types import Verdict
+from koderz.types import Task, Verdict
 
 if TYPE_CHECKING:
     from koderz.experiments.replay import Handles
     from koderz.plans.plan import Plan
 
-Lessons = Callable[[str, str, str], Awaitable[Sequence[str]]]
-"""Looks up the lessons for a task's id and the cause of a failure, in a named arm."""
+Lessons = Callable[[Task, str, str], Awaitable[Sequence[str]]]
+"""Looks up the lessons for a task and the cause of a failure, in a named arm."""
 
 
 def recall_for(handles: Handles, lessons: Lessons | None) -> RecallHandle:
@@ -31,7 +31,7 @@ def recall_for(handles: Handles, lessons: Lessons | None) -> RecallHandle:
         return no_recall
 
     async def recall(verdict: Verdict) -> Sequence[str]:
-        task, arm = handles.identity.task.id, handles.identity.arm.name
+        task, arm = handles.identity.task, handles.identity.arm.name
         cause = verdict.cause or verdict.verdict
         found: list[str] = await handles.once("lessons", lambda: lessons(task, cause, arm))
         return found
@@ -78,11 +78,10 @@ async def open_lessons(plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[
     path = store_path(settings.results, environ)
     async with open_cortex(path, create=settings.memory_live, environ=environ) as cortex:
 
-        async def lessons(task: str, cause: str, arm: str) -> Sequence[str]:
+        async def lessons(task: Task, cause: str, arm: str) -> Sequence[str]:
+            how: dict[str, Any] = {"simulated": plan.record.is_simulated(arm), "statement": task.prompt}
             try:
-                return await cortex.recall_lessons(
-                    task, cause, same_task=same_task, simulated=plan.record.is_simulated(arm), until=until
-                )
+                return await cortex.recall_lessons(task.id, cause, same_task=same_task, until=until, **how)
             except StoreDown as error:
                 raise Fault(str(error), cause="unreachable") from error
 

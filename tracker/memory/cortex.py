@@ -26,7 +26,7 @@ from koderz_tracker.memory import maintenance, sql
 from koderz_tracker.memory.detail import lesson_of
 from koderz_tracker.memory.interchange import drafts_of
 from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
-from koderz_tracker.memory.search import SearchHit, ranked, search
+from koderz_tracker.memory.search import SearchHit, by_likeness, ranked, search
 from koderz_tracker.memory.store import Filter, Progress, Store
 from koderz_tracker.records import now
 from koderz_tracker.scrubber import Scrubber
@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 MODES = ("search", "recent", "important")
 _LESSONS = 3  # at a time
+_CONSIDERED = 500  # the newest lessons, among which those of the nearest tasks are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,16 +304,26 @@ class Cortex:
 
     @_threaded
     def recall_lessons(
-        self, problem_id: str, cause: str, *, same_task: bool, simulated: bool = False, until: Snapshot | None = None
+        self,
+        problem_id: str,
+        cause: str,
+        *,
+        same_task: bool,
+        simulated: bool = False,
+        until: Snapshot | None = None,
+        statement: str = "",
     ) -> list[str]:
-        """The three newest distinct lessons of experiments that failed with `cause`, on the same task or on others.
+        """Three distinct lessons of experiments that failed with `cause`, on the same task or on others.
 
-        `until` leaves out what was stored or changed after it. A simulated model learns only from its like.
+        They are those of the tasks that ask most nearly what `statement` says, one a task, found as `recall` finds
+        things; the newest where it says nothing. `until` leaves out what was stored or changed after it, of which
+        their order doesn't depend either. A simulated model learns only from its like.
         """
         until = until or Snapshot(2**62, "9999")
-        which = (cause, until.last_id, until.time, problem_id, int(same_task), int(simulated), 20 * _LESSONS)
-        texts = (str(as_memory(row).metadata.get("lesson")) for row in self._store.rows(sql.LESSONS, which))
-        return list(dict.fromkeys(texts))[:_LESSONS]
+        which = (cause, until.last_id, until.time, problem_id, int(same_task), int(simulated), _CONSIDERED)
+        newest = [as_memory(row) for row in self._store.rows(sql.LESSONS, which)]
+        found = newest if same_task else by_likeness(newest, statement)
+        return list(dict.fromkeys(str(memory.metadata.get("lesson")) for memory in found))[:_LESSONS]
 
     @_threaded
     def start_session(self, project: str | None = None) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -13,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from koderz_tracker.memory import sql
 from koderz_tracker.memory.memories import Memory
 from koderz_tracker.memory.store import Filter, Narrowed, Store
-from koderz_tracker.memory.things import apart, name_of, thing_of
+from koderz_tracker.memory.things import about_of, apart, happened_in, name_of, statement_of
 
 Ranking = Literal["full", "newest"]
 
@@ -21,8 +23,9 @@ COMMON = 2000  # a word that more things hold than this says little, and ranking
 _FEW = 5  # things: below so many, a word that all of them hold may still tell something
 _SPARE = 10  # things above the limit that are looked at, since salience changes their order a little
 _FADING = 1000  # things that are looked at where faded ones are left out
-_WORDS = 24  # of a question; more make it no clearer
+_WORDS, _SAID = 24, 100  # of a question, and of a statement; more make it no clearer
 _ALIKE, _AT_ALL = 0.4, 0.3  # the share of trigrams from which on one word may be meant by another; for want of any
+_COMPARED = 50_000  # things at most whose words are compared, which takes as long as there are words
 _SPELLED = 4  # letters of words that are compared by their spelling
 _HALF_LIFE = {"short_term": 14.0, "long_term": 180.0, "episodic": 180.0}  # days
 _DECAYED = 0.1  # a salience below this, after decay, counts as faded
@@ -90,10 +93,12 @@ def search(
     store.index_newest()
     with store.snapshot():
         unknown = [word for word in asked if word not in _STOP_WORDS and not _hits(store, word)]
+        things = int(store.rows(sql.LAST_THING)[0][0])
         is_lost = len(unknown) == sum(word not in _STOP_WORDS for word in asked)
-        spelled = {word: meant for word in unknown if (meant := _nearest(store, word, _AT_ALL if is_lost else _ALIKE))}
+        share = _AT_ALL if is_lost else _ALIKE
+        spelled = {w: meant for w in unknown if things <= _COMPARED and (meant := _nearest(store, w, share))}
         hits = {word: _hits(store, word) for word in dict.fromkeys(spelled.get(word, word) for word in asked)}
-        telling = _telling(hits, int(store.rows(sql.LAST_THING)[0][0]))
+        telling = _telling(hits, things)
         found: list[SearchHit] = []
         ranking: Ranking = "full"
         if (narrowed := store.narrowed(wanted)) is not None:
@@ -144,6 +149,25 @@ def _in_order(found: Iterable[SearchHit], limit: int, *, include_decayed: bool =
     return sorted(scored, key=lambda hit: (-hit.score, -hit.memory.id))[:limit]
 
 
+def by_likeness(memories: Sequence[Memory], statement: str) -> list[Memory]:
+    """The memories, one of each thing, by how nearly it is about what a statement says; those alike as they come.
+
+    They are ranked among themselves, so that no memory but these changes their order.
+    """
+    distinct: dict[str, Memory] = {}
+    for memory in memories:
+        distinct.setdefault(name_of(memory), memory)
+    found = [*distinct.values()]
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(sql.LIKENESS)
+        connection.executemany(sql.LIKE, ((at, about_of(memory)) for at, memory in enumerate(found)))
+        said = [word for word in words_of(apart(statement_of(statement)), _SAID) if word not in _STOP_WORDS]
+        held = {word: connection.execute(sql.HOLD, (_quoted(word),)).fetchone()[0] for word in said}
+        query = " OR ".join(_quoted(word) for word, n in held.items() if n * 2 <= len(found))
+        alike = [row[0] for row in connection.execute(sql.MOST_ALIKE, (query,))] if query else []
+    return [found[at] for at in dict.fromkeys([*alike, *range(len(found))])]
+
+
 def decayed_salience(memory: Memory, today: datetime) -> float:
     """The salience (0..1), halved every 14 days (short-term) or 180; protected memories keep theirs."""
     if memory.is_protected:
@@ -152,9 +176,9 @@ def decayed_salience(memory: Memory, today: datetime) -> float:
     return memory.salience * float(0.5 ** (days / _HALF_LIFE.get(memory.type, 180.0)))
 
 
-def words_of(text: str) -> list[str]:
+def words_of(text: str, most: int = _WORDS) -> list[str]:
     """The distinct words of a query, folded and split as by the full-text index."""
-    return list(dict.fromkeys(re.findall(r"\w+", folded(text))))[:_WORDS]
+    return list(dict.fromkeys(re.findall(r"\w+", folded(text))))[:most]
 
 
 def _telling(hits: Mapping[str, int], things: int) -> list[str]:
@@ -202,8 +226,7 @@ def _holding(
 ) -> Iterator[tuple[Memory, float]]:
     """The memories that hold a telling word, or any if none is, with the share of all words that they hold."""
     for memory in memories:
-        thing = thing_of(memory)
-        text = folded(apart("\n".join((thing.about, memory.title, *memory.tags, *thing.happened))))
+        text = folded("\n".join((about_of(memory), memory.title, *memory.tags, *happened_in(memory))))
         held = [word for word in words if holds(text, word)]
         if not set(held).isdisjoint(telling or words):
             yield memory, len(held) / len(words)

@@ -190,6 +190,7 @@ INDEX_MARK = "SELECT last_id FROM index_mark"
 INDEXED = "SELECT last_id, (SELECT coalesce(max(id), 0) FROM memories) FROM index_mark"
 MOVE_MARK = "UPDATE index_mark SET last_id = ?"
 IS_BEHIND = "SELECT 1 FROM memories WHERE id > (SELECT last_id FROM index_mark) LIMIT 1"
+CHECK_TEXT = "INSERT INTO thing_text (thing_text) VALUES ('integrity-check')"
 OPTIMIZE_TEXT = "INSERT INTO thing_text (thing_text) VALUES ('optimize')"
 
 NEW_TAG = "INSERT INTO tags (name, n) VALUES (?, ?)"
@@ -233,6 +234,7 @@ START_SESSION = "INSERT INTO sessions (project, started_at) VALUES (?, ?)"
 END_SESSION = "UPDATE sessions SET ended_at = ?, summary = coalesce(?, summary) WHERE id = ?"
 SESSION = "SELECT project, started_at FROM sessions WHERE id = ?"
 
+HOLD = "SELECT count(*) FROM thing_text WHERE thing_text MATCH ?"
 HITS = "SELECT count(*) FROM (SELECT 1 FROM thing_text WHERE thing_text MATCH ? LIMIT ?)"
 NAMED = """
     SELECT thing FROM cells WHERE task = ?1
@@ -247,6 +249,9 @@ NEAR = (
     "AND length(term) >= 4 AND term NOT GLOB '*[^a-z]*' AND ({parts})"
 )
 HOLDING = "SELECT about, content FROM thing_text WHERE thing_text MATCH ? ORDER BY rowid LIMIT 1"
+LIKENESS = 'CREATE VIRTUAL TABLE thing_text USING fts5 (about, tokenize = "porter unicode61 remove_diacritics 2")'
+LIKE = "INSERT INTO thing_text (rowid, about) VALUES (?, ?)"
+MOST_ALIKE = "SELECT rowid FROM thing_text WHERE thing_text MATCH ? ORDER BY bm25(thing_text), rowid"
 LAST_THING = "SELECT coalesce(max(id), 0) FROM things"
 MATCHES = (
     "SELECT rowid, bm25(thing_text, 4.0, 1.0) AS relevance FROM thing_text "

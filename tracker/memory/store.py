@@ -30,7 +30,7 @@ from koderz_tracker.memory.memories import (
     ready,
     says_the_same,
 )
-from koderz_tracker.memory.things import Thing, apart, merged, thing_of
+from koderz_tracker.memory.things import about_of, happened_in, merged, name_of
 from koderz_tracker.records import now
 from koderz_tracker.scrubber import Scrubber
 
@@ -212,11 +212,12 @@ class Store:
             return self._connection.execute(statement, parameters).lastrowid or 0
 
     def check(self) -> str:
-        """ "ok", or what is wrong with the file."""
+        """ "ok", or what is wrong with the file. Raises StoreDamaged where full text is, which only SQLite can tell."""
         with explained(self.path):
             found = str(self._connection.execute("PRAGMA quick_check").fetchone()[0])
             if found != "ok":
                 return found
+            self._connection.execute(sql.CHECK_TEXT)
             for what, query in sql.CHECKS.items():
                 if wrong := self._connection.execute(query).fetchone()[0]:
                     return f"{wrong} {what}"
@@ -364,7 +365,7 @@ class Writer:
             self.catch_up()
         for thing in sorted(self._changed):
             newest = self._execute(sql.NEWEST_OF_THING, (thing, _RETOLD)).fetchall()
-            self._tell(thing, [thing_of(as_memory(row)) for row in newest], anew=True)
+            self._tell(thing, [*map(as_memory, newest)], anew=True)
         if self._changed:
             self._changed.clear()
             self._ids.clear()
@@ -373,21 +374,20 @@ class Writer:
 
     def catch_up(self) -> None:
         """Brings the indexes up to date with every memory; with a store of an older version, a batch nearer to it."""
-        told: defaultdict[int, list[Thing]] = defaultdict(list)
+        told: defaultdict[int, list[Memory]] = defaultdict(list)
         for row in self._execute(sql.TO_INDEX, (max(BATCH, self._added),)).fetchall():
             memory = as_memory(row)
-            thing = thing_of(memory)
-            told[self._place(memory, thing, row)].append(thing)
+            told[self._place(memory, row)].append(memory)
             self._mark = memory.id
-        for id, things in told.items():
-            self._tell(id, things[::-1])
+        for id, memories in told.items():
+            self._tell(id, memories[::-1])
         self._execute(sql.MOVE_MARK, (self._mark,))
         self._added = 0
 
-    def _place(self, memory: Memory, thing: Thing, row: Sequence[Any]) -> int:
+    def _place(self, memory: Memory, row: Sequence[Any]) -> int:
         """Enters a memory, of a row of `sql.TO_INDEX`, in the indexes but for text; returns the id of its thing."""
         score, *columns = row[len(Memory.__struct_fields__) :]
-        id = self._id_of(sql.NEW_THING, sql.THING, thing.name)
+        id = self._id_of(sql.NEW_THING, sql.THING, name_of(memory))
         cell = self._id_of(sql.NEW_CELL, sql.CELL_ID, id, *columns)
         self._execute(sql.PUT_TRIAL, (memory.id, cell, memory.created_at, score))
         for tag in memory.tags:
@@ -402,7 +402,7 @@ class Writer:
             for tag in memory.tags:
                 self._links[tag][memory.id] -= 1
 
-    def _tell(self, id: int, newest: Sequence[Thing], *, anew: bool = False) -> None:
+    def _tell(self, id: int, newest: Sequence[Memory], *, anew: bool = False) -> None:
         """Adds what memories tell of a thing, the newest first, to its text, or writes it anew, if there are any."""
         if anew:
             self._execute(sql.DROP_CELLS, (id,))
@@ -411,9 +411,9 @@ class Writer:
             self._execute(sql.DROP_THING, (id,))
             return
         before = None if anew else self._execute(sql.TEXT, (id,)).fetchone()
-        about, lines = (before[0], before[1].splitlines()) if before else (apart(newest[0].about), [])
-        about = next((apart(each.about) for each in newest if "\n" in each.about), about)
-        content = merged((line for each in newest for line in each.happened), lines)
+        about, lines = (before[0], before[1].splitlines()) if before else (about_of(newest[0]), [])
+        about = next((text for text in map(about_of, newest) if "\n" in text), about)
+        content = merged((line for memory in newest for line in happened_in(memory)), lines)
         if before != (about, content):
             self._execute(sql.PUT_TEXT, (id, about, content))
 
@@ -437,8 +437,7 @@ class Writer:
         self._execute(sql.UPDATE, (*columns_of(draft), draft.created_at, draft.updated_at, memory.id))
         if memory.id <= self._mark:
             row = self._execute(sql.TO_PLACE, (memory.id,)).fetchone()
-            changed = as_memory(row)
-            self._changed.add(self._place(changed, thing_of(changed), row))
+            self._changed.add(self._place(as_memory(row), row))
 
     def _link(self) -> None:
         """Writes the changed links between tags and memories, in the order of storing, and the counts of tags."""

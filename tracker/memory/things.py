@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from koderz_tracker.memory.database import INDEXED_CHARACTERS
 from koderz_tracker.memory.detail import digest_of
@@ -25,14 +24,6 @@ _FIGURES = re.compile(r"(?:Cost \$|Attempts:$|(?:\S+ [-+\d.e]+(?:; |$))+$)")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
-class Thing(NamedTuple):
-    """A thing as one memory tells of it."""
-
-    name: str  # tells it from all others
-    about: str
-    happened: list[str]  # lines, or words
-
-
 def name_of(memory: Memory) -> str:
     """The name of the thing that a memory is about."""
     told = memory.metadata
@@ -43,19 +34,33 @@ def name_of(memory: Memory) -> str:
     return f"note {memory.id}"
 
 
-def thing_of(memory: Memory) -> Thing:
-    """The thing that a memory is about, with what it says of it."""
-    name, told = name_of(memory), memory.metadata
-    if name.startswith("task "):
-        asked, happened = _parts(memory.content)
-        concepts = told.get("concepts")
-        happened += map(str, concepts if isinstance(concepts, list) else ())
-        return Thing(name, f"{told['problem_id']}\n{statement_of(asked)}".strip(), happened)
+def about_of(memory: Memory) -> str:
+    """What a thing is about, as one of its memories tells: a task's statement, below its id, or else a title."""
+    told = memory.metadata
+    match name_of(memory).partition(" ")[0]:
+        case "task":
+            return apart(
+                f"{told['problem_id']}\n{statement_of(_parts(memory.content)[0][:INDEXED_CHARACTERS])}".strip()
+            )
+        case "run":
+            return f"{memory.title}: success rates, costs and causes of failure on {told.get('suite') or 'its tasks'}"
+        case _:
+            return apart(memory.title)
+
+
+def happened_in(memory: Memory) -> list[str]:
+    """What a memory says that happened: of a task the words, else lines.
+
+    Words, since a task that was tried often would have ever more to say, and its words ever less weight.
+    """
+    kind = name_of(memory).partition(" ")[0]
+    if kind == "task":
+        concepts = memory.metadata.get("concepts")
+        words = (word for word in re.findall(r"\w+", _parts(memory.content)[1]) if not word.isdecimal())
+        return [*words, *map(str, concepts if isinstance(concepts, list) else ())]
     tags = " ".join(tag for tag in memory.tags if tag not in PROTECTED_TAGS)
-    if name.startswith("run "):
-        about = f"{memory.title}: success rates, costs and causes of failure on {told.get('suite') or 'its tasks'}"
-        return Thing(name, about, [tags, *digest_of(memory.as_dict())])
-    return Thing(name, memory.title, [tags, *memory.content[:INDEXED_CHARACTERS].splitlines()])
+    said = memory.content[:INDEXED_CHARACTERS]
+    return [tags, *(digest_of(memory.as_dict()) if kind == "run" else apart(said).splitlines())]
 
 
 def merged(newer: Iterable[str], older: Iterable[str]) -> str:
@@ -75,14 +80,10 @@ def statement_of(asked: str) -> str:
     return (_EXAMPLE.split(text, 1)[0].strip() or text)[:_STATEMENT]
 
 
-def _parts(content: str) -> tuple[str, list[str]]:
-    """What an experiment's memory says was asked, and the words of what happened, without figures.
-
-    Words, since a task that was tried often would have ever more to say, and its words ever less weight.
-    """
+def _parts(content: str) -> tuple[str, str]:
+    """What an experiment's memory says was asked, and what happened, without figures."""
     head, _, rest = content.partition("\n\nAsked:\n")
     end = _AFTER_ASKED.search(rest)
     asked, after = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
     lines = (line.strip() for line in f"{head}\n{after}".splitlines())
-    told = "\n".join(line for line in lines if not _FIGURES.match(line))
-    return asked, [word for word in re.findall(r"\w+", told) if not word.isdecimal()]
+    return asked, "\n".join(line for line in lines if not _FIGURES.match(line))

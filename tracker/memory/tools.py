@@ -85,8 +85,9 @@ class Remember(Tool, frozen=True):
 
 
 class Recall(Tool, frozen=True):
-    """Find memories: those that answer a query best, or the recent or important ones; the answer says how many there
-    are, and its cursor leads to the next. Each has a score, and a ranking: newest means that its words are so common
+    """Find memories: tasks, runs and notes that a query is about, each once with its newest memory, how often it was
+    tried and its best; or the recent or important memories. The answer says how many there are, and its cursor leads
+    to the next. Each has a score, and a ranking: newest means that its words are so common
     that only the newest were weighed. get_memory gives one whole."""
 
     query: Query | UnsetType = UNSET
@@ -94,6 +95,17 @@ class Recall(Tool, frozen=True):
     type: Type | UnsetType = UNSET
     project: Project | UnsetType = UNSET
     tags: Tags = []
+    suite: Annotated[str, Meta(description="Only memories of this suite, and likewise:")] | UnsetType = UNSET
+    task: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    arm: str | UnsetType = UNSET
+    solver: str | UnsetType = UNSET
+    outcome: Literal["passed", "failed", "fault"] | UnsetType = UNSET
+    cause: Annotated[str, Meta(description="Of failure, e.g. assertion.")] | UnsetType = UNSET
+    run: Annotated[str, Meta(description="The id of a run.")] | UnsetType = UNSET
+    since: Annotated[str, Meta(description="Stored then or later; ISO 8601.")] | UnsetType = UNSET
+    until: Annotated[str, Meta(description="Stored earlier; ISO 8601.")] | UnsetType = UNSET
+    explain: Annotated[bool, Meta(description="Also why each hit stands where it does.")] = False
     limit: Annotated[int, Meta(ge=1, le=1000)] = 10
     include_decayed: Annotated[bool, Meta(description="Also memories that have faded with age.")] = True
     include_global: Annotated[bool, Meta(description="With a project: also memories that belong to none.")] = True

@@ -571,3 +571,40 @@ def test_run_is_found_by_its_digest(tmp_path: Path) -> None:
         return [[len(each["content"]) for each in await cortex.recall(words)] for words in ("timeout", "T/0", "walrus")]
 
     assert using(tmp_path, work) == [[len(json.dumps(summary))], [len(json.dumps(summary))], []]
+
+
+def test_lessons_are_of_the_tasks_that_ask_most_nearly_the_same(tmp_path: Path) -> None:
+    statements = [
+        "reverse a list of words",
+        "longest palindrome of a text",
+        "sum of primes",
+        "words that are palindromes",
+    ]
+
+    def learnt(task: int, told: str, lesson: str, **more: Any) -> dict[str, Any]:
+        return _experiment(task, told, lesson=lesson, lesson_cause="assertion", simulated=False, **more)
+
+    async def work(cortex: Cortex) -> Any:
+        await cortex.import_memories([learnt(n, told, f"lesson {n}") for n, told in enumerate(statements)])
+        await cortex.import_memories([learnt(1, statements[1], f"again {n}", run=f"r{n}") for n in range(5)])
+        until = await cortex.snapshot()
+
+        async def lessons(statement: str, task: str = "T/9", **how: Any) -> list[str]:
+            told = {"same_task": False, "until": until, "statement": statement, **how}
+            return await cortex.recall_lessons(task, "assertion", **told)
+
+        asked = "def f(x):\n    '''Whether a word is a palindrome.\n    >>> f('sum of primes in a list')\n    '''"
+        before = [await lessons(asked), await lessons("primes"), await lessons(""), await lessons(asked, "T/3")]
+        await cortex.import_memories([learnt(n, "palindrome", f"later {n}") for n in range(10, 40)])
+        after = [await lessons(asked), await lessons("primes"), await lessons(""), await lessons(asked, "T/3")]
+        same = await lessons(asked, "T/1", same_task=True)
+        return before, after, same
+
+    before, after, same = using(tmp_path, work)
+    near, primes, newest, other = before
+    assert near[:2] == ["lesson 3", "again 4"]
+    assert primes[0] == "lesson 2"
+    assert newest == ["again 4", "lesson 3", "lesson 2"]
+    assert other[0] == "again 4"
+    assert before == after
+    assert same == ["again 4", "again 3", "again 2"]

@@ -21,6 +21,7 @@ from koderz_tracker.memory import Draft, InvalidMemory, sql
 from koderz_tracker.memory import store as writing
 from koderz_tracker.memory.database import StoreDamaged, StoreDown, indexed, migrate
 from koderz_tracker.memory.maintenance import rebuild
+from koderz_tracker.memory.search import search
 from koderz_tracker.memory.store import Filter, Store
 
 
@@ -306,6 +307,21 @@ def test_rebuild_puts_a_damaged_store_aside_and_keeps_its_memories(tmp_path: Pat
         assert store.check() == "ok"
         assert len(titles(store, "mine")) >= (100 if damage == "pages" else 0)
     assert rebuild(path, {}) is None  # there is nothing to mend any more
+
+
+def test_rebuild_mends_full_text_that_is_damaged_within_sound_pages(tmp_path: Path) -> None:
+    path = tmp_path / "memory.db"
+    with Store(path) as store:
+        store.remember([note(f"walrus {i}", content="word " * 50) for i in range(20)])
+        store.index_newest()
+        store.run("UPDATE thing_text_data SET block = zeroblob(40) WHERE id > 10")
+    with Store(path) as store, pytest.raises(StoreDamaged, match="koderz sync --rebuild"):
+        store.check()
+
+    assert rebuild(path, {}) is not None
+    with Store(path) as store:
+        assert len(search(store, "walrus", Filter(), limit=3)) == 3
+        assert store.check() == "ok"
 
 
 def _look_at_everything(path: Path) -> None:
