@@ -170,7 +170,7 @@ def _refuse_elsewhere(record: Any) -> None:
 
 
 def _start(desk: Desk, folder: Path, how: str, cap: float, *more: str) -> None:
-    """Has a process of its own work on the run, and returns once it does. Raises KoderzError if it refuses."""
+    """Starts a process for the run, and returns once it works on it. Raises KoderzError if it refuses."""
     command = [sys.executable, "-P", "-m", "koderz", "benchmark", how, folder.name, "--results", str(folder.parent)]
     command += ["--max-cost", repr(cap), "--quiet", *more]
     journal, was = folder / NAME, (folder / NAME).stat().st_size

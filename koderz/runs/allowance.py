@@ -84,7 +84,7 @@ class Allowance:
 
     @contextmanager
     def _book(self) -> Iterator[_Book]:
-        """What was spent and is held, after the runs that have ended were settled. One process at a time has it."""
+        """The book of what was spent and is held, with ended runs settled; one process has it at a time."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(self._path.with_suffix(".lock"), timeout=30):
@@ -106,7 +106,7 @@ def cost_so_far(folder: Path) -> float:
 
 
 def _cost_of(folder: Path, held: Held) -> float:
-    """What a run that has ended cost of what it held: all of it, unless its journal says how it ended."""
+    """The cost of a run that has ended: all that it held, unless its journal says how it ended."""
     with suppress(JournalError, OSError):  # it was deleted, or is damaged
         if load_index(folder / NAME).last.code == CODES["finished"]:
             return max(0.0, cost_so_far(folder) - held.before)
