@@ -108,6 +108,20 @@ def export(
                 folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact, faults=faults
             )
         _tell(count, folders, output, "attempt" if attempts else "experiment")
+    if is_samples and not attempts and not faults:
+        _tell_left_out(folders, arm)
+
+
+def _tell_left_out(folders: Sequence[Path], arm: str | None) -> None:
+    """Says how many faults a file of samples lacks, since whoever judges it would take its rate for the run's."""
+    from koderz.analysis.runs import load_run
+
+    left = sum(len(run.missing_of(arm) if arm else run.faults) for run in map(load_run, folders))
+    if left:
+        warn(
+            f"note: {counted(left, 'fault')} left out: the rate of these samples isn't the run's; --faults fail "
+            "writes each as an empty answer"
+        )
 
 
 def _require_read(
