@@ -101,9 +101,7 @@ def export(
         _tell(_write_own(own, folders, format_, arm, output), folders, output)
     else:
         table = format_of(output, format_)
-        if output is None and table == "parquet" and sys.stdout.isatty():
-            raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
-        with _opened(output) as file:
+        with _opened(output, table) as file:
             count = write_rows(
                 folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact, faults=faults
             )
@@ -170,9 +168,11 @@ def _register(
 
 
 @contextmanager
-def _opened(output: Path | None) -> Iterator[IO[bytes]]:
-    """Opens a file that appears whole or not at all; standard output for None."""
+def _opened(output: Path | None, table: str = "") -> Iterator[IO[bytes]]:
+    """Opens a file that appears whole or not at all; standard output for None, unless the table is no text."""
     if output is None:
+        if table == "parquet" and sys.stdout.isatty():
+            raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
         yield data_output()
         sys.stdout.flush()
         return
