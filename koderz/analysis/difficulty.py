@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.measures import SUCCESS, headline_measure, measure_named, named_average, shown, value_of
 from koderz.analysis.pairs import Side
+from koderz.analysis.runs import bounds_of
 from koderz.errors import KoderzError
 from koderz_tracker.breakdown import mean_of
 from koderz_tracker.rates import WILSON, beta_quantile, wilson
@@ -37,6 +38,8 @@ class Problem:
     avg_cost: float  # US dollars an experiment
     mean: float | None  # of the measure, in its unit; None where no result has it
     suite: str = ""  # that it is of
+    faults: int = 0  # experiments that could not be judged, which the rate leaves out
+    success_rate_bounds: tuple[float, float] | None = None  # with its faults all failed, all passed; None without any
 
 
 def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Problem]:
@@ -45,12 +48,13 @@ def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Proble
     Tasks that have nothing of the measure come last. Raises KoderzError where there are no results at all.
     """
     tasks: dict[tuple[str, str], list[tuple[Side, Result]]] = defaultdict(list)
+    faults = Counter((side.run.suite, str(fault.get("problem_id"))) for side in sides for fault in side.missing)
     for side in sides:
         for result in side.results:
             tasks[side.run.suite, result.problem_id].append((side, result))
     if not tasks:
         raise KoderzError("these runs have no results yet")
-    problems = [_problem(suite, task, judged, measure) for (suite, task), judged in tasks.items()]
+    problems = [_problem(key, judged, faults[key], measure) for key, judged in tasks.items()]
     sign = 1 if measure.direction == "higher" else -1
 
     def hardness(problem: Problem) -> tuple[float | str, ...]:
@@ -143,6 +147,9 @@ def difficulty_blocks(
     """A table, and a note on omitted rows. `passed`: whether experiments pass or fail."""
     listed = problems if limit is None else problems[:limit]
     rows = [_cells(problem, measure, passed=passed) for problem in listed]
+    if passed and any(problem.faults for problem in listed):
+        for row, problem in zip(rows, listed, strict=True):
+            row["Faults failed to passed"] = bounds_of(problem.success_rate_bounds)
     optional = [head for head in ("Runs", "Avg cost", "Avg iter.", "95% Wilson") if head in rows[0]]
     yield Table(list(rows[0]), [list(row.values()) for row in rows], optional=optional)
     if passed:
@@ -153,7 +160,9 @@ def difficulty_blocks(
         yield Text(f"The {len(listed)} hardest are shown; --limit {len(problems)} shows all.")
 
 
-def _problem(suite: str, task: str, judged: Sequence[tuple[Side, Result]], measure: Measure) -> Problem:
+def _problem(key: tuple[str, str], judged: Sequence[tuple[Side, Result]], faults: int, measure: Measure) -> Problem:
+    """The figures of one task, `key` being its suite and name."""
+    suite, task = key
     results = [result for _, result in judged]
     values = [value for result in results if (value := value_of(result, measure.name)) is not None]
     n, successes = len(results), sum(result.success for result in results)
@@ -181,6 +190,10 @@ def _problem(suite: str, task: str, judged: Sequence[tuple[Side, Result]], measu
         avg_cost=sum(result.cost for result in results) / n,
         mean=mean_of({task: values}, measure).mean if values else None,
         suite=suite,
+        faults=faults,
+        success_rate_bounds=(100 * successes / (n + faults), 100 * (successes + faults) / (n + faults))
+        if faults
+        else None,
     )
 
 

@@ -113,8 +113,9 @@ def _money(summary: Summary, found: Sequence[Told]) -> str:
     of = f" of {_dollars(cap)}" if cap is not None else ""
     saved = sum(each["cost_saved"] for each in found)
     if not spent and cap is None:
-        left = sum(each["planned"] - each["tasks"] for each in found)
-        return f"{left} tasks saved, which cost nothing" if left else "nothing saved"
+        # A pair that was left out was asked for, and saves nothing.
+        left = sum(each["planned"] - each["tasks"] - sum((each.get("left_out") or {}).values()) for each in found)
+        return f"{left} tasks saved, which cost nothing" if left > 0 else "nothing saved"
     return f"{_dollars(spent)}{of} spent, about {_dollars(saved)} saved"
 
 

@@ -101,13 +101,25 @@ def export(
         _tell(_write_own(own, folders, format_, arm, output), folders, output)
     else:
         table = format_of(output, format_)
-        if output is None and table == "parquet" and sys.stdout.isatty():
-            raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
-        with _opened(output) as file:
+        with _opened(output, table) as file:
             count = write_rows(
                 folders, table, file, attempts=attempts, arm=arm, all_arms=all_arms, artifact=artifact, faults=faults
             )
         _tell(count, folders, output, "attempt" if attempts else "experiment")
+    if is_samples and not attempts and not faults:
+        _tell_left_out(folders, arm)
+
+
+def _tell_left_out(folders: Sequence[Path], arm: str | None) -> None:
+    """Says how many faults a file of samples lacks, since whoever judges it would take its rate for the run's."""
+    from koderz.analysis.runs import load_run
+
+    left = sum(len(run.missing_of(arm) if arm else run.faults) for run in map(load_run, folders))
+    if left:
+        warn(
+            f"note: {counted(left, 'fault')} left out: the rate of these samples isn't the run's; --faults fail "
+            "writes each as an empty answer"
+        )
 
 
 def _require_read(
@@ -156,9 +168,11 @@ def _register(
 
 
 @contextmanager
-def _opened(output: Path | None) -> Iterator[IO[bytes]]:
-    """Opens a file that appears whole or not at all; standard output for None."""
+def _opened(output: Path | None, table: str = "") -> Iterator[IO[bytes]]:
+    """Opens a file that appears whole or not at all; standard output for None, unless the table is no text."""
     if output is None:
+        if table == "parquet" and sys.stdout.isatty():
+            raise KoderzError("Parquet isn't for terminals: say where to with --output FILE")
         yield data_output()
         sys.stdout.flush()
         return

@@ -106,3 +106,25 @@ def test_difficulty_by_a_measure_follows_its_direction(tmp_path: Path) -> None:
     table = next(iter(difficulty_blocks(found, measure=by)))
     assert isinstance(table, Table)
     assert [row[1] for row in table.rows] == ["9.00 s", "2.00 s", ""]
+
+
+def test_difficulty_has_bounds_beside_a_rate_with_faults(tmp_path: Path) -> None:
+    fault = {"experiment_id": "exp_0123456789abcdef", "problem_id": "T/0", "solver": "zero-shot", "reason": "gone"}
+    whole = builders.run(tmp_path, [True, False], "a.json")
+    faulted = builders.run(tmp_path, {"T/1": [True]}, "b.json", faults=[fault])
+
+    found = {each.problem_id: each for each in difficulty([*sides_of(whole), *sides_of(faulted)])}
+
+    assert (found["T/0"].success_rate, found["T/0"].faults, found["T/0"].success_rate_bounds) == (
+        100.0,
+        1,
+        (50.0, 100.0),
+    )
+    assert (found["T/1"].faults, found["T/1"].success_rate_bounds) == (0, None)
+    (table, _) = difficulty_blocks([found["T/0"], found["T/1"]])
+    assert isinstance(table, Table)
+    assert table.header[-1] == "Faults failed to passed"
+    assert [row[-1] for row in table.rows] == ["50.0% to 100.0%", ""]
+    (table, _) = difficulty_blocks([found["T/1"]])
+    assert isinstance(table, Table)
+    assert "Faults failed to passed" not in table.header

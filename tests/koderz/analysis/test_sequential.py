@@ -118,6 +118,14 @@ def test_decision_says_what_it_cost_and_saved(paid: float, cap: float | None, sa
     assert last == f"Stopped there: {said}."
 
 
+@pytest.mark.parametrize(
+    ("left_out", "said"), [(2, "26 tasks saved, which cost nothing"), (28, "nothing saved"), (40, "nothing saved")]
+)
+def test_decision_saves_no_pair_that_was_left_out(left_out: int, said: str) -> None:
+    *_, last = decision_lines(summary(left_out={"iterative": left_out}))
+    assert last.endswith(f" there: {said}.")
+
+
 @pytest.mark.parametrize(("a_passes", "difference"), [(False, 100.0), (True, -100.0)])
 def test_sequential_difference_is_b_less_a(tmp_path: Path, *, a_passes: bool, difference: float) -> None:
     builders.write(tmp_path / f"{builders.RUN}.json", builders.comparative([a_passes] * 40, [not a_passes] * 40))

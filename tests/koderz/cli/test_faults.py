@@ -199,8 +199,12 @@ def test_export_counts_faults_as_failures_on_request(command: Command, incomplet
     assert [row.split(",")[10:13] for row in rows[2:]] == [["", "fault", "unreachable"]] * 2
     rows = command("benchmark", "export", "latest", "--format", "csv", "--faults", "fail").out.splitlines()
     assert [row.split(",")[10:13] for row in rows[2:]] == [["false", "fault", "unreachable"]] * 2
-    samples = command("benchmark", "export", "latest", "--format", "jsonl").out.splitlines()
-    failed = command("benchmark", "export", "latest", "--format", "jsonl", "--faults", "fail").out.splitlines()
+    done = command("benchmark", "export", "latest", "--format", "jsonl")
+    assert "note: 2 faults left out" in done.err
+    samples = done.out.splitlines()
+    done = command("benchmark", "export", "latest", "--format", "jsonl", "--faults", "fail")
+    assert "left out" not in done.err
+    failed = done.out.splitlines()
     assert (len(samples), len(failed), json.loads(failed[-1])["solution"]) == (1, 3, "")
     for words in (("csv", "--incomplete"), ("csv", "--attempts", "--faults", "fail")):
         assert "has no effect here" in command("benchmark", "export", "latest", "--format", *words, code=2).err

@@ -20,7 +20,9 @@ from koderz.systems.code.extraction.blocks import (
 )
 from koderz.systems.code.extraction.program import Parser, dedented
 
-_THOUGHT = r"think|thought|reasoning|reflection|scratchpad|analysis"
+_THOUGHT = (
+    r"think|thought|reason|reflection|scratchpad|analysis|rationale|monologue|deliberation|(?<![a-z])cot(?![a-z])"
+)
 _OF_THOUGHTS = re.compile(_THOUGHT, re.IGNORECASE)
 _THOUGHT_FOLLOWS = re.compile(rf"[ \t]*(?:{_THOUGHT})\w*[ \t]*(?=\n|<|$)", re.IGNORECASE)
 # Between these is an answer or a turn, which isn't left out whatever follows.
@@ -34,11 +36,12 @@ _FINAL = re.compile(
 )
 _MARK = re.compile(
     rf"(?P<final>{_FINAL.pattern})"
-    r"|(?P<left>(?:<|&lt;)[|｜]?|◁|\[)[ ]?(?P<slash>/?)(?P<name>[^\W\d][\w:▁-]{0,39})"
-    r"[ ]?(?P<right>[|｜]?(?:>|&gt;)|▷|\])"
+    r"|(?P<left>(?:<|&lt;|\\u003c)(?P<slash>\\?/)?[|｜]?|◁|\[)[ ]?(?P<inner_slash>/?)[ ]?(?P<name>[^\W\d][\w:▁-]{0,39})"
+    r"[ ]?(?P<right>[|｜]?(?:>|&gt;|\\u003e)|▷|\])"
 )
 _SIDE_FIRST = re.compile(r"(begin|start|end|stop)(?:[_▁]of)?[_▁](.+)")
 _SIDE_LAST = re.compile(r"(.+)[_▁](begin|start|open|prefix|end|stop|close|suffix)")
+_UNUSED = re.compile(r"unused\d+")  # a token that a vocabulary has in reserve: MedGemma's thoughts are between two
 _CLOSING_WORDS = frozenset({"end", "stop", "close", "suffix"})
 _MOST_MARKS = 16  # of a line that are tried, from either end; a model may repeat one until its limit
 _QUOTES = frozenset("\"'`")
@@ -83,7 +86,8 @@ class _Reader:
         self._lines = [*enumerate(text.rstrip().split("\n"))][::-1]
         self._protected = _program_lines(text, _MARK)
         self._answer: list[str] = []
-        self._thoughts: list[str] | None = None
+        self._thoughts: list[tuple[int, str]] | None = None
+        self._is_special = False  # whether a special mark opened them
         self._key = ""  # of the mark that opened the thoughts
         self._opened: set[str] = set()
         self._fence: Fence | None = None
@@ -98,7 +102,7 @@ class _Reader:
                 self._answer, self._fence = [], None
                 self._lines.append((number, line[end:]))
             elif opening := self._opening(line, marks):
-                self._thoughts, self._key = [], opening.key
+                self._thoughts, self._key, self._is_special = [], opening.key, opening.special
                 self._answer += [line[: opening.start]] if line[: opening.start].strip() else []
                 self._lines.append((number, line[opening.end :]))
             elif (rest := self._without_marks(line, marks)) != line:
@@ -106,7 +110,23 @@ class _Reader:
             else:
                 self._fence = fence_state(self._fence, line)
                 self._answer.append(line)
-        return "\n".join(self._answer), "\n".join(self._thoughts or ())
+            if not self._lines and self._thoughts and self._is_special:
+                self._end_by_another_mark()
+        return "\n".join(self._answer), "\n".join(line for _, line in self._thoughts or ())
+
+    def _end_by_another_mark(self) -> None:
+        """Ends thoughts that no mark of their own ends, as `<|think|>` before `<|content|>`, where code follows one."""
+        thoughts, self._is_special = self._thoughts or [], False
+        following = ""
+        for index, (number, line) in reversed([*enumerate(thoughts)]):
+            marks = [] if number in self._protected else [*_marks(line)]
+            for mark in reversed(marks[-_MOST_MARKS:]):
+                rest = line[mark.end :]
+                if mark.special and _may_hold_code(rest if rest.strip() else following) and not _is_quoted(line, mark):
+                    self._thoughts = None
+                    self._lines = [(number, rest), *thoughts[index + 1 :]][::-1]
+                    return
+            following = line if line.strip() else following
 
     def _think(self, number: int, line: str, marks: list[_Mark]) -> None:
         assert self._thoughts is not None
@@ -115,7 +135,7 @@ class _Reader:
             self._thoughts = None
             self._lines.append((number, line[ends[-1] :]))
         else:
-            self._thoughts.append(line)
+            self._thoughts.append((number, line))
 
     def _beginning(self, number: int, line: str, marks: list[_Mark]) -> int | None:
         """The end of the last mark of the line after which the answer begins, if there is one."""
@@ -181,13 +201,13 @@ def _marks(line: str) -> Iterator[_Mark]:
             continue
         left, name, right = found["left"], found["name"].lower(), found["right"]
         barred = left[-1] in "|｜", right[0] in "|｜"
-        special = any(barred) or left == "◁"
+        special = any(barred) or left == "◁" or bool(_UNUSED.fullmatch(name))
         of_thoughts = bool(_OF_THOUGHTS.search(name))
-        if not special and not (name.startswith("think") if left == "[" else of_thoughts):
+        if not special and not (name.startswith(("think", "reason")) if left == "[" else of_thoughts):
             continue
         key, closes = _paired(name)
         one_sided = barred == (False, True)
-        closes = closes or one_sided or bool(found["slash"])
+        closes = closes or one_sided or bool(found["slash"] or found["inner_slash"])
         if special and not closes:
             of_thoughts = of_thoughts or bool(_THOUGHT_FOLLOWS.match(line, end))
         yield _Mark(start, end, key, closes, special, of_thoughts, one_sided)

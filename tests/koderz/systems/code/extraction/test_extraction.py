@@ -393,6 +393,15 @@ MARKED_THOUGHTS = {
     "a prefix and a suffix": ("<|inner_prefix|>\n{}\n<|inner_suffix|>{}", False),
     "a blank in the tag": ("<think >\n{}\n</think >\n{}", False),
     "a tag with entities": ("&lt;think&gt;\n{}\n&lt;/think&gt;\n{}", False),
+    "a tag with escapes": ("\\u003cthink\\u003e\n{}\n\\u003c/think\\u003e\n{}", False),
+    "an escaped slash": ("<think>\n{}\n<\\/think>\n{}", False),
+    "a blank behind the slash": ("<think>\n{}\n</ think>\n{}", False),
+    "a slash before the bar": ("<|think|>\n{}\n</|think|>\n{}", False),
+    "a tag of another word": ("<inner_monologue>\n{}\n</inner_monologue>\n{}", False),
+    "brackets": ("[REASONING]\n{}\n[/REASONING]\n{}", False),
+    "marks that are no pair": ("<|think|>\n{}\n<|end|><|begin|>assistant<|content|>{}<|flush|>", False),
+    "marks that are no pair, then a fence": ("<|think|>\n{}\n<|end|><|begin|>assistant<|content|>{}<|flush|>", True),
+    "tokens in reserve": ("<unused94>thought\n{}\n<unused95>{}", False),
     "a word of its own": ("<|my_musing_start|>\n{}\n<|my_musing_end|>\n{}", False),
 }
 
@@ -408,6 +417,12 @@ def test_answer_behind_a_mark_counts_and_not_the_draft(shape: str, fenced: bool)
 def test_thought_that_was_cut_is_read_only_where_the_model_ended_it() -> None:
     assert area_by(extracted(f"<|channel>thought\n{DRAFT}")) == -1
     assert extracted(f"<|channel>thought\n{FENCED}", finish_reason="length").cause == "no_code"
+
+
+def test_thought_about_marks_is_not_ended_by_one() -> None:
+    thought = f"<|think|>\nA <|content|> is no code.\n{FENCED}\nOr '<|content|>'\n{DRAFT}"
+
+    assert extracted(thought, finish_reason="length").cause == "no_code"
 
 
 @pytest.mark.parametrize("mark", ["<channel|>", "</think>", "<|end_of_thought|>", "### Response:", "assistantfinal"])
