@@ -136,7 +136,7 @@ def _script_over_its_time(case: Case) -> None:
     case.task = "median"
     meta = json.loads((case.koderz.folder / "tasks/median/tb_meta.json").read_text())
     for script in meta["evaluation"]["test_scripts"]:
-        script["timeout_sec"] = 8 if "even" in script["path"] else 60
+        script["timeout_sec"] = 2 if "even" in script["path"] else 60
     case.write("tb_meta.json", json.dumps(meta))
     endless = "s/ordered = .*/&\\n    while len(values) % 2 == 0:\\n        pass/"
     case.script = f"sed -i '{endless}' numbers_summary.py\n"
@@ -170,6 +170,7 @@ def test_policy_grades_a_verdict_and_does_not_retry_it(
         (result,) = case.koderz.summary()["results"]
         assert (result["verdict"], result["cause"]) == (verdict, cause), how
         assert result["success"] is (verdict == "passed")
+        assert happens is not _script_over_its_time or result["score"] == pytest.approx(0.3)  # the others passed
         assert case.koderz.summary()["faults"] == []
         assert not how or case.work == before
     shown = case.koderz("benchmark", "show", "latest", "--problem", f"sample/{case.task}")
@@ -196,12 +197,6 @@ def test_tampering_that_makes_git_fail_is_no_fault(case: Case, makes: str) -> No
         shown = ("benchmark", "show", "latest", "--problem", "sample/greeting", "--artifact", "evaluation_results.json")
         (tampering,) = json.loads(case.koderz(*shown).out)["tampering"]
         assert tampering.partition(":")[0] in makes
-
-
-def test_script_over_its_limit_fails_alone(case: Case) -> None:
-    _script_over_its_time(case)
-    case.run(0)
-    assert case.koderz.summary()["results"][0]["score"] == pytest.approx(0.3)
 
 
 def test_diff_above_the_limit_is_an_error_that_is_cut_and_not_graded(case: Case) -> None:
@@ -334,7 +329,7 @@ OF_VERIFIERS = {
     "reward that is no finite number": _verifier(f"echo '{{\"reward\": NaN}}' {_REWARD}.json"),
     "reward that is a link": _verifier(f"echo 1 > /tmp/r; ln -s /tmp/r {_REWARD[2:]}.txt"),
     "reward that is a pipe": _verifier(f"mkfifo {_REWARD[2:]}.txt"),
-    "reward of a gigabyte": _verifier(f"head -c 1G /dev/zero | tr '\\0' 1 {_REWARD}.txt"),
+    "reward of a gigabyte": _verifier(f"echo 1 {_REWARD}.txt; truncate -s 1G {_REWARD[2:]}.txt"),
 }
 
 

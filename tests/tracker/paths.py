@@ -42,9 +42,11 @@ def most_evidence(differences: Floats, mean: float = 0.0) -> Floats:
     """The largest evidence against a mean that each path has after any of its tasks."""
     stakes, log_weights = bets()
     signed = np.concatenate((stakes / (1 + mean), -stakes / (1 - mean)))
+    values, places = np.unique(differences, return_inverse=True)
+    factors = 1 + np.multiply.outer(values - mean, signed)
     wealth = np.tile(np.exp(log_weights), (len(differences), 1))
     most: Floats = wealth.sum(axis=1)
-    for column in differences.T:
-        wealth *= 1 + np.multiply.outer(column - mean, signed)
+    for column in places.reshape(differences.shape).T:
+        wealth *= factors[column]
         np.maximum(most, wealth.sum(axis=1), out=most)
     return most
