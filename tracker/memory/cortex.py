@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial, wraps
+from functools import partial, partialmethod, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -23,17 +23,27 @@ import orjson
 
 from koderz_tracker.files import refuse_linked_database
 from koderz_tracker.memory import maintenance, sql
+from koderz_tracker.memory.claims import PREFIX, marked
 from koderz_tracker.memory.interchange import drafts_of
 from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
 from koderz_tracker.memory.search import SearchHit, ranked, search
 from koderz_tracker.memory.store import Filter, Store
 from koderz_tracker.records import now
+from koderz_tracker.registry import find
 from koderz_tracker.scrubber import Scrubber
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MODES = ("search", "recent", "important")
+QUESTIONS: Mapping[str, str] = {
+    **{
+        name: f"koderz.analysis.questions:{name}" for name in ("find", "best", "hardest", "tried", "compare", "lessons")
+    },
+    **{name: f"koderz.analysis.claims:{name}" for name in ("claim", "claims")},
+}
+"""Who answers each question: the statistics stand above the tracker, and are found by their names as sinks are."""
+
 _LESSONS = 3  # at a time
 
 
@@ -117,6 +127,8 @@ class Cortex:
 
         Nothing is cut, merged or dropped; secrets are taken out. Raises InvalidMemory for what doesn't fit.
         """
+        if key is not None and key.startswith(PREFIX):
+            raise InvalidMemory(f"the key {key} is of a claim, and claims are never changed")
         draft = Draft(
             title=title,
             content=content,
@@ -162,7 +174,7 @@ class Cortex:
         else:
             found = browse(self._store, wanted, important=mode == "important", limit=limit)
         self._store.touch(each.memory for each in found)
-        return [each.as_dict() for each in found]
+        return [marked(self._store, each.memory, each.as_dict()) for each in found]
 
     @_threaded
     def get_memory(self, id: int | str) -> dict[str, Any] | None:
@@ -171,7 +183,7 @@ class Cortex:
         if memory is None:
             return None
         self._store.touch([memory])
-        return memory.as_dict()
+        return marked(self._store, memory, memory.as_dict())
 
     @_threaded
     def get_context(self, *, project: str | None = None, query: str | None = None, format: str = "summary") -> str:
@@ -252,6 +264,25 @@ class Cortex:
         which = (cause, until.last_id, until.time, problem_id, int(same_task), int(simulated), 20 * _LESSONS)
         texts = (str(as_memory(row).metadata.get("lesson")) for row in self._store.rows(sql.LESSONS, which))
         return list(dict.fromkeys(texts))[:_LESSONS]
+
+    @_threaded
+    def ask(self, question: str, *named: Any, **asked: Any) -> dict[str, Any]:
+        """The answer to one of `QUESTIONS`, as JSON: a sentence, rows and notes.
+
+        Arguments and errors are those of the functions of `koderz.analysis.questions` and `koderz.analysis.claims`.
+        """
+        answer = find("question", question, QUESTIONS, "koderz.questions")(self._store, *named, **asked)
+        document: dict[str, Any] = answer.document()
+        return document
+
+    find = partialmethod(ask, "find")
+    best = partialmethod(ask, "best")
+    hardest = partialmethod(ask, "hardest")
+    tried = partialmethod(ask, "tried")
+    compare = partialmethod(ask, "compare")
+    lessons = partialmethod(ask, "lessons")
+    claim = partialmethod(ask, "claim")
+    claims = partialmethod(ask, "claims")
 
     @_threaded
     def start_session(self, project: str | None = None) -> dict[str, Any]:
