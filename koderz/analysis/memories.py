@@ -111,8 +111,10 @@ def run_named(store: Store, name: str) -> str:
     """The id of the run with this name in the store. Raises InvalidMemory if it names none or several."""
     if RUN_ID.fullmatch(name):
         return name  # one that goes on has no memory of its own yet
-    keys = (str(key) for (key,) in store.rows(_RUN_IDS))
-    ids = sorted(filter(RUN_ID.fullmatch, keys), key=lambda run: run.split("_", 2)[2])
+    keys = [str(key) for (key,) in store.rows(_RUN_IDS)]
+    if name in keys:
+        return name
+    ids = sorted(keys, key=lambda key: key.split("_", 2)[2:])  # by their time
     try:
         return named([Path(run) for run in ids], name, store.path).name
     except KoderzError as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import orjson
 import typer
@@ -21,6 +21,10 @@ from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
 from koderz_tracker.files import MB, read_all, write_whole
 from koderz_tracker.memory import CATEGORIES, TYPES, Cortex, open_cortex, store_path
+from koderz_tracker.memory.cortex import OUTCOMES
+from koderz_tracker.memory.detail import Detail, lesson_of, outcome_of, shown
+from koderz_tracker.memory.memories import choose
+from koderz_tracker.memory.store import BATCH
 
 _QUESTIONS = {
     "find": "Find experiments by suite, task, model, arm, outcome, cause and time.",
@@ -46,7 +50,7 @@ app = new_group(
     examples=["koderz memory recall sorting", "koderz memory export -o memories.json"],
 )
 
-_GLIMPSE = 160  # characters of a content in a list
+_TITLE, _GLIMPSE = 48, 100  # characters of a title and of a lesson in a table
 _LARGEST = 1024 * MB  # of a file of memories
 
 Tags = Annotated[
@@ -65,27 +69,58 @@ def recall(
     category: Category = None,
     type: Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(TYPES)}.")] = None,  # noqa: A002
     project: Project = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="Maximum number of memories.", min=1)] = 10,
+    suite: Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this suite.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="ID", help="Only memories of this task.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this model.")] = None,
+    arm: Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of arms of this name.")] = None,
+    solver: Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this solver.")] = None,
+    outcome: Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(OUTCOMES)}.")] = None,
+    cause: Annotated[
+        str | None, typer.Option(metavar="WORD", help="Only experiments that ended by this cause, e.g. assertion.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Only memories of this run.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Stored then or later, e.g. 2026-01-31.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Stored earlier than then.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", help="Maximum number of hits.", min=1)] = 10,
     mode: Annotated[str, typer.Option(metavar="WORD", help="search, recent or important.")] = "search",
+    detail: Annotated[
+        str | None, typer.Option(metavar="WORD", help="line, lesson or full, in place of a table.", show_default=False)
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Also say why each hit stands where it does.")] = False,
     results: Results = None,
     json: Json = False,
 ) -> None:
-    """Search memories by words, best match first; without words list the most recent ones.
+    """Find the tasks, runs and notes that words are about, best match first; without words the most recent memories.
+
+    A task or run is one hit, however often it was tried: the newest of its memories that fit.
 
     Examples:
         koderz memory recall sorting
+        koderz memory recall palindrome --outcome failed --detail lesson
         koderz memory recall --tag result --json
     """
-    words = " ".join(query or ()) or None
+    if detail is not None:
+        choose("detail", detail, get_args(Detail))
     filters: dict[str, Any] = {"tags": tag or (), "category": category, "type": type, "project": project}
-    filters |= {"limit": limit, "mode": mode}
-    memories = _asked(lambda cortex: cortex.recall(words, **filters), results)
+    filters |= {"suite": suite, "task": task, "model": model, "arm": arm, "solver": solver, "outcome": outcome}
+    filters |= {"cause": cause, "run": run, "since": since, "until": until, "limit": limit, "mode": mode}
+    words = " ".join(query or ()) or None
+    memories = _asked(lambda cortex: cortex.recall(words, explain=explain, **filters), results)
+    told = [shown(memory, cast(Detail, detail)) for memory in memories] if detail else memories
     if json:
-        return print_json(memories)
-    print_blocks([Table((), [row for memory in memories for row in _rows(memory)], ruled=False)])
+        return print_json(told)
+    if detail:
+        say("\n\n".join(hit["content" if detail == "full" else "text"] for hit in told))
+    elif memories:
+        rows = [_row(memory) for memory in memories]
+        heads = [head for head in rows[0] if any(row[head] for row in rows)]
+        optional = [head for head in ("Tried", "Model", "Arm", "When") if head in heads]
+        print_blocks([Table(heads, [[row[head] for head in heads] for row in rows], optional=optional)])
     if not memories:
         warn("no matching memories")
-    elif memories[0]["ranking"] == "newest":
+    elif note := memories[0].get("note"):
+        warn(f"note: {note}")
+    if memories and memories[0]["ranking"] == "newest":
         warn("note: these words are very common, so only the newest memories that hold them were ranked")
     return None
 
@@ -281,16 +316,38 @@ def _asked(work: Callable[[Cortex], Awaitable[Any]], results: Path | None, *, cr
     path = store_path(results_folder(results))
 
     async def worked() -> Any:
-        async with open_cortex(path, create=create) as cortex:
+        async with open_cortex(path, create=create, progress=_tell_progress) as cortex:
             return await work(cortex)
 
     return asyncio.run(worked())
 
 
-def _rows(memory: dict[str, Any]) -> Iterator[Sequence[str]]:
-    glimpse = shortened(" ".join(memory["content"].split()), _GLIMPSE)
-    yield str(memory["id"]), f"{memory['score']:.2f}", f"{memory['title']}  [{', '.join(memory['tags'])}]"
-    yield "", "", glimpse
+def _tell_progress(done: int, of: int) -> None:
+    """Says, ten times or less, how far a store of an older version is taken over."""
+    if not done or done * 10 // of > max(0, done - BATCH) * 10 // of:
+        warn(f"the memory store is brought up to date, once: {done:,} of {of:,} memories")
+
+
+def _row(memory: dict[str, Any]) -> dict[str, str]:
+    """A hit as the cells of a table by their heads."""
+    told = memory["metadata"]
+    is_result = "result" in memory["tags"] and bool(told.get("problem_id"))
+    (lesson,) = lesson_of(memory).split("\n")[1:2] or [""]
+    why = memory.get("why") or {"words": {}}
+    places = [f"{word} in {' and '.join(where)}" for word, where in why["words"].items() if where]
+    if places:
+        places.append(f"relevance {why['relevance']:.2f}, salience {why['salience']:.2f}")
+    return {
+        "#": str(memory["id"]),
+        "About": str(told["problem_id"]) if is_result else shortened(memory["title"], _TITLE),
+        "Arm": str(told.get("arm") or told.get("solver") or told.get("mode") or ""),
+        "Model": str(told.get("model") or ""),
+        "Outcome": outcome_of(told) if is_result else str(told.get("status") or ""),
+        "Tried": f"{memory['tried']}, {memory['passed']} passed" if is_result and memory.get("tried") else "",
+        "When": memory["created_at"][:16].replace("T", " "),
+        "Lesson": shortened(" ".join(lesson.split()), _GLIMPSE),
+        "Why": "; ".join(places),
+    }
 
 
 def _tell_forgetting(told: dict[str, Any]) -> None:

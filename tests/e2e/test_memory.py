@@ -60,6 +60,27 @@ def test_recall_lists_what_answers_best(shell: Shell) -> None:
         "Experiment exp_0123456789abcdef"
     ]
     assert shell("memory", "recall", "zebra").err == "no matching memories\n"
+    assert "nothing holds sortinng: sorting was looked for instead" in shell("memory", "recall", "sortinng").err
+
+
+def test_recall_shows_as_much_as_is_asked_for(shell: Shell) -> None:
+    table = shell("memory", "recall", "attempts", "--outcome", "passed", "--explain").out
+    assert [
+        word for word in ("HumanEval/7", "1, 1 passed", "What fixed it", "attempts in content") if word in table
+    ] == [
+        "HumanEval/7",
+        "1, 1 passed",
+        "What fixed it",
+        "attempts in content",
+    ]
+    assert shell("memory", "recall", "attempts", "--detail", "line").out.count("\n") == 1
+    assert shell("memory", "recall", "attempts", "--detail", "full").out == f"passed after 2 attempts\n\n{LESSON}\n"
+    assert shell("memory", "recall", "attempts", "--model", "other").err == "no matching memories\n"
+    (hit,) = json_of(shell, "recall", "attempts", "--detail", "lesson")
+    assert LESSON in hit["text"]
+    assert "content" not in hit
+    told = shell("memory", "recall", "x", "--detail", "much", code=2).err
+    assert told == "koderz: detail: invalid value 'much'; choose from line, lesson, full\n"
 
 
 def test_show_takes_a_number_or_a_key(shell: Shell) -> None:
@@ -175,11 +196,13 @@ def test_server_offers_cortex_tools_over_stdio(shell: Shell) -> None:
             assert {"metadata", "key"} <= set(tools["remember"].input_schema["properties"])
             assert {"tags", "since", "limit"} <= set(tools["export_memories"].input_schema["properties"])
 
-            (found,) = await called(client, "export_memories", tags=["result", "completed"])
+            (found,) = (await called(client, "export_memories", tags=["result", "completed"]))["memories"]
             assert found["metadata"]["success"] is True
-            assert (await called(client, "recall", query="assertion", limit=1))[0]["id"] == found["id"]
+            recalled = await called(client, "recall", query="assertion", limit=1)
+            assert (recalled["memories"][0]["id"], recalled["found"]) == (found["id"], 1)
             stored = await called(client, "remember", title="t", content="x" * 50_000, metadata={"a": 1}, key="mine")
-            assert (stored["metadata"]["a"], len(stored["content"])) == (1, 50_000)
+            rest = await called(client, "get_memory", id="mine", offset=stored["next_offset"], maxCharacters=60_000)
+            assert (stored["metadata"]["a"], len(stored["content"] + rest["content"])) == (1, 50_000)
             again = await called(client, "remember", title="t", content="changed", key="mine")
             assert again["id"] == stored["id"]
             assert (await called(client, "get_memory", id="mine"))["content"] == "changed"

@@ -92,9 +92,15 @@ async def served_memories(shell: Shell, env: dict[str, str]) -> list[dict[str, A
             create_mcp_http_client(headers={"Authorization": f"Bearer {TOKEN}"}) as web,
             Client(streamable_http_client(url, http_client=web)) as client,
         ):
-            answer = await client.call_tool("export_memories", {"tags": ["result", "completed"]})
-            assert not answer.is_error, answer
-            return list(json.loads(getattr(answer.content[0], "text")))  # noqa: B009 one of several kinds of content
+            found: list[dict[str, Any]] = []
+            page: dict[str, Any] = {"cursor": "0"}
+            while "cursor" in page:
+                wanted = {"tags": ["result", "completed"], "cursor": page["cursor"]}
+                answer = await client.call_tool("export_memories", wanted)
+                assert not answer.is_error, answer
+                page = json.loads(getattr(answer.content[0], "text"))  # noqa: B009 one of several kinds of content
+                found += page["memories"]
+            return found
     finally:
         process.terminate()
         process.communicate()

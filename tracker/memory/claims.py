@@ -188,11 +188,12 @@ def told(store: Store, memory: Memory) -> dict[str, Any]:
     }
 
 
-def marked(store: Store, memory: Memory, shown: Mapping[str, Any]) -> dict[str, Any]:
+def marked(store: Store, memory: Memory, shown: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
     """A memory as it is shown; a claim with how it stands, before its title where it doesn't any more."""
     if TAG not in memory.tags or "claim" not in memory.metadata:
         return dict(shown)
     found = told(store, memory)
     mark = {"fallen": "[FALLEN] ", "can't be checked": "[CAN'T BE CHECKED] "}.get(found["state"], "")
     mark += "[SUPERSEDED] " if found["superseded_by"] else ""
-    return {**shown, "title": f"{mark}{shown['title']}", "claim": found}
+    brief = {name: found[name] for name in ("state", "reason", "superseded_by", "contradicted_by")}
+    return {**shown, "title": f"{mark}{shown['title']}", "claim": found if whole else brief}

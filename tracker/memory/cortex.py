@@ -12,7 +12,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, partialmethod, wraps
@@ -24,10 +24,11 @@ import orjson
 from koderz_tracker.files import refuse_linked_database
 from koderz_tracker.memory import maintenance, sql
 from koderz_tracker.memory.claims import PREFIX, marked
+from koderz_tracker.memory.detail import lesson_of
 from koderz_tracker.memory.interchange import drafts_of
 from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
 from koderz_tracker.memory.search import SearchHit, ranked, search
-from koderz_tracker.memory.store import Filter, Store
+from koderz_tracker.memory.store import Filter, Progress, Store
 from koderz_tracker.records import now
 from koderz_tracker.registry import find
 from koderz_tracker.scrubber import Scrubber
@@ -66,19 +67,52 @@ def store_path(results: Path | None = None, environ: Mapping[str, str] = os.envi
     return refuse_linked_database(folder / "memory.db")
 
 
-@asynccontextmanager
-async def open_cortex(
-    path: Path | str | None = None, *, create: bool = True, environ: Mapping[str, str] = os.environ
-) -> AsyncIterator[Cortex]:
-    """Opens the memory store at `path`, by default this folder's. Raises StoreDown if it can't be opened.
+class Opening(AbstractAsyncContextManager["Cortex"]):
+    """A store that is opened by `async with`. Whoever takes it for the store is told so."""
 
-    A missing file is made, unless `create` is False.
+    HOW = "the store isn't open yet: write `async with open_cortex() as cortex:`, and use cortex within it"
+
+    def __init__(self, opened: AbstractAsyncContextManager[Cortex]) -> None:
+        self._opened = opened
+
+    async def __aenter__(self) -> Cortex:
+        return await self._opened.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        return await self._opened.__aexit__(*raised)
+
+    def __await__(self) -> Any:
+        raise TypeError(self.HOW)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name}: {self.HOW}")
+
+
+def open_cortex(
+    path: Path | str | None = None,
+    *,
+    create: bool = True,
+    environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
+) -> Opening:
+    """Opens the memory store at `path`, by default this folder's, for `async with open_cortex() as cortex:`.
+
+    A missing file is made, unless `create` is False. Entering raises StoreDown if it can't be opened. `progress` is
+    told of the memories that are taken over from a store of an older version.
     """
+    return Opening(_opened(path, create=create, environ=environ, progress=progress))
+
+
+@asynccontextmanager
+async def _opened(
+    path: Path | str | None, *, create: bool, environ: Mapping[str, str], progress: Progress | None
+) -> AsyncIterator[Cortex]:
     where = Path(path) if path is not None else store_path(environ=environ)
     thread = ThreadPoolExecutor(1, thread_name_prefix="koderz-memory")
     loop = asyncio.get_running_loop()
     try:
-        store = await loop.run_in_executor(thread, lambda: Store(where, create=create, scrubber=Scrubber(environ)))
+        opening = partial(Store, where, create=create, scrubber=Scrubber(environ), progress=progress)
+        store = await loop.run_in_executor(thread, opening)
         try:
             yield Cortex(store, thread)
         finally:
@@ -158,19 +192,42 @@ class Cortex:
         include_decayed: bool = True,
         include_global: bool = True,
         mode: str = "search",
+        suite: str | None = None,
+        task: str | None = None,
+        model: str | None = None,
+        arm: str | None = None,
+        solver: str | None = None,
+        outcome: str | None = None,
+        cause: str | None = None,
+        run: str | None = None,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
+        explain: bool = False,
     ) -> list[dict[str, Any]]:
-        """The memories that answer a query best, or the recent or important ones, as in exports but with a score.
+        """What answers a query best, or the recent or important memories, as in exports but with a score.
 
-        All `tags` must match. `include_global`: with a project, also memories that belong to none. Nothing
-        changes by reading but access counts. Each says how it was ranked: `ranking` is "newest" where words
-        were so common that only the newest memories that hold them were weighed.
+        A query finds things: a task, a run, or a note. Each is one hit, with the newest of its memories that fit, how
+        many did (`tried`), how many `passed`, the id of the `best`, and with `explain` `why` it stands where it does.
+        All `tags` and other filters must match; an `outcome` is passed, failed or fault, and `until` leaves out what
+        was stored then or later. `include_global`: with a project, also memories that belong to none. `ranking` is
+        "newest" where words were so common that only the newest were weighed, and `note` says what was looked for in
+        place of a word that nothing holds. Nothing changes by reading but access counts.
         """
-        wanted = _filter(tags, category, type, project, or_no_project=include_global)
+        told: dict[str, Any] = {
+            "suite": suite,
+            "task": task,
+            "model": model,
+            "arm": arm,
+            "solver": solver,
+            "outcome": outcome,
+        }
+        told |= {"cause": cause, "run": run, "since": since, "until": until, "or_no_project": include_global}
+        wanted = _filter(tags, category, type, project, **told)
         choose("mode", mode, MODES)
         if limit < 1:
             raise InvalidMemory(f"limit {limit}: at least 1")
         if query and mode == "search":
-            found = search(self._store, query, wanted, limit=limit, include_decayed=include_decayed)
+            found = search(self._store, query, wanted, limit=limit, include_decayed=include_decayed, explain=explain)
         else:
             found = browse(self._store, wanted, important=mode == "important", limit=limit)
         self._store.touch(each.memory for each in found)
@@ -183,7 +240,7 @@ class Cortex:
         if memory is None:
             return None
         self._store.touch([memory])
-        return marked(self._store, memory, memory.as_dict())
+        return marked(self._store, memory, memory.as_dict(), whole=True)
 
     @_threaded
     def get_context(self, *, project: str | None = None, query: str | None = None, format: str = "summary") -> str:
@@ -200,9 +257,13 @@ class Cortex:
         project: str | None = None,
         since: str | datetime | None = None,
         limit: int | None = None,
+        after: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Every memory that matches, oldest first. All tags must match; there is no limit by default."""
-        wanted = _filter(tags, category, None, project, since=moment(since) if since is not None else None)
+        """Every memory that matches, oldest first. All tags must match; there is no limit by default.
+
+        `after`: only those stored after the one of this id.
+        """
+        wanted = _filter(tags, category, None, project, since=since, after=after)
         return [memory.as_dict() for memory in self._store.select(wanted, limit=limit)]
 
     @_threaded
@@ -314,14 +375,31 @@ class Cortex:
         return {"session_id": session_id, "started_at": started, "ended_at": ended, "memory_id": remembered}
 
 
-def _filter(tags: Sequence[str], category: str | None, type: str | None, project: str | None, **more: Any) -> Filter:
+OUTCOMES = ("passed", "failed", "fault")
+
+
+def _filter(
+    tags: Sequence[str],
+    category: str | None,
+    type: str | None,
+    project: str | None,
+    *,
+    run: str | None = None,
+    since: str | datetime | None = None,
+    until: str | datetime | None = None,
+    **more: Any,
+) -> Filter:
     if isinstance(tags, str):
         raise InvalidMemory("tags are a list of words")
-    if category is not None:
-        choose("category", category, CATEGORIES)
-    if type is not None:
-        choose("type", type, TYPES)
-    return Filter(tags=tuple(tags), category=category, type=type, project=project, **more)
+    for name, value, among in (("category", category, CATEGORIES), ("type", type, TYPES)):
+        if value is not None:
+            choose(name, value, among)
+    if more.get("outcome") is not None:
+        choose("outcome", more["outcome"], OUTCOMES)
+    times = {"since": since, "before": until}
+    known = {name: moment(time, name) for name, time in times.items() if time is not None} | more
+    tagged = (*tags, *((run,) if run is not None else ()))
+    return Filter(tags=tagged, category=category, type=type, project=project, **known)
 
 
 FORMATS = ("summary", "detailed", "raw")
@@ -368,7 +446,7 @@ def _markdown(sections: dict[str, list[Memory]], *, whole: bool) -> str:
 
 
 def _line(memory: Memory, whole: bool) -> str:
-    content = " ".join(memory.content.split()) if not whole else memory.content.strip()
-    if not whole and len(content) > _GLIMPSE:
-        content = f"{content[:_GLIMPSE]}… (get_memory {memory.id} has it whole)"
+    content = memory.content.strip() if whole else " ".join(lesson_of(memory.as_dict()).split("\n")[1:])
+    if not whole and content != " ".join(memory.content.split()):
+        content = f"{content[:_GLIMPSE].rstrip('…')}… (get_memory {memory.id} has it whole)"
     return f"- **{memory.title}** ({memory.category}, {memory.importance}): {content}"

@@ -1,29 +1,32 @@
-"""Recall: finds and ranks the memories that answer a question. Ranks are computed on demand; reading changes none."""
+"""Recall: finds and ranks the things that answer a question. Ranks are computed on demand; reading changes none."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from koderz_tracker.memory import sql
-from koderz_tracker.memory.database import indexed
-from koderz_tracker.memory.memories import Memory, as_memory
-from koderz_tracker.memory.store import Filter, Store
+from koderz_tracker.memory.memories import Memory
+from koderz_tracker.memory.store import Filter, Narrowed, Store
+from koderz_tracker.memory.things import about_of, apart, happened_in, name_of
 
 Ranking = Literal["full", "newest"]
 
-COMMON = 2000  # a word that more memories hold than this says little, and ranking all of them takes long
-_FEW = 5  # memories: below so many, a word that all of them hold may still tell something
-_CANDIDATES = 200  # the most relevant memories, whose rank is then worked out
-_NEWEST = 500  # of those with common words only
+COMMON = 2000  # a word that more things hold than this says little, and ranking all of them takes long
+_FEW = 5  # things: below so many, a word that all of them hold may still tell something
+_SPARE = 10  # things above the limit that are looked at, since salience changes their order a little
+_FADING = 1000  # things that are looked at where faded ones are left out
 _WORDS = 24  # of a question; more make it no clearer
+_ALIKE, _AT_ALL = 0.4, 0.3  # the share of trigrams from which on one word may be meant by another; for want of any
+_SPELLED = 4  # letters of words that are compared by their spelling
 _HALF_LIFE = {"short_term": 14.0, "long_term": 180.0, "episodic": 180.0}  # days
 _DECAYED = 0.1  # a salience below this, after decay, counts as faded
+_SALIENT = 0.1  # the part of a score that salience decides
 _STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -34,47 +37,111 @@ _STOP_WORDS = frozenset(
 )
 """English words that carry no information about the subject of a question."""
 _ACCENTS = re.compile("[\u0300-\u036f]+")  # once a letter is taken apart from them
-_TITLE, _TAGS, _CONTENT = 4.0, 2.0, 1.0  # what a word is worth by where it stands
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """A memory found by recall, with its score."""
+    """A memory found by recall, with its score; where things were searched, the newest of one of them."""
 
     memory: Memory
-    score: float  # relevance × salience × decay, 0..1
-    ranking: Ranking  # "newest": only the newest memories with these very common words were ranked
+    score: float  # of relevance, and of salience after decay, 0..1
+    ranking: Ranking  # "newest": only the newest things with these very common words were ranked
+    tried: int | None = None  # how many memories of the thing fit
+    passed: int | None = None  # how many of these passed
+    best: int | None = None  # the id of the best of them
+    note: str | None = None  # that another word was looked for, since nothing holds the one that was asked for
+    why: Mapping[str, Any] | None = None  # what the score is made of
 
     def as_dict(self) -> dict[str, Any]:
-        return {**self.memory.as_dict(), "score": round(self.score, 4), "ranking": self.ranking}
+        more = {name: getattr(self, name) for name in ("tried", "passed", "best", "note", "why")}
+        more["thing"] = None if self.tried is None else name_of(self.memory)
+        told = {name: value for name, value in more.items() if value is not None}
+        return {**self.memory.as_dict(), "score": round(self.score, 4), "ranking": self.ranking, **told}
 
 
-def search(store: Store, query: str, wanted: Filter, *, limit: int, include_decayed: bool = True) -> list[SearchHit]:
-    """The memories that answer a query best, by full text over title, tags and the first 8,192 characters.
+class _Cell(NamedTuple):
+    """The memories of a thing that are alike in arm, outcome and more, as far as they fit."""
 
-    A memory has to hold one of the query's telling words, see `_telling`; a query that has none is about its common
-    ones. In two stages where words are very common: those only weigh among what the rarer words find; where a
-    query has none but common words, the newest memories that hold all of them are ranked, and `ranking` says so.
-    Memories too new for full text, which it can't be told of while nobody may write, are looked through one by one.
-    """
-    words = words_of(query)
-    if not words:
-        return []
-    found, ranking = (_among_tagged if wanted.tags else _among_all)(store, words, wanted)
-    return ranked(found, limit, ranking, include_decayed=include_decayed)
+    id: int
+    outcome: str
+    n: int
+    newest: str
+    best: float | None
+
+    @property
+    def merit(self) -> tuple[bool, float, str]:
+        return self.outcome == "passed", float("-inf") if self.best is None else self.best, self.newest
 
 
-def ranked(
-    found: Iterable[tuple[Memory, float]], limit: int, ranking: Ranking = "full", *, include_decayed: bool = True
+def search(
+    store: Store, query: str, wanted: Filter, *, limit: int, include_decayed: bool = True, explain: bool = False
 ) -> list[SearchHit]:
+    """The things that answer a query best, by full text over what they are about and what happened; each is one hit.
+
+    A thing has to hold one of the query's telling words, see `_telling`; a query that has none is about its common
+    ones. Where these are very common, the newest things that hold all of them are found, and `ranking` says so. What
+    is called by its name, such as HumanEval/3 or the id of an experiment, comes first. A word that nothing holds is
+    looked for by the nearest spelling. Memories too new for full text, which it can't be told of while nobody may
+    write, are looked through one by one.
+    """
+    asked = words_of(apart(query))
+    if not asked:
+        return []
+    store.index_newest()
+    with store.snapshot():
+        unknown = [word for word in asked if word not in _STOP_WORDS and not _hits(store, word)]
+        is_lost = len(unknown) == sum(word not in _STOP_WORDS for word in asked)
+        spelled = {word: meant for word in unknown if (meant := _nearest(store, word, _AT_ALL if is_lost else _ALIKE))}
+        hits = {word: _hits(store, word) for word in dict.fromkeys(spelled.get(word, word) for word in asked)}
+        telling = _telling(hits, int(store.rows(sql.LAST_THING)[0][0]))
+        found: list[SearchHit] = []
+        ranking: Ranking = "full"
+        if (narrowed := store.narrowed(wanted)) is not None:
+            relevance, ranking = _by_text(store, hits, telling, narrowed)
+            names = [name for name in query.split() if name.isprintable()]
+            if named := {thing for name in names for (thing,) in store.rows(sql.NAMED, (name,))}:
+                relevance = {**{thing: share / 2 for thing, share in relevance.items()}, **dict.fromkeys(named, 1.0)}
+            best = sorted(relevance, key=lambda thing: (-relevance[thing], thing))
+            best = best[: limit + _SPARE if include_decayed else _FADING]
+            found = [*_collapsed(store, {thing: relevance[thing] for thing in best}, narrowed)]
+        sought = [word for word in asked if word in telling or word in unknown]
+        newer = [SearchHit(*each, "full") for each in _holding(store.unindexed(wanted), asked, sought)]
+    distinct = {name_of(hit.memory): hit for hit in sorted([*found, *newer], key=lambda hit: hit.memory.id)}
+    note = "; ".join(f"nothing holds {word}: {meant} was looked for instead" for word, meant in spelled.items())
+    ordered = _in_order(distinct.values(), limit, include_decayed=include_decayed)
+    return [
+        replace(hit, ranking=ranking, note=note or None, why=_why(store, hit, list(hits)) if explain else None)
+        for hit in ordered
+    ]
+
+
+def _why(store: Store, hit: SearchHit, words: Sequence[str]) -> dict[str, Any]:
+    """Where a hit holds the words that were looked for, with what its score is made of."""
+    salience = decayed_salience(hit.memory, datetime.now())
+    places = {
+        word: [
+            place for place in ("about", "content") if store.rows(sql.HELD, (name_of(hit.memory), _quoted(word, place)))
+        ]
+        for word in words
+    }
+    relevance = hit.score / (1 - _SALIENT + _SALIENT * salience)
+    return {"words": places, "relevance": round(relevance, 4), "salience": round(salience, 4)}
+
+
+def ranked(found: Iterable[tuple[Memory, float]], limit: int, ranking: Ranking = "full") -> list[SearchHit]:
     """Memories in order of relevance (0..1), salience and age, the best first."""
+    return _in_order((SearchHit(memory, relevance, ranking) for memory, relevance in found), limit)
+
+
+def _in_order(found: Iterable[SearchHit], limit: int, *, include_decayed: bool = True) -> list[SearchHit]:
+    """Hits whose score is their relevance so far, by relevance, salience and age, the best first."""
     today = datetime.now()
     scored = [
-        SearchHit(memory, relevance * (0.4 + 0.6 * faded), ranking)
-        for memory, relevance in found
-        if (faded := decayed_salience(memory, today)) >= _DECAYED or include_decayed
+        replace(hit, score=hit.score * (1 - _SALIENT + _SALIENT * faded))
+        for hit in found
+        if (faded := decayed_salience(hit.memory, today)) >= _DECAYED or include_decayed
     ]
-    return sorted(scored, key=lambda each: (-each.score, -each.memory.id))[:limit]
+    return sorted(scored, key=lambda hit: (-hit.score, -hit.memory.id))[:limit]
 
 
 def decayed_salience(memory: Memory, today: datetime) -> float:
@@ -90,90 +157,81 @@ def words_of(text: str) -> list[str]:
     return list(dict.fromkeys(re.findall(r"\w+", folded(text))))[:_WORDS]
 
 
-def _among_all(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
-    store.index_newest()
-    with store.snapshot():
-        hits = {word: _hits(store, word) for word in words}
-        telling = _telling(hits, store.last_id())
-        found, ranking = _by_text(store, hits, telling, wanted)
-        return [*found, *_holding(_weighed(store.unindexed(wanted), words), words, telling)], ranking
-
-
-def _telling(hits: Mapping[str, int], memories: int) -> list[str]:
-    """The informative words of a query: no stop words, and none that more than half of all memories hold."""
-    common = min(COMMON, max(_FEW, memories // 2))
+def _telling(hits: Mapping[str, int], things: int) -> list[str]:
+    """The informative words of a query: no stop words, and none that more than half of all things hold."""
+    common = min(COMMON, max(_FEW, things // 2))
     return [word for word, found in hits.items() if word not in _STOP_WORDS and found <= common]
 
 
 def _by_text(
-    store: Store, hits: Mapping[str, int], telling: Sequence[str], wanted: Filter
-) -> tuple[list[tuple[Memory, float]], Ranking]:
+    store: Store, hits: Mapping[str, int], telling: Sequence[str], narrowed: Narrowed
+) -> tuple[dict[int, float], Ranking]:
+    """The things that hold a telling word, by id, with their relevance, 0..1."""
     known = [word for word, found in hits.items() if found]
     rare = [word for word in known if (word in telling if telling else hits[word] <= COMMON)]
     if not known or (telling and not rare):
-        return [], "full"
+        return {}, "full"
+    condition, values = narrowed.condition()
     if not rare:
-        return _among_newest(store, known, wanted), "newest"
-    conditions, values = wanted.conditions()
-    statement = sql.RELEVANT.format(filters=conditions)
-    rows = store.rows(statement, (" OR ".join(map(_quoted, rare)), *values, _CANDIDATES))
-    best = max((-row[-1] for row in rows), default=1.0) or 1.0
-    common = [word for word in known if word not in rare]
-    return [(memory := as_memory(row), _mixed(memory, -row[-1] / best, common, len(known))) for row in rows], "full"
+        query = " AND ".join(map(_quoted, known))
+        newest = store.rows(sql.NEWEST_MATCHES.format(narrowed=condition), (query, *values, _FADING))
+        return {thing: 1.0 for (thing,) in newest}, "newest"
+    query = " OR ".join(map(_quoted, rare))
+    rows = store.rows(sql.MATCHES.format(narrowed=condition), (query, *values, _FADING))
+    return {thing: rank / rows[0][1] for thing, rank in rows}, "full"
 
 
-def _mixed(memory: Memory, relevance: float, common: Sequence[str], words: int) -> float:
-    """Relevance by the rare words, raised for each common word that the memory holds too."""
-    if not common:
-        return relevance
-    return (relevance * (words - len(common)) + _held(memory, common) * len(common)) / words
-
-
-def _among_newest(store: Store, words: Sequence[str], wanted: Filter) -> list[tuple[Memory, float]]:
-    conditions, values = wanted.conditions()
-    statement = sql.NEWEST_HITS.format(filters=conditions)
-    rows = store.rows(statement, (" AND ".join(map(_quoted, words)), _NEWEST, *values))
-    return [(memory, _held(memory, words)) for memory in map(as_memory, rows)]
-
-
-def _among_tagged(store: Store, words: Sequence[str], wanted: Filter) -> tuple[list[tuple[Memory, float]], Ranking]:
-    tagged = store.select(wanted, limit=COMMON + 1, newest_first=True)
-    weighed = _weighed(tagged[:COMMON], words)
-    hits = Counter(word for _, weights in weighed for word in weights)
-    found = _holding(weighed, words, _telling({word: hits[word] for word in words}, len(weighed)))
-    return found, "newest" if len(tagged) > COMMON else "full"
+def _collapsed(store: Store, relevance: Mapping[int, float], narrowed: Narrowed) -> Iterator[SearchHit]:
+    """One hit a thing: the newest of its memories that fit, with their number, and the best of them."""
+    cells: defaultdict[int, list[_Cell]] = defaultdict(list)
+    things = ", ".join(map(str, relevance))
+    for thing, *cell in store.rows(*narrowed.query(sql.TRIED, f"c.thing IN ({things})")):
+        cells[thing].append(_Cell(*cell))
+    for thing, among in cells.items():
+        newest, best = max(among, key=lambda cell: cell.newest), max(among, key=lambda cell: cell.merit)
+        ((id,),) = store.rows(*narrowed.query(sql.NEWEST_TRIAL, f"c.id = {newest.id}", newest.newest))
+        ((best_id,),) = store.rows(*narrowed.query(sql.BEST_TRIAL, f"c.id = {best.id}", best.best))
+        memory = store.get(int(id))
+        assert memory is not None, "it is in the same snapshot"
+        passed = sum(cell.n for cell in among if cell.outcome == "passed")
+        yield SearchHit(memory, relevance[thing], "full", sum(cell.n for cell in among), passed, best_id)
 
 
 def _holding(
-    weighed: Iterable[tuple[Memory, Mapping[str, float]]], words: Sequence[str], telling: Sequence[str]
-) -> list[tuple[Memory, float]]:
-    """The memories that hold an informative word (or any, if no word is one), with their share of all words."""
-    return [
-        (memory, sum(weights.values()) / len(words))
-        for memory, weights in weighed
-        if any(word in weights for word in telling or words)
+    memories: Iterable[Memory], words: Sequence[str], telling: Sequence[str]
+) -> Iterator[tuple[Memory, float]]:
+    """The memories that hold a telling word, or any if none is, with the share of all words that they hold."""
+    for memory in memories:
+        text = folded("\n".join((about_of(memory), memory.title, *memory.tags, *happened_in(memory))))
+        held = [word for word in words if holds(text, word)]
+        if not set(held).isdisjoint(telling or words):
+            yield memory, len(held) / len(words)
+
+
+def _nearest(store: Store, word: str, share: float) -> str | None:
+    """The word in the index that shares most trigrams with one that nothing holds, at least such a share of them."""
+    if len(word) < _SPELLED or not word.isascii() or not word.isalpha():
+        return None
+    mine = _trigrams(word)
+    inner = sorted({word[start : start + 3] for start in range(len(word) - 2)})
+    begin, end = (word[0], chr(ord(word[0]) + 1)) if share >= _ALIKE else ("a", "{")  # few misspell the first letter
+    rows = store.rows(sql.NEAR.format(parts=" OR ".join(["instr(term, ?)"] * len(inner))), (begin, end, *inner))
+    alike = [
+        (-2 * len(mine & theirs) / (len(mine) + len(theirs)), -n, term)
+        for term, n, theirs in ((term, n, _trigrams(term)) for term, n in rows)
     ]
+    if not alike or -min(alike)[0] < share:
+        return None
+    stem = min(alike)[2]
+    for texts in store.rows(sql.HOLDING, (_quoted(stem),)):  # to name it as it is written
+        written: list[str] = re.findall(rf"\b{stem[:-1]}\w*", folded(" ".join(texts)))
+        return min(written, key=len, default=stem)
+    return None
 
 
-def _weighed(memories: Iterable[Memory], words: Sequence[str]) -> list[tuple[Memory, dict[str, float]]]:
-    return [(memory, _weights(memory, words)) for memory in memories]
-
-
-def _held(memory: Memory, words: Sequence[str]) -> float:
-    """The weighted share of the words that a memory holds, 0..1."""
-    return sum(_weights(memory, words).values()) / len(words)
-
-
-def _weights(memory: Memory, words: Sequence[str]) -> dict[str, float]:
-    """The weight of each word that a memory holds, 0..1: most for its title, less for tags, least for its content."""
-    places = (
-        (_TITLE, folded(memory.title)),
-        (_TAGS, folded(" ".join(memory.tags))),
-        (_CONTENT, folded(indexed(memory.content))),
-    )
-    most = sum(weight for weight, _ in places)
-    weights = {word: sum(weight for weight, text in places if holds(text, word)) / most for word in words}
-    return {word: weight for word, weight in weights.items() if weight}
+def _trigrams(word: str) -> set[str]:
+    padded = f"  {word} "
+    return {padded[start : start + 3] for start in range(len(padded) - 2)}
 
 
 def holds(text: str, word: str) -> bool:
@@ -189,10 +247,10 @@ def folded(text: str) -> str:
 
 
 def _hits(store: Store, word: str) -> int:
-    """The number of memories that hold a word, counted only up to the limit for common words."""
+    """The number of things that hold a word, counted only up to the limit for common words."""
     return int(store.rows(sql.HITS, (_quoted(word), COMMON + 1))[0][0])
 
 
-def _quoted(word: str) -> str:
-    """A word quoted for a full-text query."""
-    return '"' + word.replace('"', '""') + '"'
+def _quoted(word: str, place: str = "") -> str:
+    """A word quoted for a full-text query, in one of the columns if it is named."""
+    return (f"{place} : " if place else "") + '"' + word.replace('"', '""') + '"'

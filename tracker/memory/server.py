@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from koderz_tracker.addresses import is_loopback
 from koderz_tracker.errors import KoderzError
+from koderz_tracker.memory.answers import text_of
 from koderz_tracker.memory.cortex import Cortex
 from koderz_tracker.memory.tools import TOOLS, described, read_arguments, schema_of
 
@@ -26,7 +25,8 @@ PATH = "/mcp"
 _INSTRUCTIONS = (
     "What the koderz experiments of this project taught: every run (tag benchmark_run) and every experiment "
     "(tag result, with its task, run and whether it was completed), beside what was remembered by hand. "
-    "recall finds by words; export_memories gives all that carry the same tags."
+    "recall finds by words, and answers in few; get_memory gives one whole; export_memories gives all that carry the "
+    "same tags, in pages. Answers have at most 25,000 characters unless maxCharacters asks for more."
 )
 _MOST_BYTES = 64 << 20  # of a request
 _DRAINED_BYTES, _DRAINED_SECONDS = 1 << 30, 30.0
@@ -56,8 +56,9 @@ def make_server(cortex: Cortex) -> Server[Any]:
 
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            answer = await read_arguments(params.name, params.arguments).call(cortex)
-            return types.CallToolResult(content=[types.TextContent(type="text", text=_answer_text(answer))])
+            tool = read_arguments(params.name, params.arguments)
+            text = text_of(await tool.call(cortex), tool.max_characters)
+            return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
         except KoderzError as error:
             return types.CallToolResult(content=[types.TextContent(type="text", text=str(error))], is_error=True)
 
@@ -183,7 +184,3 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.close()
         raise KoderzError(f"--http {host}:{port}: nothing can listen there ({error}); choose another") from None
     return bound
-
-
-def _answer_text(answer: Any) -> str:
-    return answer if isinstance(answer, str) else orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode()

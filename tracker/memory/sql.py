@@ -72,6 +72,55 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO memory_text (memory_text, rank) VALUES ('automerge', 16)",
         "INSERT INTO memory_text (memory_text, rank) VALUES ('crisismerge', 64)",
     ),
+    (
+        # The indexes begin anew, and catch up from the first memory on: of text there is one row a thing.
+        "DROP TABLE memory_text",
+        "DROP TABLE memory_tags",
+        "DROP TABLE tags",
+        "CREATE TABLE tags (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, n INTEGER NOT NULL)",
+        """
+        CREATE TABLE memory_tags (
+            tag_id INTEGER NOT NULL,
+            memory_id INTEGER NOT NULL,
+            PRIMARY KEY (tag_id, memory_id)
+        ) WITHOUT ROWID
+        """,
+        "CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+        """
+        CREATE VIRTUAL TABLE thing_text USING fts5 (
+            about, content, tokenize = "porter unicode61 remove_diacritics 2"
+        )
+        """,
+        "CREATE VIRTUAL TABLE thing_words USING fts5vocab (thing_text, row)",
+        """
+        CREATE TABLE cells (
+            id INTEGER PRIMARY KEY,
+            thing INTEGER NOT NULL,
+            suite TEXT NOT NULL,
+            task TEXT NOT NULL,
+            model TEXT NOT NULL,
+            arm TEXT NOT NULL,
+            solver TEXT NOT NULL,
+            outcome TEXT NOT NULL,
+            cause TEXT NOT NULL,
+            project TEXT NOT NULL,
+            category TEXT NOT NULL,
+            type TEXT NOT NULL,
+            UNIQUE (thing, suite, task, model, arm, solver, outcome, cause, project, category, type)
+        )
+        """,
+        "CREATE INDEX cells_task ON cells (task)",
+        """
+        CREATE TABLE trials (
+            memory_id INTEGER PRIMARY KEY,
+            cell INTEGER NOT NULL,
+            created_at TEXT NOT NULL,
+            score REAL
+        )
+        """,
+        "CREATE INDEX trials_cell ON trials (cell, created_at, score)",
+        "UPDATE index_mark SET last_id = 0",
+    ),
 )
 """The statements that lead from each version of the schema to the next; their number is the latest version."""
 
@@ -97,20 +146,55 @@ BY_FINGERPRINT = "SELECT id FROM memories WHERE key IS NULL AND fingerprint = ? 
 LAST_ID = "SELECT coalesce(max(id), 0) FROM memories"
 TOUCH = "UPDATE memories SET access_count = access_count + 1, last_accessed = ? WHERE id = ?"
 
-INDEX_TEXT = "INSERT INTO memory_text (rowid, title, tags, content) VALUES (?, ?, ?, ?)"
-UNINDEX_TEXT = "INSERT INTO memory_text (memory_text, rowid, title, tags, content) VALUES ('delete', ?, ?, ?, ?)"
-INDEX_NEWER = (
-    "INSERT INTO memory_text (rowid, title, tags, content) SELECT id, title, tag_words(tags), indexed(content) "
-    "FROM memories WHERE id > (SELECT last_id FROM index_mark) ORDER BY id"
+CELL = {
+    **{
+        name: f"coalesce(CAST(json_extract(m.metadata, '$.{key}') AS TEXT), '')"
+        for name, key in (("suite", "suite"), ("task", "problem_id"), ("model", "model"), ("arm", "arm"))
+    },
+    "solver": "coalesce(CAST(json_extract(m.metadata, '$.solver') AS TEXT), '')",
+    "outcome": (
+        "CASE json_extract(m.metadata, '$.success') WHEN 1 THEN 'passed' WHEN 0 THEN 'failed' "
+        "ELSE iif(json_extract(m.metadata, '$.reason') IS NULL, '', 'fault') END"
+    ),
+    "cause": "coalesce(CAST(json_extract(m.metadata, '$.cause') AS TEXT), '')",
+    "project": "coalesce(m.project, '')",
+    "category": "m.category",
+    "type": "m.type",
+}
+"""The columns of `cells`, by which memories are narrowed, and what of a memory each of them is."""
+
+OF_MEMORY = {**CELL, "created_at": "m.created_at", "id": "m.id"}
+OF_TRIAL = {**{name: f"c.{name}" for name in CELL}, "created_at": "r.created_at", "id": "r.memory_id"}
+"""What narrows a walk over memories, and over trials."""
+
+_PLACED = f"SELECT {_M}, json_extract(m.metadata, '$.score'), {', '.join(CELL.values())} FROM memories m"
+TO_INDEX = f"{_PLACED} WHERE m.id > (SELECT last_id FROM index_mark) ORDER BY m.id LIMIT ?"
+TO_PLACE = f"{_PLACED} WHERE m.id = ?"
+NEW_THING = "INSERT INTO things (name) VALUES (?) ON CONFLICT DO NOTHING"
+THING = "SELECT id FROM things WHERE name = ?"
+NEW_CELL = f"INSERT INTO cells (thing, {', '.join(CELL)}) VALUES (?{', ?' * len(CELL)}) ON CONFLICT DO NOTHING"
+CELL_ID = f"SELECT id FROM cells WHERE thing = ? {' '.join(f'AND {name} = ?' for name in CELL)}"
+PUT_TRIAL = "INSERT OR REPLACE INTO trials (memory_id, cell, created_at, score) VALUES (?, ?, ?, ?)"
+THING_OF = "SELECT c.thing FROM trials r JOIN cells c ON c.id = r.cell WHERE r.memory_id = ?"
+DROP_TRIAL = "DELETE FROM trials WHERE memory_id = ?"
+DROP_CELLS = "DELETE FROM cells WHERE thing = ? AND NOT EXISTS (SELECT 1 FROM trials WHERE cell = cells.id)"
+DROP_THING = "DELETE FROM things WHERE id = ?"
+TEXT = "SELECT about, content FROM thing_text WHERE rowid = ?"
+PUT_TEXT = "INSERT OR REPLACE INTO thing_text (rowid, about, content) VALUES (?, ?, ?)"
+DROP_TEXT = "DELETE FROM thing_text WHERE rowid = ?"
+NEWEST_OF_THING = (
+    f"SELECT {_M} FROM cells c JOIN trials r ON r.cell = c.id JOIN memories m ON m.id = r.memory_id "
+    "WHERE c.thing = ? ORDER BY m.id DESC LIMIT ?"
 )
-UNINDEXED_TAGS = "SELECT id, tags FROM memories WHERE id > (SELECT last_id FROM index_mark) ORDER BY id"
 INDEX_MARK = "SELECT last_id FROM index_mark"
-MOVE_MARK = "UPDATE index_mark SET last_id = max(last_id, (SELECT coalesce(max(id), 0) FROM memories))"
+INDEXED = "SELECT last_id, (SELECT coalesce(max(id), 0) FROM memories) FROM index_mark"
+MOVE_MARK = "UPDATE index_mark SET last_id = ?"
 IS_BEHIND = "SELECT 1 FROM memories WHERE id > (SELECT last_id FROM index_mark) LIMIT 1"
-OPTIMIZE_TEXT = "INSERT INTO memory_text (memory_text) VALUES ('optimize')"
+OPTIMIZE_TEXT = "INSERT INTO thing_text (thing_text) VALUES ('optimize')"
 
 NEW_TAG = "INSERT INTO tags (name, n) VALUES (?, ?)"
 TAG = "SELECT id, n FROM tags WHERE name = ?"
+TAG_COUNT = "SELECT n FROM tags WHERE id = ?"
 COUNT_TAG = "UPDATE tags SET n = n + ? WHERE id = ?"
 DROP_TAG = "DELETE FROM tags WHERE id = ? AND n = 0"
 LINK = "INSERT INTO memory_tags (tag_id, memory_id) VALUES (?, ?)"
@@ -124,9 +208,13 @@ CHECKS = {
         "AND NOT EXISTS (SELECT 1 FROM tags g "
         "JOIN memory_tags t ON t.tag_id = g.id WHERE g.name = j.value AND t.memory_id = m.id)"
     ),
-    "memories are not in full text, or are there before their time": (
+    "memories are not among the things, or are there before their time": (
         "SELECT count(*) FROM memories m WHERE (id <= (SELECT last_id FROM index_mark)) "
-        "!= EXISTS (SELECT 1 FROM memory_text_docsize d WHERE d.id = m.id)"
+        "!= EXISTS (SELECT 1 FROM trials r WHERE r.memory_id = m.id)"
+    ),
+    "things have no text or no memory": (
+        "SELECT count(*) FROM things t WHERE NOT EXISTS (SELECT 1 FROM thing_text x WHERE x.rowid = t.id) "
+        "OR NOT EXISTS (SELECT 1 FROM cells c JOIN trials r ON r.cell = c.id WHERE c.thing = t.id)"
     ),
 }
 """Queries that count each kind of damage; each gives 0 in a sound store."""
@@ -145,16 +233,37 @@ START_SESSION = "INSERT INTO sessions (project, started_at) VALUES (?, ?)"
 END_SESSION = "UPDATE sessions SET ended_at = ?, summary = coalesce(?, summary) WHERE id = ?"
 SESSION = "SELECT project, started_at FROM sessions WHERE id = ?"
 
-HITS = "SELECT count(*) FROM (SELECT 1 FROM memory_text WHERE memory_text MATCH ? LIMIT ?)"
-NEWEST_HITS = (
-    f"SELECT {_M} FROM (SELECT rowid AS id FROM memory_text WHERE memory_text MATCH ? ORDER BY rowid DESC LIMIT ?) n "
-    "CROSS JOIN memories m ON m.id = n.id WHERE 1 {filters}"
+HITS = "SELECT count(*) FROM (SELECT 1 FROM thing_text WHERE thing_text MATCH ? LIMIT ?)"
+NAMED = """
+    SELECT thing FROM cells WHERE task = ?1
+    UNION SELECT c.thing FROM memories m JOIN trials r ON r.memory_id = m.id JOIN cells c ON c.id = r.cell
+    WHERE m.key = ?1
+    UNION SELECT c.thing FROM (SELECT id FROM tags WHERE name = ?1 AND n <= 20) g JOIN memory_tags t ON t.tag_id = g.id
+    JOIN trials r ON r.memory_id = t.memory_id JOIN cells c ON c.id = r.cell
+"""
+HELD = "SELECT 1 FROM thing_text WHERE rowid = (SELECT id FROM things WHERE name = ?) AND thing_text MATCH ?"
+NEAR = (
+    "SELECT term, doc FROM thing_words WHERE term >= ? AND term < ? "
+    "AND length(term) >= 4 AND term NOT GLOB '*[^a-z]*' AND ({parts})"
 )
-RELEVANT = (
-    f"SELECT {_M}, bm25(memory_text, 4.0, 2.0, 1.0) AS relevance "
-    "FROM memory_text CROSS JOIN memories m ON m.id = memory_text.rowid "
-    "WHERE memory_text MATCH ? {filters} ORDER BY relevance LIMIT ?"
+HOLDING = "SELECT about, content FROM thing_text WHERE thing_text MATCH ? ORDER BY rowid LIMIT 1"
+LAST_THING = "SELECT coalesce(max(id), 0) FROM things"
+MATCHES = (
+    "SELECT rowid, bm25(thing_text, 4.0, 1.0) AS relevance FROM thing_text "
+    "WHERE thing_text MATCH ? {narrowed} ORDER BY relevance, rowid LIMIT ?"
 )
+NEWEST_MATCHES = "SELECT rowid FROM thing_text WHERE thing_text MATCH ? {narrowed} ORDER BY rowid DESC LIMIT ?"
+OF_CELLS = "cells c CROSS JOIN trials r ON r.cell = c.id WHERE {of}{filters}"
+OF_TAG = (
+    "memory_tags g CROSS JOIN trials r ON r.memory_id = g.memory_id CROSS JOIN cells c ON c.id = r.cell "
+    "WHERE {of} AND g.tag_id = ?{filters}"
+)
+FITS = "AND EXISTS (SELECT 1 FROM {trials})"
+FITS_BY_TAG = "AND rowid IN (SELECT c.thing FROM {trials})"
+IS_TAGGED = " AND EXISTS (SELECT 1 FROM memory_tags o WHERE o.tag_id = ? AND o.memory_id = r.memory_id)"
+TRIED = "SELECT c.thing, c.id, c.outcome, count(*), max(r.created_at), max(r.score) FROM {trials} GROUP BY c.id"
+NEWEST_TRIAL = "SELECT max(r.memory_id) FROM {trials} AND r.created_at = ?"
+BEST_TRIAL = "SELECT r.memory_id FROM {trials} AND r.score IS ? ORDER BY r.created_at DESC, r.memory_id DESC LIMIT 1"
 UNINDEXED = f"SELECT {_M} FROM memories m WHERE m.id > (SELECT last_id FROM index_mark) {{filters}} ORDER BY m.id"
 LESSONS = (
     f"SELECT {COLUMNS} FROM memories "

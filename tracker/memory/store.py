@@ -6,19 +6,20 @@ Used from one thread; `tracker.memory.cortex` is the asyncio face of it.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import orjson
 from msgspec.structs import replace
 
 from koderz_tracker.memory import sql
-from koderz_tracker.memory.database import BUSY_SECONDS, connect, explained, indexed, transaction
+from koderz_tracker.memory.database import BUSY_SECONDS, connect, explained, transaction
 from koderz_tracker.memory.memories import (
     Draft,
     Memory,
@@ -26,10 +27,10 @@ from koderz_tracker.memory.memories import (
     columns_of,
     draft_of,
     fingerprint,
-    parsed,
     ready,
     says_the_same,
 )
+from koderz_tracker.memory.things import about_of, happened_in, merged, name_of
 from koderz_tracker.records import now
 from koderz_tracker.scrubber import Scrubber
 
@@ -46,32 +47,78 @@ class Filter:
     since: str | None = None  # created then or later; ISO 8601
     before: str | None = None  # created earlier
     id: int | None = None
+    suite: str | None = None
+    task: str | None = None
+    model: str | None = None
+    arm: str | None = None
+    solver: str | None = None
+    outcome: str | None = None  # passed, failed or fault
+    cause: str | None = None
+    after: int | None = None  # with a larger id
 
-    def conditions(self) -> tuple[str, list[Any]]:
-        """The SQL conditions on the table `m`, beginning with AND, and their parameters. Tags are handled apart."""
-        project = "(m.project = ? OR m.project IS NULL)" if self.or_no_project else "m.project = ?"
+    def conditions(self, columns: Mapping[str, str] = sql.OF_MEMORY) -> tuple[str, list[Any]]:
+        """The SQL conditions on columns of these names, beginning with AND, and their parameters. Tags are apart."""
+        project = f"({columns['project']} IN (?, ''))" if self.or_no_project else f"{columns['project']} = ?"
         clauses = {
-            "m.category = ?": self.category,
-            "m.type = ?": self.type,
+            **{f"{columns[name]} = ?": getattr(self, name) for name in sql.CELL if name != "project"},
             project: self.project,
-            "m.created_at >= ?": self.since,
-            "m.created_at < ?": self.before,
-            "m.id = ?": self.id,
+            f"{columns['created_at']} >= ?": self.since,
+            f"{columns['created_at']} < ?": self.before,
+            f"{columns['id']} = ?": self.id,
+            f"{columns['id']} > ?": self.after,
         }
         meant = {condition: value for condition, value in clauses.items() if value is not None}
         return "".join(f" AND {condition}" for condition in meant), list(meant.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """A filter as SQL over the memories of things: walked by the rarest tag if few carry that, else by the things."""
+
+    tags: Sequence[int]  # their ids, the rarest first
+    by_tag: bool
+    filters: str
+    values: Sequence[Any]
+
+    def condition(self) -> tuple[str, Sequence[Any]]:
+        """The SQL condition, beginning with AND, under which a row of `thing_text` has a memory that fits."""
+        if not self.tags and not self.filters:
+            return "", ()
+        if self.by_tag:
+            return self.query(sql.FITS_BY_TAG, "1")
+        return self.query(sql.FITS, "c.thing = thing_text.rowid")
+
+    def query(self, statement: str, of: str, *more: Any) -> tuple[str, Sequence[Any]]:
+        """A statement over the memories that fit, of the things or cells that the condition `of` names."""
+        return statement.format(trials=self._trials(of)), (*self.tags, *self.values, *more)
+
+    def _trials(self, of: str) -> str:
+        by_tag = self.by_tag and not of.startswith("c.id")  # a single cell is no longer walk than a tag
+        tagged = sql.IS_TAGGED * (len(self.tags) - by_tag)
+        return (sql.OF_TAG if by_tag else sql.OF_CELLS).format(of=of, filters=tagged + self.filters)
+
+
+Progress = Callable[[int, int], None]
+"""Is told how many memories a store has taken over of how many."""
 
 
 class Store:
     """An open store. Every method raises StoreDown if the file can't be read or written."""
 
     def __init__(
-        self, path: Path, *, create: bool = True, scrubber: Scrubber | None = None, timeout: float = BUSY_SECONDS
+        self,
+        path: Path,
+        *,
+        create: bool = True,
+        scrubber: Scrubber | None = None,
+        timeout: float = BUSY_SECONDS,
+        progress: Progress | None = None,
     ) -> None:
         self.path = path
         self._scrubber = scrubber or Scrubber()
         self._timeout = timeout
         self._connection = connect(path, create=create, timeout=timeout)
+        self._take_over(progress)
 
     def __enter__(self) -> Self:
         return self
@@ -175,6 +222,14 @@ class Store:
                     return f"{wrong} {what}"
         return "ok"
 
+    def narrowed(self, wanted: Filter) -> Narrowed | None:
+        """The filter as SQL over things; None if no memory that the indexes know has its tags."""
+        tags = self._rarest_first(wanted.tags)
+        if tags is None:
+            return None
+        is_rare = bool(tags) and self.rows(sql.TAG_COUNT, tags[:1])[0][0] <= RARE
+        return Narrowed(tags, is_rare, *wanted.conditions(sql.OF_TRIAL))
+
     def _rarest_first(self, tags: Sequence[str]) -> list[int] | None:
         """The ids of tags, the rarest first; None if no memory has one of them."""
         found = [self._connection.execute(sql.TAG, (tag,)).fetchone() for tag in dict.fromkeys(tags)]
@@ -189,6 +244,22 @@ class Store:
         conditions, values = wanted.conditions()
         statement = sql.select(len(tags), conditions, newest_first=newest_first)
         return [as_memory(row) for row in self.rows(statement, [*tags, *values, -1 if limit is None else limit])]
+
+    def _take_over(self, progress: Progress | None) -> None:
+        """Enters the memories of a store of an older version in the indexes; what fails now is left to others.
+
+        It takes turns with whoever else writes, or takes the store over too: each batch is a transaction of its own.
+        """
+        ((mark, last),) = self.rows(sql.INDEXED)
+        is_old = last - mark > LAG
+        while is_old and mark < last:
+            if progress:
+                progress(mark, last)
+            self._write_if_free(Writer.catch_up, patience=self._timeout)
+            before, ((mark, last),) = mark, self.rows(sql.INDEXED)
+            if mark == before:
+                return
+            time.sleep(_TURN)
 
     @contextmanager
     def _writing(self) -> Iterator[Writer]:
@@ -211,6 +282,10 @@ class Store:
 
 LAG = 256  # memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms
 AT_ONCE = 20_000  # memories at most that are kept in mind until the indexes are told of them
+RARE = 20_000  # memories with a tag at most, for these to be looked through before the things
+BATCH = 1000  # memories of a store of an older version that enter the indexes in one transaction
+_TURN = 0.02  # seconds between two of them, for others that wait to write
+_RETOLD = 64  # the newest memories of a thing, of which its text is made anew
 
 
 @contextmanager
@@ -236,6 +311,9 @@ class Writer:
         self._mark = self._last_id = self._marked()
         self._links: defaultdict[str, defaultdict[int, int]] = defaultdict(partial(defaultdict, int))
         """For each tag and memory: 1 if the memory gets the tag, -1 if it loses it."""
+        self._changed: set[int] = set()  # things of whose memories one was changed or removed
+        self._ids: dict[tuple[Any, ...], int] = {}  # of things and cells, by what they are found by
+        self._added = 0  # memories that the indexes don't know yet
 
     def knows(self, draft: Draft) -> bool:
         """Whether a memory is stored already: by its key, or without a key by its content."""
@@ -255,7 +333,8 @@ class Writer:
             return self._bring_up_to_date(as_memory(known), draft)
         assert added.lastrowid is not None
         self._last_id = added.lastrowid
-        if self._last_id - self._mark > AT_ONCE:
+        self._added += 1
+        if self._added > AT_ONCE:
             self.settle()
         return added.lastrowid
 
@@ -264,7 +343,7 @@ class Writer:
         row = self._execute(sql.BY_ID, (id,)).fetchone()
         if row is None:
             return 0
-        self._index(sql.UNINDEX_TEXT, id, as_memory(row), -1)
+        self._unplace(as_memory(row))
         self._execute(sql.DELETE, (id,))
         return 1
 
@@ -283,17 +362,66 @@ class Writer:
         """Updates the indexes by the changes of this transaction."""
         if self._last_id - self._mark > LAG:
             self.catch_up()
+        for thing in sorted(self._changed):
+            newest = self._execute(sql.NEWEST_OF_THING, (thing, _RETOLD)).fetchall()
+            self._tell(thing, [*map(as_memory, newest)], anew=True)
+        if self._changed:
+            self._changed.clear()
+            self._ids.clear()
         if self._links:
             self._link()
 
     def catch_up(self) -> None:
-        """Brings the indexes up to date with every memory."""
-        for id, tags in self._execute(sql.UNINDEXED_TAGS):
-            for tag in parsed(id, tags):
-                self._links[tag][id] += 1
-        self._execute(sql.INDEX_NEWER)
-        self._execute(sql.MOVE_MARK)
-        self._mark = self._marked()
+        """Brings the indexes up to date with every memory; with a store of an older version, a batch nearer to it."""
+        told: defaultdict[int, list[Memory]] = defaultdict(list)
+        for row in self._execute(sql.TO_INDEX, (max(BATCH, self._added),)).fetchall():
+            memory = as_memory(row)
+            told[self._place(memory, row)].append(memory)
+            self._mark = memory.id
+        for id, memories in told.items():
+            self._tell(id, memories[::-1])
+        self._execute(sql.MOVE_MARK, (self._mark,))
+        self._added = 0
+
+    def _place(self, memory: Memory, row: Sequence[Any]) -> int:
+        """Enters a memory, of a row of `sql.TO_INDEX`, in the indexes but for text; returns the id of its thing."""
+        score, *columns = row[len(Memory.__struct_fields__) :]
+        id = self._id_of(sql.NEW_THING, sql.THING, name_of(memory))
+        cell = self._id_of(sql.NEW_CELL, sql.CELL_ID, id, *columns)
+        self._execute(sql.PUT_TRIAL, (memory.id, cell, memory.created_at, score))
+        for tag in memory.tags:
+            self._links[tag][memory.id] += 1
+        return id
+
+    def _unplace(self, memory: Memory) -> None:
+        """Takes a memory out of the indexes, if they know it yet."""
+        if memory.id <= self._mark:
+            self._changed.update(thing for (thing,) in self._execute(sql.THING_OF, (memory.id,)))
+            self._execute(sql.DROP_TRIAL, (memory.id,))
+            for tag in memory.tags:
+                self._links[tag][memory.id] -= 1
+
+    def _tell(self, id: int, newest: Sequence[Memory], *, anew: bool = False) -> None:
+        """Adds what memories tell of a thing, the newest first, to its text, or writes it anew, if there are any."""
+        if anew:
+            self._execute(sql.DROP_CELLS, (id,))
+        if not newest:
+            self._execute(sql.DROP_TEXT, (id,))
+            self._execute(sql.DROP_THING, (id,))
+            return
+        before = None if anew else self._execute(sql.TEXT, (id,)).fetchone()
+        about, lines = (before[0], before[1].splitlines()) if before else (about_of(newest[0]), [])
+        about = next((text for text in map(about_of, newest) if "\n" in text), about)
+        content = merged((line for memory in newest for line in happened_in(memory)), lines)
+        if before != (about, content):
+            self._execute(sql.PUT_TEXT, (id, about, content))
+
+    def _id_of(self, new: str, known: str, *values: Any) -> int:
+        """The id of the row with these values, which is added if it isn't there."""
+        if values not in self._ids:
+            self._execute(new, values)
+            (self._ids[values],) = self._execute(known, values).fetchone()
+        return self._ids[values]
 
     def _bring_up_to_date(self, memory: Memory, draft: Draft) -> int:
         newer = replace(
@@ -304,16 +432,11 @@ class Writer:
         return memory.id
 
     def _overwrite(self, memory: Memory, draft: Draft) -> None:
-        self._index(sql.UNINDEX_TEXT, memory.id, memory, -1)
+        self._unplace(memory)
         self._execute(sql.UPDATE, (*columns_of(draft), draft.created_at, draft.updated_at, memory.id))
-        self._index(sql.INDEX_TEXT, memory.id, draft, 1)
-
-    def _index(self, statement: str, id: int, said: Memory | Draft, change: Literal[1, -1]) -> None:
-        """Adds a memory's text to the full-text index or removes it; removing needs the text as it was indexed."""
-        if id <= self._mark:
-            self._execute(statement, (id, said.title, " ".join(said.tags), indexed(said.content)))
-            for tag in said.tags:
-                self._links[tag][id] += change
+        if memory.id <= self._mark:
+            row = self._execute(sql.TO_PLACE, (memory.id,)).fetchone()
+            self._changed.add(self._place(as_memory(row), row))
 
     def _link(self) -> None:
         """Writes the changed links between tags and memories, in the order of storing, and the counts of tags."""

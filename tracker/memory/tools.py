@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+import orjson
 from msgspec import UNSET, Meta, UnsetType
 
+from koderz_tracker.memory.answers import MOST, USUAL, cursor_after, in_parts, mark_of, page_of, seen_in
 from koderz_tracker.memory.cortex import Cortex
+from koderz_tracker.memory.detail import Detail
 from koderz_tracker.memory.memories import Category, Importance, InvalidMemory, Type
 
 Query = Annotated[str, Meta(description="Words to look for, in titles, tags and contents.")]
@@ -24,18 +27,33 @@ Number = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]  # SQLite holds no othe
 Salience = Annotated[float, Meta(ge=0, le=1, description="Only memories whose salience, after decay, is below this.")]
 
 
-class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, rename="camel"):
+Shown = Annotated[
+    Detail,
+    Meta(
+        description="line: id, task, arm, model, outcome, score, time in 200 characters. lesson: also what was tried, "
+        "why it failed and what made it pass, in 700. full: everything."
+    ),
+]
+Characters = Annotated[int, Meta(ge=1000, le=MOST, description="Characters of the answer at most.")]
+Cursor = Annotated[str, Meta(description="That of the answer before, to go on behind it, with the same arguments.")]
+_OF_ANSWER = frozenset({"max_characters", "detail", "cursor", "offset"})  # arguments that say how an answer is told
+_PAGE = 100  # hits that are counted, and memories of a page, at most
+
+
+class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, rename="camel", kw_only=True):
     """A tool of the MCP server. The docstring of a subclass is its description for clients."""
 
     reads_only: ClassVar[bool] = True
+    max_characters: Characters = USUAL
 
     async def call(self, cortex: Cortex) -> Any:
         """The tool's answer as JSON; by default, the result of the store's method with the tool's name."""
         return await getattr(cortex, _snake(type(self).__name__))(**self.arguments())
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that the client has set."""
-        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
+        """The arguments that the client has set, except those that say how the answer is told."""
+        names = (name for name in self.__struct_fields__ if name not in _OF_ANSWER)
+        return {name: value for name in names if (value := getattr(self, name)) is not UNSET}
 
 
 class Remember(Tool, frozen=True):
@@ -63,12 +81,13 @@ class Remember(Tool, frozen=True):
             arguments.pop("project", None)
         if "transferable" in arguments:
             arguments["metadata"] = {**self.metadata, "transferable": arguments.pop("transferable")}
-        return await cortex.remember(**arguments)
+        return in_parts(await cortex.remember(**arguments), self.max_characters)
 
 
 class Recall(Tool, frozen=True):
-    """Find memories: those that answer a query best, or the recent or important ones. Contents are whole. Each
-    has a score, and a ranking: newest means that its words are so common that only the newest were weighed."""
+    """Find memories: those that answer a query best, or the recent or important ones; the answer says how many there
+    are, and its cursor leads to the next. Each has a score, and a ranking: newest means that its words are so common
+    that only the newest were weighed. get_memory gives one whole."""
 
     query: Query | UnsetType = UNSET
     category: Category | UnsetType = UNSET
@@ -79,6 +98,18 @@ class Recall(Tool, frozen=True):
     include_decayed: Annotated[bool, Meta(description="Also memories that have faded with age.")] = True
     include_global: Annotated[bool, Meta(description="With a project: also memories that belong to none.")] = True
     mode: Literal["search", "recent", "important"] = "search"
+    detail: Shown = "lesson"
+    cursor: Cursor | UnsetType = UNSET
+    max_characters: Characters = 8000
+
+    async def call(self, cortex: Cortex) -> Any:
+        seen = frozenset() if self.cursor is UNSET else seen_in(self.cursor)
+        asked = min(1000, len(seen) + max(_PAGE, self.limit + 1))
+        found = await cortex.recall(**{**self.arguments(), "limit": asked})
+        left = [hit for hit in found if mark_of(hit) not in seen]
+        page = page_of(left[: self.limit], self.detail, self.max_characters)
+        answer = {"found": len(found), "counted": "all" if len(found) < asked else "at least", "memories": page}
+        return answer | ({"cursor": cursor_after(seen, left[: len(page)])} if len(page) < len(left) else {})
 
 
 class Forget(Tool, frozen=True):
@@ -111,6 +142,15 @@ class GetContext(Tool, frozen=True):
     project: Project | UnsetType = UNSET
     query: Query | UnsetType = UNSET
     format: Literal["summary", "detailed", "raw"] = "summary"
+    detail: Annotated[Shown, Meta(description="Of a raw context. The others say how much they tell.")] = "lesson"
+
+    async def call(self, cortex: Cortex) -> Any:
+        context = await cortex.get_context(**self.arguments())
+        if self.format != "raw":
+            return context
+        sections: dict[str, list[dict[str, Any]]] = orjson.loads(context)
+        room = self.max_characters // max(1, len(sections)) - 100
+        return {title: page_of(memories, self.detail, room) for title, memories in sections.items()}
 
 
 class StartSession(Tool, frozen=True):
@@ -146,25 +186,39 @@ class MemoryStats(Tool, frozen=True):
 
 
 class GetMemory(Tool, frozen=True):
-    """One memory, whole, by its id, or by its key."""
+    """One memory, whole, by its id, or by its key. A long one comes in parts, each with the offset of the next."""
 
     id: Annotated[Number | str, Meta(description="The number of a memory, or its key.")]
+    offset: Annotated[int, Meta(ge=0, description="Where the part begins: next_offset of the part before.")] = 0
 
     async def call(self, cortex: Cortex) -> Any:
         found = await cortex.get_memory(self.id)
         if found is None:
             raise InvalidMemory(f"there is no memory {self.id}")
-        return found
+        return in_parts(found, self.max_characters, self.offset)
 
 
 class ExportMemories(Tool, frozen=True):
-    """Every memory that fits, oldest first, whole. There is no limit unless asked."""
+    """Every memory that fits, oldest first, whole: in pages, each with the cursor of the next. One that is longer
+    than a page is told by its lesson; get_memory gives it."""
 
     project: Project | UnsetType = UNSET
     tags: Tags = []
     category: Category | UnsetType = UNSET
     since: Annotated[str, Meta(description="Stored then or later; ISO 8601.")] | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, description="Memories at most in this answer, of which 100 are the most.")] = 100
+    detail: Shown = "full"
+    cursor: Cursor | UnsetType = UNSET
+
+    async def call(self, cortex: Cortex) -> Any:
+        if self.cursor is not UNSET and not (self.cursor.isascii() and self.cursor.isdecimal()):
+            raise InvalidMemory(f"cursor {self.cursor[:40]!r}: give the one of the answer before, as it is")
+        after = None if self.cursor is UNSET else int(self.cursor[:18])
+        limit = min(self.limit, _PAGE)
+        found = await cortex.export_memories(**{**self.arguments(), "limit": limit + 1, "after": after})
+        page = page_of(found[:limit], self.detail, self.max_characters)
+        more = {"cursor": str(page[-1]["id"])} if len(page) < len(found) else {}
+        return {"memories": page, **more}
 
 
 class ImportMemories(Tool, frozen=True):
@@ -177,7 +231,7 @@ class ImportMemories(Tool, frozen=True):
         return {"imported": await cortex.import_memories(self.data)}
 
 
-class Asked(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, frozen=True, rename="camel"):
+class Asked(Tool, frozen=True, kw_only=True):
     """The experiments that a question is about: those that fit everything that is set."""
 
     suite: str | UnsetType = UNSET
@@ -197,7 +251,7 @@ Cause = Annotated[str, Meta(description="Why it failed, e.g. assertion; exceptio
 Rows = Annotated[int, Meta(ge=1, le=50)]
 
 
-class Find(Asked, Tool, frozen=True):
+class Find(Asked, frozen=True):
     """Find experiments by any filter, newest first, or the most telling: with lessons, then failures."""
 
     outcome: Outcome | UnsetType = UNSET
@@ -206,21 +260,21 @@ class Find(Asked, Tool, frozen=True):
     limit: Rows = 10
 
 
-class Best(Asked, Tool, frozen=True):
+class Best(Asked, frozen=True):
     """Which arm and model is best on a suite, a task or a tag; ties are said as ties. Rates have n and an interval."""
 
     by: Annotated[str, Meta(description="success, score, another measure, or cost-per-success.")] | UnsetType = UNSET
     limit: Rows = 10
 
 
-class Hardest(Asked, Tool, frozen=True):
+class Hardest(Asked, frozen=True):
     """Which tasks no arm passes, or this one: how often each was tried, and why it failed."""
 
     cause: Cause | UnsetType = UNSET
     limit: Rows = 10
 
 
-class Tried(Asked, Tool, frozen=True):
+class Tried(Asked, frozen=True):
     """Whether a plan was tried before: the nearest earlier arms, what differed, what they gave, and which difference
     their tasks could have shown at all."""
 
@@ -229,7 +283,7 @@ class Tried(Asked, Tool, frozen=True):
     limit: Rows = 5
 
 
-class Compare(Asked, Tool, frozen=True, kw_only=True):
+class Compare(Asked, frozen=True, kw_only=True):
     """Compare two runs, arms or models, or one run's arms: the verdict in a sentence, with its interval and n."""
 
     a: Annotated[str, Meta(description="The baseline: a run, a model or an arm.")]
@@ -237,7 +291,7 @@ class Compare(Asked, Tool, frozen=True, kw_only=True):
     measure: str | UnsetType = UNSET
 
 
-class Lessons(Asked, Tool, frozen=True):
+class Lessons(Asked, frozen=True):
     """Lessons for a task or a cause: what failed and what passed afterwards, as it is shown to models."""
 
     cause: Cause | UnsetType = UNSET
@@ -270,7 +324,8 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-TOOLS: Mapping[str, type[Tool]] = {_snake(kind.__name__): kind for kind in Tool.__subclasses__()}
+_OF_MEMORIES = [kind for kind in Tool.__subclasses__() if kind is not Asked]
+TOOLS: Mapping[str, type[Tool]] = {_snake(kind.__name__): kind for kind in (*_OF_MEMORIES, *Asked.__subclasses__())}
 """The tools by name, in the order of their classes, in which clients see them."""
 
 

@@ -6,6 +6,7 @@ comes again changes nothing, and an older one never undoes a newer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from koderz_tracker.summary import Summary, summarize
 
 _PATIENCE = 20.0  # seconds that another writer may hold the store
 _ASKED = 4000  # characters of what was asked
+_CONCEPTS = 20  # functions of modules that a program uses, such as math.gcd
 
 
 class MemorySink(Sink):
@@ -114,6 +116,7 @@ class MemorySink(Sink):
             metadata={
                 "benchmark_run_id": plan.run_id,
                 "mode": plan.mode,
+                "suite": plan.suite,
                 "model": ", ".join(models),
                 "status": summary.status,
                 "planned": plan.planned,
@@ -152,6 +155,7 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         "suite": plan.suite,
         "simulated": plan.is_simulated(outcome.arm),
         "causes": list(dict.fromkeys(attempt.cause for attempt in attempts if not attempt.passed)),
+        "concepts": list(_concepts(plan, outcome.problem_id, attempts)),
     }
     if isinstance(outcome, Fault):
         return {**common, "cause": outcome.cause, "reason": outcome.reason}
@@ -167,6 +171,23 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         **({"metrics": outcome.metrics} if outcome.metrics else {}),
         **({"lesson_cause": outcome.lesson_cause, "lesson": outcome.lesson} if outcome.lesson else {}),
     }
+
+
+_IMPORTED = re.compile(
+    r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\w+(?:[ \t]*,[ \t]*\w+)*)|import[ \t]+([\w.]+))", re.MULTILINE
+)
+
+
+def _concepts(plan: Plan, task: str, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """What a task is about besides its statement: its groups, and what of modules the program that passed uses."""
+    if task in plan.tasks:
+        yield from filter(None, (str(values[plan.tasks.index(task)]) for values in plan.groups.values()))
+    program = next((str(attempt.program) for attempt in attempts if attempt.passed and attempt.program), "")
+    used: dict[str, None] = {}
+    for origin, names, module in _IMPORTED.findall(program):
+        used |= dict.fromkeys(f"{origin}.{name.strip()}" for name in names.split(",") if origin)
+        used |= dict.fromkeys(re.findall(rf"\b{re.escape(module)}\.\w+", program) if module else ())
+    yield from [name for name in used if not name.startswith(("typing.", "__future__."))][:_CONCEPTS]
 
 
 def _text_of(

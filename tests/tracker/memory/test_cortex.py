@@ -466,3 +466,108 @@ def test_secrets_stay_out_of_title_content_tags_and_metadata(tmp_path: Path) -> 
     files = [path.read_bytes() for path in tmp_path.iterdir()]
     assert files
     assert not any(b"v3ry-own" in data for data in files)
+
+
+def _experiment(task: int, told: str, *, success: bool = False, run: str = "r1", **more: Any) -> dict[str, Any]:
+    """A memory of an experiment as the sink writes it, as an entry of an import."""
+    program = f"import re\n\ndef solveTask{task}(x):\n    '''{told}\n    >>> solveTask(1)\n    tomato\n    '''\n"
+    asked = f"Write it.\n\n```python\n{program}```"
+    metadata = {"problem_id": f"T/{task}", "suite": "s", "success": success, "benchmark_run_id": run, **more}
+    content = f"T/{task} · zero-shot · m: ended\n\nAsked:\n{asked}\n\nAttempts:\n1. failed (assertion)\n\nCost $0.0"
+    return {"title": f"Experiment of {run}", "content": content, "tags": ["result", run], "metadata": metadata}
+
+
+def found(cortex: Cortex, words: str, **how: Any) -> Awaitable[list[str]]:
+    async def asked() -> list[str]:
+        return [each["metadata"].get("problem_id") or each["title"] for each in await cortex.recall(words, **how)]
+
+    return asked()
+
+
+def test_recall_collapses_repeats_to_the_newest_with_the_best(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        for run in range(12):
+            entries = [
+                _experiment(task, f"count walrus {task}", success=run == task, run=f"r{run}") for task in range(4)
+            ]
+            await cortex.import_memories([{**each, "created_at": f"2026-01-{run + 1:02}"} for each in entries])
+        return await cortex.recall("walrus", limit=10)
+
+    hits = using(tmp_path, work)
+    assert sorted(hit["metadata"]["problem_id"] for hit in hits) == ["T/0", "T/1", "T/2", "T/3"]
+    assert {(hit["tried"], hit["passed"]) for hit in hits} == {(12, 1)}
+    assert {hit["metadata"]["benchmark_run_id"] for hit in hits} == {"r11"}
+    best = {hit["metadata"]["problem_id"]: hit["best"] for hit in hits}
+    assert best == {f"T/{task}": 4 * task + task + 1 for task in range(4)}  # the run that passed
+
+
+def test_recall_knows_statements_stems_and_parts_of_identifiers_but_no_examples(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        statements = ["tell palindromes", "the running maximum", "sum of primes"]
+        entries = [_experiment(n, told, concepts=["math.gcd"] if n == 2 else []) for n, told in enumerate(statements)]
+        await cortex.import_memories(entries)
+        await cortex.remember("isLeapYear", "a note")
+        queries = ("palindrome", "maximums", "solve task 1", "leap", "gcd", "tomato", "T/2 palindromes", "\ud800")
+        return [await found(cortex, query) for query in queries]
+
+    stem, plural, parts, hump, concept, example, name, half = using(tmp_path, work)
+    assert (stem, plural, hump, concept) == (["T/0"], ["T/1"], ["isLeapYear"], ["T/2"])
+    assert (example, half) == ([], [])
+    assert parts[0] == "T/1"
+    assert name[:2] == ["T/2", "T/0"]
+
+
+def test_recall_narrows_before_it_ranks(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        for task in range(40):
+            more = {"model": f"m{task % 2}", "arm": "a", "solver": "s", "cause": "assertion" if task < 20 else ""}
+            entry = _experiment(task, "walrus", success=task >= 20, run=f"r{task % 4}", **more)
+            await cortex.import_memories([{**entry, "created_at": f"2026-01-{task % 20 + 1:02}"}])
+        await cortex.remember("a note of a walrus", "walrus", project="p")
+        hows: list[dict[str, Any]] = [
+            {"task": "T/39"},
+            {"model": "m1", "outcome": "passed", "run": "r3"},
+            {"cause": "assertion", "since": "2026-01-20"},
+            {"outcome": "failed", "until": "2026-01-02"},
+            {"suite": "none"},
+            {"tags": ["nowhere"]},
+            {"project": "p", "include_global": False},
+            {"arm": "a", "solver": "other"},
+        ]
+        return [sorted(await found(cortex, "walrus", limit=10, **how)) for how in hows]
+
+    one, three, late, early, *none, note, odd = using(tmp_path, work)
+    assert (one, late, early, none, odd) == (["T/39"], ["T/19"], ["T/0"], [[], []], [])
+    assert three == ["T/23", "T/27", "T/31", "T/35", "T/39"]
+    assert note == ["a note of a walrus"]
+    with pytest.raises(InvalidMemory, match="outcome: invalid value 'won'"):
+        using(tmp_path, lambda cortex: cortex.recall("x", outcome="won"))
+
+
+def test_recall_tries_the_nearest_spelling_and_says_so(tmp_path: Path) -> None:
+    async def work(cortex: Cortex) -> Any:
+        await cortex.import_memories([_experiment(0, "palindromes"), _experiment(1, "heron"), _experiment(2, "median")])
+        return [
+            await cortex.recall(words, explain=True) for words in ("palyndrome of it", "her", "xylophone", "medain")
+        ]
+
+    (right,), short, nothing, (swapped,) = using(tmp_path, work)
+    assert right["metadata"]["problem_id"] == "T/0"
+    assert right["note"] == "nothing holds palyndrome: palindromes was looked for instead"
+    assert right["why"]["words"]["palindromes"] == ["about"]
+    assert swapped["metadata"]["problem_id"] == "T/2"
+    assert (short, nothing) == ([], [])
+
+
+def test_run_is_found_by_its_digest(tmp_path: Path) -> None:
+    results = [{"problem_id": f"T/{n}", "success": n > 0} for n in range(3)]
+    arm = {"summary": {"total_problems": 3, "successes": 2, "causes": {"timeout": 1}}, "results": results}
+    summary = {"arms": {"iterative": arm}, "results": ["walrus"] * 1000}
+
+    async def work(cortex: Cortex) -> Any:
+        metadata = {"benchmark_run_id": "bench_1", "mode": "iterative", "model": "m"}
+        tags = ["benchmark_run", "bench_1"]
+        await cortex.remember("Benchmark Run bench_1", json.dumps(summary), tags=tags, metadata=metadata)
+        return [[len(each["content"]) for each in await cortex.recall(words)] for words in ("timeout", "T/0", "walrus")]
+
+    assert using(tmp_path, work) == [[len(json.dumps(summary))], [len(json.dumps(summary))], []]

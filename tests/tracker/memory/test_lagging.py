@@ -15,6 +15,7 @@ import pytest
 
 from koderz_tracker.memory import Draft, sql
 from koderz_tracker.memory import store as writing
+from koderz_tracker.memory.database import migrate
 from koderz_tracker.memory.maintenance import stats
 from koderz_tracker.memory.search import search
 from koderz_tracker.memory.store import Filter, Store
@@ -147,22 +148,73 @@ def test_memory_id_is_never_given_again(store: Store) -> None:
     assert store.check() == "ok"
 
 
-def test_store_of_an_older_version_is_not_indexed_anew(tmp_path: Path) -> None:
-    path = tmp_path / "memory.db"
-    with Store(path) as store:
-        store.remember([note("walrus", tags=["x"]), note("horse", tags=["x"])])
-        store.index_newest()
-    before = sqlite3.connect(path, isolation_level=None)
-    before.execute("DROP TABLE index_mark")
-    before.execute("PRAGMA user_version = 3")
-    before.close()
+def _older(path: Path, memories: int) -> None:
+    """A store of the version before that of things, with so many memories of two tasks, a note and a run's."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.create_function("indexed", 1, lambda text: text)
+    connection.create_function("tag_words", 1, lambda tags: tags)
+    migrate(connection, to=4)
+    for number in range(memories):
+        metadata = f'{{"problem_id": "T/{number % 2}", "suite": "s", "success": {["true", "false"][number % 3 > 0]}}}'
+        content = (
+            f"T/{number % 2}: passed\n\nAsked:\nFind the {['walrus', 'horse'][number % 2]}.\n\nAttempts:\n1. passed"
+        )
+        told = (f"k{number}", f"Experiment {number}", content, "learning", "episodic", '["result"]', "normal", metadata)
+        times = (f"2026-01-01T00:00:00.{number:06}", f"2026-01-01T00:00:00.{number:06}", None, None)
+        connection.execute(sql.INSERT, (*told, None, 0.5, 0, *times))
+    connection.execute("INSERT INTO tags (name, n) VALUES ('result', ?)", (memories,))
+    connection.execute("INSERT INTO memory_tags SELECT 1, id FROM memories")
+    connection.execute("UPDATE index_mark SET last_id = ?", (memories,))
+    connection.close()
 
-    with Store(path) as store:
-        assert store.rows(sql.INDEX_MARK) == [(2,)]
-        store.remember([note("walrus too", tags=["x"])])
-        assert recalled(store, "walrus") == ["walrus", "walrus too"]
-        assert titles(store, "x") == ["walrus", "horse", "walrus too"]
+
+def test_store_of_an_older_version_is_taken_over_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "BATCH", 100)
+    _older(tmp_path / "memory.db", 350)
+    told: list[tuple[int, int]] = []
+
+    for _ in range(2):
+        with Store(tmp_path / "memory.db", progress=lambda *each: told.append(each)) as store:
+            (hit,) = search(store, "walrus", Filter(), limit=10)
+            assert (hit.memory.title, hit.tried, hit.passed) == ("Experiment 348", 175, 59)
+            assert len(titles(store, "result")) == 350
+            assert store.check() == "ok"
+    assert told == [(0, 350), (100, 350), (200, 350), (300, 350)]
+
+
+def test_many_processes_take_a_store_over_together(tmp_path: Path) -> None:
+    _older(tmp_path / "memory.db", 1500)
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_open_and_write, args=(tmp_path / "memory.db", worker)) for worker in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    with Store(tmp_path / "memory.db") as store:
+        assert [hit.tried for hit in search(store, "horse walrus", Filter(), limit=10)] == [750, 750]
+        assert sorted(recalled(store, "mouse")) == [f"mouse {worker}" for worker in range(4)]
         assert store.check() == "ok"
+
+
+def _open_and_write(path: Path, worker: int) -> None:
+    writing.BATCH = 100
+    with Store(path) as store:
+        store.remember([note(f"mouse {worker}", tags=["mouse"])])
+
+
+def test_taking_over_leaves_a_locked_store_to_others(tmp_path: Path) -> None:
+    _older(tmp_path / "memory.db", 300)
+    holder = sqlite3.connect(tmp_path / "memory.db", isolation_level=None)
+    holder.create_function("indexed", 1, lambda text: text)
+    migrate(holder)
+    holder.execute("BEGIN IMMEDIATE")
+
+    with Store(tmp_path / "memory.db", timeout=0.1) as store:
+        assert len(recalled(store, "walrus")) == 1
+        assert len(store.unindexed(Filter())) == 300
+    holder.close()
 
 
 def _killed(work: Any, *arguments: Any) -> None:
@@ -205,8 +257,8 @@ def test_crash_while_indexing_leaves_all_or_nothing(tmp_path: Path) -> None:
 def _die_while_catching_up(path: Path) -> None:
     store = Store(path)
     for number in range(5):
-        store.remember([note(f"walrus {number}", tags=["x"], content="the last" if number == 4 else "")])
-    store._connection.create_function("indexed", 1, lambda content: os._exit(9) if content else content)
+        store.remember([note(f"walrus {number}", tags=["x"])])
+    writing.Writer._link = lambda writer: os._exit(9)  # type: ignore[method-assign, assignment]
     store.index_newest()
 
 
@@ -228,7 +280,7 @@ def test_concurrent_processes_leave_the_store_sound(tmp_path: Path) -> None:
         counts = Counter(tag for memory in every for tag in memory.tags)
         assert dict(store.rows("SELECT name, n FROM tags")) == dict(counts)
         for word in ("walrus", "horse"):
-            (hits,) = store.rows("SELECT count(*) FROM memory_text WHERE memory_text MATCH ?", (word,))
+            (hits,) = store.rows("SELECT count(*) FROM thing_text WHERE thing_text MATCH ?", (word,))
             assert hits == (sum(word in memory.title for memory in every),)
         assert store.check() == "ok"
 

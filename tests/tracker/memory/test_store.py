@@ -167,12 +167,12 @@ def test_counts_tags_and_text_agree_after_any_upserts_and_deletions(steps: list[
             assert marked == {which for which, (tags, _) in expected.items() if tag in tags}
         assert counts(store) == dict(Counter(tag for tags, _ in expected.values() for tag in tags))
         for color in ("red", "green", "blue"):
-            hits = store.rows("SELECT count(*) FROM memory_text WHERE memory_text MATCH ?", (f"title:{color}",))
+            hits = store.rows("SELECT count(*) FROM thing_text WHERE thing_text MATCH ?", (f"about:{color}",))
             assert hits == [(sum(word == color for _, word in expected.values()),)]
         assert store.check() == "ok"
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_migration_keeps_what_an_older_store_holds(tmp_path: Path, version: int) -> None:
     path = tmp_path / "memory.db"
     _store_of_version(path, version)
@@ -181,10 +181,12 @@ def test_migration_keeps_what_an_older_store_holds(tmp_path: Path, version: int)
         assert store.rows("PRAGMA user_version") == [(len(sql.MIGRATIONS),)]
         assert titles(store, "old") == ["an old title"]
         store.remember([note("new", key="k", tags=["old", "new"])])
-        assert store.rows("SELECT rowid FROM memory_text WHERE memory_text MATCH 'content'") == [(1,)]
+        store.index_newest()
+        assert store.rows("SELECT rowid FROM thing_text WHERE thing_text MATCH 'content'") == [(1,)]
         assert store.delete(store.select(Filter(tags=("old",)))) == 2
         assert store.check() == "ok"
-        assert store.rows("SELECT rowid FROM memory_text WHERE memory_text MATCH 'content OR new'") == []
+        assert store.rows("SELECT rowid FROM thing_text WHERE thing_text MATCH 'content OR new'") == []
+        assert [store.rows(f"SELECT count(*) FROM {table}") for table in ("things", "cells", "trials")] == [[(0,)]] * 3
 
 
 def _store_of_version(path: Path, version: int) -> None:
@@ -199,7 +201,10 @@ def _store_of_version(path: Path, version: int) -> None:
         connection.execute("INSERT INTO tags (name, n) VALUES (?, 1)", (name,))
         connection.execute(sql.LINK, (number, 1))
     if version >= 2:
-        connection.execute(sql.INDEX_TEXT, (1, "an old title", "old tag", "old content"))
+        text = (
+            "INSERT INTO memory_text (rowid, title, tags, content) VALUES (1, 'an old title', 'old tag', 'old content')"
+        )
+        connection.execute(text)
     connection.close()
 
 

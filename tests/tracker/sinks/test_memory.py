@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from koderz_tracker.memory import Cortex, Memory, open_cortex
 from koderz_tracker.memory.memories import how_it_failed
+from koderz_tracker.memory.search import search
 from koderz_tracker.memory.store import Filter, Store
 from koderz_tracker.records import Finished, Plan, Record
 from koderz_tracker.sinks import Sink, SinkDown, Source, open_sink
@@ -120,6 +122,20 @@ def test_memory_content_leaves_out_hidden_tests_and_programs(tmp_path: Path) -> 
     for secret in ("31337", "HIDDEN", "return", "def f"):
         assert secret not in memory.content
         assert secret not in json.dumps(memory.metadata)
+
+
+def test_memory_names_what_the_passing_program_uses_and_how_the_task_is_grouped(tmp_path: Path) -> None:
+    lines = experiment(0, "passed")
+    imports = "import math, os\nfrom hashlib import md5, sha1\nfrom typing import List\n"
+    program = f"{imports}\ndef f(x):\n    return math.gcd(x, 2)\n"
+    lines[1] = replace(lines[1], program=program)
+    folder = written(tmp_path, *lines, of=replace(plan(1), groups={"topic": ["number theory"]}))
+
+    (memory,) = taken(folder)
+
+    assert memory.metadata["concepts"] == ["number theory", "math.gcd", "hashlib.md5", "hashlib.sha1"]
+    with Store(folder.parent / "memory.db") as store:
+        assert [hit.memory.key for hit in search(store, "gcd", Filter(), limit=3)] == [memory.key]
 
 
 PARTS = [
