@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import orjson
 import typer
@@ -25,6 +25,9 @@ from koderz_tracker.memory.cortex import OUTCOMES
 from koderz_tracker.memory.detail import Detail, lesson_of, outcome_of, shown
 from koderz_tracker.memory.memories import choose
 from koderz_tracker.memory.store import BATCH
+
+if TYPE_CHECKING:
+    from mcp.server import Server
 
 _QUESTIONS = {
     "find": "Find experiments by suite, task, model, arm, outcome, cause and time.",
@@ -294,19 +297,31 @@ def serve(
         koderz memory serve
     """
     leave_at_once()  # whatever was stored is durable, and a thread that reads standard input can't be cancelled
-    from koderz_tracker.memory.server import serve_http, serve_stdio, token_from
+    serve_store(http, token_env, results, "the memory store is")
 
+
+def serve_store(
+    http: str | None,
+    token_env: str | None,
+    results: Path | None,
+    what: str,
+    make: Callable[[Cortex], Server[Any]] | None = None,
+) -> None:
+    """Serves the memory store by MCP, over standard input and output or over HTTP; `make` makes a server of it."""
+    from koderz_tracker.memory.server import make_server, serve_http, serve_stdio, token_from
+
+    made = make or make_server
     if http is None:
-        _asked(serve_stdio, results, create=True)
+        _asked(lambda cortex: serve_stdio(cortex, made), results, create=True)
         return
     host, port = _address(http)
     token = token_from(os.environ, token_env)
 
     def ready(url: str) -> None:
-        warn(f"the memory store is served at {url}")
+        warn(f"{what} served at {url}")
         warn(f"token: {token}" if token_env is None else f"token: that of {token_env}")
 
-    _asked(lambda cortex: serve_http(cortex, host, port, token, ready=ready), results, create=True)
+    _asked(lambda cortex: serve_http(cortex, host, port, token, ready=ready, make=made), results, create=True)
 
 
 def _asked(work: Callable[[Cortex], Awaitable[Any]], results: Path | None, *, create: bool = False) -> Any:

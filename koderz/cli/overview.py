@@ -237,12 +237,7 @@ def show_plan(
     plan: Plan, *, json: bool, sampled: SessionResult | None = None, environ: Mapping[str, str] = os.environ
 ) -> None:
     """Prints the plan, and what a sample of it came to. No model is asked, and no key is needed."""
-    opened = opened_models(plan.arms, plan.settings.roles_elsewhere)
-    tariffs = {key: listed_tariff(plan, key, environ) for key in opened}
-    for key, (name, _) in opened.items():  # by which an estimate looks a role's model up
-        tariffs.setdefault(name, tariffs[key])
-    prices = {name: tariff.price if tariff else None for name, tariff in tariffs.items()}
-    guess = estimate(plan, prices, history_of(plan))
+    guess, tariffs = estimated(plan, environ)
     if json:
         document = {
             "config": plan.record.config,
@@ -256,11 +251,21 @@ def show_plan(
         }
         print_json(document)
         return
-    say_all(_plan_lines(plan, guess, tariffs, sampled.summary if sampled else None))
+    say_all(plan_lines(plan, guess, tariffs, sampled.summary if sampled else None))
 
 
-def _plan_lines(
-    plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None], sampled: Summary | None
+def estimated(plan: Plan, environ: Mapping[str, str]) -> tuple[Estimate, Mapping[str, Tariff | None]]:
+    """The estimate of a plan, and the tariffs of its models, by name."""
+    opened = opened_models(plan.arms, plan.settings.roles_elsewhere)
+    tariffs = {key: listed_tariff(plan, key, environ) for key in opened}
+    for key, (name, _) in opened.items():  # by which an estimate looks a role's model up
+        tariffs.setdefault(name, tariffs[key])
+    prices = {name: tariff.price if tariff else None for name, tariff in tariffs.items()}
+    return estimate(plan, prices, history_of(plan)), tariffs
+
+
+def plan_lines(
+    plan: Plan, guess: Estimate, tariffs: Mapping[str, Tariff | None], sampled: Summary | None = None
 ) -> list[str]:
     config: Mapping[str, Any] = plan.record.config
     tasks = plan.tasks

@@ -106,6 +106,18 @@ def page_of(memories: Iterable[Mapping[str, Any]], detail: Detail, most: int) ->
     return page
 
 
+def fitting(items: Iterable[Any], most: int) -> list[Any]:
+    """The first items that fit into an answer, at least one."""
+    found: list[Any] = []
+    left = most - _LEFT
+    for item in items:
+        left -= _size(item) + 1
+        if left < 0 and found:
+            break
+        found.append(item)
+    return found
+
+
 def seen_in(cursor: str) -> frozenset[bytes]:
     """The marks of the hits that were shown before this cursor. Raises InvalidMemory."""
     try:

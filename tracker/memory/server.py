@@ -7,7 +7,7 @@ import logging
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,14 @@ from koderz_tracker.addresses import is_loopback
 from koderz_tracker.errors import KoderzError
 from koderz_tracker.memory.answers import text_of
 from koderz_tracker.memory.cortex import Cortex
-from koderz_tracker.memory.tools import TOOLS, described, read_arguments, schema_of
+from koderz_tracker.memory.tools import TOOLS, Tool, described, read_arguments, schema_of
 
 if TYPE_CHECKING:
     from mcp.server import Server
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PATH = "/mcp"
-_INSTRUCTIONS = (
+INSTRUCTIONS = (
     "What the koderz experiments of this project taught: every run (tag benchmark_run) and every experiment "
     "(tag result, with its task, run and whether it was completed), beside what was remembered by hand. "
     "recall finds by words, and answers in few; get_memory gives one whole; export_memories gives all that carry the "
@@ -34,54 +34,72 @@ _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 refused
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
-def make_server(cortex: Cortex) -> Server[Any]:
-    """A server whose tools work on `cortex`."""
+def make_server(
+    cortex: Cortex,
+    tools: Mapping[str, type[Tool]] = TOOLS,
+    work: Callable[[Tool], Awaitable[Any]] | None = None,
+    *,
+    name: str = "koderz-memory",
+    instructions: str = INSTRUCTIONS,
+    **handlers: Any,
+) -> Server[Any]:
+    """A server whose tools work on `cortex`, or as `work` has it. `handlers`: what else it answers, see `Server`."""
     import mcp_types as types
     from mcp.server import Server
 
     from koderz_tracker.memory.sql import MIGRATIONS
 
-    tools = [
+    work = work or (lambda tool: tool.call(cortex))
+    listed = [
         types.Tool(
             name=name,
             description=described(tool),
             input_schema=schema_of(tool),
             annotations=types.ToolAnnotations(read_only_hint=tool.reads_only, destructive_hint=name == "forget"),
         )
-        for name, tool in TOOLS.items()
+        for name, tool in tools.items()
     ]
 
     async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=tools)
+        return types.ListToolsResult(tools=listed)
 
     async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
-            tool = read_arguments(params.name, params.arguments)
-            text = text_of(await tool.call(cortex), tool.max_characters)
+            tool = read_arguments(params.name, params.arguments, tools)
+            text = text_of(await work(tool), tool.max_characters)
             return types.CallToolResult(content=[types.TextContent(type="text", text=text)])
         except KoderzError as error:
             return types.CallToolResult(content=[types.TextContent(type="text", text=str(error))], is_error=True)
 
     return Server(
-        "koderz-memory",
+        name,
         version=f"schema {len(MIGRATIONS)}",
-        instructions=_INSTRUCTIONS,
+        instructions=instructions,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        **handlers,
     )
 
 
-async def serve_stdio(cortex: Cortex) -> None:
+async def serve_stdio(cortex: Cortex, make: Callable[[Cortex], Server[Any]] = make_server) -> None:
     """Serves one client over standard input and output until it disconnects. Nothing else may be written there."""
     from mcp.server.stdio import stdio_server
 
     logging.basicConfig(stream=sys.stderr, level=logging.ERROR)
-    server = make_server(cortex)
+    server = make(cortex)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 
 
-async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready: Callable[[str], None]) -> None:
+async def serve_http(
+    cortex: Cortex,
+    host: str,
+    port: int,
+    token: str,
+    *,
+    ready: Callable[[str], None],
+    make: Callable[[Cortex], Server[Any]] = make_server,
+) -> None:
     """Serves over HTTP until interrupted; calls `ready` with the address once it answers there.
 
     Every request needs `Authorization: Bearer TOKEN`. A web page can't reach it by a name of its own: the
@@ -99,7 +117,7 @@ async def serve_http(cortex: Cortex, host: str, port: int, token: str, *, ready:
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=True, allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
     )
-    app = make_server(cortex).streamable_http_app(
+    app = make(cortex).streamable_http_app(
         streamable_http_path=PATH, transport_security=security, host=host, max_request_body_size=_MOST_BYTES
     )
     config = uvicorn.Config(guarded(read_out(app), token), log_level="error", access_log=False, lifespan="on")

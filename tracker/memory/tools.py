@@ -7,7 +7,7 @@ client is told of a tool all come from it, so that an argument can't be dropped 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -324,8 +324,12 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
+def by_name(kinds: Iterable[type[Tool]]) -> dict[str, type[Tool]]:
+    return {_snake(kind.__name__): kind for kind in kinds}
+
+
 _OF_MEMORIES = [kind for kind in Tool.__subclasses__() if kind is not Asked]
-TOOLS: Mapping[str, type[Tool]] = {_snake(kind.__name__): kind for kind in (*_OF_MEMORIES, *Asked.__subclasses__())}
+TOOLS: Mapping[str, type[Tool]] = by_name((*_OF_MEMORIES, *Asked.__subclasses__()))
 """The tools by name, in the order of their classes, in which clients see them."""
 
 
@@ -341,11 +345,11 @@ def described(tool: type[Tool]) -> str:
     return " ".join((tool.__doc__ or "").split())
 
 
-def read_arguments(name: str, arguments: Mapping[str, Any] | None) -> Tool:
+def read_arguments(name: str, arguments: Mapping[str, Any] | None, tools: Mapping[str, type[Tool]] = TOOLS) -> Tool:
     """The arguments of a call. Raises InvalidMemory for an unknown tool or argument, or a wrong type."""
-    if name not in TOOLS:
-        raise InvalidMemory(f"there is no tool {name}; there are {', '.join(TOOLS)}")
+    if name not in tools:
+        raise InvalidMemory(f"there is no tool {name}; there are {', '.join(tools)}")
     try:
-        return msgspec.convert(dict(arguments or {}), TOOLS[name])
+        return msgspec.convert(dict(arguments or {}), tools[name])
     except msgspec.ValidationError as error:
         raise InvalidMemory(f"{name}: {error}") from None

@@ -68,6 +68,7 @@ ELSEWHERE = {
     "koderz ui": "it serves until Ctrl-C",
     "koderz judge serve": "it serves until Ctrl-C",
     "koderz memory serve": "it serves until its client disconnects",
+    "koderz mcp serve": "it serves until its client disconnects",
     "koderz wasm": "the image takes a minute, and the manager serves until Ctrl-C",
     "koderz modal": "it takes an account at Modal",
     "koderz perf serve-bench": "it takes a server",

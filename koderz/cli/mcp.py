@@ -1,0 +1,161 @@
+"""`koderz mcp`: memory and runs for agents, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from koderz.cli.groups import PanelCommand, new_group
+from koderz.cli.memory import Results, serve_store
+from koderz.errors import KoderzError
+from koderz.interruption import leave_at_once
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+
+    from koderz.cli.mcp_tools import Desk
+    from koderz_tracker.memory import Cortex
+
+app = new_group("Serve memory and runs to agents.", examples=["koderz mcp serve"])
+app.callback()(lambda: None)  # with which the one command keeps its name
+
+_INSTRUCTIONS = (
+    "koderz measures how well language models solve tasks. Before an experiment ask recall whether it was tried, and "
+    "plan what it costs; afterwards compare_runs says whether B is better, with an interval. A fault is never the "
+    "model's doing: retry it. Say no rate without its interval. Answers have at most 25,000 characters unless "
+    "maxCharacters asks for more; what has a cursor goes on. "
+)
+_NO_RUNS = "Runs can't be begun here; a person can allow it by --allow-runs --max-cost DOLLARS."
+_RUNS = "run, decide, resume and retry answer with a run's id at once; show_run follows it. All spend of one allowance."
+_URI = "koderz://runs/"
+_LISTED = 50  # resources
+_PROMPTS = {
+    "is_it_better": """\
+Is {b} better than {a} on {suite}? Ask list_runs and recall whether that was measured; else plan it, and use decide. \
+Report the verdict of compare_runs with its interval, and the cost.""",
+    "find_regression": """\
+What got worse from run {before} to run {after}, and why? Use compare_runs, and failures of both runs for each lost \
+task. Say which causes explain the losses, and what could be noise by the interval.""",
+}
+
+
+@app.command(cls=PanelCommand)
+def serve(
+    allow_runs: Annotated[
+        bool, typer.Option("--allow-runs", help="Let clients begin runs, which costs money: up to --max-cost.")
+    ] = False,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            metavar="USD",
+            min=0,
+            max=1e9,
+            help="What all runs of clients may cost in this results folder, restarts of the server included.",
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Over HTTP, e.g. 127.0.0.1:8765, instead of stdin and stdout."),
+    ] = None,
+    token_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The variable that holds the token for HTTP. Default: a new one.")
+    ] = None,
+    results: Results = None,
+) -> None:
+    """Serve memory and runs to Claude Code, Codex and others as an MCP server, until the client disconnects.
+
+    Clients read and plan. Only with --allow-runs do they begin runs, which go on when the server ends.
+    docs/how-to/agents.md says how to configure clients.
+
+    Examples:
+        koderz mcp serve
+        koderz mcp serve --allow-runs --max-cost 5
+    """
+    leave_at_once()  # what was stored is durable, and a thread that reads standard input can't be cancelled
+    if allow_runs and max_cost is None:
+        raise KoderzError("--allow-runs needs a cap: add --max-cost DOLLARS, of all runs that clients begin")
+    if max_cost is not None and not allow_runs:
+        raise KoderzError("--max-cost has no effect here: only --allow-runs reads it")
+    from koderz.cli.mcp_tools import Desk
+    from koderz.runs.allowance import Allowance
+    from koderz.settings.toml import results_folder
+
+    folder = results_folder(results)
+    desk = Desk(folder, None if max_cost is None else Allowance(folder, max_cost))
+    serve_store(http, token_env, results, "memory and runs are", lambda cortex: make_server(cortex, desk))
+
+
+def make_server(cortex: Cortex, desk: Desk) -> Server[Any]:
+    """A server of the memory's tools and those for the runs at `desk`."""
+    import mcp_types as types
+
+    from koderz.cli.mcp_runs import SPENDING
+    from koderz.cli.mcp_tools import CompareRuns, Failures, ListRuns, Plan, RunTool, ShowRun
+    from koderz_tracker.memory import server
+    from koderz_tracker.memory.answers import text_of
+    from koderz_tracker.memory.tools import TOOLS, Tool, by_name
+
+    kinds: list[type[RunTool]] = [ListRuns, ShowRun, Failures, CompareRuns, Plan, *(SPENDING if desk.allowance else ())]
+
+    async def work(tool: Tool) -> Any:
+        return await (tool.work(desk) if isinstance(tool, RunTool) else tool.call(cortex))
+
+    async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
+        found = await ListRuns(limit=_LISTED).work(desk)
+        runs = [
+            types.Resource(
+                uri=f"{_URI}{row['run_id']}",
+                name=row["run_id"],
+                description=f"{row['mode']} · {row['suite']} · {row['model']} · {row['status']}",
+                mime_type="application/json",
+            )
+            for row in found["runs"]
+        ]
+        return types.ListResourcesResult(resources=runs)
+
+    async def list_templates(_context: Any, _params: Any) -> types.ListResourceTemplatesResult:
+        template = types.ResourceTemplate(uri_template=f"{_URI}{{run}}", name="run", mime_type="application/json")
+        return types.ListResourceTemplatesResult(resource_templates=[template])
+
+    async def read_resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        uri = str(params.uri)
+        try:
+            text = text_of(await ShowRun(run=uri.removeprefix(_URI)).work(desk))
+        except KoderzError as error:
+            text = orjson.dumps({"error": str(error)}).decode()
+        content = types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
+        return types.ReadResourceResult(contents=[content])
+
+    async def list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
+        prompts = [
+            types.Prompt(
+                name=name,
+                description=text.partition("?")[0],
+                arguments=[types.PromptArgument(name=word, required=True) for word in re.findall(r"{(\w+)}", text)],
+            )
+            for name, text in _PROMPTS.items()
+        ]
+        return types.ListPromptsResult(prompts=prompts)
+
+    async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        said = defaultdict(lambda: "(say which)", params.arguments or {})
+        text = _PROMPTS.get(params.name, f"There is no prompt {params.name}.").format_map(said)
+        message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
+        return types.GetPromptResult(messages=[message])
+
+    return server.make_server(
+        cortex,
+        {**TOOLS, **by_name(kinds)},
+        work,
+        name="koderz",
+        instructions=_INSTRUCTIONS + (_RUNS if desk.allowance else _NO_RUNS),
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
+        on_list_prompts=list_prompts,
+        on_get_prompt=get_prompt,
+    )
