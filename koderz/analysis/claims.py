@@ -74,7 +74,7 @@ def claim(
         supersedes=None if supersedes is None else key_of(store, supersedes),
         contradicts=None if contradicts is None else key_of(store, contradicts),
     )
-    return _listed([told(store, add(store, new))], "1 claim is stored.")
+    return _listed([told(store, add(store, new))], "The claim is stored.")
 
 
 def claims(store: Store, *, fallen: bool = False, limit: int = 50) -> Answer:
@@ -83,7 +83,7 @@ def claims(store: Store, *, fallen: bool = False, limit: int = 50) -> Answer:
     found = [told(store, memory) for memory in reversed(claims_in(store))]
     kept = [each for each in found if each["state"] == "fallen" or not fallen]
     number = sum(each["state"] == "fallen" for each in found)
-    return _listed(kept[:limit], f"{len(found)} claims, of which {number} have fallen.")
+    return _listed(kept[:limit], f"Claims: {len(found)}, of which fallen: {number}.")
 
 
 def _listed(found: Sequence[Mapping[str, Any]], sentence: str) -> Answer:
