@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -163,4 +165,11 @@ async def _resume(run: str | Summary, way: ResumeOptions, results: Path | None, 
 async def _ended(session: SessionResult) -> Run:
     """The run, once its sinks are up to date. Raises Unreachable if it ended because no model could be asked."""
     await settle_sinks(session)
+    if session.sinks is not None and "memory" in session.sinks.sinks:
+        from koderz.analysis.claims import lines_after
+        from koderz_tracker.memory import store_path
+
+        where = store_path(session.folder.parent)
+        for line in await asyncio.to_thread(lines_after, where, [session.folder.name], session.summary.decision):
+            logging.getLogger("koderz").info("%s", line)
     return of_summary(raise_if_failed(session), session.summary_path or session.folder)

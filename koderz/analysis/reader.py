@@ -138,6 +138,11 @@ def read_summary(path: Path) -> Summary:
             data = read_all(opened, 1024 * MB, str(path))
     except OSError as error:
         raise KoderzError(f"{path} can't be read ({error.strerror}); give a run's id or its summary file") from None
+    return parse_summary(data, path)
+
+
+def parse_summary(data: bytes, path: Path) -> Summary:
+    """The summary in `data`, which came from `path`. Raises KoderzError as `read_summary` does."""
     version = _version(path, data)
     if version > SCHEMA_VERSION:
         raise KoderzError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,9 @@ from koderz.cli.console import print_json, say_all, warn
 from koderz.cli.flags import AllowSimulated, Arm, ByMeasure, Faults, Json, Results, named_runs, with_flags
 from koderz.errors import KoderzError
 from koderz.settings.options import without_effect
+
+if TYPE_CHECKING:
+    from koderz.analysis.gates import Gates
 
 EXIT_GATE, EXIT_UNDECIDED = 1, 3
 _SHOWN = 20  # problems, unless --limit says otherwise
@@ -60,6 +64,11 @@ _UnequalResources = Annotated[
 ]
 
 
+_Remember = Annotated[
+    str | None, typer.Option(metavar="SENTENCE", help="Keep the verdict as a claim, checked as runs change.")
+]
+
+
 @with_flags(_GATES)
 def compare(
     runs: Annotated[
@@ -81,6 +90,7 @@ def compare(
     unequal_resources: _UnequalResources = False,
     sequential: _Sequential = False,
     faults: Faults = None,
+    remember: _Remember = None,
     *,
     results: Results,
     **gates: Any,
@@ -102,17 +112,16 @@ def compare(
 
     gates |= {name: limits(gates[name] or ()) for name in ("least", "most")}
     asked = Gates(**gates)
+    _require_together(asked, alpha=alpha, exact=exact, sequential=sequential, faults=faults, remember=remember)
     same: dict[str, Any] = {"arm": arm, "measure": measure, "alpha": alpha, "allow_simulated": allow_simulated}
-    if sequential and (asked.are_asked or exact):
-        raise KoderzError("--sequential says where a comparison would have ended, and takes neither gates nor --exact")
-    if sequential and faults:
-        raise without_effect("--faults", "a comparison without --sequential")
     run = partial(compare_runs, exact=exact, gates=asked, unequal_resources=unequal_resources, faults=faults)
     outcome = (compare_as_if_stopped if sequential else run)(runs or [], results, **same)
     if json:
         print_json(outcome.document())
     else:
         say_all(outcome.markdown(details=details)) if markdown else print_blocks(outcome.blocks(details=details))
+    if remember is not None:
+        _remember(remember, runs or [], results, arm, measure, allow_simulated=allow_simulated)
     if outcome.caution:
         warn(f"warning: {outcome.caution}")
     if outcome.shut:
@@ -121,6 +130,46 @@ def compare(
     if outcome.hanging:
         warn(f"gate undecided: {'; '.join(outcome.hanging)}")
         raise typer.Exit(EXIT_UNDECIDED)
+
+
+def _require_together(
+    gates: Gates, *, alpha: float, exact: bool, sequential: bool, faults: str | None, remember: str | None
+) -> None:
+    """Raises KoderzError for options that don't go together."""
+    from koderz.analysis.statistics import ALPHA
+
+    if remember is not None and (exact or sequential or faults or alpha != ALPHA):
+        raise KoderzError("--remember keeps the plain comparison: without --alpha, --exact, --faults and --sequential")
+    if sequential and (gates.are_asked or exact):
+        raise KoderzError("--sequential says where a comparison would have ended, and takes neither gates nor --exact")
+    if sequential and faults:
+        raise without_effect("--faults", "a comparison without --sequential")
+
+
+def _remember(
+    claimed: str, names: list[str], results: Path, arm: str | None, measure: str | None, *, allow_simulated: bool
+) -> None:
+    """Stores the comparison of these runs as a claim."""
+    from koderz.analysis.claims import claim
+    from koderz.analysis.compare import last_comparable
+    from koderz.analysis.runs import resolve
+    from koderz_tracker.memory import store_path
+    from koderz_tracker.memory.store import Store
+
+    runs = (
+        resolve(names, results, allow_simulated=True)
+        if names
+        else last_comparable(results, allow_simulated=allow_simulated)
+    )
+    asked: dict[str, Any] = {
+        "arm": arm,
+        "measure": measure,
+        "is_difference": True,
+        "made_by": "koderz benchmark compare",
+    }
+    with Store(store_path(results), create=False) as store:
+        (row,) = claim(store, claimed, [run.name for run in runs], **asked).rows
+    warn(f"claim {row['id']} is stored: {row['sentence']} ({row['says']})")
 
 
 def problems(

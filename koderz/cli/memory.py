@@ -15,7 +15,7 @@ import typer
 from koderz.analysis.blocks import Table
 from koderz.cli.console import print_json, say, shortened, warn
 from koderz.cli.flags import Json
-from koderz.cli.groups import PanelCommand, new_group
+from koderz.cli.groups import LazyGroup, PanelCommand, new_group
 from koderz.cli.tables import print_blocks
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
@@ -29,8 +29,27 @@ from koderz_tracker.memory.store import BATCH
 if TYPE_CHECKING:
     from mcp.server import Server
 
+_QUESTIONS = {
+    "find": "Find experiments by suite, task, model, arm, outcome, cause and time.",
+    "best": "Rank models and arms by all runs in the store.",
+    "hardest": "Rank tasks by how seldom they pass.",
+    "tried": "Find the earlier arms nearest to a plan.",
+    "compare": "Compare two runs, models or arms.",
+    "lessons": "List what failed and what passed afterwards.",
+    "claim": "Store a claim with what its runs say.",
+    "claims": "List claims as they stand by the evidence of now.",
+}
+
+
+class MemoryGroup(LazyGroup):
+    """The group `memory`, whose questions are loaded when they are asked."""
+
+    lazy = {name: (f"koderz.cli.questions:{name}", text) for name, text in _QUESTIONS.items()}  # noqa: RUF012
+
+
 app = new_group(
-    "Search, export, import, forget and serve memories.",
+    "Search memories, ask what they say, make claims, export, import, forget and serve.",
+    MemoryGroup,
     examples=["koderz memory recall sorting", "koderz memory export -o memories.json"],
 )
 
@@ -133,6 +152,8 @@ def show(
     say()
     say(memory["content"])
     say()
+    for number, event in enumerate(memory.get("claim", {}).get("history", ()), 1):
+        say(f"{number}. {event['state']}: {event['reason']}")
     say(orjson.dumps(memory["metadata"], option=orjson.OPT_INDENT_2).decode())
     return None
 
@@ -186,6 +207,10 @@ def import_(
         raise KoderzError(f"{file} can't be read ({error.strerror})") from None
     new = _asked(lambda cortex: cortex.import_memories(data), results, create=True)
     print_json({"imported": new}) if json else say(f"{new} new memories")
+    from koderz.cli.sync import settle_claims
+    from koderz.settings.toml import results_folder
+
+    settle_claims(results_folder(results), None)
 
 
 @app.command(cls=PanelCommand)

@@ -144,10 +144,15 @@ def verify(
         verification = asyncio.run(
             verify_run(folder, summary=summary, dataset=dataset, calibrate=figures_by_labels, tell=progress)
         )
+        own = folder.name if folder.parent.resolve() == results.resolve() else ""
     if json:
         print_json(verification.document())
     else:
         _show(verification)
+    if own:
+        from koderz.cli.sync import settle_claims
+
+        settle_claims(results, [own], findings=[f"{each.kind} {each.where}" for each in verification.findings])
     if not verification.verified:
         raise typer.Exit(EXIT_DIFFERS)
     raise typer.Exit(0 if verification.is_whole else EXIT_NOT_ALL)

@@ -68,6 +68,7 @@ def sync(
         found.append(synced)
         if not json:
             say(f"{synced.run_id}  {synced.sink:<8} {synced.state}{f': {synced.reason}' if synced.reason else ''}")
+    settle_claims(settings.results, [synced.run_id for synced in found if synced.sink == "memory"])
     if json:
         print_json(found)
     elif not found:
@@ -101,6 +102,34 @@ def catch_up_session(session: SessionResult, *, quiet: bool, wait: bool) -> None
         warn(f"sinks: {', '.join([JSON] * (session.summary_path is not None) + [*sinks.sinks])} up to date")
     if not wait and sinks.leave() and not quiet:
         warn(f"the sinks catch up in the background; see how far they are with: koderz benchmark show {run}")
+    settle_claims(session.folder.parent, [run], session.summary.decision if "memory" in sinks.sinks else None)
+
+
+def settle_claims(
+    results: Path,
+    runs: Sequence[str] | None,
+    decision: Mapping[str, Any] | None = None,
+    findings: Sequence[str] | None = None,
+) -> None:
+    """Checks the claims on runs that the memory store has taken in, or all, and says which stand otherwise now.
+
+    The final `decision` of a run between two arms becomes a claim. `findings`: what `koderz verify` found wrong with
+    a run.
+    """
+    from koderz_tracker.memory import store_path
+    from koderz_tracker.memory.claims import has_claims
+
+    try:
+        path = store_path(results)
+        if not (path.exists() and runs != [] and (decision or has_claims(path, runs))):
+            return
+    except KoderzError as error:  # the run is done, and the store can be mended
+        warn(f"warning: claims on {', '.join(runs or ['the runs'])} are not checked: {error}")
+        return
+    from koderz.analysis.claims import lines_after
+
+    for line in lines_after(path, runs, decision, findings):
+        warn(line)
 
 
 def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, wait: bool) -> None:
@@ -115,6 +144,7 @@ def catch_up_runs(folders: Sequence[Path], settings: Settings, *, quiet: bool, w
     except KeyboardInterrupt:
         warn("the runs are here, but not all sinks have them; bring them up to date with: koderz sync")
         return
+    settle_claims(settings.results, [folder.name for folder in folders])
     for name in dict.fromkeys(synced.sink for synced in behind):
         lacking = [synced for synced in behind if synced.sink == name]
         warn(f"warning: {left_behind(name, lacking[0].reason, *(synced.run_id for synced in lacking))}")

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial, wraps
+from functools import partial, partialmethod, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -23,18 +23,28 @@ import orjson
 
 from koderz_tracker.files import refuse_linked_database
 from koderz_tracker.memory import maintenance, sql
+from koderz_tracker.memory.claims import PREFIX, marked
 from koderz_tracker.memory.detail import lesson_of
 from koderz_tracker.memory.interchange import drafts_of
 from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
 from koderz_tracker.memory.search import SearchHit, by_likeness, ranked, search
 from koderz_tracker.memory.store import Filter, Progress, Store
 from koderz_tracker.records import now
+from koderz_tracker.registry import find
 from koderz_tracker.scrubber import Scrubber
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 MODES = ("search", "recent", "important")
+QUESTIONS: Mapping[str, str] = {
+    **{
+        name: f"koderz.analysis.questions:{name}" for name in ("find", "best", "hardest", "tried", "compare", "lessons")
+    },
+    **{name: f"koderz.analysis.claims:{name}" for name in ("claim", "claims")},
+}
+"""Who answers each question: the statistics stand above the tracker, and are found by their names as sinks are."""
+
 _LESSONS = 3  # at a time
 _CONSIDERED = 500  # the newest lessons, among which those of the nearest tasks are looked for
 
@@ -152,6 +162,8 @@ class Cortex:
 
         Nothing is cut, merged or dropped; secrets are taken out. Raises InvalidMemory for what doesn't fit.
         """
+        if key is not None and key.startswith(PREFIX):
+            raise InvalidMemory(f"the key {key} is of a claim, and claims are never changed")
         draft = Draft(
             title=title,
             content=content,
@@ -220,7 +232,7 @@ class Cortex:
         else:
             found = browse(self._store, wanted, important=mode == "important", limit=limit)
         self._store.touch(each.memory for each in found)
-        return [each.as_dict() for each in found]
+        return [marked(self._store, each.memory, each.as_dict()) for each in found]
 
     @_threaded
     def get_memory(self, id: int | str) -> dict[str, Any] | None:
@@ -229,7 +241,7 @@ class Cortex:
         if memory is None:
             return None
         self._store.touch([memory])
-        return memory.as_dict()
+        return marked(self._store, memory, memory.as_dict(), whole=True)
 
     @_threaded
     def get_context(self, *, project: str | None = None, query: str | None = None, format: str = "summary") -> str:
@@ -324,6 +336,25 @@ class Cortex:
         newest = [as_memory(row) for row in self._store.rows(sql.LESSONS, which)]
         found = newest if same_task else by_likeness(newest, statement)
         return list(dict.fromkeys(str(memory.metadata.get("lesson")) for memory in found))[:_LESSONS]
+
+    @_threaded
+    def ask(self, question: str, *named: Any, **asked: Any) -> dict[str, Any]:
+        """The answer to one of `QUESTIONS`, as JSON: a sentence, rows and notes.
+
+        Arguments and errors are those of the functions of `koderz.analysis.questions` and `koderz.analysis.claims`.
+        """
+        answer = find("question", question, QUESTIONS, "koderz.questions")(self._store, *named, **asked)
+        document: dict[str, Any] = answer.document()
+        return document
+
+    find = partialmethod(ask, "find")
+    best = partialmethod(ask, "best")
+    hardest = partialmethod(ask, "hardest")
+    tried = partialmethod(ask, "tried")
+    compare = partialmethod(ask, "compare")
+    lessons = partialmethod(ask, "lessons")
+    claim = partialmethod(ask, "claim")
+    claims = partialmethod(ask, "claims")
 
     @_threaded
     def start_session(self, project: str | None = None) -> dict[str, Any]:

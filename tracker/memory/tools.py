@@ -243,6 +243,95 @@ class ImportMemories(Tool, frozen=True):
         return {"imported": await cortex.import_memories(self.data)}
 
 
+class Asked(Tool, frozen=True, kw_only=True):
+    """The experiments that a question is about: those that fit everything that is set."""
+
+    suite: str | UnsetType = UNSET
+    task: Annotated[str, Meta(description="The id of one task, e.g. HumanEval/3.")] | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    arm: str | UnsetType = UNSET
+    solver: str | UnsetType = UNSET
+    tags: Tags = []
+    since: Annotated[str, Meta(description="Ended then or later; ISO 8601.")] | UnsetType = UNSET
+    until: Annotated[str, Meta(description="Ended earlier; ISO 8601.")] | UnsetType = UNSET
+    run: Annotated[str, Meta(description="A run's id, its beginning, latest or latest~1.")] | UnsetType = UNSET
+    allow_simulated: Annotated[bool, Meta(description="Put simulated models beside real ones.")] = False
+
+
+Outcome = Annotated[str, Meta(description="passed, failed (all that did not pass), timeout, error or fault.")]
+Cause = Annotated[str, Meta(description="Why it failed, e.g. assertion; exception is any exception.")]
+Rows = Annotated[int, Meta(ge=1, le=50)]
+
+
+class Find(Asked, frozen=True):
+    """Find experiments by any filter, newest first, or the most telling: with lessons, then failures."""
+
+    outcome: Outcome | UnsetType = UNSET
+    cause: Cause | UnsetType = UNSET
+    order: Literal["newest", "telling"] = "newest"
+    limit: Rows = 10
+
+
+class Best(Asked, frozen=True):
+    """Which arm and model is best on a suite, a task or a tag; ties are said as ties. Rates have n and an interval."""
+
+    by: Annotated[str, Meta(description="success, score, another measure, or cost-per-success.")] | UnsetType = UNSET
+    limit: Rows = 10
+
+
+class Hardest(Asked, frozen=True):
+    """Which tasks no arm passes, or this one: how often each was tried, and why it failed."""
+
+    cause: Cause | UnsetType = UNSET
+    limit: Rows = 10
+
+
+class Tried(Asked, frozen=True):
+    """Whether a plan was tried before: the nearest earlier arms, what differed, what they gave, and which difference
+    their tasks could have shown at all."""
+
+    plan: Annotated[str, Meta(description="In words: suites, models, solvers, temperature 0.8.")] = ""
+    settings: Annotated[dict[str, str], Meta(description="Settings by name.")] | UnsetType = UNSET
+    limit: Rows = 5
+
+
+class Compare(Asked, frozen=True, kw_only=True):
+    """Compare two runs, arms or models, or one run's arms: the verdict in a sentence, with its interval and n."""
+
+    a: Annotated[str, Meta(description="The baseline: a run, a model or an arm.")]
+    b: Annotated[str, Meta(description="The candidate.")] | UnsetType = UNSET
+    measure: str | UnsetType = UNSET
+
+
+class Lessons(Asked, frozen=True):
+    """Lessons for a task or a cause: what failed and what passed afterwards, as it is shown to models."""
+
+    cause: Cause | UnsetType = UNSET
+    limit: Rows = 10
+
+
+class Claim(Tool, frozen=True):
+    """Store a claim: a sentence about one run or two, with what they say and its interval. It is checked again
+    whenever they change, and stands, moves or falls. Claims are never changed; a new one supersedes."""
+
+    reads_only: ClassVar[bool] = False
+    sentence: str
+    runs: Annotated[list[str], Meta(min_length=1, max_length=2, description="One run, or baseline and candidate.")]
+    arm: str | UnsetType = UNSET
+    measure: str | UnsetType = UNSET
+    supersedes: Annotated[Number | str, Meta(description="The number of a claim.")] | UnsetType = UNSET
+    contradicts: Annotated[Number | str, Meta(description="The number of a claim.")] | UnsetType = UNSET
+    made_by: str = "an agent over MCP"
+
+
+class Claims(Tool, frozen=True):
+    """List claims as they stand by the evidence of now, newest first, with what it says and why one fell."""
+
+    reads_only: ClassVar[bool] = False  # what has changed meanwhile is stored
+    fallen: Annotated[bool, Meta(description="Only those that have fallen.")] = False
+    limit: Rows = 20
+
+
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
@@ -251,7 +340,8 @@ def by_name(kinds: Iterable[type[Tool]]) -> dict[str, type[Tool]]:
     return {_snake(kind.__name__): kind for kind in kinds}
 
 
-TOOLS: Mapping[str, type[Tool]] = by_name(Tool.__subclasses__())
+_OF_MEMORIES = [kind for kind in Tool.__subclasses__() if kind is not Asked]
+TOOLS: Mapping[str, type[Tool]] = by_name((*_OF_MEMORIES, *Asked.__subclasses__()))
 """The tools by name, in the order of their classes, in which clients see them."""
 
 

@@ -152,6 +152,7 @@ def test_memory_commands_refuse_a_linked_store(koderz: Shell, command: Command, 
     (koderz.folder / "memories.jsonl").write_text("")
     (koderz.results / "memory.db").symlink_to("../elsewhere/new")
     given: Any = {"memory show": ("1",), "memory import": ("memories.jsonl",), "memory forget": ("1", "--yes")}
+    given |= {"memory compare": ("latest",), "memory claim": ("so it is", "--run", "latest")}
 
     done = command(*name.split(), *given.get(name, ()), code=2)
 

@@ -92,7 +92,10 @@ def test_answers_of_every_tool_keep_to_what_a_client_takes(large: Path) -> None:
     calls += [("start_session", {}), ("memory_stats", {}), ("export_memories", {}), ("consolidate", {})]
     calls += [("forget", {"query": "rate"}), ("get_memory", {"id": "bench_1"})]
     calls += [("remember", {"title": "t" * 60_000, "content": "c" * 60_000, "metadata": {"m": ["é"] * 60_000}})]
-    assert {name for name, _ in calls} >= set(TOOLS) - {"end_session", "import_memories"}
+    calls += [(name, {"limit": 50}) for name in ("find", "best", "hardest", "lessons", "claims")]
+    calls += [("tried", {"plan": "iterative"}), ("claim", {"sentence": "c" * 60_000, "runs": ["bench_1"]})]
+    calls += [("claims", {})]
+    assert {name for name, _ in calls} >= set(TOOLS) - {"end_session", "import_memories", "compare"}
 
     async def work(call: Call) -> None:
         for tool, arguments in calls:

@@ -1,0 +1,199 @@
+"""Claims: memories of a sentence with its evidence, and the events by which it came to stand, move or fall.
+
+Nothing of it is ever changed: a claim and each event is a memory of its own, by a key that two processes which find
+the same out make alike. What a claim's evidence says is computed by whoever checks it, see `koderz.analysis.claims`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import orjson
+
+from koderz_tracker.memory.memories import Draft, InvalidMemory, Memory
+from koderz_tracker.memory.store import Filter, Store
+
+State = Literal["stands", "moved", "fallen", "can't be checked"]
+TAG, EVENT, PREFIX = "claim", "claim_event", "claim:"
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """One run that a claim rests on."""
+
+    run: str
+    digest: str  # of what was counted: experiments, verdicts and scores; empty: the store has nothing of it
+    judge: str = ""  # a digest of the judge that is a model
+    dataset: str = ""  # the digest of the tasks
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome that evidence gives: a rate, or a difference with its verdict."""
+
+    verdict: str  # rate, better, worse or none
+    value: float  # in the measure's unit; rates and their differences in per cent and points
+    interval: tuple[float, float]
+    interval_method: str
+    n: int  # experiments of a rate, tasks of a difference
+    text: str
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A sentence, what it rests on, and what was asked of that."""
+
+    sentence: str
+    evidence: list[Evidence]
+    outcome: Outcome
+    question: dict[str, Any]  # by which the outcome is computed again
+    made_by: str
+    supersedes: str | None = None  # the key of a claim
+    contradicts: str | None = None
+
+    @property
+    def key(self) -> str:
+        """A key of what is claimed; how it stands to other claims and who made it make no other claim of it."""
+        told = orjson.dumps([self.sentence, self.question, msgspec.to_builtins([self.evidence, self.outcome])])
+        return PREFIX + hashlib.sha256(told).hexdigest()[:20]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a claim's standing."""
+
+    state: State
+    reason: str = ""
+    evidence: list[Evidence]
+    outcome: Outcome | None = None  # None: it can't be computed
+    found_by: str = ""  # the command, if it wasn't the evidence itself
+
+
+def add(store: Store, claim: Claim) -> Memory:
+    """Stores a claim; returns its memory. Raises InvalidMemory where it names itself or a claim that isn't there."""
+    relations = {name: key for name in ("supersedes", "contradicts") if (key := getattr(claim, name))}
+    for name, key in relations.items():
+        if claim.key in _line(store, key):
+            raise InvalidMemory(f"{name}: the claim {key} comes of this very claim, so that they would go in a circle")
+    known = store.get(claim.key)
+    if known and (as_claim(known).supersedes, as_claim(known).contradicts) != (claim.supersedes, claim.contradicts):
+        raise InvalidMemory(f"this was claimed before, as memory {known.id}; claims are never changed")
+    runs = [f"evidence:{each.run}" for each in claim.evidence]
+    draft = Draft(
+        key=claim.key,
+        title=claim.sentence,
+        content=f"{claim.sentence}\n\n{claim.outcome.text}\n\nEvidence: {', '.join(e.run for e in claim.evidence)}",
+        category="learning",
+        importance="critical",  # never forgotten, merged or ranked lower with age
+        tags=[TAG, *runs, *(f"{name}:{key}" for name, key in relations.items())],
+        metadata={"claim": msgspec.to_builtins(claim)},
+    )
+    store.add_new([draft])
+    memory = store.get(claim.key)
+    assert memory is not None, "it was stored a moment ago"
+    return memory
+
+
+def key_of(store: Store, which: str | int) -> str:
+    """The key of the claim with this number or key. Raises InvalidMemory if that is no claim."""
+    memory = store.get(int(which) if str(which).isdecimal() else str(which))
+    if memory is None or TAG not in memory.tags or memory.key is None:
+        raise InvalidMemory(f"{which} is no claim; list them with: koderz memory claims")
+    return memory.key
+
+
+def _line(store: Store, key: str) -> Iterator[str]:
+    """A claim and all that it supersedes or contradicts, directly or not."""
+    waiting, seen = [key], set[str]()
+    while waiting:
+        if (at := waiting.pop()) not in seen and (memory := store.get(at)):
+            seen.add(at)
+            yield at
+            claim = as_claim(memory)
+            waiting += filter(None, (claim.supersedes, claim.contradicts))
+
+
+def as_claim(memory: Memory) -> Claim:
+    """The claim that a memory holds. Raises InvalidMemory if that is damaged."""
+    found: Claim = _read(memory, "claim", Claim)
+    return found
+
+
+def _read(memory: Memory, name: str, kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(memory.metadata.get(name), kind)
+    except msgspec.ValidationError as error:
+        raise InvalidMemory(f"memory {memory.id} is no {name}: {error}") from None
+
+
+def claims_in(store: Store, runs: Iterable[str] | None = None) -> list[Memory]:
+    """The claims that rest on one of these runs, each once, or all, in the order in which they were made."""
+    tags = [[TAG]] if runs is None else [[TAG, f"evidence:{run}"] for run in dict.fromkeys(runs)]
+    found = {memory.id: memory for each in tags for memory in store.select(Filter(tags=each))}
+    return [found[id] for id in sorted(found)]
+
+
+def has_claims(path: Path, runs: Sequence[str] | None) -> bool:
+    """Whether the store at `path`, which may be missing, has a claim on one of these runs, or any."""
+    if not path.exists():
+        return False
+    with Store(path, create=False) as store:
+        return bool(claims_in(store, runs))
+
+
+def events_of(store: Store, key: str) -> list[Event]:
+    """The events of a claim, oldest first."""
+    found = list[Event]()
+    for number in count(1):
+        if (memory := store.get(f"{key}#{number}")) is None:
+            return found
+        found.append(_read(memory, "claim_event", Event))
+    raise AssertionError("numbers don't end")
+
+
+def record(store: Store, claim: Memory, number: int, event: Event) -> bool:
+    """Stores the event of a claim that has this number; False if another process has found one meanwhile."""
+    draft = Draft(
+        key=f"{claim.key}#{number}",
+        title=f"Claim {claim.id} {'has ' if event.state == 'fallen' else ''}{event.state}: {claim.title}",
+        content=event.reason,
+        category="learning",
+        importance="critical",
+        tags=[EVENT, event.state],
+        metadata={"claim_event": msgspec.to_builtins(event)},
+    )
+    return bool(store.add_new([draft]))
+
+
+def told(store: Store, memory: Memory) -> dict[str, Any]:
+    """A claim as it stands, with its history, and the claims that supersede or contradict it."""
+    claim, events = as_claim(memory), events_of(store, str(memory.key))
+    related = {
+        name: [each.id for each in store.select(Filter(tags=(TAG, f"{relation}:{memory.key}")))]
+        for name, relation in (("superseded_by", "supersedes"), ("contradicted_by", "contradicts"))
+    }
+    own = {name: getattr(claim, name) for name in ("sentence", "made_by", "supersedes", "contradicts")}
+    return {
+        "id": memory.id,
+        "key": memory.key,
+        **own,
+        **related,
+        "made_at": memory.created_at,
+        "state": events[-1].state if events else "stands",
+        "reason": events[-1].reason if events else "",
+        "outcome": msgspec.to_builtins((events[-1].outcome if events else None) or claim.outcome),
+        "runs": [each.run for each in claim.evidence],
+        "history": [{"state": each.state, "reason": each.reason} for each in events],
+    }
+
+
+def marked(store: Store, memory: Memory, shown: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
+    """A memory as it is shown; a claim with how it stands, before its title where it doesn't any more."""
+    if TAG not in memory.tags or "claim" not in memory.metadata:
+        return dict(shown)
+    found = told(store, memory)
+    mark = {"fallen": "[FALLEN] ", "can't be checked": "[CAN'T BE CHECKED] "}.get(found["state"], "")
+    mark += "[SUPERSEDED] " if found["superseded_by"] else ""
+    brief = {name: found[name] for name in ("state", "reason", "superseded_by", "contradicted_by")}
+    return {**shown, "title": f"{mark}{shown['title']}", "claim": found if whole else brief}
