@@ -21,7 +21,7 @@ from koderz.systems.code.extraction.blocks import Block, block_kinds, fence_stat
 from koderz.systems.code.extraction.program import LONGEST, dedented, margin_of, mentions_definition
 from koderz.systems.code.extraction.search import PYTHON, Extraction, Search
 from koderz.systems.code.extraction.statements import DEFINITIONS, IMPORTS
-from koderz.systems.code.extraction.thoughts import first_turn, split_reasoning
+from koderz.systems.code.extraction.thoughts import USERS_TURN, first_turn, split_reasoning
 
 _REFUSING = frozenset({"refusal", "content_filter"})  # finish reasons
 _REFUSAL = re.compile(
@@ -40,8 +40,15 @@ def extract_program(reply: str, prompt: str, entry_point: str, *, finish_reason:
     after "length" a last block that isn't closed is the last choice, and reasoning that never ended is no answer. A
     function within which a limit or a filter ended the reply is none, even if it parses.
     """
-    answer, unfinished = split_reasoning(plain(reply))
+    text = plain(reply)
     search = Search(plain(prompt), entry_point)
+    if own := first_turn(text, USERS_TURN):
+        # What follows a user's turn was made up by a model that didn't stop, if it had answered before.
+        answer, unfinished = split_reasoning(own)
+        found = _extract(search, answer, entry_point, "stop")
+        if not (unfinished or found.cause):
+            return found
+    answer, unfinished = split_reasoning(text)
     found = _extract(search, answer, entry_point, finish_reason)
     cut = "length" if finish_reason == "length" else "refused" if finish_reason in _REFUSING else ""
     if cut and not found.cause and _extract(search, _settled(answer), entry_point, finish_reason).cause:

@@ -47,6 +47,12 @@ _MOST_MARKS = 16  # of a line that are tried, from either end; a model may repea
 _QUOTES = frozenset("\"'`")
 # The heading of a next turn: what follows was made up by a model that didn't stop.
 _NEXT_TURN = re.compile(r"^#{2,4} (?:Instruction|Input|Response|User|Human|Question):?[ \t]*$", re.MULTILINE)
+# The beginning of a user's turn, which no model's reply has: ChatML's, Llama's, Gemma's, Phi's, Granite's, Mistral's.
+USERS_TURN = re.compile(
+    r"(?:(?:</s>|<end_of_turn>)\s{0,8})?(?:<\|im_start\|>user\b|<\|start_header_id\|>user<\|end_header_id\|>|<start_of_turn>user\b"
+    r"|<\|user\|>|<\|start_of_role\|>user<\|end_of_role\|>|\[INST\]|^#{2,4} (?:Human|User): )",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +75,11 @@ def split_reasoning(text: str) -> tuple[str, str]:
     return _Reader(text).read() if _MARK.search(text) else (text, "")
 
 
-def first_turn(answer: str) -> str:
-    """Return what stands before the first heading of a next turn; "" if there is none, or nothing before it."""
-    inside = _program_lines(answer, _NEXT_TURN)
-    for turn in _NEXT_TURN.finditer(answer):
-        if answer.count("\n", 0, turn.start()) not in inside:
+def first_turn(answer: str, marks: re.Pattern[str] = _NEXT_TURN) -> str:
+    """Return what stands before the first mark of a next turn; "" if there is none, or nothing before it."""
+    inside = _program_lines(answer, marks)
+    for turn in marks.finditer(answer):
+        if answer.count("\n", 0, turn.end()) not in inside:
             return answer[: turn.start()].rstrip()
     return ""
 

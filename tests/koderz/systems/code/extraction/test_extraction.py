@@ -441,6 +441,26 @@ def test_answer_before_a_task_that_the_model_made_up_counts() -> None:
         assert area_by(extracted(wrong + made_up + right)) == -1
 
 
+@pytest.mark.parametrize(
+    "made_up",
+    [
+        "\n<|im_end|>\n<|im_start|>user\nNow another one.<|im_end|>\n<|im_start|>assistant\n",
+        "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nNow.<|eot_id|>\n",
+        "<end_of_turn>\n<start_of_turn>user\nNow another one.<end_of_turn>\n<start_of_turn>model\n",
+        "<|end|>\n<|user|>\nNow another one.<|end|>\n<|assistant|>\n",
+        "</s> [INST] Now another one. [/INST]",
+    ],
+)
+def test_answer_before_a_users_turn_that_the_model_made_up_counts(made_up: str) -> None:
+    for right, wrong in ((FENCED, DRAFT), (FUNCTION, WRONG)):
+        assert area_by(extracted(right + made_up + wrong, finish_reason="length")) == 12
+        assert area_by(extracted(wrong + made_up + right)) == -1
+    assert area_by(extracted(made_up + FENCED)) == 12
+    assert area_by(extracted(f"<think>\n{DRAFT}{made_up}\n</think>\n{FUNCTION}")) == 12
+    code = f'def area(sides):\n    """{made_up}"""\n    return math.prod(sides)'
+    assert area_by(extracted(f"```python\n{code}\n```")) == 12
+
+
 def test_heading_before_the_only_answer_ends_nothing() -> None:
     assert area_by(extracted(f"Well.\n\n### Response:\n{FENCED}")) == 12
     assert area_by(extracted(f"<think>\n{DRAFT}\n</think>\n### Response:\n{FUNCTION}")) == 12
