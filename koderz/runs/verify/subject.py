@@ -146,7 +146,9 @@ def _settings(record: records.Plan, dataset: Path | None, result: Verification) 
 
 def _note_limits(record: records.Plan, subject: Subject, dataset: Path | None, result: Verification) -> None:
     """Notes limits that aren't the suite's own. Raises KoderzError for some that a stranger's program isn't given."""
-    own, limits = load_suite(str(record.config.get("suite")), dataset).limits, subject.suite.limits
+    own, limits = type(subject.suite).limits, subject.suite.limits
+    if limits is not own:  # of a suite that options may give others: what it has without them
+        own = load_suite(str(record.config.get("suite")), dataset).limits
     for flag, recorded, usual in (
         ("--test-timeout", limits.timeout, own.timeout),
         ("--test-memory", limits.memory_mb, own.memory_mb),

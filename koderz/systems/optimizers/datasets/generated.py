@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 from koderz.suites.labels import Labels
 from koderz.suites.metrics import LabelMetric, Metric, NumberMetric
@@ -30,17 +31,22 @@ class Generated:
     def preset(self) -> Preset:
         return {split: Piece("generated", ITEMS * number, ITEMS) for number, split in enumerate(SPLITS)}
 
-    def items(self, name: str, seed: int) -> Iterator[Item]:
+    def items(self, name: str, seed: int) -> tuple[Item, ...]:
         """All items, no two equal or nearly so."""
-        draw = random.Random(f"{name} {seed}")  # noqa: S311 repeatable on purpose
-        texts = Texts(())
-        number = 0
-        while number < ITEMS * len(SPLITS):
-            item = self.draw(draw, number)
-            if not texts.like(item.text):
-                yield replace(item, id=f"{name}/generated/{number}")
-                texts.add(item.text)
-                number += 1
+        return _drawn(self.draw, name, seed)
+
+
+@cache  # verification, and a program that begins several runs, load the same datasets again and again
+def _drawn(draw: Draw, name: str, seed: int) -> tuple[Item, ...]:
+    dice = random.Random(f"{name} {seed}")  # noqa: S311 repeatable on purpose
+    items: list[Item] = []
+    texts = Texts(())
+    while len(items) < ITEMS * len(SPLITS):
+        item = draw(dice, len(items))
+        if not texts.like(item.text):
+            items.append(replace(item, id=f"{name}/generated/{len(items)}"))
+            texts.add(item.text)
+    return tuple(items)
 
 
 _WORDS = {

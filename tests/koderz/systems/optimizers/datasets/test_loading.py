@@ -19,6 +19,7 @@ from koderz.settings.schema import Settings
 from koderz.suites import add_dataset, load_suite
 from koderz.suites.suite import SuiteSource
 from koderz.suites.templates import fill
+from koderz.systems.optimizers.datasets.generated import GENERATED, _drawn
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset
 from koderz.systems.optimizers.datasets.published import PUBLISHED
@@ -382,13 +383,18 @@ def test_generated_items_are_three_hundred_a_split_and_nothing_leaks(seed: int) 
 
 @pytest.mark.slow
 def test_data_seed_alone_changes_the_items() -> None:
-    one, other, again = (
-        [task.digest for task in DatasetSuite.load(SuiteSource(None, DatasetOptions(data_seed=seed))).tasks]
-        for seed in (42, 43, 42)
-    )
+    def digests(seed: int) -> list[str]:
+        _drawn.cache_clear()
+        return [task.digest for task in DatasetSuite.load(SuiteSource(None, DatasetOptions(data_seed=seed))).tasks]
+
+    one, other, again = map(digests, (42, 43, 42))
 
     assert one == again
     assert not {*one} & {*other}
+
+
+def test_generated_items_are_drawn_once_a_process() -> None:
+    assert GENERATED["labels"].items("labels", 42) is GENERATED["labels"].items("labels", 42)
 
 
 def test_test_mode_has_five_items_a_split() -> None:
