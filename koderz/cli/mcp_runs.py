@@ -22,7 +22,7 @@ from koderz.errors import KoderzError
 from koderz.runs.allowance import Allowance, cost_so_far
 from koderz_tracker.causes import CAUSES
 from koderz_tracker.journal import NAME
-from koderz_tracker.runs import read_plan
+from koderz_tracker.runs import is_locked, read_plan
 
 MaxCost = Annotated[
     float, Meta(ge=0, description="US dollars that this may cost at most, if less than what is left of the allowance.")
@@ -99,7 +99,7 @@ class Stop(SpendingTool, frozen=True):
     async def work(self, desk: Desk) -> Any:
         folder = desk.folder(self.run)
         pid = _allowance(desk).holder(folder.name)
-        if pid is None or pid == os.getpid():
+        if pid is None or pid == os.getpid() or not is_locked(folder):
             raise KoderzError(f"{folder.name} isn't being worked on by a process that was begun here")
         os.kill(pid, signal.SIGINT)
         return {"run_id": folder.name, "stopping": True}

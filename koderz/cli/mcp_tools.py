@@ -17,6 +17,7 @@ from koderz.errors import KoderzError
 from koderz.runs.allowance import Allowance
 from koderz_tracker.memory.answers import fitting
 from koderz_tracker.memory.cortex import Cortex
+from koderz_tracker.memory.memories import moment
 from koderz_tracker.memory.tools import Cursor, Tool
 from koderz_tracker.records import Fault
 from koderz_tracker.runs import is_locked
@@ -76,10 +77,10 @@ class ListRuns(RunTool, frozen=True):
         from koderz.analysis.catalogue import chosen, load_catalogue
 
         found = load_catalogue(desk.results)
-        narrowed = {name: getattr(self, name) or None for name in ("model", "mode", "suite", "since")}
-        rows = sorted(chosen(found.rows, tags=self.tags or (), **narrowed), key=lambda row: (row.started, row.run_id))[
-            ::-1
-        ]
+        narrowed = {name: getattr(self, name) or None for name in ("model", "mode", "suite")}
+        since = moment(self.since) if self.since else None
+        rows = chosen(found.rows, tags=self.tags or (), since=since, **narrowed)
+        rows = sorted(rows, key=lambda row: (row.started, row.run_id), reverse=True)
         before = self.cursor or "~"
         left = [row for row in rows if f"{row.started} {row.run_id}" < before]
         page = fitting(map(_row, left[: self.limit]), self.max_characters)
@@ -94,11 +95,8 @@ def _row(row: Any) -> dict[str, Any]:
     arms = {arm.solver: _told(arm, "rate interval passed judged cost") for arm in row.arms}
     for arm in row.arms:
         if arm.average is not None:
-            arms[arm.solver] |= {
-                "rate": None,
-                "measure": arm.average.measure.name,
-                **_told(arm.average, "mean interval"),
-            }
+            arms[arm.solver] |= {"measure": arm.average.measure.name, "rate": None}
+            arms[arm.solver] |= _told(arm.average, "mean interval")
     return {**_told(row, "run_id status mode model suite started planned faults cost simulated tags"), "arms": arms}
 
 
@@ -144,7 +142,7 @@ class Failures(RunTool, frozen=True):
 
     run: RunName = "latest"
     arm: str | UnsetType = UNSET
-    cause: Annotated[str, Meta(description="Only this cause.")] | UnsetType = UNSET
+    cause: Annotated[str, Meta(description="Only this one.")] | UnsetType = UNSET
     problem: Annotated[str, Meta(description="The attempts on this task, passed or not.")] | UnsetType = UNSET
     cursor: Cursor | UnsetType = UNSET
 
@@ -165,13 +163,8 @@ class Failures(RunTool, frozen=True):
         page = fitting(map(_failure, left), self.max_characters - 2000)
         more = {"cursor": left[len(page) - 1].experiment_id} if len(page) < len(left) else {}
         causes = Counter(f"fault: {e.cause}" if isinstance(e, Fault) else e.cause or e.verdict for e in found)
-        return {
-            "of": len(mine),
-            "found": len(found),
-            "by_cause": dict(causes.most_common(20)),
-            "failures": page,
-            **more,
-        }
+        counts = {"of": len(mine), "found": len(found), "by_cause": dict(causes.most_common(20))}
+        return {**counts, "failures": page, **more}
 
 
 def _failure(outcome: Any) -> dict[str, Any]:
