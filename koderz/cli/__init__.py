@@ -97,7 +97,6 @@ Measure how well language models solve tasks, and never lose a result.
 Examples:
     koderz benchmark 0 10 --mode comparative
     koderz compare latest
-    koderz doctor
 """
 
 app = typer.Typer(

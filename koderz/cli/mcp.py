@@ -91,37 +91,43 @@ def serve(
 
 def make_server(cortex: Cortex, desk: Desk) -> Server[Any]:
     """A server of the memory's tools and those for the runs at `desk`."""
-    import mcp_types as types
-
     from koderz.cli.mcp_runs import SPENDING
-    from koderz.cli.mcp_tools import CompareRuns, Failures, ListRuns, Plan, RunTool, ShowRun
+    from koderz.cli.mcp_tools import READING, RunTool
     from koderz_tracker.memory import server
-    from koderz_tracker.memory.answers import text_of
     from koderz_tracker.memory.tools import TOOLS, Tool, by_name
-
-    kinds: list[type[RunTool]] = [ListRuns, ShowRun, Failures, CompareRuns, Plan, *(SPENDING if desk.allowance else ())]
 
     async def work(tool: Tool) -> Any:
         return await (tool.work(desk) if isinstance(tool, RunTool) else tool.call(cortex))
 
-    async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
+    return server.make_server(
+        cortex,
+        {**TOOLS, **by_name((*READING, *(SPENDING if desk.allowance else ())))},
+        work,
+        name="koderz",
+        instructions=_INSTRUCTIONS + (_RUNS if desk.allowance else _NO_RUNS),
+        **_resources(desk),
+        **_prompts(),
+    )
+
+
+def _resources(desk: Desk) -> dict[str, Any]:
+    """The runs as resources of MCP."""
+    import mcp_types as types
+
+    from koderz.cli.mcp_tools import ListRuns, ShowRun
+    from koderz_tracker.memory.answers import text_of
+
+    async def listed(_context: Any, _params: Any) -> types.ListResourcesResult:
         found = await ListRuns(limit=_LISTED).work(desk)
-        runs = [
-            types.Resource(
-                uri=f"{_URI}{row['run_id']}",
-                name=row["run_id"],
-                description=f"{row['mode']} · {row['suite']} · {row['model']} · {row['status']}",
-                mime_type="application/json",
-            )
-            for row in found["runs"]
-        ]
+        about = {row["run_id"]: f"{row['mode']} · {row['suite']} · {row['model']}" for row in found["runs"]}
+        runs = [types.Resource(uri=f"{_URI}{run}", name=run, description=text) for run, text in about.items()]
         return types.ListResourcesResult(resources=runs)
 
-    async def list_templates(_context: Any, _params: Any) -> types.ListResourceTemplatesResult:
+    async def templates(_context: Any, _params: Any) -> types.ListResourceTemplatesResult:
         template = types.ResourceTemplate(uri_template=f"{_URI}{{run}}", name="run", mime_type="application/json")
         return types.ListResourceTemplatesResult(resource_templates=[template])
 
-    async def read_resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def read(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)
         try:
             text = text_of(await ShowRun(run=uri.removeprefix(_URI)).work(desk))
@@ -130,32 +136,29 @@ def make_server(cortex: Cortex, desk: Desk) -> Server[Any]:
         content = types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[content])
 
-    async def list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
+    return {"on_list_resources": listed, "on_list_resource_templates": templates, "on_read_resource": read}
+
+
+def _prompts() -> dict[str, Any]:
+    """The prompts of MCP; their arguments are the words that they leave open."""
+    import mcp_types as types
+
+    async def listed(_context: Any, _params: Any) -> types.ListPromptsResult:
+        words = {name: re.findall(r"{(\w+)}", text) for name, text in _PROMPTS.items()}
         prompts = [
             types.Prompt(
                 name=name,
-                description=text.partition("?")[0],
-                arguments=[types.PromptArgument(name=word, required=True) for word in re.findall(r"{(\w+)}", text)],
+                description=_PROMPTS[name].partition("?")[0],
+                arguments=[types.PromptArgument(name=word, required=True) for word in words[name]],
             )
-            for name, text in _PROMPTS.items()
+            for name in _PROMPTS
         ]
         return types.ListPromptsResult(prompts=prompts)
 
-    async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    async def got(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         said = defaultdict(lambda: "(say which)", params.arguments or {})
         text = _PROMPTS.get(params.name, f"There is no prompt {params.name}.").format_map(said)
         message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
         return types.GetPromptResult(messages=[message])
 
-    return server.make_server(
-        cortex,
-        {**TOOLS, **by_name(kinds)},
-        work,
-        name="koderz",
-        instructions=_INSTRUCTIONS + (_RUNS if desk.allowance else _NO_RUNS),
-        on_list_resources=list_resources,
-        on_list_resource_templates=list_templates,
-        on_read_resource=read_resource,
-        on_list_prompts=list_prompts,
-        on_get_prompt=get_prompt,
-    )
+    return {"on_list_prompts": listed, "on_get_prompt": got}

@@ -22,7 +22,7 @@ from koderz.errors import KoderzError
 from koderz.runs.allowance import Allowance, cost_so_far
 from koderz_tracker.causes import CAUSES
 from koderz_tracker.journal import NAME
-from koderz_tracker.runs import read_plan
+from koderz_tracker.runs import is_locked, read_plan
 
 MaxCost = Annotated[
     float, Meta(ge=0, description="US dollars that this may cost at most, if less than what is left of the allowance.")
@@ -99,7 +99,7 @@ class Stop(SpendingTool, frozen=True):
     async def work(self, desk: Desk) -> Any:
         folder = desk.folder(self.run)
         pid = _allowance(desk).holder(folder.name)
-        if pid is None or pid == os.getpid():
+        if pid is None or pid == os.getpid() or not is_locked(folder):
             raise KoderzError(f"{folder.name} isn't being worked on by a process that was begun here")
         os.kill(pid, signal.SIGINT)
         return {"run_id": folder.name, "stopping": True}
@@ -170,7 +170,7 @@ def _refuse_elsewhere(record: Any) -> None:
 
 
 def _start(desk: Desk, folder: Path, how: str, cap: float, *more: str) -> None:
-    """Has a process of its own work on the run, and returns once it does. Raises KoderzError if it refuses."""
+    """Starts a process for the run, and returns once it works on it. Raises KoderzError if it refuses."""
     command = [sys.executable, "-P", "-m", "koderz", "benchmark", how, folder.name, "--results", str(folder.parent)]
     command += ["--max-cost", repr(cap), "--quiet", *more]
     journal, was = folder / NAME, (folder / NAME).stat().st_size

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from koderz.errors import KoderzError
 from koderz.runs.allowance import Allowance
 from koderz_tracker.memory.answers import fitting
 from koderz_tracker.memory.cortex import Cortex
+from koderz_tracker.memory.memories import moment
 from koderz_tracker.memory.tools import Cursor, Tool
 from koderz_tracker.records import Fault
 from koderz_tracker.runs import is_locked
@@ -75,30 +77,34 @@ class ListRuns(RunTool, frozen=True):
         from koderz.analysis.catalogue import chosen, load_catalogue
 
         found = load_catalogue(desk.results)
-        narrowed = {name: getattr(self, name) or None for name in ("model", "mode", "suite", "since")}
-        rows = sorted(chosen(found.rows, tags=self.tags or (), **narrowed), key=lambda row: (row.started, row.run_id))[
-            ::-1
-        ]
+        narrowed = {name: getattr(self, name) or None for name in ("model", "mode", "suite")}
+        since = moment(self.since) if self.since else None
+        rows = chosen(found.rows, tags=self.tags or (), since=since, **narrowed)
+        rows = sorted(rows, key=lambda row: (row.started, row.run_id), reverse=True)
         before = self.cursor or "~"
         left = [row for row in rows if f"{row.started} {row.run_id}" < before]
-        page = fitting(map(told_row, left[: self.limit]), self.max_characters)
+        page = fitting(map(_row, left[: self.limit]), self.max_characters)
         answer: dict[str, Any] = {"found": len(rows), "runs": page}
         if len(page) < len(left):
             answer["cursor"] = f"{left[len(page) - 1].started} {left[len(page) - 1].run_id}"
         return answer | ({"unreadable": found.unreadable} if found.unreadable else {})
 
 
-def told_row(row: Any) -> dict[str, Any]:
+def _row(row: Any) -> dict[str, Any]:
     """A row of the catalogue, each rate with its interval."""
-    names = ("run_id", "status", "mode", "model", "suite", "started", "planned", "faults", "cost", "simulated", "tags")
-    arms = {}
+    arms = {arm.solver: _told(arm, "rate interval passed judged cost") for arm in row.arms}
     for arm in row.arms:
         if arm.average is not None:
-            told = {"measure": arm.average.measure.name, "mean": arm.average.mean, "interval": arm.average.interval}
-        else:
-            told = {"rate": arm.rate, "interval": arm.interval, "passed": arm.passed}
-        arms[arm.solver] = {**told, "of": arm.judged, "cost": arm.cost}
-    return {**{name: getattr(row, name) for name in names}, "arms": arms}
+            arms[arm.solver] |= {"measure": arm.average.measure.name, "rate": None}
+            arms[arm.solver] |= _told(arm.average, "mean interval")
+    return {**_told(row, "run_id status mode model suite started planned faults cost simulated tags"), "arms": arms}
+
+
+def _told(about: Any, names: str) -> dict[str, Any]:
+    return {name: getattr(about, name) for name in names.split()}
+
+
+_FIGURES = "successes total_problems total_cost cost_known cost_per_success causes"
 
 
 class ShowRun(RunTool, frozen=True):
@@ -107,64 +113,40 @@ class ShowRun(RunTool, frozen=True):
     run: RunName = "latest"
 
     def read(self, desk: Desk) -> Any:
-        from collections import Counter
-
         from koderz.analysis.runs import find, load_run
         from koderz.analysis.sequential import decision_lines
 
         folder = desk.folder(self.run)
         is_worked_on = desk.is_worked_on(folder)
         run = load_run(find(desk.results, folder.name))
-        arms = {
-            name: {
-                "passed": each.summary.successes,
-                "of": each.summary.total_problems,
-                "rate": each.summary.success_rate,
-                "interval": each.summary.success_rate_interval,
-                "interval_method": each.summary.success_rate_interval_method,
-                "cost": each.summary.total_cost,
-                "cost_known": each.summary.cost_known,
-                "cost_per_success": each.summary.cost_per_success,
-                "causes": each.summary.causes,
-                "measures": {
-                    measure: {"mean": mean.mean, "interval": mean.interval, "method": mean.interval_method}
-                    for measure, mean in each.summary.measures.items()
-                    if mean.interval
-                },
-            }
-            for name, each in run.arms.items()
-        }
+        arms = {}
+        for name, arm in run.arms.items():
+            arms[name] = _told(arm.summary, _FIGURES) | {"rate": arm.summary.success_rate}
+            arms[name]["interval"] = arm.summary.success_rate_interval
+            means = {measure: _told(mean, "mean interval") for measure, mean in arm.summary.measures.items()}
+            arms[name]["measures"] = {measure: told for measure, told in means.items() if told["interval"]}
         return {
-            "run_id": run.run_id,
+            **_told(run, "run_id reason mode model suite planned cautions simulated"),
             "status": "running" if is_worked_on else run.status,
-            "reason": run.reason,
-            "mode": run.mode,
-            "model": run.model,
-            "suite": run.suite,
             "judged": len(run.results),
-            "planned": run.planned,
             "paid": run.paid.get("total", 0.0),
             "faults": Counter(str(fault.get("cause") or "unknown") for fault in run.faults),
-            "cautions": run.cautions,
             "decision": [*decision_lines(run)] if run.decision else [],
-            "headline": run.headline.measure,
             "arms": arms,
         }
 
 
 class Failures(RunTool, frozen=True):
-    """What a run did not pass and why: experiments by cause, faults apart. With a problem: each attempt's program,
+    """Experiments that a run did not pass, by cause, and faults apart. With a problem: each attempt's program,
     verdict, and what the solver was told."""
 
     run: RunName = "latest"
     arm: str | UnsetType = UNSET
-    cause: Annotated[str, Meta(description="Only this cause.")] | UnsetType = UNSET
+    cause: Annotated[str, Meta(description="Only this one.")] | UnsetType = UNSET
     problem: Annotated[str, Meta(description="The attempts on this task, passed or not.")] | UnsetType = UNSET
     cursor: Cursor | UnsetType = UNSET
 
     def read(self, desk: Desk) -> Any:
-        from collections import Counter
-
         from koderz.analysis.story import Experiments, journal_folder, problem_named
 
         experiments = Experiments(journal_folder(desk.folder(self.run)))
@@ -181,13 +163,8 @@ class Failures(RunTool, frozen=True):
         page = fitting(map(_failure, left), self.max_characters - 2000)
         more = {"cursor": left[len(page) - 1].experiment_id} if len(page) < len(left) else {}
         causes = Counter(f"fault: {e.cause}" if isinstance(e, Fault) else e.cause or e.verdict for e in found)
-        return {
-            "of": len(mine),
-            "found": len(found),
-            "by_cause": dict(causes.most_common(20)),
-            "failures": page,
-            **more,
-        }
+        counts = {"of": len(mine), "found": len(found), "by_cause": dict(causes.most_common(20))}
+        return {**counts, "failures": page, **more}
 
 
 def _failure(outcome: Any) -> dict[str, Any]:
@@ -198,9 +175,7 @@ def _failure(outcome: Any) -> dict[str, Any]:
 def _story(story: Any) -> dict[str, Any]:
     attempts = [
         {
-            "number": each.number,
-            "verdict": each.verdict,
-            "cause": each.cause,
+            **_told(each, "number verdict cause"),
             "told": str(each.feedback or ""),
             "program": each.program if isinstance(each.program, str) else None,
         }
@@ -233,7 +208,7 @@ class CompareRuns(RunTool, frozen=True):
 
 
 class NewRun(RunTool, frozen=True):
-    """What a new run is about."""
+    """The tasks and settings of a new run."""
 
     suite: Annotated[str, Meta(description="The name of a suite, such as humaneval.")] | UnsetType = UNSET
     start: Annotated[int, Meta(ge=0, description="The first task's index.")] | UnsetType = UNSET
@@ -267,7 +242,7 @@ class NewRun(RunTool, frozen=True):
 
 
 class Plan(NewRun, frozen=True, kw_only=True):
-    """What a run would do and cost, before anything is spent: tasks, calls, tokens, prices. Nothing is written."""
+    """Say what a run would do and cost, before anything is spent: tasks, calls, tokens, prices. Nothing is written."""
 
     models: Annotated[list[str], Meta(min_length=1, description="Such as openai/gpt-6-luna or simulated.")]
 
@@ -328,3 +303,6 @@ def _refused(given: Mapping[str, Any]) -> Iterator[str]:
         is_known = name == "solver" or (name == "use_memory" and risk == SENDS)
         if not is_known:
             yield f"{name}: it could {risk}, so it is taken from koderz.toml and the command line alone"
+
+
+READING: tuple[type[RunTool], ...] = (ListRuns, ShowRun, Failures, CompareRuns, Plan)

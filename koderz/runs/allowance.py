@@ -30,7 +30,8 @@ class Held(msgspec.Struct):
 
     dollars: float
     before: float  # what the run had cost before
-    pid: int  # of the process that works on it
+    pid: int  # of the process that works on it, or of the server that is about to start one
+    has_begun: bool = False
 
 
 class _Book(msgspec.Struct):
@@ -67,7 +68,7 @@ class Allowance:
         """Notes the process that works on a run."""
         with self._book() as book:
             if run in book.held:
-                book.held[run].pid = pid
+                book.held[run].pid, book.held[run].has_begun = pid, True
 
     def give_back(self, run: str) -> None:
         """Releases what a run holds that hasn't begun."""
@@ -84,16 +85,18 @@ class Allowance:
 
     @contextmanager
     def _book(self) -> Iterator[_Book]:
-        """What was spent and is held, after the runs that have ended were settled. One process at a time has it."""
+        """The book of what was spent and is held, with ended runs settled; one process has it at a time."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(self._path.with_suffix(".lock"), timeout=30):
                 text = self._path.read_bytes() if self._path.exists() else b""
                 book = msgspec.json.decode(text, type=_Book) if text else _Book(str(self.results))
                 for run, held in [*book.held.items()]:
-                    if not (_is_alive(held.pid) or is_locked(self.results / run)):
-                        book.spent += _cost_of(self.results / run, held)
-                        del book.held[run]
+                    folder = self.results / run
+                    if is_locked(folder) or (_is_alive(held.pid) and not (held.has_begun and _has_ended(folder))):
+                        continue
+                    book.spent += max(0.0, cost_so_far(folder) - held.before) if _has_ended(folder) else held.dollars
+                    del book.held[run]
                 yield book
                 write_whole(self._path, [msgspec.json.encode(book)])
         except (OSError, msgspec.MsgspecError) as error:  # filelock's Timeout is an OSError
@@ -105,12 +108,12 @@ def cost_so_far(folder: Path) -> float:
     return summarize(folder).paid["total"]
 
 
-def _cost_of(folder: Path, held: Held) -> float:
-    """What a run that has ended cost of what it held: all of it, unless its journal says how it ended."""
-    with suppress(JournalError, OSError):  # it was deleted, or is damaged
-        if load_index(folder / NAME).last.code == CODES["finished"]:
-            return max(0.0, cost_so_far(folder) - held.before)
-    return held.dollars
+def _has_ended(folder: Path) -> bool:
+    """Whether the journal of a run says how it ended, so that all it cost is known."""
+    try:
+        return load_index(folder / NAME).last.code == CODES["finished"]
+    except (JournalError, OSError):  # it was deleted, or is damaged
+        return False
 
 
 def _is_alive(pid: int) -> bool:

@@ -78,7 +78,7 @@ import subprocess, sys
 if "--" in sys.argv:  # what Claude Code would start, and end by closing its input
     sys.exit(subprocess.run(sys.argv[sys.argv.index("--") + 1 :], stdin=subprocess.DEVNULL).returncode)
 """
-"""`claude mcp add`: others' program, which isn't here; what it is told to start is started."""
+"""`claude mcp add`, and that of Codex: others' program, which isn't here; what it is told to start is started."""
 
 _MLFLOW = """
 import os, subprocess, sys
@@ -101,7 +101,15 @@ os.execv(sys.executable, [sys.executable, "-m", "modal", *words])
 """
 """Modal's client on the loopback Modal, without `setup`, which opens a browser; the secret stays as it is."""
 
-COMMANDS = {"python": _PYTHON, "koderz": _KODERZ, "pip": _PIP, "claude": _CLAUDE, "mlflow": _MLFLOW, "modal": _MODAL}
+COMMANDS = {
+    "python": _PYTHON,
+    "koderz": _KODERZ,
+    "pip": _PIP,
+    "claude": _CLAUDE,
+    "codex": _CLAUDE,
+    "mlflow": _MLFLOW,
+    "modal": _MODAL,
+}
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,8 @@ def _within(value: Any, room: int, name: str, cut: list[str]) -> Any:
             left -= _size(key) + _size(told[key]) + 2
         return {key: told[key] for key in value if key in told}
     if isinstance(value, list):
-        kept: list[Any] = []
-        left = room - 2
-        for item in value:
-            if (size := _size(item) + 1) > left and kept:
-                break
-            kept.append(item if size <= left else _within(item, left - 1, f"{name}[0]", cut))
-            left -= size
-        return kept
+        kept = fitting(value, room + _LEFT - 2)
+        return kept if _size(kept) <= room else [_within(kept[0], room - 3, name, cut)]
     return part_of(value, 0, room - 2) if isinstance(value, str) else None
 
 
@@ -92,18 +86,14 @@ def in_parts(memory: Mapping[str, Any], most: int, offset: int = 0) -> dict[str,
 
 
 def page_of(memories: Iterable[Mapping[str, Any]], detail: Detail, most: int) -> list[dict[str, Any]]:
-    """The first memories that fit. One that is too long by itself is told by its lesson, and where it is whole."""
-    page: list[dict[str, Any]] = []
-    left = most - _LEFT
-    for memory in memories:
-        told = shown(memory, detail)
-        if (size := _size(told) + 1) > left:
-            if page:
-                break
-            told = {**shown(memory, "lesson"), "characters": size, "whole": f"get_memory {memory['id']}"}
-        page.append(told)
-        left -= size
-    return page
+    """The first memories that fit. One too long for any is told by its lesson, and where it is whole."""
+
+    def told(memory: Mapping[str, Any]) -> dict[str, Any]:
+        if (size := _size(answer := shown(memory, detail))) > most - _LEFT:
+            answer = {**shown(memory, "lesson"), "characters": size, "whole": f"get_memory {memory['id']}"}
+        return answer
+
+    return fitting(map(told, memories), most)
 
 
 def fitting(items: Iterable[Any], most: int) -> list[Any]:

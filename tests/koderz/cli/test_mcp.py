@@ -120,7 +120,7 @@ def test_twenty_chores_of_an_agent_fit_the_client_and_the_cap(koderz: Shell, ser
         assert (shown["status"], shown["judged"]) == ("complete", 10)
         # 6 what failed, by cause? · 7 the whole story of one task
         failed = await ask("failures", run=first["run_id"])
-        assert sum(failed["by_cause"].values()) == failed["found"] == 10 - shown["arms"]["zero-shot"]["passed"]
+        assert sum(failed["by_cause"].values()) == failed["found"] == 10 - shown["arms"]["zero-shot"]["successes"]
         story = await ask("failures", run="latest", problem=failed["failures"][0]["problem_id"])
         assert story["stories"][0]["attempts"][0]["program"]
         # 8 another model · 9 is it better? · 10 find the regression
