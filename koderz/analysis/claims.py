@@ -29,6 +29,7 @@ from koderz_tracker.memory.claims import (
     as_claim,
     claims_in,
     events_of,
+    is_claim,
     told,
 )
 from koderz_tracker.memory.memories import Draft, InvalidMemory, Memory
@@ -103,8 +104,9 @@ def _add(store: Store, claim: Claim) -> Memory:
 
 def _key_of(store: Store, which: str | int) -> str:
     """The key of the claim with this number or key. Raises InvalidMemory if that is no claim."""
-    memory = store.get(int(which) if str(which).isdecimal() else str(which))
-    if memory is None or TAG not in memory.tags or memory.key is None:
+    text = str(which)
+    memory = store.get(int(text) if text.isdecimal() and len(text) < 19 else text)  # SQLite holds no larger number
+    if memory is None or memory.key is None or not is_claim(memory):
         raise InvalidMemory(f"{which} is no claim; list them with: koderz memory claims")
     return memory.key
 

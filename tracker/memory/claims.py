@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -86,8 +87,18 @@ def _read(memory: Memory, name: str, kind: type[Any]) -> Any:
 def claims_in(store: Store, runs: Iterable[str] | None = None) -> list[Memory]:
     """The claims that rest on one of these runs, each once, or all, in the order in which they were made."""
     tags = [[TAG]] if runs is None else [[TAG, f"evidence:{run}"] for run in dict.fromkeys(runs)]
-    found = {memory.id: memory for each in tags for memory in store.select(Filter(tags=each))}
+    found = {memory.id: memory for each in tags for memory in store.select(Filter(tags=each)) if is_claim(memory)}
     return [found[id] for id in sorted(found)]
+
+
+def is_claim(memory: Memory) -> bool:
+    """Whether a memory is a claim, and nothing that somebody gave its tag."""
+    if not str(memory.key).startswith(PREFIX) or TAG not in memory.tags:
+        return False
+    with suppress(InvalidMemory):
+        as_claim(memory)
+        return True
+    return False
 
 
 def has_claims(path: Path, runs: Sequence[str] | None) -> bool:
@@ -132,9 +143,12 @@ def told(store: Store, memory: Memory) -> dict[str, Any]:
 
 def marked(store: Store, memory: Memory, shown: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
     """A memory as it is shown; a claim with how it stands, before its title where it doesn't any more."""
-    if TAG not in memory.tags or "claim" not in memory.metadata:
+    if not is_claim(memory):
         return dict(shown)
-    found = told(store, memory)
+    try:
+        found = told(store, memory)
+    except InvalidMemory as error:  # an import may be anybody's
+        return {**shown, "claim": {"state": "can't be checked", "reason": str(error)}}
     mark = {"fallen": "[FALLEN] ", "can't be checked": "[CAN'T BE CHECKED] "}.get(found["state"], "")
     mark += "[SUPERSEDED] " if found["superseded_by"] else ""
     brief = {name: found[name] for name in ("state", "reason", "superseded_by", "contradicted_by")}
