@@ -20,19 +20,19 @@ from koderz.analysis.sequential import sentence as decision_in_words
 from koderz.errors import KoderzError
 from koderz_tracker.decisions import each_of
 from koderz_tracker.memory.claims import (
+    EVENT,
+    TAG,
     Claim,
     Event,
     Evidence,
     Outcome,
-    add,
     as_claim,
     claims_in,
     events_of,
-    key_of,
-    record,
+    is_claim,
     told,
 )
-from koderz_tracker.memory.memories import Memory
+from koderz_tracker.memory.memories import Draft, InvalidMemory, Memory
 from koderz_tracker.memory.store import Store
 
 _OF_JUDGES = ("roles", "role_options", "scorer", "rubric")  # settings by which a model judges
@@ -71,10 +71,55 @@ def claim(
         outcome=_outcome(store, question),
         question=question,
         made_by=made_by,
-        supersedes=None if supersedes is None else key_of(store, supersedes),
-        contradicts=None if contradicts is None else key_of(store, contradicts),
+        supersedes=None if supersedes is None else _key_of(store, supersedes),
+        contradicts=None if contradicts is None else _key_of(store, contradicts),
     )
-    return _listed([told(store, add(store, new))], "The claim is stored.")
+    return _listed([told(store, _add(store, new))], "The claim is stored.")
+
+
+def _add(store: Store, claim: Claim) -> Memory:
+    """Stores a claim; returns its memory. Raises InvalidMemory where it names itself or a claim that isn't there."""
+    relations = {name: key for name in ("supersedes", "contradicts") if (key := getattr(claim, name))}
+    for name, key in relations.items():
+        if claim.key in _line(store, key):
+            raise InvalidMemory(f"{name}: the claim {key} comes of this very claim, so that they would go in a circle")
+    known = store.get(claim.key)
+    if known and (as_claim(known).supersedes, as_claim(known).contradicts) != (claim.supersedes, claim.contradicts):
+        raise InvalidMemory(f"this was claimed before, as memory {known.id}; claims are never changed")
+    runs = [f"evidence:{each.run}" for each in claim.evidence]
+    draft = Draft(
+        key=claim.key,
+        title=claim.sentence,
+        content=f"{claim.sentence}\n\n{claim.outcome.text}\n\nEvidence: {', '.join(e.run for e in claim.evidence)}",
+        category="learning",
+        importance="critical",  # never forgotten, merged or ranked lower with age
+        tags=[TAG, *runs, *(f"{name}:{key}" for name, key in relations.items())],
+        metadata={"claim": msgspec.to_builtins(claim)},
+    )
+    store.add_new([draft])
+    memory = store.get(claim.key)
+    assert memory is not None, "it was stored a moment ago"
+    return memory
+
+
+def _key_of(store: Store, which: str | int) -> str:
+    """The key of the claim with this number or key. Raises InvalidMemory if that is no claim."""
+    text = str(which)
+    memory = store.get(int(text) if text.isdecimal() and len(text) < 19 else text)  # SQLite holds no larger number
+    if memory is None or memory.key is None or not is_claim(memory):
+        raise InvalidMemory(f"{which} is no claim; list them with: koderz memory claims")
+    return memory.key
+
+
+def _line(store: Store, key: str) -> Iterator[str]:
+    """A claim and all that it supersedes or contradicts, directly or not."""
+    waiting, seen = [key], set[str]()
+    while waiting:
+        if (at := waiting.pop()) not in seen and (memory := store.get(at)):
+            seen.add(at)
+            yield at
+            claim = as_claim(memory)
+            waiting += filter(None, (claim.supersedes, claim.contradicts))
 
 
 def claims(store: Store, *, fallen: bool = False, limit: int = 50) -> Answer:
@@ -150,7 +195,7 @@ def _checked(store: Store, memory: Memory, findings: Sequence[str] | None) -> Ev
             event = _judged(store, of, evidence)
         if event == last:
             return None
-        if record(store, memory, len(events) + 1, event):
+        if _record(store, memory, len(events) + 1, event):
             return event
     return None  # the others have checked what there is
 
@@ -244,3 +289,17 @@ def _evidence(run: Run | None, name: str, arm: str | None) -> Evidence:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(orjson.dumps(msgspec.to_builtins(value), option=orjson.OPT_SORT_KEYS)).hexdigest()[:20]
+
+
+def _record(store: Store, claim: Memory, number: int, event: Event) -> bool:
+    """Stores the event of a claim that has this number; False if another process has found one meanwhile."""
+    draft = Draft(
+        key=f"{claim.key}#{number}",
+        title=f"Claim {claim.id} {'has ' if event.state == 'fallen' else ''}{event.state}: {claim.title}",
+        content=event.reason,
+        category="learning",
+        importance="critical",
+        tags=[EVENT, event.state],
+        metadata={"claim_event": msgspec.to_builtins(event)},
+    )
+    return bool(store.add_new([draft]))

@@ -86,7 +86,12 @@ def experiments(store: Store, chosen: Chosen) -> tuple[list[Memory], list[str]]:
     newest: dict[tuple[Any, ...], Memory] = {}
     for memory in store.select(Filter(tags=tags, since=times["since"], before=times["until"])):
         facts = memory.metadata
-        place = (*(facts.get(name) for name in ("benchmark_run_id", "arm", "problem_id")), facts.get("sample") or 0)
+        if not isinstance(facts.get("sample"), int | None):
+            continue
+        place = (
+            *(str(facts.get(name)) for name in ("benchmark_run_id", "arm", "problem_id")),
+            facts.get("sample") or 0,
+        )
         before = newest.get(place)
         if facts.get("benchmark_run_id") and (before is None or before.updated_at <= memory.updated_at):
             newest[place] = memory
@@ -143,8 +148,8 @@ def _run(run_id: str, recorded: Memory | None, memories: Sequence[Memory]) -> Ru
                 results[arm].append(before)
         elif facts.get("success") is None:
             faults.append({name: facts.get(name) for name in _OF_FAULT} | {"arm": arm})
-        else:
-            results.setdefault(arm, []).append(_result(facts, arm, before))
+        elif result := _result(facts, arm, before):
+            results.setdefault(arm, []).append(result)
     places = {place: number for number, place in enumerate(known)}
     last = len(places)
     for of_arm in results.values():
@@ -200,13 +205,16 @@ def _unended(run_id: str, memories: Sequence[Memory]) -> Summary:
     )
 
 
-def _result(facts: Mapping[str, Any], arm: str, before: Result | None) -> Result:
-    """The result that the metadata of an experiment's memory tells; what it doesn't is as before."""
+def _result(facts: Mapping[str, Any], arm: str, before: Result | None) -> Result | None:
+    """The result that the metadata of an experiment's memory tells; what it doesn't is as before.
+
+    None where it makes no sense: an import may be anybody's.
+    """
     told = {name: value for name, value in facts.items() if name in _COPIED and value is not None} | {"arm": arm}
     try:
         own = msgspec.convert({"sample": 0, "tokens_in": facts.get("tokens") or 0, **told}, Result)
-    except msgspec.ValidationError as error:
-        raise InvalidMemory(f"the memory of {facts.get('experiment_id')} is no result: {error}") from None
+    except msgspec.ValidationError:
+        return None
     return own if before is None else msgspec.structs.replace(before, **{name: getattr(own, name) for name in told})
 
 

@@ -7,7 +7,8 @@ the same out make alike. What a claim's evidence says is computed by whoever che
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 import orjson
 
-from koderz_tracker.memory.memories import Draft, InvalidMemory, Memory
+from koderz_tracker.memory.memories import InvalidMemory, Memory
 from koderz_tracker.memory.store import Filter, Store
 
 State = Literal["stands", "moved", "fallen", "can't be checked"]
@@ -70,50 +71,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     found_by: str = ""  # the command, if it wasn't the evidence itself
 
 
-def add(store: Store, claim: Claim) -> Memory:
-    """Stores a claim; returns its memory. Raises InvalidMemory where it names itself or a claim that isn't there."""
-    relations = {name: key for name in ("supersedes", "contradicts") if (key := getattr(claim, name))}
-    for name, key in relations.items():
-        if claim.key in _line(store, key):
-            raise InvalidMemory(f"{name}: the claim {key} comes of this very claim, so that they would go in a circle")
-    known = store.get(claim.key)
-    if known and (as_claim(known).supersedes, as_claim(known).contradicts) != (claim.supersedes, claim.contradicts):
-        raise InvalidMemory(f"this was claimed before, as memory {known.id}; claims are never changed")
-    runs = [f"evidence:{each.run}" for each in claim.evidence]
-    draft = Draft(
-        key=claim.key,
-        title=claim.sentence,
-        content=f"{claim.sentence}\n\n{claim.outcome.text}\n\nEvidence: {', '.join(e.run for e in claim.evidence)}",
-        category="learning",
-        importance="critical",  # never forgotten, merged or ranked lower with age
-        tags=[TAG, *runs, *(f"{name}:{key}" for name, key in relations.items())],
-        metadata={"claim": msgspec.to_builtins(claim)},
-    )
-    store.add_new([draft])
-    memory = store.get(claim.key)
-    assert memory is not None, "it was stored a moment ago"
-    return memory
-
-
-def key_of(store: Store, which: str | int) -> str:
-    """The key of the claim with this number or key. Raises InvalidMemory if that is no claim."""
-    memory = store.get(int(which) if str(which).isdecimal() else str(which))
-    if memory is None or TAG not in memory.tags or memory.key is None:
-        raise InvalidMemory(f"{which} is no claim; list them with: koderz memory claims")
-    return memory.key
-
-
-def _line(store: Store, key: str) -> Iterator[str]:
-    """A claim and all that it supersedes or contradicts, directly or not."""
-    waiting, seen = [key], set[str]()
-    while waiting:
-        if (at := waiting.pop()) not in seen and (memory := store.get(at)):
-            seen.add(at)
-            yield at
-            claim = as_claim(memory)
-            waiting += filter(None, (claim.supersedes, claim.contradicts))
-
-
 def as_claim(memory: Memory) -> Claim:
     """The claim that a memory holds. Raises InvalidMemory if that is damaged."""
     found: Claim = _read(memory, "claim", Claim)
@@ -130,8 +87,18 @@ def _read(memory: Memory, name: str, kind: type[Any]) -> Any:
 def claims_in(store: Store, runs: Iterable[str] | None = None) -> list[Memory]:
     """The claims that rest on one of these runs, each once, or all, in the order in which they were made."""
     tags = [[TAG]] if runs is None else [[TAG, f"evidence:{run}"] for run in dict.fromkeys(runs)]
-    found = {memory.id: memory for each in tags for memory in store.select(Filter(tags=each))}
+    found = {memory.id: memory for each in tags for memory in store.select(Filter(tags=each)) if is_claim(memory)}
     return [found[id] for id in sorted(found)]
+
+
+def is_claim(memory: Memory) -> bool:
+    """Whether a memory is a claim, and nothing that somebody gave its tag."""
+    if not str(memory.key).startswith(PREFIX) or TAG not in memory.tags:
+        return False
+    with suppress(InvalidMemory):
+        as_claim(memory)
+        return True
+    return False
 
 
 def has_claims(path: Path, runs: Sequence[str] | None) -> bool:
@@ -150,20 +117,6 @@ def events_of(store: Store, key: str) -> list[Event]:
             return found
         found.append(_read(memory, "claim_event", Event))
     raise AssertionError("numbers don't end")
-
-
-def record(store: Store, claim: Memory, number: int, event: Event) -> bool:
-    """Stores the event of a claim that has this number; False if another process has found one meanwhile."""
-    draft = Draft(
-        key=f"{claim.key}#{number}",
-        title=f"Claim {claim.id} {'has ' if event.state == 'fallen' else ''}{event.state}: {claim.title}",
-        content=event.reason,
-        category="learning",
-        importance="critical",
-        tags=[EVENT, event.state],
-        metadata={"claim_event": msgspec.to_builtins(event)},
-    )
-    return bool(store.add_new([draft]))
 
 
 def told(store: Store, memory: Memory) -> dict[str, Any]:
@@ -190,9 +143,12 @@ def told(store: Store, memory: Memory) -> dict[str, Any]:
 
 def marked(store: Store, memory: Memory, shown: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
     """A memory as it is shown; a claim with how it stands, before its title where it doesn't any more."""
-    if TAG not in memory.tags or "claim" not in memory.metadata:
+    if not is_claim(memory):
         return dict(shown)
-    found = told(store, memory)
+    try:
+        found = told(store, memory)
+    except InvalidMemory as error:  # an import may be anybody's
+        return {**shown, "claim": {"state": "can't be checked", "reason": str(error)}}
     mark = {"fallen": "[FALLEN] ", "can't be checked": "[CAN'T BE CHECKED] "}.get(found["state"], "")
     mark += "[SUPERSEDED] " if found["superseded_by"] else ""
     brief = {name: found[name] for name in ("state", "reason", "superseded_by", "contradicted_by")}

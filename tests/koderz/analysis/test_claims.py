@@ -12,7 +12,7 @@ import pytest
 
 from koderz.analysis.claims import claim, claims, lines_after, lines_of, recheck
 from koderz.errors import KoderzError
-from koderz_tracker.memory import open_cortex
+from koderz_tracker.memory import Draft, open_cortex
 from koderz_tracker.memory.claims import as_claim, claims_in, events_of
 from koderz_tracker.memory.memories import InvalidMemory
 from koderz_tracker.memory.store import Store
@@ -246,3 +246,16 @@ def test_claims_refuse_what_has_no_interval_or_no_evidence(store: Store) -> None
         claim(store, "x", [run, run, run])
     with pytest.raises(KoderzError, match="one run or two"):
         claim(store, "  ", [run])
+
+
+def test_notes_with_the_tag_of_claims_are_none(store: Store) -> None:
+    run = remember(store, 1, {"zero-shot": passing(12)})
+    claim(store, "half pass", [run])
+    forged = Draft(title="x", content="", key="claim:forged", tags=["claim", f"evidence:{run}"], metadata={"claim": 1})
+    store.remember([Draft(title="my claim", content="", tags=["claim"]), forged])
+
+    with pytest.raises(InvalidMemory, match="is no claim"):
+        claim(store, "else", [run], supersedes="9" * 30)
+
+    assert lines_after(store.path, [run]) == []
+    assert [row["sentence"] for row in claims(store).rows] == ["half pass"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from koderz.analysis.compare import compare_runs
 from koderz.analysis.memories import Chosen, recalled_runs
@@ -16,6 +17,7 @@ from koderz.analysis.questions import best, compare, find, hardest, lessons, tri
 from koderz.errors import KoderzError
 from koderz_tracker.memory import open_cortex
 from koderz_tracker.memory.cortex import QUESTIONS
+from koderz_tracker.memory.memories import draft_of
 from koderz_tracker.memory.store import Store
 from koderz_tracker.memory.tools import TOOLS, read_arguments
 from tests.koderz.analysis.builders import write
@@ -218,3 +220,15 @@ def test_answers_are_small_in_a_store_of_many_runs(store: Store) -> None:
         assert len(orjson.dumps(answer.document())) < 8_000
         assert len(list(answer.rows)) <= 10
     assert experiment(run_id(1), "zero-shot", 0) == find(store, run=run_id(1), task="T/0").rows[-1]["experiment_id"]
+
+
+def test_memories_that_make_no_sense_are_left_out(store: Store) -> None:
+    remember(store, 1, {"zero-shot": passing(3, 6)}, ended=False)
+    remember(store, 2, {"zero-shot": [True]}, ended=False, own={"success": "yes", "cost": -1})
+    remember(store, 3, {"zero-shot": [True]}, ended=False, own={"sample": ["x"]})
+    remember(store, 4, {"zero-shot": passing(1, 2)}, own={"suite": None})
+    store.remember(
+        [replace(draft_of(memory), content="{", key=memory.key) for memory in [store.get(run_id(4))] if memory]
+    )
+
+    assert [(row["successes"], row["n"]) for row in best(store).rows] == [(3 + 1, 6 + 2)]
