@@ -114,6 +114,47 @@ def test_ui_shows_runs_scores_datasets_charts_and_traces_in_a_browser(koderz: Sh
         expect(page, "judge")
 
 
+@pytest.mark.slow
+@pytest.mark.others("Chromium may crash, or not come up, where memory is short")
+@pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no browser at {CHROMIUM}")
+def test_ui_shows_models_figures_and_questions_at_1280_pixels(koderz: Shell) -> None:
+    config = {"local_model": "openai/qwen2.5-coder:32b", "suite": "humaneval"}
+    asked = {"config": config, "details": {"questions": {"T/0": "Is it so?"}}}
+    told = [*experiments(0), *experiments(0, solver="iterative"), Finished(status="complete")]
+    both = record(koderz.results, new_plan(1, solvers=("zero-shot", "iterative"), **asked), *told)
+    alone = record(koderz.results, new_plan(1, **asked), *experiments(0), Finished(status="complete"))
+    for folder in (both, alone):
+        project(folder)
+    info = seen(alone).run.info
+    with running(koderz) as (_, (address, _)), browser(1280) as page:
+        page.goto(f"{address}/#/experiments/{info.experiment_id}/evaluation-runs")
+        expect(page, "passed/mean")
+        headers = [text for text in page.get_by_role("columnheader").all_inner_texts() if text.strip()]
+        assert headers[-5:] == ["passed/mean", "cost", "tokens", "latency", "iterations"]
+
+        names = page.locator("#run-name-cell")
+        ways = [("comparative", both), ("zero-shot", both), ("iterative", both), ("zero-shot", alone)]
+        assert {*names.all_text_contents()} == {f"qwen2.5-coder:32b · {way} · {run.name}" for way, run in ways}
+        page.get_by_text("Columns", exact=True).first.click()
+        for column in ("Status", "Type", "Created at", "Dataset"):
+            page.get_by_role("option", name=column, exact=True).click()
+            page.get_by_role("option", name=column, exact=True, selected=False).wait_for()
+        wait_for(lambda: all(names.evaluate_all(SHOWS_BEGINNING)))  # also of arms, which are indented
+
+        page.goto(f"{address}/#/experiments/{info.experiment_id}/runs/{info.run_id}/traces")
+        expect(page, "T/0: Is it so?")
+        expect(page, "passed", exact=True)
+
+
+SHOWS_BEGINNING = """cells => cells.map(cell => {
+  const beginning = document.createRange();
+  beginning.setStart(cell.firstChild, 0);
+  beginning.setEnd(cell.firstChild, "qwen2.5".length);
+  return beginning.getBoundingClientRect().width < cell.clientWidth;
+})"""
+"""Whether cells are wide enough for the beginning of a model's name."""
+
+
 def expect(page: Any, text: str, *, exact: bool = False) -> None:
     """The text is seen on the page."""
     page.get_by_text(text, exact=exact).locator("visible=true").first.wait_for(timeout=WAIT)
@@ -134,15 +175,17 @@ def running(koderz: Shell) -> Iterator[tuple[Fork, tuple[str, str]]]:
 
 
 @contextmanager
-def browser() -> Iterator[Any]:
+def browser(width: int = 1600) -> Iterator[Any]:
     """A page of a headless browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS.split(), timeout=WAIT)
         try:
-            page = chromium.new_page(viewport={"width": 1600, "height": 1200})
+            page = chromium.new_page(viewport={"width": width, "height": 1200})
             page.set_default_timeout(WAIT)
+            # A first visit opens MLflow's assistant, which takes a third of the width.
+            page.add_init_script("localStorage['mlflow.assistant.fab.autoOpenedOnFirstLoad_v1'] = 'true'")
             yield page
         finally:
             chromium.close()

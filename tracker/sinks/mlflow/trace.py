@@ -176,9 +176,10 @@ def _inputs(plan: Plan, outcome: Experiment | Fault) -> dict[str, Any]:
 
 
 def _request_preview(plan: Plan, outcome: Experiment | Fault) -> str:
-    """What the column Input shows: the task and its question, the same in all arms and runs, which MLflow pairs by it.
+    """The text of the column Input: the task and its question.
 
-    Where the plan has no question it is what the inputs tell, as it was in earlier versions.
+    MLflow pairs the traces of two runs by it, so it is the same in all arms. Where the plan has no question it is the
+    inputs as JSON, as in earlier versions.
     """
     question = plan.basis.questions.get(outcome.problem_id)
     if not question:

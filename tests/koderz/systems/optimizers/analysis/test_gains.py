@@ -261,7 +261,7 @@ def test_mlflow_has_a_span_per_candidate_and_the_winner_once(tmp_path: Path) -> 
     note = told.data.tags["mlflow.note.content"]
     assert ("| gain |" in note, "success rate" in note) == (True, False)
     assert {name for name in told.data.metrics if not name.startswith("best_validation/")} == {
-        *("gain/mean", "passed/mean", "score/mean")
+        *("gain/mean", "passed/mean", "score/mean", "cost", "tokens", "latency")
     }
     names = {prompt.name for prompt in store.search_prompts()}
     assert {name for name in names if name.startswith("koderz.rlm")} == set()
