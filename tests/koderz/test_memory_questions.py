@@ -1,4 +1,4 @@
-"""Whether plain questions find the right task of HumanEval, after one run as after twenty."""
+"""Plain questions find the right task of HumanEval, after one run as after twenty."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDINGS = {
 
 
 def experiments(run: int) -> Iterator[Draft]:
-    """What a comparative run on HumanEval leaves in the store."""
+    """The memories that a comparative run on HumanEval leaves."""
     for place, task in enumerate(load_suite("humaneval").tasks):
         for arm in ("zero-shot", "iterative"):
             cause = [*ENDINGS][(place * 7 + run + len(arm)) % 3]

@@ -205,7 +205,7 @@ class Cortex:
         until: str | datetime | None = None,
         explain: bool = False,
     ) -> list[dict[str, Any]]:
-        """What answers a query best, or the recent or important memories, as in exports but with a score.
+        """The hits that answer a query best, or the recent or important memories, as in exports but with a score.
 
         A query finds things: a task, a run, or a note. Each is one hit, with the newest of its memories that fit, how
         many did (`tried`), how many `passed`, the id of the `best`, and with `explain` `why` it stands where it does.

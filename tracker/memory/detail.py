@@ -162,7 +162,7 @@ def _rates(summary: _Summary) -> Iterator[str]:
 
 
 def outcome_of(told: Mapping[str, Any]) -> str:
-    """How an experiment ended, in a few words, by the metadata of its memory."""
+    """The end of an experiment in a few words, by the metadata of its memory."""
     words = {"True": "passed", "False": "failed"}
     cause = f" ({told['cause']})" if told.get("cause") else ""
     attempts = told.get("iterations")

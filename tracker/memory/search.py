@@ -121,7 +121,7 @@ def search(
 
 
 def _why(store: Store, hit: SearchHit, words: Sequence[str]) -> dict[str, Any]:
-    """Where a hit holds the words that were looked for, with what its score is made of."""
+    """The places where a hit holds the words that were looked for, with the parts of its score."""
     salience = decayed_salience(hit.memory, datetime.now())
     places = {
         word: [

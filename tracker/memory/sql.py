@@ -161,11 +161,11 @@ CELL = {
     "category": "m.category",
     "type": "m.type",
 }
-"""The columns of `cells`, by which memories are narrowed, and what of a memory each of them is."""
+"""The columns of `cells`, by which memories are narrowed, each with its origin in a memory."""
 
 OF_MEMORY = {**CELL, "created_at": "m.created_at", "id": "m.id"}
 OF_TRIAL = {**{name: f"c.{name}" for name in CELL}, "created_at": "r.created_at", "id": "r.memory_id"}
-"""What narrows a walk over memories, and over trials."""
+"""The columns by which a walk over memories, or over trials, is narrowed."""
 
 _PLACED = f"SELECT {_M}, json_extract(m.metadata, '$.score'), {', '.join(CELL.values())} FROM memories m"
 TO_INDEX = f"{_PLACED} WHERE m.id > (SELECT last_id FROM index_mark) ORDER BY m.id LIMIT ?"

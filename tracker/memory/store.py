@@ -93,9 +93,8 @@ class Narrowed:
         return statement.format(trials=self._trials(of)), (*self.tags, *self.values, *more)
 
     def _trials(self, of: str) -> str:
-        by_tag = self.by_tag and not of.startswith("c.id")  # a single cell is no longer walk than a tag
-        tagged = sql.IS_TAGGED * (len(self.tags) - by_tag)
-        return (sql.OF_TAG if by_tag else sql.OF_CELLS).format(of=of, filters=tagged + self.filters)
+        tagged = sql.IS_TAGGED * (len(self.tags) - self.by_tag)
+        return (sql.OF_TAG if self.by_tag else sql.OF_CELLS).format(of=of, filters=tagged + self.filters)
 
 
 Progress = Callable[[int, int], None]
@@ -283,7 +282,7 @@ class Store:
 
 LAG = 256  # memories at most that the indexes don't know yet: what a recall may have to catch up with, ~20 ms
 AT_ONCE = 20_000  # memories at most that are kept in mind until the indexes are told of them
-RARE = 20_000  # memories with a tag at most, for these to be looked through before the things
+RARE = 2000  # memories with a tag at most, for these to be looked through before the things
 BATCH = 1000  # memories of a store of an older version that enter the indexes in one transaction
 _TURN = 0.02  # seconds between two of them, for others that wait to write
 _RETOLD = 64  # the newest memories of a thing, of which its text is made anew
@@ -375,24 +374,27 @@ class Writer:
     def catch_up(self) -> None:
         """Brings the indexes up to date with every memory; with a store of an older version, a batch nearer to it."""
         told: defaultdict[int, list[Memory]] = defaultdict(list)
+        trials: list[Sequence[Any]] = []
         for row in self._execute(sql.TO_INDEX, (max(BATCH, self._added),)).fetchall():
             memory = as_memory(row)
-            told[self._place(memory, row)].append(memory)
+            id, trial = self._place(memory, row)
+            told[id].append(memory)
+            trials.append(trial)
             self._mark = memory.id
+        self._executemany(sql.PUT_TRIAL, trials)
         for id, memories in told.items():
             self._tell(id, memories[::-1])
         self._execute(sql.MOVE_MARK, (self._mark,))
         self._added = 0
 
-    def _place(self, memory: Memory, row: Sequence[Any]) -> int:
-        """Enters a memory, of a row of `sql.TO_INDEX`, in the indexes but for text; returns the id of its thing."""
+    def _place(self, memory: Memory, row: Sequence[Any]) -> tuple[int, Sequence[Any]]:
+        """Links a memory, of a row of `sql.TO_INDEX`, to its tags; returns the id of its thing, and its trial."""
         score, *columns = row[len(Memory.__struct_fields__) :]
         id = self._id_of(sql.NEW_THING, sql.THING, name_of(memory))
         cell = self._id_of(sql.NEW_CELL, sql.CELL_ID, id, *columns)
-        self._execute(sql.PUT_TRIAL, (memory.id, cell, memory.created_at, score))
         for tag in memory.tags:
             self._links[tag][memory.id] += 1
-        return id
+        return id, (memory.id, cell, memory.created_at, score)
 
     def _unplace(self, memory: Memory) -> None:
         """Takes a memory out of the indexes, if they know it yet."""
@@ -437,7 +439,9 @@ class Writer:
         self._execute(sql.UPDATE, (*columns_of(draft), draft.created_at, draft.updated_at, memory.id))
         if memory.id <= self._mark:
             row = self._execute(sql.TO_PLACE, (memory.id,)).fetchone()
-            self._changed.add(self._place(as_memory(row), row))
+            id, trial = self._place(as_memory(row), row)
+            self._execute(sql.PUT_TRIAL, trial)
+            self._changed.add(id)
 
     def _link(self) -> None:
         """Writes the changed links between tags and memories, in the order of storing, and the counts of tags."""

@@ -1,4 +1,4 @@
-"""What memories are about, which is what recall finds: a task of a suite, a run, or a note by itself.
+"""Things that memories are about, which recall finds: a task of a suite, a run, or a note by itself.
 
 However often a task was tried, it is one thing. Each has two texts to be found by: what it is about, and what happened.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from koderz_tracker.memory.database import INDEXED_CHARACTERS
 from koderz_tracker.memory.detail import digest_of
@@ -19,8 +20,8 @@ _EXAMPLE = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _IMPORT = re.compile(r"^(?:from \S+ )?import .*\n", re.MULTILINE)
-_AFTER_ASKED = re.compile(r"\n\n(?=Attempts:\n|Lesson: |Cost \$|\d+\. )")
-_FIGURES = re.compile(r"(?:Cost \$|Attempts:$|(?:\S+ [-+\d.e]+(?:; |$))+$)")
+_AFTER_ASKED = re.compile(r"\n\n(?=Lesson: |Cost \$|\d+\. )")
+_WORD = re.compile(r"[^\W\d]\w*")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -35,7 +36,7 @@ def name_of(memory: Memory) -> str:
 
 
 def about_of(memory: Memory) -> str:
-    """What a thing is about, as one of its memories tells: a task's statement, below its id, or else a title."""
+    """The subject of a thing as one of its memories tells it: a task's statement, below its id, or else a title."""
     told = memory.metadata
     match name_of(memory).partition(" ")[0]:
         case "task":
@@ -49,22 +50,21 @@ def about_of(memory: Memory) -> str:
 
 
 def happened_in(memory: Memory) -> list[str]:
-    """What a memory says that happened: of a task the words, else lines.
+    """The events that a memory tells: of a task their words, else lines.
 
     Words, since a task that was tried often would have ever more to say, and its words ever less weight.
     """
     kind = name_of(memory).partition(" ")[0]
     if kind == "task":
         concepts = memory.metadata.get("concepts")
-        words = (word for word in re.findall(r"\w+", _parts(memory.content)[1]) if not word.isdecimal())
-        return [*words, *map(str, concepts if isinstance(concepts, list) else ())]
+        return [*_words(_parts(memory.content)[1]), *map(str, concepts if isinstance(concepts, list) else ())]
     tags = " ".join(tag for tag in memory.tags if tag not in PROTECTED_TAGS)
     said = memory.content[:INDEXED_CHARACTERS]
     return [tags, *(digest_of(memory.as_dict()) if kind == "run" else apart(said).splitlines())]
 
 
 def merged(newer: Iterable[str], older: Iterable[str]) -> str:
-    """What happened, each line or word once and the newest first, as far as it is indexed."""
+    """The events of a thing, each line or word once and the newest first, as far as they are indexed."""
     return "\n".join(dict.fromkeys([*newer, *older]))[:INDEXED_CHARACTERS]
 
 
@@ -75,15 +75,20 @@ def apart(text: str) -> str:
 
 
 def statement_of(asked: str) -> str:
-    """What a task asks, up to its first example: of a prompt with programs in it, what these say."""
+    """The text of a task up to its first example: of a prompt with programs in it, that of these."""
     text = _IMPORT.sub("", "\n".join(_FENCED.findall(asked)) or asked)
     return (_EXAMPLE.split(text, 1)[0].strip() or text)[:_STATEMENT]
 
 
 def _parts(content: str) -> tuple[str, str]:
-    """What an experiment's memory says was asked, and what happened, without figures."""
+    """The question in an experiment's memory, and the events, without its cost and its run."""
     head, _, rest = content.partition("\n\nAsked:\n")
-    end = _AFTER_ASKED.search(rest)
-    asked, after = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
-    lines = (line.strip() for line in f"{head}\n{after}".splitlines())
-    return asked, "\n".join(line for line in lines if not _FIGURES.match(line))
+    end = rest.find("\n\nAttempts:\n")
+    if end < 0:
+        end = found.start() if (found := _AFTER_ASKED.search(rest)) else len(rest)
+    return rest[:end], f"{head}\n{rest[end:]}".partition("\n\nCost $")[0]
+
+
+@lru_cache(4096)  # experiments often end alike
+def _words(told: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_WORD.findall(told)))

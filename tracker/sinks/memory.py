@@ -179,7 +179,7 @@ _IMPORTED = re.compile(
 
 
 def _concepts(plan: Plan, task: str, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """What a task is about besides its statement: its groups, and what of modules the program that passed uses."""
+    """Concepts of a task besides its statement: its groups, and functions that its passing program uses of modules."""
     if task in plan.tasks:
         yield from filter(None, (str(values[plan.tasks.index(task)]) for values in plan.groups.values()))
     program = next((str(attempt.program) for attempt in attempts if attempt.passed and attempt.program), "")
