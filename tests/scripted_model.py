@@ -24,6 +24,7 @@ class ScriptedModel:
         self.last: dict[str, Any] = {}  # of the last reply: `status`, `message` of the error, `finish_reason` of a chat
         self.commands = [COMMAND]
         self.text = "Done."  # of its last reply
+        self.tools: list[tuple[str, dict[str, Any]]] = []  # of an MCP server, with arguments, in place of commands
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     def env(self) -> dict[str, str]:
@@ -33,6 +34,8 @@ class ScriptedModel:
 
     def answer(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         self.asked.append((path, body))
+        if self.tools:
+            return self._of_server(path, body)
         name = next((name for name in map(_name, body.get("tools") or ()) if name in _PARAMETERS), "")
         said = json.dumps(body.get("input") or body.get("messages"))
         told = sum(map(said.count, _RESULTS))
@@ -44,6 +47,19 @@ class ScriptedModel:
             return {**answer, "koderz-last": True}
         given = {_PARAMETERS[name]: commands[told], **({"description": "edit"} if name == "Bash" else {})}
         return _WIRES[path]("", (f"call_{told}", name, given))
+
+    def _of_server(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The next call of an MCP server's tool, by the name under which the agent offers it."""
+        told = sum(map(json.dumps(body.get("input") or body.get("messages")).count, _RESULTS))
+        if told >= len(self.tools):
+            return _WIRES[path](self.text, None)
+        wanted, given = self.tools[told]
+        offered = [(each, inner) for each in body["tools"] for inner in each.get("tools") or [each]]
+        ((outer, tool),) = [pair for pair in offered if _name(pair[1]).rpartition("__")[2] == wanted]
+        answer = _WIRES[path]("", (f"call_{told}", _name(tool), given))
+        if outer is not tool:
+            answer["output"][0]["namespace"] = outer["name"]
+        return answer
 
 
 @contextmanager
@@ -65,12 +81,15 @@ def scripted_model() -> Iterator[ScriptedModel]:
             if not status:
                 self.connection.shutdown(2)
                 return
+            if status == 200 and body.get("stream") and self.path == "/v1/responses":
+                self._send(200, _events(answer), "text/event-stream")
+                return
             self._send(status, answer if status == 200 else {"error": {"message": own.get("message", "as told")}})
 
-        def _send(self, status: int, body: Mapping[str, Any]) -> None:
-            data = json.dumps(body).encode()
+        def _send(self, status: int, body: Mapping[str, Any] | str, kind: str = "application/json") -> None:
+            data = (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(status)
-            self.send_header("content-type", "application/json")
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -120,6 +139,16 @@ def _responses(text: str, call: Any) -> dict[str, Any]:
         "total_tokens": 1050,
     }
     return {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "output": [item], "usage": usage}
+
+
+def _events(answer: dict[str, Any]) -> str:
+    """The answer of /v1/responses as a stream."""
+    events = [
+        {"type": "response.created", "response": {**answer, "output": [], "status": "in_progress"}},
+        {"type": "response.output_item.done", "output_index": 0, "item": answer["output"][0]},
+        {"type": "response.completed", "response": answer},
+    ]
+    return "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in events)
 
 
 def _messages(text: str, call: Any) -> dict[str, Any]:

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -21,8 +23,9 @@ from koderz.runs.allowance import Allowance
 from koderz_tracker import open_cortex
 from koderz_tracker.memory.answers import USUAL
 from koderz_tracker.memory.tools import TOOLS
-from tests.conftest import Server, Shell
+from tests.conftest import PATIENCE, Server, Shell
 from tests.koderz.cli.test_options import ALL
+from tests.scripted_model import scripted_model
 
 Serve = Callable[..., Server]
 
@@ -83,8 +86,6 @@ def bare_claims(answer: Any) -> Iterator[Any]:
 
 @asynccontextmanager
 async def agent(shell: Shell, *more: object, env: dict[str, str] | None = None) -> AsyncIterator[Agent]:
-    import sys
-
     from mcp.client.client import Client
     from mcp.client.stdio import StdioServerParameters
 
@@ -372,3 +373,51 @@ def test_skill_is_valid_by_its_validator() -> None:
         pytest.skip("the folder is of an earlier scripts/agents")
     done = subprocess.run([validator, "validate", SKILL.parent], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.others("agents give up by clocks of their own where the machine is slow to start them")
+def test_real_codex_plans_runs_and_reads_a_run(koderz: Shell, tmp_path: Path) -> None:
+    path = f"{os.environ.get('KODERZ_AGENTS', '')}:{os.environ['PATH']}"
+    if shutil.which("codex", path=path) is None:
+        pytest.skip("codex isn't installed")
+    about = {"models": ["simulated"], "start": 0, "end": 2, "mode": "zero-shot"}
+    served = ["-m", "koderz", "mcp", "serve", "--allow-runs", "--max-cost", "1"]
+    with scripted_model() as model:
+        model.tools = [("plan", about), ("run", about), ("show_run", {}), ("recall", {"query": "has_close_elements"})]
+        settings = {
+            "mcp_servers.koderz.command": sys.executable,
+            "mcp_servers.koderz.args": served,
+            "mcp_servers.koderz.required": True,
+            "mcp_servers.koderz.startup_timeout_sec": PATIENCE,
+            "mcp_servers.koderz.default_tools_approval_mode": "approve",
+            "mcp_servers.koderz.env_vars": [*koderz.environment()],
+            "model_provider": "scripted",
+            "model_providers.scripted.name": "scripted",
+            "model_providers.scripted.base_url": f"{model.url}/v1",
+            "model_providers.scripted.env_key": "OPENAI_API_KEY",
+            "model_providers.scripted.wire_api": "responses",
+        }
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={json.dumps(value)}")]
+        command = [
+            "codex",
+            "exec",
+            "--skip-git-repo-check",
+            "-s",
+            "read-only",
+            "--json",
+            "-m",
+            "m",
+            *options,
+            "Measure.",
+        ]
+        env = koderz.environment({**model.env(), "PATH": path})
+        done = subprocess.run(
+            command, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    items = [line["item"] for line in map(json.loads, done.stdout.splitlines()) if line["type"] == "item.completed"]
+    calls = [item for item in items if item["type"] == "mcp_tool_call"]
+    assert [(call["tool"], call["status"]) for call in calls] == [(name, "completed") for name, _ in model.tools], done
+    texts = [call["result"]["content"][0]["text"] for call in calls]
+    assert max(map(len, texts)) <= USUAL
+    assert json.loads(texts[1])["run_id"] == json.loads(texts[2])["run_id"]
