@@ -367,6 +367,11 @@ def tried(
     wishes = {**spoken, **{name.replace("-", "_"): value for name, value in options.items() if value is not None}}
     if not wishes:
         raise KoderzError("say what is planned by names that earlier runs know: a suite, model, solver or setting")
+    near = [
+        (side, {name: facts.get(name) for name, value in wishes.items() if not _alike(facts.get(name), value)})
+        for side, facts in reversed(sides)  # of those that are as near, the newest
+    ]
+    near = sorted((each for each in near if len(each[1]) < len(wishes)), key=lambda each: len(each[1]))
     rows = [
         {
             "run": side.run.name,
@@ -374,13 +379,12 @@ def tried(
             "model": side.model,
             "arm": side.arm,
             **_rate_of(side),
-            "differs": {name: facts.get(name) for name, value in wishes.items() if not _alike(facts.get(name), value)},
+            "differs": differs,
             "cost": side.figures.total_cost,
             "could_show": _smallest_rate_difference(side),
         }
-        for side, facts in reversed(sides)
+        for side, differs in near[:limit]
     ]
-    rows = [row for row in sorted(rows, key=lambda row: len(row["differs"])) if len(row["differs"]) < len(wishes)]
     sentence = "Nothing like it was tried, as far as this store knows."
     if rows:
         first, same = rows[0], not rows[0]["differs"] and not unknown
@@ -390,7 +394,7 @@ def tried(
     notes += [f"no earlier run knows of {', '.join(unknown)}"] if unknown else []
     columns = {"Run": "run", "Model": "model", "Arm": "arm", "Passed": "passed", "95%": "interval"}
     columns |= {"Differs": "differs", "Shows from (points)": "could_show"}
-    return Answer(sentence=sentence, rows=rows[:limit], columns=columns, notes=notes)
+    return Answer(sentence=sentence, rows=rows, columns=columns, notes=notes)
 
 
 def _differing(row: Mapping[str, Any]) -> str:
