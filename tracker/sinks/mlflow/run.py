@@ -239,10 +239,12 @@ def curve(
 def _arm_points(plan: Plan, arm: ArmResults, time: int) -> Sequence[Point]:
     """The scores without a curve, then cost, tokens, latency and iterations as far as there is a column for them."""
     figures, points_of_scores = arm.summary, _score_points(plan, arm, time)
-    declared = {measure.name for measure in plan.measures}
-    # As `scores_of` tells it: all metrics of what is graded are scores where the suite declares none.
-    graded = {"score", *declared} if declared or "score" not in figures.measures else set(figures.measures)
-    scores = {*(graded & figures.measures.keys()), *(point.key.rpartition("/")[0] for point in points_of_scores)}
+    scores = {point.key.rpartition("/")[0] for point in points_of_scores}
+    if not completes(plan):
+        # As in `scores_of`: all metrics of what is graded have curves where the suite declares no measures.
+        declared = {measure.name for measure in plan.measures}
+        curved = {"score", *declared} if declared or "score" not in figures.measures else set(figures.measures)
+        scores |= curved & figures.measures.keys()
     beside = {
         "cost": figures.total_cost if figures.cost_known else None,
         "tokens": figures.tokens_in + figures.tokens_out,
