@@ -167,7 +167,8 @@ OF_MEMORY = {**CELL, "created_at": "m.created_at", "id": "m.id"}
 OF_TRIAL = {**{name: f"c.{name}" for name in CELL}, "created_at": "r.created_at", "id": "r.memory_id"}
 """The columns by which a walk over memories, or over trials, is narrowed."""
 
-_PLACED = f"SELECT {_M}, json_extract(m.metadata, '$.score'), {', '.join(CELL.values())} FROM memories m"
+_SCORE = "iif(json_type(m.metadata, '$.score') IN ('integer', 'real'), json_extract(m.metadata, '$.score'), NULL)"
+_PLACED = f"SELECT {_M}, {_SCORE}, {', '.join(CELL.values())} FROM memories m"
 TO_INDEX = f"{_PLACED} WHERE m.id > (SELECT last_id FROM index_mark) ORDER BY m.id LIMIT ?"
 TO_PLACE = f"{_PLACED} WHERE m.id = ?"
 NEW_THING = "INSERT INTO things (name) VALUES (?) ON CONFLICT DO NOTHING"
