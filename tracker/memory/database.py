@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-import orjson
-
 from koderz_tracker.errors import KoderzError
 from koderz_tracker.memory.sql import APPLICATION_ID, MIGRATIONS
 
 BUSY_SECONDS = 60.0  # how long a writer waits for the others
-INDEXED_CHARACTERS = 8192  # of a memory's content, for full text
+INDEXED_CHARACTERS = 8192  # of a memory's content, and of all that happened to a thing, for full text
 
 
 class StoreDown(KoderzError):
@@ -97,8 +95,6 @@ def _explain(path: Path, error: sqlite3.Error) -> StoreDown:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, timeout: float) -> None:
-    connection.create_function("indexed", 1, indexed, deterministic=True)
-    connection.create_function("tag_words", 1, lambda tags: " ".join(orjson.loads(tags)), deterministic=True)
     version = _version(connection, path)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA cache_size = -65536")  # KiB
@@ -116,11 +112,6 @@ def migrate(connection: sqlite3.Connection, to: int = len(MIGRATIONS)) -> None:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {max(version, to)}")
-
-
-def indexed(content: str) -> str:
-    """The part of a content that the full-text index holds."""
-    return content[:INDEXED_CHARACTERS]
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:

@@ -212,7 +212,7 @@ def _collapsed(store: Store, relevance: Mapping[int, float], narrowed: Narrowed)
     for thing, *cell in store.rows(*narrowed.query(sql.TRIED, f"c.thing IN ({things})")):
         cells[thing].append(_Cell(*cell))
     for thing, among in cells.items():
-        newest, best = max(among, key=lambda cell: cell.newest), max(among, key=lambda cell: cell.merit)
+        newest, best = max(among, key=lambda cell: (cell.newest, cell.id)), max(among, key=lambda cell: cell.merit)
         ((id,),) = store.rows(*narrowed.query(sql.NEWEST_TRIAL, f"c.id = {newest.id}", newest.newest))
         ((best_id,),) = store.rows(*narrowed.query(sql.BEST_TRIAL, f"c.id = {best.id}", best.best))
         memory = store.get(int(id))

@@ -37,17 +37,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) WITHOUT ROWID
         """,
     ),
-    (
-        """
-        CREATE VIRTUAL TABLE memory_text USING fts5 (
-            title, tags, content, content = '', tokenize = "unicode61 remove_diacritics 2 tokenchars '_'"
-        )
-        """,
-        """
-        INSERT INTO memory_text (rowid, title, tags, content)
-        SELECT id, title, tag_words(tags), indexed(content) FROM memories
-        """,
-    ),
+    (),  # full text of memories, which the last version replaces
     (
         """
         CREATE TABLE sessions (
@@ -66,15 +56,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE index_mark (last_id INTEGER NOT NULL)",
         "INSERT INTO index_mark SELECT coalesce(max(id), 0) FROM memories",
-        # Full text in fewer and larger parts, merged less often, takes 40 % less CPU at a million memories. Parts
-        # are merged in small steps where 16 of a size are there, and only where 64 have gathered meanwhile at once.
-        "INSERT INTO memory_text (memory_text, rank) VALUES ('hashsize', 8388608)",
-        "INSERT INTO memory_text (memory_text, rank) VALUES ('automerge', 16)",
-        "INSERT INTO memory_text (memory_text, rank) VALUES ('crisismerge', 64)",
     ),
     (
         # The indexes begin anew, and catch up from the first memory on: of text there is one row a thing.
-        "DROP TABLE memory_text",
+        "DROP TABLE IF EXISTS memory_text",
         "DROP TABLE memory_tags",
         "DROP TABLE tags",
         "CREATE TABLE tags (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, n INTEGER NOT NULL)",
@@ -167,7 +152,8 @@ OF_MEMORY = {**CELL, "created_at": "m.created_at", "id": "m.id"}
 OF_TRIAL = {**{name: f"c.{name}" for name in CELL}, "created_at": "r.created_at", "id": "r.memory_id"}
 """The columns by which a walk over memories, or over trials, is narrowed."""
 
-_PLACED = f"SELECT {_M}, json_extract(m.metadata, '$.score'), {', '.join(CELL.values())} FROM memories m"
+_SCORE = "iif(json_type(m.metadata, '$.score') IN ('integer', 'real'), json_extract(m.metadata, '$.score'), NULL)"
+_PLACED = f"SELECT {_M}, {_SCORE}, {', '.join(CELL.values())} FROM memories m"
 TO_INDEX = f"{_PLACED} WHERE m.id > (SELECT last_id FROM index_mark) ORDER BY m.id LIMIT ?"
 TO_PLACE = f"{_PLACED} WHERE m.id = ?"
 NEW_THING = "INSERT INTO things (name) VALUES (?) ON CONFLICT DO NOTHING"

@@ -608,3 +608,18 @@ def test_lessons_are_of_the_tasks_that_ask_most_nearly_the_same(tmp_path: Path) 
     assert other[0] == "again 4"
     assert before == after
     assert same == ["again 4", "again 3", "again 2"]
+
+
+def test_recall_takes_any_metadata_of_an_import(tmp_path: Path) -> None:
+    odd: dict[str, Any] = {"suite": ["x"], "model": {"a": 1}, "cause": 5, "concepts": "none", "success": "yes"}
+
+    async def work(cortex: Cortex) -> Any:
+        for n, score in enumerate(("high", 0.5, None, 0.75, [1])):
+            entry = _experiment(0, "walrus", run=f"r{n}", arm=f"a{n}", score=score)
+            await cortex.import_memories([entry])
+        await cortex.import_memories([{**entry, "title": "odd", "metadata": {**odd, "problem_id": {"a": 1}}}])
+        return await cortex.recall("walrus"), await cortex.recall("walrus", task="T/0")
+
+    hits, (narrowed,) = using(tmp_path, work)
+    assert len(hits) == 2
+    assert (narrowed["id"], narrowed["tried"], narrowed["best"]) == (5, 5, 4)

@@ -151,8 +151,7 @@ def test_memory_id_is_never_given_again(store: Store) -> None:
 def _older(path: Path, memories: int) -> None:
     """A store of the version before that of things, with so many memories of two tasks, a note and a run's."""
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.create_function("indexed", 1, lambda text: text)
-    connection.create_function("tag_words", 1, lambda tags: tags)
+    connection.execute("CREATE VIRTUAL TABLE memory_text USING fts5 (title, tags, content, content = '')")
     migrate(connection, to=4)
     for number in range(memories):
         metadata = f'{{"problem_id": "T/{number % 2}", "suite": "s", "success": {["true", "false"][number % 3 > 0]}}}'
@@ -207,7 +206,6 @@ def _open_and_write(path: Path, worker: int) -> None:
 def test_taking_over_leaves_a_locked_store_to_others(tmp_path: Path) -> None:
     _older(tmp_path / "memory.db", 300)
     holder = sqlite3.connect(tmp_path / "memory.db", isolation_level=None)
-    holder.create_function("indexed", 1, lambda text: text)
     migrate(holder)
     holder.execute("BEGIN IMMEDIATE")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import sqlite3
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 from koderz_tracker.memory import Draft, InvalidMemory, sql
 from koderz_tracker.memory import store as writing
-from koderz_tracker.memory.database import StoreDamaged, StoreDown, indexed, migrate
+from koderz_tracker.memory.database import StoreDamaged, StoreDown, migrate
 from koderz_tracker.memory.maintenance import rebuild
 from koderz_tracker.memory.search import search
 from koderz_tracker.memory.store import Filter, Store
@@ -192,8 +191,6 @@ def test_migration_keeps_what_an_older_store_holds(tmp_path: Path, version: int)
 
 def _store_of_version(path: Path, version: int) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.create_function("indexed", 1, indexed)
-    connection.create_function("tag_words", 1, lambda tags: " ".join(json.loads(tags)))
     migrate(connection, to=version)
     tags = '["old","tag"]'
     values = (None, "an old title", "old content", "note", "long_term", tags, "normal", "{}", None, 0.5, 0)
@@ -202,6 +199,7 @@ def _store_of_version(path: Path, version: int) -> None:
         connection.execute("INSERT INTO tags (name, n) VALUES (?, 1)", (name,))
         connection.execute(sql.LINK, (number, 1))
     if version >= 2:
+        connection.execute("CREATE VIRTUAL TABLE memory_text USING fts5 (title, tags, content, content = '')")
         text = (
             "INSERT INTO memory_text (rowid, title, tags, content) VALUES (1, 'an old title', 'old tag', 'old content')"
         )
