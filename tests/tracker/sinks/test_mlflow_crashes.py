@@ -139,7 +139,7 @@ def test_arm_runs_created_without_a_reply_are_not_created_again(results: Path, m
     found = seen(folder)
 
     assert found.counts == (1, 2, 2)
-    assert [run.data.metrics for run in found.nested] == [{"passed/mean": 1.0}] * 2
+    assert [run.data.metrics["passed/mean"] for run in found.nested] == [1.0] * 2
     params = {run.data.tags["koderz.arm"]: run.data.params.get("solver") for run in found.nested}
     assert params == {name: name for name in solvers}
 
