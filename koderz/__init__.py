@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from koderz.analysis.comparison import Comparison, compare
     from koderz.analysis.export import to_dataframe
+    from koderz.analysis.forecast import Forecast
     from koderz.analysis.runs import Run, load_summary
-    from koderz.api import benchmark, decide, rescore, resume, retry, run
+    from koderz.api import benchmark, decide, plan, rescore, resume, retry, run
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
     from koderz.rewards.judging import open_judge
     from koderz.runs.judge import judge
@@ -30,9 +31,10 @@ _HOMES = {
     "koderz.analysis.comparison": ("Comparison", "compare"),
     "koderz.analysis.export": ("to_dataframe",),
     "koderz.analysis.runs": ("Run", "load_summary"),
-    "koderz.api": ("benchmark", "decide", "rescore", "resume", "retry", "run"),
+    "koderz.api": ("benchmark", "decide", "plan", "rescore", "resume", "retry", "run"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
     "koderz.rewards.judging": ("open_judge",),
+    "koderz.analysis.forecast": ("Forecast",),
     "koderz.runs.judge": ("judge",),
     "koderz.settings.schema": ("Settings",),
     "koderz.types": ("Completion", "Message", "Reply", "Sampling", "Task", "Verdict"),
@@ -45,6 +47,7 @@ __all__ = [
     "Completion",
     "FatalFault",
     "Fault",
+    "Forecast",
     "JournalError",
     "KoderzError",
     "Message",
@@ -66,6 +69,7 @@ __all__ = [
     "judge",
     "load_summary",
     "open_judge",
+    "plan",
     "rescore",
     "resume",
     "retry",

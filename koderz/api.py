@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from koderz.analysis.forecast import Forecast, forecast_of
 from koderz.analysis.runs import Run, of_summary
 from koderz.errors import KoderzError
 from koderz.runs.notebook import observer_here
@@ -23,6 +24,8 @@ from koderz_tracker.summary import Summary
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from koderz.plans.plan import Plan
+    from koderz.runs.observer import Observer
     from koderz.settings.keywords import Changes, Keywords
 
 P = ParamSpec("P")
@@ -60,22 +63,25 @@ async def benchmark(
     progress is shown. Returns once the sinks are up to date; of one that is given up a warning is logged as `koderz`.
     Raises KoderzError for what is wrong before anything is spent, and Unreachable where the model can't be asked.
     """
-    given = hand_over(settings)
-    span = problems if isinstance(problems, range) else None
-    if span is not None and span.step != 1:
-        raise KoderzError(f"a range of tasks goes up by one, not by {span.step}")
-    if problems is not None and span is None:
-        given["problems"] = tuple(problems)
-        if not given["problems"]:
-            raise KoderzError("an empty list of tasks leaves nothing to run; None means all of them")
-    if isinstance(model, str):
-        given["local_model"] = model
-    elif model is not None:
-        given |= {"local_model": next(iter(model), ""), "models": tuple(model)}
-    arguments = {key: str(value) for key, value in (solver_args or {}).items()}
     observer = observer_here()
-    plan = await prepare(given, span, solver_arguments=arguments, observer=observer)
-    return await _ended(await begin(plan, observer))
+    return await _ended(await begin(await _planned(problems, model, solver_args, settings, observer), observer))
+
+
+@_with_settings
+async def plan(
+    problems: range | Sequence[str] | None = None,
+    *,
+    model: str | Sequence[str] | None = None,
+    solver_args: Mapping[str, Any] | None = None,
+    **settings: Unpack[Keywords],
+) -> Forecast:
+    """Plans a benchmark, with its calls, tokens and cost in dollars, and spends nothing.
+
+    Arguments and errors as for `benchmark`. A notebook shows the forecast as a table; `lines()` has it as text, and
+    `estimate` the figures.
+    """
+    planned = await _planned(problems, model, solver_args, settings, observer_here())
+    return await asyncio.to_thread(forecast_of, planned)
 
 
 @_with_settings
@@ -153,6 +159,29 @@ async def run(task: str, *, model: str | None = None, **settings: Unpack[Keyword
     if model is not None:
         given["local_model"] = model
     return await _ended(await begin(await prepare(given, None, single=True)))
+
+
+async def _planned(
+    problems: range | Sequence[str] | None,
+    model: str | Sequence[str] | None,
+    solver_args: Mapping[str, Any] | None,
+    settings: Mapping[str, Any],
+    observer: Observer,
+) -> Plan:
+    given = hand_over(settings)
+    span = problems if isinstance(problems, range) else None
+    if span is not None and span.step != 1:
+        raise KoderzError(f"a range of tasks goes up by one, not by {span.step}")
+    if problems is not None and span is None:
+        given["problems"] = tuple(problems)
+        if not given["problems"]:
+            raise KoderzError("an empty list of tasks leaves nothing to run; None means all of them")
+    if isinstance(model, str):
+        given["local_model"] = model
+    elif model is not None:
+        given |= {"local_model": next(iter(model), ""), "models": tuple(model)}
+    arguments = {key: str(value) for key, value in (solver_args or {}).items()}
+    return await prepare(given, span, solver_arguments=arguments, observer=observer)
 
 
 async def _resume(run: str | Summary, way: ResumeOptions, results: Path | None, changes: Mapping[str, Any]) -> Run:

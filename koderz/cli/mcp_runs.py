@@ -113,13 +113,16 @@ def _allowance(desk: Desk) -> Allowance:
 
 async def _begin(new: NewRun, desk: Desk, most: float | UnsetType) -> Any:
     """Begins a new run with what it may cost at most, which is taken from the allowance first."""
-    from koderz.cli.overview import estimated
+    from koderz.analysis.forecast import forecast_of
     from koderz.runs.session import lay_down
 
     allowance = _allowance(desk)
     draft, _ = await planned(new, desk, max_cost=0.0)  # whose prices have to be known, since it has a cap
-    guess, _ = await asyncio.to_thread(estimated, draft, desk.environ)
-    least, likely = guess.cost or (0.0, allowance.cap)  # without a price it is refused as soon as it is laid down
+    forecast = await asyncio.to_thread(forecast_of, draft, desk.environ)
+    least, likely = forecast.estimate.cost or (
+        0.0,
+        allowance.cap,
+    )  # without a price it is refused as soon as it is laid down
     left = max(0.0, allowance.left())
     if likely > 0 and left <= (least if most is UNSET else 0):
         raise KoderzError(

@@ -250,12 +250,12 @@ class Plan(NewRun, frozen=True, kw_only=True):
         return {**NewRun.given(self), "local_model": self.models[0], "models": tuple(self.models)}
 
     async def work(self, desk: Desk) -> Any:
-        from koderz.cli.overview import estimated, plan_lines
+        from koderz.analysis.forecast import forecast_of
 
         plan, notes = await planned(self, desk)
-        guess, tariffs = await asyncio.to_thread(estimated, plan, desk.environ)
+        forecast = await asyncio.to_thread(forecast_of, plan, desk.environ)
         left = {} if desk.allowance is None else {"allowance_left": desk.allowance.left()}
-        return {"plan": plan_lines(plan, guess, tariffs), "cost": guess.cost, "notes": notes, **left}
+        return {"plan": forecast.lines(), "cost": forecast.estimate.cost, "notes": notes, **left}
 
 
 async def planned(new: NewRun, desk: Desk, **more: Any) -> tuple[Any, list[str]]:

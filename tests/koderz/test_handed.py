@@ -151,6 +151,19 @@ def test_what_is_returned_is_a_table_in_a_notebook_and_a_frame_for_parquet() -> 
     frame.to_parquet(io.BytesIO())
 
 
+def test_plan_says_what_a_run_would_cost_and_leaves_nothing(tmp_path: Path) -> None:
+    forecast = asyncio.run(koderz.plan(range(3), mode="zero-shot", model="openai/gpt-6-luna", results=tmp_path / "r"))
+
+    assert forecast.estimate.experiments == 3
+    assert forecast.estimate.cost is not None
+    assert 0 < forecast.estimate.cost[1] < 1
+    assert "Tasks: 3 (T/0 … T/2)" in forecast.lines()
+    assert "<td>Tasks</td><td>3 (T/0 … T/2)</td>" in forecast._repr_html_()
+    assert not (tmp_path / "r").exists()
+    with pytest.raises(KoderzError, match="an empty list of tasks"):
+        asyncio.run(koderz.plan([], model="simulated"))
+
+
 def test_public_names_complete_and_suggest_the_nearest() -> None:
     assert {*koderz.__all__} <= {*dir(koderz)}
     with pytest.raises(AttributeError, match=r"no attribute 'benchmrk'; did you mean koderz.benchmark\?"):

@@ -224,9 +224,10 @@ def test_verify_says_who_chose_the_tasks(honest: Path, tmp_path: Path) -> None:
         plan, gone = lines[0], failed_tasks(lines)
         plan["asked"] = [each for task, each in zip(plan["tasks"], plan["asked"], strict=True) if task not in gone]
         plan["tasks"] = plan["config"]["problems"] = [task for task in plan["tasks"] if task not in gone]
-        for digests in (plan["details"]["matches"]["task"], plan["details"]["expectations"]):
+        details = plan["details"]
+        for of_tasks in (details["matches"]["task"], details["expectations"], details["questions"]):
             for task in gone:
-                digests.pop(task)
+                of_tasks.pop(task)
         lines[:] = [line for line in lines if line.get("problem_id") not in gone]
         left = {line["experiment_id"] for line in lines if line["kind"] == "experiment"}
         lines[:] = [line for line in lines if line.get("experiment_id", next(iter(left))) in left]

@@ -1,0 +1,171 @@
+"""The forecast of a run: its calls, tokens and cost, as its plan tells before anything is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from koderz.analysis.blocks import Heading, Table, as_html
+from koderz.analysis.history import history_of
+from koderz.engines.resources import listed_tariff
+from koderz.models.tariffs import Tariff
+from koderz.plans.arms import opened_models
+from koderz.plans.estimate import NOT_TRIED, Ending, Estimate, Foreseen, Share, estimate
+from koderz.plans.plan import Plan
+from koderz_tracker.records import PASSES
+
+if TYPE_CHECKING:
+    from koderz_tracker.summary import Summary
+
+_UNPRICED = "price unknown; put it into koderz.toml under [prices]"
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A plan with the estimate of its calls, tokens and cost, and the tariffs of its models by name."""
+
+    plan: Plan
+    estimate: Estimate
+    tariffs: Mapping[str, Tariff | None]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The forecast as JSON has it."""
+        return {
+            "config": self.plan.record.config,
+            "planned": self.plan.record.planned,
+            "prices": {  # US dollars a million tokens, and how they are known; null where they aren't
+                name: tariff and {"input": tariff.price.input, "output": tariff.price.output, "origin": tariff.origin}
+                for name, tariff in self.tariffs.items()
+            },
+            "estimate": self.estimate,
+        }
+
+    def lines(self, sampled: Summary | None = None) -> list[str]:
+        """The forecast in lines, and first what a sample of the tasks came to."""
+        other = "else " if sampled else ""
+        return [
+            *([_sample_line(sampled, len(self.plan.tasks))] if sampled else ()),
+            f"PLAN (nothing {other}is asked, nothing {other}is written)",
+            *self._figures(sampled is not None),
+        ]
+
+    def _figures(self, sampled: bool = False) -> Iterator[str]:
+        plan, guess = self.plan, self.estimate
+        config: Mapping[str, Any] = plan.record.config
+        tasks = plan.tasks
+        named = tasks[0].id if len(tasks) == 1 else f"{tasks[0].id} … {tasks[-1].id}"
+        yield f"Suite: {plan.suite.name} ({plan.suite.source})"
+        yield f"Tasks: {len(tasks)} ({named})"
+        yield f"Mode: {plan.record.mode}; samples: {plan.record.samples}; temperature: {config['temperature']:g}"
+        yield from (f"Model: {name}: {tariff or _UNPRICED}" for name, tariff in self.tariffs.items())
+        yield f"Cost: {_cost(guess)}"
+        yield from (_share(each) for each in (guess.models if len(guess.models) > 1 else ()))
+        yield f"Experiments: {guess.experiments:,}"
+        yield f"Calls: {_amount(guess, 'calls')}"
+        for each in guess.depths:
+            yield f"  at depth {each.depth}: at most {each.calls[1]:,} calls, {_at_most(each.cost)}"
+        yield f"Tokens in: {_amount(guess, 'tokens_in', about='about ')}"
+        yield f"Tokens out: {_amount(guess, 'tokens_out', about='about ')}"
+        yield from _basis(guess, sampled) if guess.calls[1] else ()
+        yield from (_foretold(guess.decision),) if guess.decision else ()
+        yield from plan.suite.outline(plan)
+
+    def _repr_html_(self) -> str:
+        rows = [line.strip().partition(": ")[::2] for line in self._figures()]
+        return as_html([Heading("Plan: nothing is asked, nothing is written"), Table((), rows, ruled=False)])
+
+
+def forecast_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Forecast:
+    """The forecast of a plan, by the prices that are known and by runs on record. No model is asked."""
+    opened = opened_models(plan.arms, plan.settings.roles_elsewhere)
+    tariffs = {key: listed_tariff(plan, key, environ) for key in opened}
+    for key, (name, _) in opened.items():  # by which an estimate looks a role's model up
+        tariffs.setdefault(name, tariffs[key])
+    prices = {name: tariff.price if tariff else None for name, tariff in tariffs.items()}
+    return Forecast(plan, estimate(plan, prices, history_of(plan)), tariffs)
+
+
+def _foretold(decision: Foreseen) -> str:
+    """The line on when a run that stops once it is decided will be, and on what it costs by then."""
+    percent, parts = (f"{100 * share:g}" for share in (decision.difference, decision.parts))
+    better = f"{percent} points" if decision.measure == PASSES else f"{percent} % of the range of {decision.measure}"
+    who = f"If B is {better} better" if decision.compared == 1 else f"If an arm is {better} better than {decision.a}"
+    ends = ", ".join(_ending(each, decision, is_first=not at) for at, each in enumerate(decision.endings))
+    return f"{who} and the two part on {parts} % of tasks: decided {ends}"
+
+
+def _ending(ending: Ending, decision: Foreseen, *, is_first: bool) -> str:
+    """The tasks by which a run is decided in some of the cases, and the cost of so many."""
+    often = {0.5: "half of the cases", 0.9: "nine of ten"}[ending.chance]
+    of = f" of {decision.planned:,} {decision.unit}" if is_first else ""
+    if ending.tasks is None or ending.tasks > decision.planned:
+        tasks = "more than 20,000" if ending.tasks is None else f"{ending.tasks:,}"
+        return f"by the end{of} in fewer than {often} (which takes {tasks})"
+    cost = "cost unknown" if ending.cost is None else f"about {_span_of(*ending.cost)}"
+    return f"{'after ' if is_first else ''}{ending.tasks:,}{of} in {often} ({cost})"
+
+
+def _sample_line(sampled: Summary, tasks: int) -> str:
+    """A line on what a sample of a plan's tasks cost, where it is kept, and why it stopped if it did."""
+    asked, spent = len(sampled.config["problems"]), _dollars(sampled.paid.get("total", 0.0))
+    done = sum(len(arm.results) for arm in sampled.arms.values()) + len(sampled.faults)
+    ended = "" if sampled.status == "complete" else f" ({sampled.status} after {done} of {sampled.planned} experiments)"
+    known = "" if all(arm.summary.cost_known for arm in sampled.arms.values()) else "at least "
+    planned = f"{tasks:,} task{'s' * (tasks != 1)}"
+    return f"SAMPLE: {asked} of {planned} cost {known}{spent}{ended}, kept as run {sampled.run_id}"
+
+
+def _basis(guess: Estimate, sampled: bool) -> Iterator[str]:
+    """The basis of the likely figures, one line for all arms that share it, and how to know more."""
+    for words in dict.fromkeys(guess.basis.values()):
+        arms = ", ".join(arm for arm, basis in guess.basis.items() if basis == words)
+        which = "" if len({*guess.basis.values()}) == 1 else f" of {arms}"
+        yield f"Likely figures{which}: {words}"
+    if guess.likely and guess.likely.cost_range and (cost := guess.likely.cost_range)[0] < cost[1]:
+        yield f"Likely cost: {_span_of(*cost)}"
+    unknown = any(words.endswith(NOT_TRIED) for words in guess.basis.values())
+    if unknown and not sampled and (guess.cost is None or guess.cost[1]):
+        yield "To ask three tasks and see what they cost: --dry-run --sample 3"
+
+
+def _share(share: Share) -> str:
+    """The line of one of several models: its cost and calls."""
+    return f"  {share.model} ({', '.join(share.roles)}): {_cost(share)}, {_amount(share, 'calls')} calls"
+
+
+def _amount(guess: Estimate | Share, name: str, about: str = "") -> str:
+    """The likely number, and the most that it can be; the span where nothing is known."""
+    low, high = getattr(guess, name)
+    figure = getattr(guess.likely, name) if guess.likely else None
+    if figure is None or figure == low == high:
+        return f"{about}{_span(low, high)}"
+    return f"about {figure:,}{f' (at most {high:,})' if low < high else ''}"
+
+
+def _cost(guess: Estimate | Share) -> str:
+    """The likely cost, and the most that it can be."""
+    if guess.cost is None:
+        return "unknown, since a price is"
+    low, high = guess.cost
+    if guess.likely is None or guess.likely.cost is None:
+        return f"about {_dollars(high)}" if low == high else _span_of(low, high)
+    return f"about {_dollars(guess.likely.cost)}{f' (at most {_dollars(high)})' if low < high else ''}"
+
+
+def _at_most(cost: tuple[float, float] | None) -> str:
+    return "cost unknown" if cost is None else f"at most {_dollars(cost[1])}"
+
+
+def _span(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _span_of(low: float, high: float) -> str:
+    return _dollars(high) if low == high else f"{_dollars(low)} to {_dollars(high)}"
+
+
+def _dollars(value: float) -> str:
+    return f"${value:,.2f}" if value >= 1 else f"${value:.4f}"
