@@ -112,6 +112,7 @@ def test_help_examples_work(koderz: Shell) -> None:
         "KODERZ_MODEL": "simulated",
         "KODERZ_SINKS": "json,memory",
     }
+    koderz("rollouts", "run", "--quiet", env=env)
     for seed in (0, 1):
         koderz("benchmark", 0, 5, "--mode", "comparative", "--seed", seed, "--quiet", "--wait", env=env)
     koderz("benchmark", "export", "latest", "--format", "jsonl", "--arm", "iterative", "-o", "samples.jsonl")
