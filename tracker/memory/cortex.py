@@ -29,6 +29,7 @@ from koderz_tracker.memory.interchange import drafts_of
 from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
 from koderz_tracker.memory.search import SearchHit, by_likeness, ranked, search
 from koderz_tracker.memory.store import Filter, Progress, Store
+from koderz_tracker.memory.vectors import Vectors
 from koderz_tracker.records import now
 from koderz_tracker.registry import find
 from koderz_tracker.scrubber import Scrubber
@@ -95,18 +96,27 @@ def open_cortex(
     create: bool = True,
     environ: Mapping[str, str] = os.environ,
     progress: Progress | None = None,
+    embeddings: str | None = None,
 ) -> Opening:
     """Opens the memory store at `path`, by default this folder's, for `async with open_cortex() as cortex:`.
 
     A missing file is made, unless `create` is False. Entering raises StoreDown if it can't be opened. `progress` is
-    told of the memories that are taken over from a store of an older version.
+    told of the memories that are taken over from a store of an older version. `embeddings` names what makes vectors
+    for `recall`, by default as `KODERZ_EMBEDDINGS` does: `none`, or a server's address#MODEL; without either, the
+    extra `koderz[recall]` if it is installed.
     """
-    return Opening(_opened(path, create=create, environ=environ, progress=progress))
+    named = embeddings or environ.get("KODERZ_EMBEDDINGS")
+    return Opening(_opened(path, create=create, environ=environ, progress=progress, embeddings=named))
 
 
 @asynccontextmanager
 async def _opened(
-    path: Path | str | None, *, create: bool, environ: Mapping[str, str], progress: Progress | None
+    path: Path | str | None,
+    *,
+    create: bool,
+    environ: Mapping[str, str],
+    progress: Progress | None,
+    embeddings: str | None,
 ) -> AsyncIterator[Cortex]:
     where = Path(path) if path is not None else store_path(environ=environ)
     thread = ThreadPoolExecutor(1, thread_name_prefix="koderz-memory")
@@ -115,7 +125,7 @@ async def _opened(
         opening = partial(Store, where, create=create, scrubber=Scrubber(environ), progress=progress)
         store = await loop.run_in_executor(thread, opening)
         try:
-            yield Cortex(store, thread)
+            yield Cortex(store, thread, Vectors(embeddings))
         finally:
             await loop.run_in_executor(thread, store.close)
     finally:
@@ -137,12 +147,17 @@ def _threaded(
 class Cortex:
     """An open store. Times are local, ISO 8601; every method is a coroutine and may raise StoreDown."""
 
-    def __init__(self, store: Store, thread: ThreadPoolExecutor) -> None:
-        self._store, self._thread = store, thread
+    def __init__(self, store: Store, thread: ThreadPoolExecutor, vectors: Vectors) -> None:
+        self._store, self._thread, self._vectors = store, thread, vectors
 
     @property
     def path(self) -> Path:
         return self._store.path
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason why the last recall compared words alone, where vectors were meant to be."""
+        return self._vectors.trouble
 
     @_threaded
     def remember(
@@ -228,7 +243,8 @@ class Cortex:
         if limit < 1:
             raise InvalidMemory(f"limit {limit}: at least 1")
         if query and mode == "search":
-            found = search(self._store, query, wanted, limit=limit, include_decayed=include_decayed, explain=explain)
+            how: Any = {"include_decayed": include_decayed, "explain": explain, "vectors": self._vectors}
+            found = search(self._store, query, wanted, limit=limit, **how)
         else:
             found = browse(self._store, wanted, important=mode == "important", limit=limit)
         self._store.touch(each.memory for each in found)
