@@ -13,6 +13,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, partialmethod, wraps
@@ -139,7 +140,9 @@ def _threaded(
 
     @wraps(work)
     async def done(self: Cortex, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, self, *args, **kwargs))
+        within = copy_context()  # which has the transport that a test puts in place of connections
+        called = partial(within.run, partial(work, self, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, called)
 
     return done
 
@@ -263,7 +266,7 @@ class Cortex:
     def get_context(self, *, project: str | None = None, query: str | None = None, format: str = "summary") -> str:
         """An introduction to the store's content, as Markdown ("summary", "detailed") or JSON ("raw")."""
         choose("format", format, FORMATS)
-        return context(self._store, project, query, format)
+        return context(self._store, project, query, format, self._vectors)
 
     @_threaded
     def export_memories(
@@ -444,7 +447,7 @@ def browse(store: Store, wanted: Filter, *, important: bool, limit: int) -> list
     return [SearchHit(memory, memory.salience, "full") for memory in newest]
 
 
-def context(store: Store, project: str | None, query: str | None, form: str) -> str:
+def context(store: Store, project: str | None, query: str | None, form: str, vectors: Vectors | None = None) -> str:
     """Important and recent memories of a project, and the answers to a query, each once."""
     wanted = Filter(project=project, or_no_project=True)
     sections = {
@@ -452,7 +455,7 @@ def context(store: Store, project: str | None, query: str | None, form: str) -> 
         "Recent": browse(store, wanted, important=False, limit=_RECENT),
     }
     if query:
-        sections = {f"On: {query}": search(store, query, wanted, limit=_ANSWERS), **sections}
+        sections = {f"On: {query}": search(store, query, wanted, limit=_ANSWERS, vectors=vectors), **sections}
     shown: set[int] = set()
     distinct: dict[str, list[Memory]] = {}
     for title, found in sections.items():

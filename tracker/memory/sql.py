@@ -180,12 +180,14 @@ KEEP_VECTOR = (
 )
 DROP_VECTOR = "DELETE FROM vectors WHERE thing = ?"
 _HAVE_NONE = (
-    "FROM things t JOIN thing_text x ON x.rowid = t.id WHERE t.id > ? AND NOT EXISTS "
+    "FROM things t CROSS JOIN thing_text x ON x.rowid = t.id WHERE t.id > ? AND NOT EXISTS "
     "(SELECT 1 FROM vectors v WHERE v.thing = t.id AND v.model = ? AND length(v.vector) = ?)"
 )
 WITHOUT_VECTOR = f"SELECT t.id, t.name, x.about, x.content {_HAVE_NONE} ORDER BY t.id LIMIT ?"
 HAVE_NO_VECTOR = f"SELECT count(*) {_HAVE_NONE}"
-VECTORS = "SELECT rowid, vector FROM vectors AS thing_text WHERE model = ? AND length(vector) = ? {narrowed}"
+VECTORS = (
+    "SELECT rowid, vector FROM vectors AS thing_text WHERE model = ? AND length(vector) = ? {narrowed} ORDER BY rowid"
+)
 FITTING = "SELECT rowid FROM things AS thing_text WHERE 1 {narrowed}"
 TEXT = "SELECT about, content FROM thing_text WHERE rowid = ?"
 PUT_TEXT = "INSERT OR REPLACE INTO thing_text (rowid, about, content) VALUES (?, ?, ?)"

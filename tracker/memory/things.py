@@ -14,7 +14,7 @@ from koderz_tracker.memory.detail import digest_of
 from koderz_tracker.memory.memories import PROTECTED_TAGS, Memory
 
 _STATEMENT = 2000  # characters at most of what a task asks
-_GIST = 1000  # characters at most of what a note says, for its vector
+GIST = 1000  # characters of a thing and of a question, for a vector: models take no more than some hundred tokens
 _FENCED = re.compile(r"^```[\w+-]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(
     r"^[ \t]*(?:>>>|assert\b|(?:for )?(?:e\.g\.|examples?\b)|\w+\([^\n]*\) *(?:==|=>|->|➞|=)).*",
@@ -52,7 +52,7 @@ def about_of(memory: Memory) -> str:
 
 def gist_of(name: str, about: str, content: str) -> str:
     """The part of a thing's texts that its vector is made of: its subject, and what a note says."""
-    return f"{about}\n{content[:_GIST]}" if name.startswith("note ") else about
+    return (f"{about}\n{content}" if name.startswith("note ") else about)[:GIST]
 
 
 def happened_in(memory: Memory) -> list[str]:

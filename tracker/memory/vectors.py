@@ -21,7 +21,7 @@ import orjson
 from koderz_tracker.errors import KoderzError
 from koderz_tracker.memory import sql
 from koderz_tracker.memory.store import Narrowed, Store
-from koderz_tracker.memory.things import gist_of
+from koderz_tracker.memory.things import GIST, gist_of
 from koderz_tracker.registry import find
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ SECONDS = 5.0  # to make vectors in, before a question is answered without
 _RESTING = 60.0  # seconds after a failure, for which nothing is asked for
 _BATCH = 256  # things whose vectors are made at once
 _FORM = 1  # of what vectors are made of, see `gist_of`
-_OFF = 0.02  # how far from 1 the length of a stored vector may be
+_OFF = 0.04  # how far from 1 the square of a stored vector's length may be
 
 
 class NoVectors(KoderzError):
@@ -180,25 +180,24 @@ class Meant:
 
         condition, values = narrowed.condition()
         size = 2 * len(self.vector)
-        found = dict(store.rows(sql.VECTORS.format(narrowed=condition), (self.model, size, *values)))
+        found = store.rows(sql.VECTORS.format(narrowed=condition), (self.model, size, *values))
         if self.made:
             fitting = store.rows(sql.FITTING.format(narrowed=condition), values)
-            found |= {thing: self.made[thing] for (thing,) in fitting if thing in self.made}
-        things = np.fromiter(sorted(found), np.int64, len(found))
-        stored = np.frombuffer(b"".join(found[int(thing)] for thing in things), "<f2")
+            found = sorted((dict(found) | {id: self.made[id] for (id,) in fitting if id in self.made}).items())
+        stored = np.frombuffer(b"".join([vector for _, vector in found]), "<f2")
         with np.errstate(all="ignore"):
             rows = stored.reshape(len(found), len(self.vector)).astype(np.float32)
-            sound = np.abs(np.linalg.norm(rows, axis=1) - 1) <= _OFF
-            alike = np.round(rows @ self.vector, 4)  # so that no machine's last digits decide
-        best = [at for at in np.lexsort((things, -alike)) if sound[at] and alike[at] > 0][:NEAREST]
-        return {int(things[at]): float(alike[at]) for at in best}
+            is_sound = np.abs(np.einsum("ij,ij->i", rows, rows) - 1) <= _OFF
+            alike = np.where(is_sound, np.round(rows @ self.vector, 4), 0)  # no machine's last digits decide
+        best = np.argsort(-alike, kind="stable")[:NEAREST]
+        return {found[at][0]: float(alike[at]) for at in best if alike[at] > 0}
 
 
 def _meant(store: Store, embedder: Embedder, question: str) -> Meant:
     """The question's vector; those of things that have none by this model are made before."""
     end = time.monotonic() + SECONDS
     name = embedder.name
-    (vector,) = _normal(embedder.embed([question.encode(errors="replace").decode()]), 1)
+    (vector,) = _normal(embedder.embed([question[:GIST].encode(errors="replace").decode()]), 1)
     model, size = f"{name}, {len(vector)} dimensions, form {_FORM}", 2 * len(vector)
     made: dict[int, bytes] = {}
     last = 0

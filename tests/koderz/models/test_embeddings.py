@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from koderz.connections import MOUNTED, httpx
 from koderz.models import embeddings
 from koderz.models.embeddings import Served
 from koderz_tracker.memory import open_cortex
@@ -119,3 +120,20 @@ async def test_other_weights_by_the_same_name_are_noticed(server: Server, tmp_pa
     found, _ = await recalled(server, tmp_path, "a fox")
 
     assert [hit["title"] for hit in found] == ["On a car", "On a hound"]
+
+
+async def test_transport_of_the_context_stands_in_for_connections(tmp_path: Path) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        texts = json.loads(request.content)["input"]
+        return httpx.Response(200, json={"data": [{"embedding": [1.0, 0.0]} for _ in texts]})
+
+    mounted = MOUNTED.set(httpx.MockTransport(answer))
+    try:
+        async with open_cortex(tmp_path / "memory.db", embeddings="https://models.invalid#m") as cortex:
+            await cortex.remember("On a hound", "-")
+            (found,) = await cortex.recall("x" * 5000 + "\ud800")
+    finally:
+        MOUNTED.reset(mounted)
+
+    assert found["title"] == "On a hound"
+    assert "note" not in found

@@ -323,6 +323,7 @@ def test_lessons_for_models_depend_on_no_vectors(tmp_path: Path, fake: Fake) -> 
         assert await cortex.recall_lessons("T/2", "c", same_task=False, statement="puppy") == ["l"]
         assert not fake.asked
         assert len(await cortex.recall("puppy")) == 1
+        assert "## On: puppy\n- **E**" in await cortex.get_context(query="puppy")
 
     async def opened() -> None:
         async with open_cortex(tmp_path / "memory.db") as cortex:
