@@ -10,14 +10,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.models.faults import Retryable
+from koderz.models.faults import Retryable, TimedOut
 from koderz.models.transport import Http
 from koderz_tracker.memory.vectors import SECONDS, NoVectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_AT_ONCE = 64  # texts in a request
 _SAMPLE, _MARKS = "Which model are you?", 3
 
 
@@ -32,6 +31,8 @@ class _Answer(msgspec.Struct):
 
 class Served:
     """A model of a server. It is asked from a thread that has no event loop."""
+
+    at_once = 32
 
     def __init__(self, address: str) -> None:
         """`address` is the server's, with the model behind a hash. Raises KoderzError where it is none."""
@@ -60,18 +61,20 @@ class Served:
     async def _asked(self, texts: Sequence[str]) -> list[list[float]]:
         http = Http(self._base, timeout=SECONDS)
         try:
-            rows: list[list[float]] = []
-            for start in range(0, len(texts), _AT_ONCE):
-                rows += await self._some(http, texts[start : start + _AT_ONCE])
+            return await self._answered(http, texts)
         except (KoderzError, Retryable, ValueError, RecursionError) as error:
-            is_told = isinstance(error, KoderzError | Retryable)
-            why = str(error) if is_told else "its answer is of another form"
+            match error:
+                case TimedOut():
+                    why = f"no answer within {SECONDS:g} s"
+                case KoderzError() | Retryable():
+                    why = str(error)
+                case _:
+                    why = "its answer is of another form"
             raise NoVectors(f"{http.address} gives no vectors of {self._model} ({why})") from error
         finally:
             await http.aclose()
-        return rows
 
-    async def _some(self, http: Http, texts: Sequence[str]) -> list[list[float]]:
+    async def _answered(self, http: Http, texts: Sequence[str]) -> list[list[float]]:
         body: dict[str, Any] = {"model": self._model, "input": list(texts), "encoding_format": "float"}
         answer = await http.post("/embeddings", msgspec.json.encode(body), {})
         if answer.status != 200:

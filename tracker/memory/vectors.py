@@ -37,7 +37,6 @@ SERVERS: Mapping[str, str] = {"http": "koderz.models.embeddings:Served", "https"
 NEAREST = 50  # things that a question may mean
 SECONDS = 5.0  # to make vectors in, before a question is answered without
 _RESTING = 60.0  # seconds after a failure, for which nothing is asked for
-_BATCH = 256  # things whose vectors are made at once
 _FORM = 1  # of what vectors are made of, see `gist_of`
 _OFF = 0.04  # how far from 1 the square of a stored vector's length may be
 
@@ -52,6 +51,11 @@ class Embedder(Protocol):
     @property
     def name(self) -> str:
         """The model, with its version and digest as far as they are known."""
+        ...
+
+    @property
+    def at_once(self) -> int:
+        """The number of texts that it gets at a time, few enough for an answer within `SECONDS`."""
         ...
 
     def embed(self, texts: Sequence[str]) -> Any:
@@ -79,6 +83,8 @@ def embedder_for(named: str | None) -> Embedder | None:
 
 class StaticModel:
     """The table of the package wordllama, which has a vector for each token; that of a text is their mean."""
+
+    at_once = 256
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -201,7 +207,7 @@ def _meant(store: Store, embedder: Embedder, question: str) -> Meant:
     model, size = f"{name}, {len(vector)} dimensions, form {_FORM}", 2 * len(vector)
     made: dict[int, bytes] = {}
     last = 0
-    while rows := store.rows(sql.WITHOUT_VECTOR, (last, model, size, _BATCH)):
+    while rows := store.rows(sql.WITHOUT_VECTOR, (last, model, size, embedder.at_once)):
         if time.monotonic() > end:
             ((left,),) = store.rows(sql.HAVE_NO_VECTOR, (last, model, size))
             raise _NotYet(f"the vectors of {left} tasks and notes are still to be made; ask again")

@@ -33,7 +33,7 @@ class Fake:
     """A model to which words of a row of MEANINGS mean the same. It counts the texts that it is asked for."""
 
     def __init__(self, name: str = "fake 1", *, scale: float = 7.0, more: int = 0) -> None:
-        self.name, self.scale, self.more = name, scale, more
+        self.name, self.scale, self.more, self.at_once = name, scale, more, 256
         self.asked: list[str] = []
         self.answer: Any = None  # in place of vectors
 
@@ -181,7 +181,7 @@ def test_making_takes_turns_and_goes_on_at_the_next_question(
     store: Store, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.remember([Draft(title=f"number {n}", content="-") for n in range(4)])
-    monkeypatch.setattr(vectors, "_BATCH", 2)
+    fake.at_once = 2
     times = iter([0.0, 0.0, 0.0, 1e9, 1e9, *[1e9] * 99])
     monkeypatch.setattr(vectors, "time", SimpleNamespace(monotonic=lambda: next(times)))
     made = Vectors(None)
