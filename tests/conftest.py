@@ -172,6 +172,7 @@ class Shell:
             "WASM_MANAGER_SERVICE_URL": "",
             "PYTHONWARNINGS": "error",
             "KODERZ_SINKS": "json",  # a test that wants more says so
+            "KODERZ_EMBEDDINGS": "none",
         }
         return {**kept, **own, **(more or {})}
 
@@ -299,8 +300,9 @@ def _what_was_started_ends() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _only_the_summary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test runs in its own process feeds no other sink unless it says so."""
+    """What a test runs in its own process feeds no other sink, and finds by words alone, unless it says so."""
     monkeypatch.setenv("KODERZ_SINKS", "json")
+    monkeypatch.setenv("KODERZ_EMBEDDINGS", "none")
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 
 from koderz.cli.groups import PanelCommand, new_group
-from koderz.cli.memory import Results, serve_store
+from koderz.cli.memory import Embeddings, Results, serve_store
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
 
@@ -64,6 +65,7 @@ def serve(
     token_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The variable that holds the token for HTTP. Default: a new one.")
     ] = None,
+    embeddings: Embeddings = None,
     results: Results = None,
 ) -> None:
     """Serve memory and runs to Claude Code, Codex and others as an MCP server, until the client disconnects.
@@ -86,7 +88,8 @@ def serve(
 
     folder = results_folder(results)
     desk = Desk(folder, None if max_cost is None else Allowance(folder, max_cost))
-    serve_store(http, token_env, results, "memory and runs are", lambda cortex: make_server(cortex, desk))
+    made = partial(make_server, desk=desk)
+    serve_store(http, token_env, results, "memory and runs are", made, embeddings=embeddings)
 
 
 def make_server(cortex: Cortex, desk: Desk) -> Server[Any]:

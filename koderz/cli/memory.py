@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -25,6 +25,7 @@ from koderz_tracker.memory.cortex import OUTCOMES
 from koderz_tracker.memory.detail import Detail, lesson_of, outcome_of, shown
 from koderz_tracker.memory.memories import choose
 from koderz_tracker.memory.store import BATCH
+from koderz_tracker.memory.vectors import embedder_for
 
 if TYPE_CHECKING:
     from mcp.server import Server
@@ -63,6 +64,15 @@ Tags = Annotated[
 Category = Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(CATEGORIES)}.")]
 Project = Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this project.")]
 Results = Annotated[Path | None, typer.Option(metavar="DIR", help="The results folder, which holds memory.db.")]
+Embeddings = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL|none",
+        envvar="KODERZ_EMBEDDINGS",
+        help="What recall also compares by meaning with: a model of a server, such as http://127.0.0.1:11434/v1#MODEL. "
+        "Default: the extra koderz[recall], if it is installed.",
+    ),
+]
 
 
 @app.command(cls=PanelCommand)
@@ -90,6 +100,7 @@ def recall(
         str | None, typer.Option(metavar="WORD", help="line, lesson or full, in place of a table.", show_default=False)
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Also say why each hit stands where it does.")] = False,
+    embeddings: Embeddings = None,
     results: Results = None,
     json: Json = False,
 ) -> None:
@@ -108,24 +119,19 @@ def recall(
     filters |= {"suite": suite, "task": task, "model": model, "arm": arm, "solver": solver, "outcome": outcome}
     filters |= {"cause": cause, "run": run, "since": since, "until": until, "limit": limit, "mode": mode}
     words = " ".join(query or ()) or None
-    memories = _asked(lambda cortex: cortex.recall(words, explain=explain, **filters), results)
+
+    async def recalled(cortex: Cortex) -> tuple[list[dict[str, Any]], str | None]:
+        return await cortex.recall(words, explain=explain, **filters), cortex.trouble
+
+    memories, trouble = _asked(recalled, results, embeddings=embeddings)
     told = [shown(memory, cast(Detail, detail)) for memory in memories] if detail else memories
     if json:
         return print_json(told)
     if detail:
         say("\n\n".join(hit["content" if detail == "full" else "text"] for hit in told))
     elif memories:
-        rows = [_row(memory) for memory in memories]
-        heads = [head for head in rows[0] if any(row[head] for row in rows)]
-        optional = [head for head in ("Tried", "Model", "Arm", "When") if head in heads]
-        print_blocks([Table(heads, [[row[head] for head in heads] for row in rows], optional=optional)])
-    if not memories:
-        warn("no matching memories")
-    elif note := memories[0].get("note"):
-        warn(f"note: {note}")
-    if memories and memories[0]["ranking"] == "newest":
-        warn("note: these words are very common, so only the newest memories that hold them were ranked")
-    return None
+        print_blocks([_table(memories)])
+    return _warn_of(memories, trouble)
 
 
 @app.command(cls=PanelCommand)
@@ -287,6 +293,7 @@ def serve(
     token_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="The variable that holds the token for HTTP. Default: a new one.")
     ] = None,
+    embeddings: Embeddings = None,
     results: Results = None,
 ) -> None:
     """Serve the memory store to Claude Code, Cursor and others as an MCP server, until the client disconnects.
@@ -297,7 +304,7 @@ def serve(
         koderz memory serve
     """
     leave_at_once()  # whatever was stored is durable, and a thread that reads standard input can't be cancelled
-    serve_store(http, token_env, results, "the memory store is")
+    serve_store(http, token_env, results, "the memory store is", embeddings=embeddings)
 
 
 def serve_store(
@@ -306,13 +313,16 @@ def serve_store(
     results: Path | None,
     what: str,
     make: Callable[[Cortex], Server[Any]] | None = None,
+    *,
+    embeddings: str | None,
 ) -> None:
     """Serves the memory store by MCP, over standard input and output or over HTTP; `make` makes a server of it."""
     from koderz_tracker.memory.server import make_server, serve_http, serve_stdio, token_from
 
+    embedder_for(embeddings)  # which refuses what is no address
     made = make or make_server
     if http is None:
-        _asked(lambda cortex: serve_stdio(cortex, made), results, create=True)
+        _asked(lambda cortex: serve_stdio(cortex, made), results, create=True, embeddings=embeddings)
         return
     host, port = _address(http)
     token = token_from(os.environ, token_env)
@@ -321,17 +331,29 @@ def serve_store(
         warn(f"{what} served at {url}")
         warn(f"token: {token}" if token_env is None else f"token: that of {token_env}")
 
-    _asked(lambda cortex: serve_http(cortex, host, port, token, ready=ready, make=made), results, create=True)
+    _asked(
+        lambda cortex: serve_http(cortex, host, port, token, ready=ready, make=made),
+        results,
+        create=True,
+        embeddings=embeddings,
+    )
 
 
-def _asked(work: Callable[[Cortex], Awaitable[Any]], results: Path | None, *, create: bool = False) -> Any:
+def _asked(
+    work: Callable[[Cortex], Awaitable[Any]],
+    results: Path | None,
+    *,
+    create: bool = False,
+    embeddings: str | None = None,
+) -> Any:
     """The result of `work` on the store. With `create`, a missing store is created."""
     from koderz.settings.toml import results_folder
 
     path = store_path(results_folder(results))
 
     async def worked() -> Any:
-        async with open_cortex(path, create=create, progress=_tell_progress) as cortex:
+        opening = open_cortex(path, create=create, progress=_tell_progress, embeddings=embeddings)
+        async with opening as cortex:
             return await work(cortex)
 
     return asyncio.run(worked())
@@ -343,14 +365,33 @@ def _tell_progress(done: int, of: int) -> None:
         warn(f"the memory store is brought up to date, once: {done:,} of {of:,} memories")
 
 
+def _warn_of(memories: Sequence[dict[str, Any]], trouble: str | None) -> None:
+    """Says that nothing was found, or with which reserve."""
+    if not memories:
+        warn("no matching memories")
+    if note := memories[0].get("note") if memories else trouble:
+        warn(f"note: {note}")
+    if memories and memories[0]["ranking"] == "newest":
+        warn("note: these words are very common, so only the newest memories that hold them were ranked")
+
+
+def _table(memories: Sequence[dict[str, Any]]) -> Table:
+    """Hits as a table of those columns that any of them fills."""
+    rows = [_row(memory) for memory in memories]
+    heads = [head for head in rows[0] if any(row[head] for row in rows)]
+    optional = [head for head in ("Tried", "Model", "Arm", "When") if head in heads]
+    return Table(heads, [[row[head] for head in heads] for row in rows], optional=optional)
+
+
 def _row(memory: dict[str, Any]) -> dict[str, str]:
     """A hit as the cells of a table by their heads."""
     told = memory["metadata"]
     is_result = "result" in memory["tags"] and bool(told.get("problem_id"))
     (lesson,) = lesson_of(memory).split("\n")[1:2] or [""]
-    why = memory.get("why") or {"words": {}}
-    places = [f"{word} in {' and '.join(where)}" for word, where in why["words"].items() if where]
-    if places:
+    why = memory.get("why") or {}
+    places = [f"{word} in {' and '.join(where)}" for word, where in why.get("words", {}).items() if where]
+    if why:
+        places += [f"rank {rank} by {name}" for name, rank in why.get("ranks", {}).items() if rank]
         places.append(f"relevance {why['relevance']:.2f}, salience {why['salience']:.2f}")
     return {
         "#": str(memory["id"]),

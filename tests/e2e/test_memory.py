@@ -63,6 +63,22 @@ def test_recall_lists_what_answers_best(shell: Shell) -> None:
     assert "nothing holds sortinng: sorting was looked for instead" in shell("memory", "recall", "sortinng").err
 
 
+def test_recall_without_its_server_of_embeddings_says_so(shell: Shell) -> None:
+    gone = {"KODERZ_EMBEDDINGS": "http://127.0.0.1:9/v1#m"}
+    said = "only words were compared: http://127.0.0.1:9/v1 gives no vectors of m (cannot connect"
+
+    done = shell("memory", "recall", "sorting", "off", env=gone)
+    assert "the first note" in done.out
+    assert said in done.err
+    assert said in shell("memory", "recall", "zebra", env=gone).err
+    assert shell("memory", "recall", "zebra", "--embeddings", "none", env=gone).err == "no matching memories\n"
+    for command in (("memory", "recall", "x"), ("memory", "serve"), ("mcp", "serve")):
+        told = shell(*command, "--embeddings", "http://127.0.0.1:9/v1", code=2).err
+        assert (
+            told == "koderz: embeddings: write the address as http://HOST:PORT/v1#MODEL, without a name and password\n"
+        )
+
+
 def test_recall_shows_as_much_as_is_asked_for(shell: Shell) -> None:
     table = shell("memory", "recall", "attempts", "--outcome", "passed", "--explain").out
     assert [

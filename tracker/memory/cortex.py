@@ -13,6 +13,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, partialmethod, wraps
@@ -29,6 +30,7 @@ from koderz_tracker.memory.interchange import drafts_of
 from koderz_tracker.memory.memories import CATEGORIES, TYPES, Draft, InvalidMemory, Memory, as_memory, choose, moment
 from koderz_tracker.memory.search import SearchHit, by_likeness, ranked, search
 from koderz_tracker.memory.store import Filter, Progress, Store
+from koderz_tracker.memory.vectors import Vectors
 from koderz_tracker.records import now
 from koderz_tracker.registry import find
 from koderz_tracker.scrubber import Scrubber
@@ -95,18 +97,27 @@ def open_cortex(
     create: bool = True,
     environ: Mapping[str, str] = os.environ,
     progress: Progress | None = None,
+    embeddings: str | None = None,
 ) -> Opening:
     """Opens the memory store at `path`, by default this folder's, for `async with open_cortex() as cortex:`.
 
     A missing file is made, unless `create` is False. Entering raises StoreDown if it can't be opened. `progress` is
-    told of the memories that are taken over from a store of an older version.
+    told of the memories that are taken over from a store of an older version. `embeddings` names what makes vectors
+    for `recall`, by default as `KODERZ_EMBEDDINGS` does: `none`, or a server's address#MODEL; without either, the
+    extra `koderz[recall]` if it is installed.
     """
-    return Opening(_opened(path, create=create, environ=environ, progress=progress))
+    named = embeddings or environ.get("KODERZ_EMBEDDINGS")
+    return Opening(_opened(path, create=create, environ=environ, progress=progress, embeddings=named))
 
 
 @asynccontextmanager
 async def _opened(
-    path: Path | str | None, *, create: bool, environ: Mapping[str, str], progress: Progress | None
+    path: Path | str | None,
+    *,
+    create: bool,
+    environ: Mapping[str, str],
+    progress: Progress | None,
+    embeddings: str | None,
 ) -> AsyncIterator[Cortex]:
     where = Path(path) if path is not None else store_path(environ=environ)
     thread = ThreadPoolExecutor(1, thread_name_prefix="koderz-memory")
@@ -115,7 +126,7 @@ async def _opened(
         opening = partial(Store, where, create=create, scrubber=Scrubber(environ), progress=progress)
         store = await loop.run_in_executor(thread, opening)
         try:
-            yield Cortex(store, thread)
+            yield Cortex(store, thread, Vectors(embeddings))
         finally:
             await loop.run_in_executor(thread, store.close)
     finally:
@@ -129,7 +140,9 @@ def _threaded(
 
     @wraps(work)
     async def done(self: Cortex, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, self, *args, **kwargs))
+        within = copy_context()  # which has the transport that a test puts in place of connections
+        called = partial(within.run, partial(work, self, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._thread, called)
 
     return done
 
@@ -137,12 +150,17 @@ def _threaded(
 class Cortex:
     """An open store. Times are local, ISO 8601; every method is a coroutine and may raise StoreDown."""
 
-    def __init__(self, store: Store, thread: ThreadPoolExecutor) -> None:
-        self._store, self._thread = store, thread
+    def __init__(self, store: Store, thread: ThreadPoolExecutor, vectors: Vectors) -> None:
+        self._store, self._thread, self._vectors = store, thread, vectors
 
     @property
     def path(self) -> Path:
         return self._store.path
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason why the last recall compared words alone, where vectors were meant to be."""
+        return self._vectors.trouble
 
     @_threaded
     def remember(
@@ -228,7 +246,8 @@ class Cortex:
         if limit < 1:
             raise InvalidMemory(f"limit {limit}: at least 1")
         if query and mode == "search":
-            found = search(self._store, query, wanted, limit=limit, include_decayed=include_decayed, explain=explain)
+            how: Any = {"include_decayed": include_decayed, "explain": explain, "vectors": self._vectors}
+            found = search(self._store, query, wanted, limit=limit, **how)
         else:
             found = browse(self._store, wanted, important=mode == "important", limit=limit)
         self._store.touch(each.memory for each in found)
@@ -247,7 +266,7 @@ class Cortex:
     def get_context(self, *, project: str | None = None, query: str | None = None, format: str = "summary") -> str:
         """An introduction to the store's content, as Markdown ("summary", "detailed") or JSON ("raw")."""
         choose("format", format, FORMATS)
-        return context(self._store, project, query, format)
+        return context(self._store, project, query, format, self._vectors)
 
     @_threaded
     def export_memories(
@@ -428,7 +447,7 @@ def browse(store: Store, wanted: Filter, *, important: bool, limit: int) -> list
     return [SearchHit(memory, memory.salience, "full") for memory in newest]
 
 
-def context(store: Store, project: str | None, query: str | None, form: str) -> str:
+def context(store: Store, project: str | None, query: str | None, form: str, vectors: Vectors | None = None) -> str:
     """Important and recent memories of a project, and the answers to a query, each once."""
     wanted = Filter(project=project, or_no_project=True)
     sections = {
@@ -436,7 +455,7 @@ def context(store: Store, project: str | None, query: str | None, form: str) -> 
         "Recent": browse(store, wanted, important=False, limit=_RECENT),
     }
     if query:
-        sections = {f"On: {query}": search(store, query, wanted, limit=_ANSWERS), **sections}
+        sections = {f"On: {query}": search(store, query, wanted, limit=_ANSWERS, vectors=vectors), **sections}
     shown: set[int] = set()
     distinct: dict[str, list[Memory]] = {}
     for title, found in sections.items():

@@ -16,8 +16,11 @@ from koderz_tracker.memory import sql
 from koderz_tracker.memory.memories import Memory
 from koderz_tracker.memory.store import Filter, Narrowed, Store
 from koderz_tracker.memory.things import about_of, apart, happened_in, name_of, statement_of
+from koderz_tracker.memory.vectors import Vectors
 
 Ranking = Literal["full", "newest"]
+Ranks = Mapping[str, Mapping[int, int]]
+"""The ranks of things by words and by meaning, from 1 on."""
 
 COMMON = 2000  # a word that more things hold than this says little, and ranking all of them takes long
 _FEW = 5  # things: below so many, a word that all of them hold may still tell something
@@ -29,7 +32,8 @@ _COMPARED = 50_000  # things at most whose words are compared, which takes as lo
 _SPELLED = 4  # letters of words that are compared by their spelling
 _HALF_LIFE = {"short_term": 14.0, "long_term": 180.0, "episodic": 180.0}  # days
 _DECAYED = 0.1  # a salience below this, after decay, counts as faded
-_SALIENT = 0.1  # the part of a score that salience decides
+_SALIENT, _HARDLY = 0.1, 0.001  # the part of a score that salience decides, of words; by fused ranks, where it's a tie
+_FUSED = 60  # of reciprocal ranks: how little the very first count more than those behind
 _STOP_WORDS = frozenset(
     re.findall(
         r"\w+",
@@ -77,7 +81,14 @@ class _Cell(NamedTuple):
 
 
 def search(
-    store: Store, query: str, wanted: Filter, *, limit: int, include_decayed: bool = True, explain: bool = False
+    store: Store,
+    query: str,
+    wanted: Filter,
+    *,
+    limit: int,
+    include_decayed: bool = True,
+    explain: bool = False,
+    vectors: Vectors | None = None,
 ) -> list[SearchHit]:
     """The things that answer a query best, by full text over what they are about and what happened; each is one hit.
 
@@ -85,24 +96,29 @@ def search(
     ones. Where these are very common, the newest things that hold all of them are found, and `ranking` says so. What
     is called by its name, such as HumanEval/3 or the id of an experiment, comes first. A word that nothing holds is
     looked for by the nearest spelling. Memories too new for full text, which it can't be told of while nobody may
-    write, are looked through one by one.
+    write, are looked through one by one. With `vectors`, ranks are fused with those of the things that mean the like.
     """
     asked = words_of(apart(query))
     if not asked:
         return []
     store.index_newest()
+    meant = vectors.meant_by(store, apart(query)) if vectors else None
+    ranks: Ranks = {}
     with store.snapshot():
         unknown = [word for word in asked if word not in _STOP_WORDS and not _hits(store, word)]
         things = int(store.rows(sql.LAST_THING)[0][0])
         is_lost = len(unknown) == sum(word not in _STOP_WORDS for word in asked)
         share = _AT_ALL if is_lost else _ALIKE
-        spelled = {w: meant for w in unknown if things <= _COMPARED and (meant := _nearest(store, w, share))}
+        spelled = {w: near for w in unknown if things <= _COMPARED and (near := _nearest(store, w, share))}
         hits = {word: _hits(store, word) for word in dict.fromkeys(spelled.get(word, word) for word in asked)}
         telling = _telling(hits, things)
         found: list[SearchHit] = []
         ranking: Ranking = "full"
         if (narrowed := store.narrowed(wanted)) is not None:
             relevance, ranking = _by_text(store, hits, telling, narrowed)
+            if meant:
+                ranks = {"words": _ranked(relevance), "meaning": _ranked(meant.likeness(store, narrowed))}
+                relevance = fused(ranks.values())
             names = [name for name in query.split() if name.isprintable()]
             if named := {thing for name in names for (thing,) in store.rows(sql.NAMED, (name,))}:
                 relevance = {**{thing: share / 2 for thing, share in relevance.items()}, **dict.fromkeys(named, 1.0)}
@@ -111,17 +127,35 @@ def search(
             found = [*_collapsed(store, {thing: relevance[thing] for thing in best}, narrowed)]
         sought = [word for word in asked if word in telling or word in unknown]
         newer = [SearchHit(*each, "full") for each in _holding(store.unindexed(wanted), asked, sought)]
+    salient = _HARDLY if meant else _SALIENT
     distinct = {name_of(hit.memory): hit for hit in sorted([*found, *newer], key=lambda hit: hit.memory.id)}
-    note = "; ".join(f"nothing holds {word}: {meant} was looked for instead" for word, meant in spelled.items())
-    ordered = _in_order(distinct.values(), limit, include_decayed=include_decayed)
-    return [
-        replace(hit, ranking=ranking, note=note or None, why=_why(store, hit, list(hits)) if explain else None)
-        for hit in ordered
-    ]
+    notes = [f"nothing holds {word}: {other} was looked for instead" for word, other in spelled.items()]
+    if vectors and vectors.trouble:
+        notes.append(vectors.trouble)
+    ordered = _in_order(distinct.values(), limit, salient, include_decayed=include_decayed)
+    why = (lambda hit: _why(store, hit, [*hits], ranks, salient)) if explain else lambda _: None
+    return [replace(hit, ranking=ranking, note="; ".join(notes) or None, why=why(hit)) for hit in ordered]
 
 
-def _why(store: Store, hit: SearchHit, words: Sequence[str]) -> dict[str, Any]:
-    """The places where a hit holds the words that were looked for, with the parts of its score."""
+def fused(rankings: Iterable[Mapping[int, int]]) -> dict[int, float]:
+    """Things by their ranks in several rankings: the sum of reciprocal ranks, 1 for what leads each."""
+    shares: defaultdict[int, float] = defaultdict(float)
+    for among in (several := [*rankings]):
+        for thing, rank in among.items():
+            shares[thing] += (_FUSED + 1) / (_FUSED + rank) / len(several)
+    return shares
+
+
+def _ranked(relevance: Mapping[int, float]) -> dict[int, int]:
+    """The ranks of things from 1 on; those alike share one."""
+    first: dict[float, int] = {}
+    for rank, value in enumerate(sorted(relevance.values(), reverse=True), 1):
+        first.setdefault(value, rank)
+    return {thing: first[value] for thing, value in relevance.items()}
+
+
+def _why(store: Store, hit: SearchHit, words: Sequence[str], ranks: Ranks, salient: float) -> dict[str, Any]:
+    """The places where a hit holds the words that were looked for, with the parts of its score, and its ranks."""
     salience = decayed_salience(hit.memory, datetime.now())
     places = {
         word: [
@@ -129,8 +163,18 @@ def _why(store: Store, hit: SearchHit, words: Sequence[str]) -> dict[str, Any]:
         ]
         for word in words
     }
-    relevance = hit.score / (1 - _SALIENT + _SALIENT * salience)
-    return {"words": places, "relevance": round(relevance, 4), "salience": round(salience, 4)}
+    told = {
+        "words": places,
+        "relevance": round(hit.score / _faded(salience, salient), 4),
+        "salience": round(salience, 4),
+    }
+    thing = next((id for (id,) in store.rows(sql.THING, (name_of(hit.memory),))), 0)
+    return told | ({"ranks": {name: among.get(thing) for name, among in ranks.items()}} if ranks else {})
+
+
+def _faded(salience: float, salient: float) -> float:
+    """The factor of a score for salience."""
+    return 1 - salient + salient * salience
 
 
 def ranked(found: Iterable[tuple[Memory, float]], limit: int, ranking: Ranking = "full") -> list[SearchHit]:
@@ -138,13 +182,15 @@ def ranked(found: Iterable[tuple[Memory, float]], limit: int, ranking: Ranking =
     return _in_order((SearchHit(memory, relevance, ranking) for memory, relevance in found), limit)
 
 
-def _in_order(found: Iterable[SearchHit], limit: int, *, include_decayed: bool = True) -> list[SearchHit]:
+def _in_order(
+    found: Iterable[SearchHit], limit: int, salient: float = _SALIENT, *, include_decayed: bool = True
+) -> list[SearchHit]:
     """Hits whose score is their relevance so far, by relevance, salience and age, the best first."""
     today = datetime.now()
     scored = [
-        replace(hit, score=hit.score * (1 - _SALIENT + _SALIENT * faded))
+        replace(hit, score=hit.score * _faded(salience, salient))
         for hit in found
-        if (faded := decayed_salience(hit.memory, today)) >= _DECAYED or include_decayed
+        if (salience := decayed_salience(hit.memory, today)) >= _DECAYED or include_decayed
     ]
     return sorted(scored, key=lambda hit: (-hit.score, -hit.memory.id))[:limit]
 

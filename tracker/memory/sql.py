@@ -106,6 +106,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX trials_cell ON trials (cell, created_at, score)",
         "UPDATE index_mark SET last_id = 0",
     ),
+    (
+        """
+        CREATE TABLE vectors (
+            thing INTEGER PRIMARY KEY,
+            model TEXT NOT NULL,
+            vector BLOB NOT NULL CHECK (typeof(vector) = 'blob')
+        )
+        """,
+    ),
 )
 """The statements that lead from each version of the schema to the next; their number is the latest version."""
 
@@ -165,6 +174,21 @@ THING_OF = "SELECT c.thing FROM trials r JOIN cells c ON c.id = r.cell WHERE r.m
 DROP_TRIAL = "DELETE FROM trials WHERE memory_id = ?"
 DROP_CELLS = "DELETE FROM cells WHERE thing = ? AND NOT EXISTS (SELECT 1 FROM trials WHERE cell = cells.id)"
 DROP_THING = "DELETE FROM things WHERE id = ?"
+KEEP_VECTOR = (
+    "INSERT OR REPLACE INTO vectors SELECT ?, ?, ? "
+    "WHERE EXISTS (SELECT 1 FROM thing_text WHERE rowid = ? AND about = ? AND content = ?)"  # as it was made of
+)
+DROP_VECTOR = "DELETE FROM vectors WHERE thing = ?"
+_HAVE_NONE = (
+    "FROM things t CROSS JOIN thing_text x ON x.rowid = t.id WHERE t.id > ? AND NOT EXISTS "
+    "(SELECT 1 FROM vectors v WHERE v.thing = t.id AND v.model = ? AND length(v.vector) = ?)"
+)
+WITHOUT_VECTOR = f"SELECT t.id, t.name, x.about, x.content {_HAVE_NONE} ORDER BY t.id LIMIT ?"
+HAVE_NO_VECTOR = f"SELECT count(*) {_HAVE_NONE}"
+VECTORS = (
+    "SELECT rowid, vector FROM vectors AS thing_text WHERE model = ? AND length(vector) = ? {narrowed} ORDER BY rowid"
+)
+FITTING = "SELECT rowid FROM things AS thing_text WHERE 1 {narrowed}"
 TEXT = "SELECT about, content FROM thing_text WHERE rowid = ?"
 PUT_TEXT = "INSERT OR REPLACE INTO thing_text (rowid, about, content) VALUES (?, ?, ?)"
 DROP_TEXT = "DELETE FROM thing_text WHERE rowid = ?"
@@ -203,6 +227,7 @@ CHECKS = {
         "SELECT count(*) FROM things t WHERE NOT EXISTS (SELECT 1 FROM thing_text x WHERE x.rowid = t.id) "
         "OR NOT EXISTS (SELECT 1 FROM cells c JOIN trials r ON r.cell = c.id WHERE c.thing = t.id)"
     ),
+    "vectors are of no thing": "SELECT count(*) FROM vectors WHERE thing NOT IN (SELECT id FROM things)",
 }
 """Queries that count each kind of damage; each gives 0 in a sound store."""
 

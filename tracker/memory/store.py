@@ -30,7 +30,7 @@ from koderz_tracker.memory.memories import (
     ready,
     says_the_same,
 )
-from koderz_tracker.memory.things import about_of, happened_in, merged, name_of
+from koderz_tracker.memory.things import about_of, gist_of, happened_in, merged, name_of
 from koderz_tracker.records import now
 from koderz_tracker.scrubber import Scrubber
 
@@ -205,6 +205,10 @@ class Store:
         if self.rows(sql.IS_BEHIND):
             self._write_if_free(Writer.catch_up, patience=0)
 
+    def keep_vectors(self, made: Sequence[tuple[Any, ...]]) -> None:
+        """Stores vectors of things whose texts are still those they were made of, unless another process is writing."""
+        self._write_if_free(lambda writer: writer.keep_vectors(made), patience=0)
+
     def run(self, statement: str, parameters: Sequence[Any] = ()) -> int:
         """Runs a writing statement of `tracker.memory.sql`; returns the id of a row that it added."""
         with explained(self.path), transaction(self._connection):
@@ -358,6 +362,10 @@ class Writer:
         """Counts accesses to memories."""
         self._executemany(sql.TOUCH, [(self._time, memory.id) for memory in memories])
 
+    def keep_vectors(self, made: Sequence[tuple[Any, ...]]) -> None:
+        """Stores vectors: parameters of `sql.KEEP_VECTOR`."""
+        self._executemany(sql.KEEP_VECTOR, made)
+
     def settle(self) -> None:
         """Updates the indexes by the changes of this transaction."""
         if self._last_id - self._mark > LAG:
@@ -409,15 +417,20 @@ class Writer:
         if anew:
             self._execute(sql.DROP_CELLS, (id,))
         if not newest:
+            self._execute(sql.DROP_VECTOR, (id,))
             self._execute(sql.DROP_TEXT, (id,))
             self._execute(sql.DROP_THING, (id,))
             return
-        before = None if anew else self._execute(sql.TEXT, (id,)).fetchone()
+        known = self._execute(sql.TEXT, (id,)).fetchone()
+        before = None if anew else known
         about, lines = (before[0], before[1].splitlines()) if before else (about_of(newest[0]), [])
         about = next((text for text in map(about_of, newest) if "\n" in text), about)
         content = merged((line for memory in newest for line in happened_in(memory)), lines)
         if before != (about, content):
             self._execute(sql.PUT_TEXT, (id, about, content))
+        name = name_of(newest[0])
+        if known and gist_of(name, *known) != gist_of(name, about, content):
+            self._execute(sql.DROP_VECTOR, (id,))
 
     def _id_of(self, new: str, known: str, *values: Any) -> int:
         """The id of the row with these values, which is added if it isn't there."""

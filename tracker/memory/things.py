@@ -14,6 +14,7 @@ from koderz_tracker.memory.detail import digest_of
 from koderz_tracker.memory.memories import PROTECTED_TAGS, Memory
 
 _STATEMENT = 2000  # characters at most of what a task asks
+GIST = 1000  # characters of a thing and of a question, for a vector: models take no more than some hundred tokens
 _FENCED = re.compile(r"^```[\w+-]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _EXAMPLE = re.compile(
     r"^[ \t]*(?:>>>|assert\b|(?:for )?(?:e\.g\.|examples?\b)|\w+\([^\n]*\) *(?:==|=>|->|➞|=)).*",
@@ -47,6 +48,11 @@ def about_of(memory: Memory) -> str:
             return f"{memory.title}: success rates, costs and causes of failure on {told.get('suite') or 'its tasks'}"
         case _:
             return apart(memory.title)
+
+
+def gist_of(name: str, about: str, content: str) -> str:
+    """The part of a thing's texts that its vector is made of: its subject, and what a note says."""
+    return (f"{about}\n{content}" if name.startswith("note ") else about)[:GIST]
 
 
 def happened_in(memory: Memory) -> list[str]:

@@ -121,6 +121,7 @@ class Recall(Tool, frozen=True):
         left = [hit for hit in found if mark_of(hit) not in seen]
         page = page_of(left[: self.limit], self.detail, self.max_characters)
         answer = {"found": len(found), "counted": "all" if len(found) < asked else "at least", "memories": page}
+        answer |= {"note": cortex.trouble} if cortex.trouble and not found else {}
         return answer | ({"cursor": cursor_after(seen, left[: len(page)])} if len(page) < len(left) else {})
 
 
