@@ -13,6 +13,7 @@ from koderz.settings.schema import Settings
 from koderz.suites.suite import ProgramSuite, Suite, SuiteSource
 from koderz.types import Measure, Task
 from koderz_tracker.records import PASSES
+from koderz_tracker.scrubber import Scrubber
 
 
 def _as_class(found: object, name: str) -> type[Suite]:
@@ -128,15 +129,25 @@ def program_suite(suite: Suite) -> ProgramSuite:
     return suite
 
 
-_QUESTION = 240  # characters of a task's prompt
+_QUESTION, _READ = 240, 4000  # characters that are kept of a task's prompt, and of how many
 _MOST_QUESTIONS = 5000  # tasks; MLflow has a trace of each experiment up to as many
 
 
 def questions_of(suite: Suite, tasks: Sequence[Task]) -> dict[str, str]:
-    """The beginning of what each task asks, in one line; empty if texts are private, or too many for a plan."""
+    """The beginning of what each task asks, in one line; empty if texts are private, or too many for a plan.
+
+    Credentials are taken out first, since half of one has no longer the form by which sinks know it. Those that only
+    this environment's variables tell aren't, as a plan is made anew elsewhere.
+    """
     if suite.privacy_key or len(tasks) > _MOST_QUESTIONS:
         return {}
-    return {task.id: text for task in tasks if (text := " ".join(task.prompt[:_QUESTION].split()))}
+    scrubber = Scrubber(environ={})
+    found: dict[str, str] = {}
+    for task in tasks:
+        text = " ".join(scrubber.text(task.prompt[:_READ]).split())
+        kept = text if len(text) <= _QUESTION else text[: _QUESTION + 1].rpartition(" ")[0] or text[:_QUESTION]
+        found |= {task.id: kept} if kept else {}
+    return found
 
 
 def task_digest(*parts: str) -> str:

@@ -97,6 +97,10 @@ def _decisions(run: Recorded) -> list[dict[str, Any]]:
     return [{key: line[key] for key in DECISION} for line in run.lines if line["kind"] == "decision"]
 
 
+def _successes(run: Recorded) -> list[int]:
+    return [sum(line["success"] for line in own) for own in run.arms.values()]
+
+
 QUERIES: dict[str, Callable[[Results], list[Any]]] = {
     "jq '.arms[]?.results[] | select(.success == false) | .problem_id' benchmark_results/bench_*.json": lambda found: [
         task for run in found.new for task in run.failed
@@ -110,6 +114,9 @@ QUERIES: dict[str, Callable[[Results], list[Any]]] = {
     " benchmark_results/bench_*.json": lambda found: [line for run in found.new for line in _dearest(run)],
     'jq -r \'.arms // {} | to_entries[] | "\\(.key): \\(.value.summary.success_rate // "nothing judged")"\''
     " benchmark_results/bench_*.json": lambda found: [line for run in found.new for line in _rates(run)],
+    "jq '.arms[]?.summary.successes' benchmark_results/bench_*.json": lambda found: [
+        count for run in found.new for count in _successes(run)
+    ],
     "jq '.decision // empty | (.arms // [.])[] | {outcome, a, b, tasks, planned, difference, interval, e_value}'"
     " benchmark_results/bench_*.json": lambda found: [each for run in found.runs for each in _decisions(run)],
     "jq .letters benchmark_results/bench_*.json": lambda found: [None for _ in found.runs],  # of a system of one's own
