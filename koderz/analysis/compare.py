@@ -86,11 +86,7 @@ def compare_runs(
     gates = gates or Gates()
     if gates.confidence is not None and gates.max_drop is None:
         raise KoderzError("--confidence is that of --max-drop; name the drop that is allowed")
-    runs = (
-        resolve(names, results, allow_simulated=True)  # whose arms are looked at one by one
-        if names
-        else last_comparable(results, allow_simulated=allow_simulated)
-    )
+    runs = runs_to_compare(names, results, allow_simulated=allow_simulated)
     folders = [run.folder for run in runs if run.folder and run.mode == runs[0].mode]
     compare_own: OwnComparison | None = added("comparisons", runs[0].mode) if len(folders) == len(runs) <= 2 else None
     if compare_own and not allow_simulated:
@@ -169,7 +165,7 @@ def compare_as_if_stopped(
 
     Of several arms that they share, at the last. Raises KoderzError for what can't be compared so.
     """
-    runs = resolve(names, results, allow_simulated=True) if names else last_comparable(results)
+    runs = runs_to_compare(names, results)
     if len(runs) > 2:
         raise KoderzError("--sequential looks at two runs, or at the arms of one")
     sides = pairs_to_compare(runs, arm, allow_simulated=allow_simulated)
@@ -178,6 +174,13 @@ def compare_as_if_stopped(
     by = measure_named(measure or usual_measure(runs), runs)
     decision = as_if_stopped(*sides[-1], by, alpha)
     return Compared(title_of(decision), partial(told_blocks, decision, by), lambda: {"sequential": decision})
+
+
+def runs_to_compare(names: Sequence[str], results: Path, *, allow_simulated: bool = False) -> list[Run]:
+    """The named runs, whose arms are looked at one by one for simulated models, or the last two that share tasks."""
+    if names:
+        return resolve(names, results, allow_simulated=True)
+    return last_comparable(results, allow_simulated=allow_simulated)
 
 
 def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run]:

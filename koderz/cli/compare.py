@@ -151,16 +151,11 @@ def _remember(
 ) -> None:
     """Stores the comparison of these runs as a claim."""
     from koderz.analysis.claims import claim
-    from koderz.analysis.compare import last_comparable
-    from koderz.analysis.runs import resolve
+    from koderz.analysis.compare import runs_to_compare
     from koderz_tracker.memory import store_path
     from koderz_tracker.memory.store import Store
 
-    runs = (
-        resolve(names, results, allow_simulated=True)
-        if names
-        else last_comparable(results, allow_simulated=allow_simulated)
-    )
+    runs = runs_to_compare(names, results, allow_simulated=allow_simulated)
     asked: dict[str, Any] = {
         "arm": arm,
         "measure": measure,
