@@ -12,7 +12,7 @@ import msgspec
 
 from koderz.analysis.pairs import Side
 from koderz.analysis.reader import parse_summary
-from koderz.analysis.runs import Run, of_summary
+from koderz.analysis.runs import FAULT, Run, of_summary
 from koderz.errors import KoderzError
 from koderz_tracker.memory.memories import InvalidMemory, Memory, choose, moment
 from koderz_tracker.memory.store import Filter, Store
@@ -21,7 +21,6 @@ from koderz_tracker.runs import RUN_ID, named
 from koderz_tracker.sequences import settled_order
 from koderz_tracker.summary import ArmResults, Summary, figures, missing_of
 
-FAULT = "fault"
 OUTCOMES = ("passed", "failed", "timeout", "error", FAULT)
 _COPIED = frozenset(Result.__struct_fields__)  # of the metadata of a memory, which has other keys too
 
@@ -54,16 +53,10 @@ class Chosen:
 
     def fits(self, facts: Mapping[str, Any]) -> bool:
         """Whether the metadata of an experiment fits what no index is asked for."""
-        if any(
-            wanted is not None and str(facts.get(name)).replace("_", "-") != wanted.replace("_", "-")
-            for name, wanted in (
-                ("suite", self.suite),
-                ("model", self.model),
-                ("arm", self.arm),
-                ("solver", self.solver),
-            )
-        ):
-            return False
+        for name in ("suite", "model", "arm", "solver"):
+            wanted: str | None = getattr(self, name)
+            if wanted is not None and str(facts.get(name)).replace("_", "-") != wanted.replace("_", "-"):
+                return False
         if self.outcome == FAULT:
             is_meant = facts.get("success") is None
         elif self.outcome == "failed":

@@ -32,6 +32,7 @@ from koderz.analysis.pairs import (
 from koderz.analysis.runs import Run
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, smallest_paired_difference
 from koderz.errors import KoderzError
+from koderz_tracker.memory.detail import cut
 from koderz_tracker.memory.memories import Memory, choose
 from koderz_tracker.memory.store import Store
 from koderz_tracker.records import Measure
@@ -120,7 +121,7 @@ def _experiment_row(memory: Memory) -> dict[str, Any]:
         "outcome": f"{word} ({facts['cause']})" if facts.get("cause") else word,
         "score": facts.get("score"),
         "when": memory.created_at[:19],
-        "lesson": lesson if len(lesson) <= _LONGEST else f"{lesson[: _LONGEST - 1]}…",
+        "lesson": cut(lesson, _LONGEST),
     }
 
 

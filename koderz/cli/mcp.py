@@ -11,7 +11,7 @@ import orjson
 import typer
 
 from koderz.cli.groups import PanelCommand, new_group
-from koderz.cli.memory import Embeddings, Results, serve_store
+from koderz.cli.memory import Embeddings, Http, Results, TokenEnv, serve_store
 from koderz.errors import KoderzError
 from koderz.interruption import leave_at_once
 
@@ -58,13 +58,8 @@ def serve(
             help="What all runs of clients may cost in this results folder, restarts of the server included.",
         ),
     ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Over HTTP, e.g. 127.0.0.1:8765, instead of stdin and stdout."),
-    ] = None,
-    token_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The variable that holds the token for HTTP. Default: a new one.")
-    ] = None,
+    http: Http = None,
+    token_env: TokenEnv = None,
     embeddings: Embeddings = None,
     results: Results = None,
 ) -> None:

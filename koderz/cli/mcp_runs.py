@@ -119,10 +119,8 @@ async def _begin(new: NewRun, desk: Desk, most: float | UnsetType) -> Any:
     allowance = _allowance(desk)
     draft, _ = await planned(new, desk, max_cost=0.0)  # whose prices have to be known, since it has a cap
     forecast = await asyncio.to_thread(forecast_of, draft, desk.environ)
-    least, likely = forecast.estimate.cost or (
-        0.0,
-        allowance.cap,
-    )  # without a price it is refused as soon as it is laid down
+    # Without a price it is refused as soon as it is laid down.
+    least, likely = forecast.estimate.cost or (0.0, allowance.cap)
     left = max(0.0, allowance.left())
     if likely > 0 and left <= (least if most is UNSET else 0):
         raise KoderzError(

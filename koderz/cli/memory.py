@@ -64,6 +64,12 @@ Tags = Annotated[
 Category = Annotated[str | None, typer.Option(metavar="WORD", help=f"One of {', '.join(CATEGORIES)}.")]
 Project = Annotated[str | None, typer.Option(metavar="NAME", help="Only memories of this project.")]
 Results = Annotated[Path | None, typer.Option(metavar="DIR", help="The results folder, which holds memory.db.")]
+Http = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Over HTTP, e.g. 127.0.0.1:8765, instead of stdin and stdout.")
+]
+TokenEnv = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The variable that holds the token for HTTP. Default: a new one.")
+]
 Embeddings = Annotated[
     str | None,
     typer.Option(
@@ -286,13 +292,8 @@ def forget(
 
 @app.command(cls=PanelCommand)
 def serve(
-    http: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Over HTTP, e.g. 127.0.0.1:8765, instead of stdin and stdout."),
-    ] = None,
-    token_env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The variable that holds the token for HTTP. Default: a new one.")
-    ] = None,
+    http: Http = None,
+    token_env: TokenEnv = None,
     embeddings: Embeddings = None,
     results: Results = None,
 ) -> None:

@@ -102,9 +102,7 @@ def is_claim(memory: Memory) -> bool:
 
 
 def has_claims(path: Path, runs: Sequence[str] | None) -> bool:
-    """Whether the store at `path`, which may be missing, has a claim on one of these runs, or any."""
-    if not path.exists():
-        return False
+    """Whether the store at `path` has a claim on one of these runs, or any. Raises StoreDown."""
     with Store(path, create=False) as store:
         return bool(claims_in(store, runs))
 

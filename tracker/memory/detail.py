@@ -96,7 +96,7 @@ def lesson_of(memory: Mapping[str, Any]) -> str:
         body = [*_findings(_summary(memory), told)]
     else:
         body = [" ".join(memory["content"].split())]
-    return _cut("\n".join([line, *filter(None, body)]), LESSON)
+    return cut("\n".join([line, *filter(None, body)]), LESSON)
 
 
 def digest_of(memory: Mapping[str, Any]) -> list[str]:
@@ -118,7 +118,7 @@ def _experience(memory: Mapping[str, Any]) -> Iterator[str]:
     """The lesson of an experiment, which says what failed and what fixed it; then its attempts in short."""
     told = memory["metadata"]
     if lesson := told.get("lesson"):
-        yield _cut(f"Lesson: {lesson}", LESSON // 2)
+        yield cut(f"Lesson: {lesson}", LESSON // 2)
     if reason := told.get("reason"):
         yield f"Not judged: {reason}"
     _, _, attempts = memory["content"].partition("\n\nAttempts:\n")
@@ -187,5 +187,6 @@ def _fitted(first: str, parts: Sequence[Any], last: str) -> str:
     return " · ".join([first, *words, last])
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
+    """The text with at most so many characters, of which the last then is an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -60,16 +60,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # The indexes begin anew, and catch up from the first memory on: of text there is one row a thing.
         "DROP TABLE IF EXISTS memory_text",
-        "DROP TABLE memory_tags",
-        "DROP TABLE tags",
-        "CREATE TABLE tags (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, n INTEGER NOT NULL)",
-        """
-        CREATE TABLE memory_tags (
-            tag_id INTEGER NOT NULL,
-            memory_id INTEGER NOT NULL,
-            PRIMARY KEY (tag_id, memory_id)
-        ) WITHOUT ROWID
-        """,
+        "DELETE FROM memory_tags",
+        "DELETE FROM tags",
         "CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
         """
         CREATE VIRTUAL TABLE thing_text USING fts5 (
