@@ -350,7 +350,7 @@ def test_full_disk_ends_the_run_clearly_and_loses_nothing(koderz: Shell, serve: 
 
 
 def _journal(koderz: Shell) -> Path:
-    (path,) = koderz.results.glob("*/journal.jsonl")
+    (path,) = koderz.results.glob("bench_*/journal.jsonl")
     return path
 
 

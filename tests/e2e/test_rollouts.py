@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_killed_run_is_resumed_and_pays_nothing_twice(anywhere: Shell) -> None:
     run = anywhere.start("benchmark", 0, 3, *OWN, "--simulated-latency", "1")
 
     def has_worked() -> bool:
-        journals = [*anywhere.results.glob("*/journal.jsonl")]
+        journals = [*anywhere.results.glob("bench_*/journal.jsonl")]
         return bool(journals) and sum(line["kind"] == "once" for line in whole_lines(journals[0])) >= 2
 
     wait_for(has_worked)
@@ -101,7 +102,7 @@ def test_rollouts_with_the_same_diff_are_graded_where_they_worked(koderz: Shell)
 def test_containment_that_is_impossible_stops_it_at_the_start(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 3, *OWN, "--sandbox", "docker", code=4)
     assert "--sandbox docker" in done.err
-    assert not [*koderz.results.glob("*/journal.jsonl")]
+    assert not [*koderz.results.glob("bench_*/journal.jsonl")]
 
 
 def test_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
@@ -149,7 +150,9 @@ def test_run_killed_repeatedly_loses_and_doubles_nothing(koderz: Shell, tmp_path
     command = ["rollouts", "run", "c.toml", "--sandbox", "local", "--quiet", "--simulated-latency", "0.2"]
 
     def written() -> list[bytes]:
-        return [line for path in koderz.results.glob("*/journal.jsonl") for line in path.read_bytes().splitlines()]
+        return [
+            line for path in koderz.results.glob("bench_*/journal.jsonl") for line in path.read_bytes().splitlines()
+        ]
 
     kept: list[bytes] = []
     for more in (1, 8, 3, 40, 20, 2):
@@ -157,7 +160,8 @@ def test_run_killed_repeatedly_loses_and_doubles_nothing(koderz: Shell, tmp_path
         wait_for(lambda: len(written()) >= len(kept) + more or run.poll() is not None)  # noqa: B023
         below = descendants(run.pid)
         run.kill()
-        run.communicate(timeout=PATIENCE)
+        told = run.communicate(timeout=PATIENCE)
+        assert run.returncode in (0, -signal.SIGKILL), told
         wait_for(lambda: are_gone(below))  # noqa: B023
         assert written()[: len(kept)] == kept
         kept = written()[:-1]

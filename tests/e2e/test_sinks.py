@@ -29,7 +29,7 @@ from tests.conftest import PATIENCE, Shell, kill_after, wait_for
 from tests.forks import Fork
 from tests.tracker.sinks.servers import MlflowServer
 from tests.tracker.sinks.standins import installed, killing, rows_of
-from tests.tracker.sinks.test_process import processes
+from tests.tracker.sinks.test_process import processes, state_of
 
 LEDGER = ("--sink", "json", "--sink", "ledger", "--wait")
 
@@ -456,7 +456,7 @@ def test_terminal_prompt_comes_back_and_the_sinks_go_on(koderz: Shell, env: Mapp
     assert "the sinks catch up" not in second
     wait_for(lambda: len(feeders(koderz)) == 1)
     wait.unlink()
-    wait_for(lambda: not feeders(koderz))
+    wait_for(lambda: all(state_of(folder) == "up to date" for folder in koderz.results.glob("bench_*/")))
     for folder in koderz.results.glob("bench_*/"):
         assert len(rows_of(koderz.results, folder.name)) == len((folder / "journal.jsonl").read_bytes().splitlines())
 
@@ -481,7 +481,7 @@ def test_backlog_of_a_dead_process_is_caught_up_by_the_next_command(koderz: Shel
 
     koderz("benchmark", "list", env=env)
 
-    wait_for(lambda: not feeders(koderz))
+    wait_for(lambda: states(koderz)["ledger"] == "up to date")  # the process that feeds it may not be there yet
     assert_whole(koderz)
 
 
