@@ -17,6 +17,7 @@ from koderz.runs.deciding import Decider, recorded_outcomes
 from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Orchestrator, SessionEnd
+from koderz.engines.reuse import on_record, recorded_replies
 from koderz.runs.sinks import following_sinks, left_behind, start_sinks, write_own, write_results
 from koderz.settings.trust import remember
 from koderz_tracker.records import Record, encode
@@ -136,7 +137,16 @@ async def _carry_out(
         observer.notice(
             "--detach: nobody looks at the results meanwhile, so all is asked; resume says what they decide"
         )
-    orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=detach, decider=decider)
+    replies = None
+    if replaying.calls_allowed and not replaying.judge_anew:
+        replies = recorded_replies(plan, observer.notice)
+    if replies and tracker.tally.calls:
+        replies.take_none_of(tracker.folder)
+    elif replies:
+        observer.notice(on_record(plan, replies, environ).line)
+    orchestrator = Orchestrator(
+        plan, tracker, engine, how=replaying, observe=observe, detach=detach, decider=decider, replies=replies
+    )
     with following_sinks(plan, tracker.folder, environ) as follow_own:
         async with observer.showing(SessionView(plan, tracker, orchestrator, engine)):
             ended = await orchestrator.run()
