@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from koderz.analysis.blocks import Heading, Table, as_html
 from koderz.analysis.history import history_of
 from koderz.engines.resources import listed_tariff
+from koderz.engines.reuse import OnRecord, on_record, recorded_replies
 from koderz.models.tariffs import Tariff
 from koderz.plans.arms import opened_models
 from koderz.plans.estimate import NOT_TRIED, Ending, Estimate, Foreseen, Share, estimate
 from koderz.plans.plan import Plan
-from koderz.engines.reuse import OnRecord, on_record, recorded_replies
 from koderz_tracker.records import PASSES
 
 if TYPE_CHECKING:

@@ -50,6 +50,7 @@ class OnRecord:
     """The calls of a plan that are on record: the first of each experiment, which alone is known beforehand."""
 
     experiments: int
+    known: int  # experiments whose first call is known
     found: int  # experiments whose first call is on record
     runs: int  # that made these calls
     oldest: str  # when the oldest of them was made
@@ -60,9 +61,11 @@ class OnRecord:
     @property
     def line(self) -> str:
         """What is said of it before a run begins."""
-        if not self.found:
-            return f"reuse: none of the calls known beforehand is among the {self.looked_through:,} on record"
+        if not self.known:
+            return f"reuse: calls are looked for as they are made, among {self.looked_through:,} on record"
         what = "calls" if self.is_all else "first calls"
+        if not self.found:
+            return f"reuse: none of {self.experiments:,} {what} is among the {self.looked_through:,} on record"
         runs = f"{self.runs} run{'s' * (self.runs > 1)}, the oldest of {_age(self.oldest)}"
         head = f"reuse: {self.found:,} of {self.experiments:,} {what} are on record ({runs})"
         if not self.is_all:
@@ -81,19 +84,20 @@ def on_record(plan: Plan, replies: RecordedReplies, environ: Mapping[str, str] =
     caller = Caller(plan.settings, {}, spent=0.0, places=places)
     times: list[str] = []
     runs: set[str] = set()
-    saved, experiments, is_all = 0.0, 0, True
+    saved, experiments, known, is_all = 0.0, 0, 0, True
     for identity in plan.experiments():
         experiments += 1
         is_all = is_all and identity.arm.solver.asks_once and len(identity.arm.models) == 1
         ask = first_ask(plan, identity)
         digest = caller.digest(ask, identity) if ask and not refers(ask.messages) else ""
+        known += bool(digest)
         call = replies.take(digest) if digest else None
         if call and call.reused:
             times.append(call.reused.time)
             runs.add(call.reused.run_id)
             saved += call.cost_saved
     replies.give_back()
-    return OnRecord(experiments, len(times), len(runs), min(times, default=""), saved, is_all, replies.calls)
+    return OnRecord(experiments, known, len(times), len(runs), min(times, default=""), saved, is_all, replies.calls)
 
 
 class _Asked(BaseException):

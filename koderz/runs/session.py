@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koderz.engines import Engine, open_engine
+from koderz.engines.reuse import on_record, recorded_replies
 from koderz.errors import KoderzError, Unreachable
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
@@ -17,7 +18,6 @@ from koderz.runs.deciding import Decider, recorded_outcomes
 from koderz.runs.documents import following, write_documents
 from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Orchestrator, SessionEnd
-from koderz.engines.reuse import on_record, recorded_replies
 from koderz.runs.sinks import following_sinks, left_behind, start_sinks, write_own, write_results
 from koderz.settings.trust import remember
 from koderz_tracker.records import Record, encode
