@@ -66,7 +66,7 @@ class OnRecord:
         what = "calls" if self.is_all else "first calls"
         if not self.found:
             return f"reuse: none of {self.experiments:,} {what} is among the {self.looked_through:,} on record"
-        runs = f"{self.runs} run{'s' * (self.runs > 1)}, the oldest of {_age(self.oldest)}"
+        runs = f"{self.runs} run{'s' * (self.runs > 1)}, the oldest {_age(self.oldest)}"
         head = f"reuse: {self.found:,} of {self.experiments:,} {what} are on record ({runs})"
         if not self.is_all:
             return f"{head}, which saves {_dollars(self.saved)}; later calls are looked for as they are made"
@@ -157,8 +157,8 @@ def _age(time: str) -> str:
     for size, unit in _UNITS:
         if seconds >= size:
             count = int(seconds // size)
-            return f"{count} {unit}{'s' * (count > 1)} ago"
-    return "just now"
+            return f"of {count} {unit}{'s' * (count > 1)} ago"
+    return "less than a minute ago"
 
 
 def _dollars(value: float) -> str:
