@@ -22,6 +22,8 @@ from koderz.analysis.difficulty import difficulty
 from koderz.analysis.leaderboard import leaderboard
 from koderz.analysis.pairs import Side
 from koderz.cli import app
+from koderz.engines.resources import places_of
+from koderz.runs.prepare import prepare
 from koderz.runs.verify.verification import verify_run
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
@@ -115,6 +117,10 @@ async def invoked(*words: str, code: int = 0) -> str:
     error = str(done.exception) if isinstance(done.exception, KoderzError) else ""
     assert error or done.exit_code == code, done.output
     return done.output + error
+
+
+def folders() -> list[str]:
+    return [path.name for path in RESULTS.iterdir() if path.is_dir()]
 
 
 def rewrite(run: koderz.Run, change: Callable[[bytes], bytes]) -> None:
@@ -302,8 +308,9 @@ def test_reuse_from_another_folder_and_from_a_run(play: Callable[[Story], None])
             assert (bench.calls(), run.summary.reused_calls) == (0, 4)
         with pytest.raises(KoderzError, match="no run lies in it; name a run, or a results folder"):
             await bench.run(reuse_from=("state",))
-        with pytest.raises(KoderzError, match="there is no run bench_0"):
-            await bench.run(reuse_from=("bench_0",))
+        with pytest.raises(KoderzError, match="there is no run bench_nothing"):
+            await bench.run(reuse_from=("bench_nothing",))
+        assert folders() == [first.name], "nothing is begun"
 
     play(story)
 
@@ -409,6 +416,42 @@ def test_resume_goes_on_to_reuse_and_takes_nothing_twice(play: Callable[[Story],
         assert (again.status, again.summary.reused_calls) == ("complete", 8)
         origins = {tuple(call["reused"].values()) for call in lines_of(again, "call")}
         assert len(origins) == 8
+
+    play(story)
+
+
+def test_resume_goes_on_without_a_folder_that_was_deleted(play: Callable[[Story], None]) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.run(results="elsewhere")
+        run = await bench.run(reuse_from=("elsewhere",))
+        journal = RESULTS / run.name / NAME
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join(lines[:2]))
+        shutil.rmtree("elsewhere")
+        bench.calls()
+        again = await koderz.resume(run.name)
+        assert (again.status, again.summary.total_problems, bench.calls()) == ("complete", 4, 3)
+
+    play(story)
+
+
+def test_place_of_a_model_has_what_decides_its_replies_besides_the_request(play: Callable[[Story], None]) -> None:
+    async def places(facts: dict[str, dict[str, str]] | None, **settings: Any) -> dict[str, dict[str, Any]]:
+        given = {"suite": "qa", "dataset": "faq.jsonl", "mode": "zero-shot", "local_model": "qwen:7b", **settings}
+        return places_of(await prepare(given, None), {"OPENAI_API_KEY": "sk-a"}, facts)
+
+    async def story(_: Bench) -> None:
+        one, other = {"qwen:7b": {"digest": "a"}}, {"qwen:7b": {"digest": "b"}}
+        (name,) = await places(one)
+        assert name in one
+        assert await places(one) != await places(other)
+        assert await places(one) != await places(one, context=512)
+        assert await places(None) == {}, "its digest isn't known before it is asked"
+        own, elsewhere = {"local_model": "openai/m"}, {"local_model": "openai/m", "base_url": "http://127.0.0.1:9/v1"}
+        assert "address" not in (await places(None, **own))["openai/m"]
+        assert (await places(None, **elsewhere))["openai/m"]["address"] == "http://127.0.0.1:9/v1"
+        assert "sk-a" not in str(await places(None, **elsewhere))
+        assert await places(None, **own) == await places(None, **own, context=512), "which isn't sent there"
 
     play(story)
 
