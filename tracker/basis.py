@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -11,6 +12,12 @@ from msgspec import Meta, Struct
 from koderz_tracker.errors import JournalError
 
 T = TypeVar("T")
+
+
+def now() -> str:
+    """Local time in ISO 8601 with microseconds, without an offset: the form of every recorded time."""
+    return datetime.now().isoformat(timespec="microseconds")
+
 
 Whole = Annotated[int, Meta(ge=-(1 << 40), le=1 << 40)]
 """An integer in a record: of millions of them, the sum still fits into 64 bits, beyond which JSON isn't portable."""
@@ -106,12 +113,24 @@ class Blob(Struct, frozen=True):
         return f"[private {self.private[:12]}]" if self.private else f"[{self.bytes} bytes]"
 
 
+Text = str | Blob
+
+
 class Use(Struct, frozen=True, gc=False):
     """Totals of the calls of one role."""
 
     calls: Whole
     tokens_in: Whole
     tokens_out: Whole
+
+
+class Reused(Struct, frozen=True):
+    """The call of another run whose reply answers a call, so that the model wasn't asked again."""
+
+    run_id: str
+    experiment_id: str
+    call: Whole  # its number within its experiment
+    time: str  # when the model replied
 
 
 class Frame(Struct, frozen=True):

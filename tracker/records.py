@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cache, cached_property
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 import orjson
@@ -18,11 +17,14 @@ from koderz_tracker.basis import Blob as Blob
 from koderz_tracker.basis import Cell as Cell
 from koderz_tracker.basis import Frame as Frame
 from koderz_tracker.basis import MemoryMoment as MemoryMoment
+from koderz_tracker.basis import Reused as Reused
 from koderz_tracker.basis import SolverAbout as SolverAbout
+from koderz_tracker.basis import T, check_settings, converted
+from koderz_tracker.basis import Text as Text
 from koderz_tracker.basis import UntilDecided as UntilDecided
 from koderz_tracker.basis import Use as Use
 from koderz_tracker.basis import Whole as Whole
-from koderz_tracker.basis import check_settings, converted
+from koderz_tracker.basis import now as now
 from koderz_tracker.causes import cause_of
 from koderz_tracker.errors import JournalError
 from koderz_tracker.measures import PASSES as PASSES
@@ -30,16 +32,6 @@ from koderz_tracker.measures import Headline as Headline
 from koderz_tracker.measures import Measure as Measure
 
 SCHEMA_VERSION = 1
-
-T = TypeVar("T")
-
-
-def now() -> str:
-    """Local time in ISO 8601 with microseconds, without an offset: the form of every recorded time."""
-    return datetime.now().isoformat(timespec="microseconds")
-
-
-Text = str | Blob
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -177,6 +169,9 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     items: list[dict[str, Any]] | Blob = []  # items of the reply as the server sent them, for later turns
     throttled: Whole = 0  # tries before that were refused because of load, as with 429
     key: str = ""  # a digest of what the solver asked, by which a replay finds this line
+    reused: Reused | None = None  # the call of another run whose reply this is; null: the model was asked
+    cost_saved: float = 0.0  # US dollars that the reply cost in that run
+    asked: str = ""  # a digest of all that decides a reply, which a later run looks for at the end of the line
 
 
 class Attempt(OfTask, frozen=True, kw_only=True):
@@ -260,6 +255,8 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     truncated: str = ""  # the cut-off part of the last judged reply: "text", or "reasoning" before any text
     throttled: dict[str, Whole] = {}  # requests that were refused because of load, by provider
     unknown_ends: dict[str, Whole] = {}  # replies that ended by a word that koderz doesn't know, by the word
+    saved_cost: float = 0.0  # US dollars that replies of other runs, which answered calls, cost then
+    reused: dict[str, list[Whole]] = {}  # the numbers of those replies' calls, by RUN/EXPERIMENT
 
 
 class Fault(OfTask, frozen=True, kw_only=True):
@@ -422,14 +419,17 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Measure: ("average", "bounds"),
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
-    Call: ("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled"),
+    Call: (
+        *("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled"),
+        *("reused", "cost_saved", "asked"),
+    ),
     UntilDecided: ("margin", "measure"),
     Decision: ("margin", "left_out"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
     Experiment: (
-        *("grades", "depth", "roles", "lesson", "lesson_cause", "facts"),
-        *("answered_by", "tokens_reasoning", "truncated", "throttled", "unknown_ends"),
+        *("grades", "depth", "roles", "lesson", "lesson_cause", "facts", "saved_cost"),
+        *("answered_by", "tokens_reasoning", "truncated", "throttled", "unknown_ends", "reused"),
     ),
     Fault: ("cause", "frames", "throttled", "unknown_ends"),
     Grade: ("metrics", "labels"),

@@ -65,6 +65,8 @@ class Figures:
     success_rate_bounds: tuple[float, float] | None = (
         None  # its faults all failed, all passed; null: no faults, or no rate
     )
+    reused_calls: int = 0  # calls that replies on record of other runs answered
+    saved_cost: float = 0.0  # US dollars that those replies cost then
 
     @property
     def rate(self) -> float:
@@ -361,6 +363,8 @@ def figures(
         success_rate_bounds=(100 * successes / (n + faults), 100 * (successes + faults) / (n + faults))
         if n and faults
         else None,
+        reused_calls=sum(result.reused_calls for result in results),
+        saved_cost=math.fsum(result.saved_cost for result in results),
     )
 
 
@@ -452,6 +456,7 @@ def _result(experiment: Experiment, cluster: str) -> Result:
     taken = {name: getattr(experiment, name) for name in _TAKEN}
     taken |= {name: sys.intern(taken[name]) for name in _WORDS}
     taken["resources"] = experiment.facts.get("resources")
+    taken["reused_calls"] = sum(map(len, experiment.reused.values()))
     taken["answer"] = experiment.facts.get(ANSWER, UNSET)
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 

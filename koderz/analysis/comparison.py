@@ -100,6 +100,9 @@ class Comparison:
     clusters: int | None = None  # the number of clusters that the tasks form; None: each task stands alone
     unequal_resources: Sequence[str] = ()  # resources of which A and B had different amounts
     judged: JudgedDifference | None = None  # how far judges that are models may be off
+    shared_replies: int = 0  # replies that both sides have, since one took them from the other or both from a third
+    same_replies: Sequence[str] = ()  # tasks whose replies are all the same, left out of the test
+    judged_apart: Sequence[str] = ()  # those of them on which the verdicts differ
     completion: Completion | None = None  # what faults could make of the difference; None: none is on these tasks
 
     @property
@@ -113,6 +116,8 @@ class Comparison:
         """The verdict as one sentence."""
         if self.difference is None or self.p_holm is None:
             no_claim = f"No claim: {self.method.removeprefix('none: ')}."
+            if self.difference is None and self.same_replies:
+                return "No claim: A and B are made of the same replies to all tasks that they have in common."
             return "There is nothing to compare yet." if self.difference is None else no_claim
         corrected = f"{p_text(self.p_holm)}{', Holm-corrected' if self.p_holm != self.p_value else ''}"
         by = "" if self.measure.name == SUCCESS.name else f" in {self.measure.name}"
@@ -275,6 +280,9 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
         clusters=matched.cluster_count,
         unequal_resources=pairs.unequal_resources([a, b]),
         judged=judged,
+        shared_replies=sum(pairs.shared_replies(a, b).values()),
+        same_replies=matched.same_replies,
+        judged_apart=pairs.judged_apart(a, b, matched.same_replies),
         completion=completion and completion.corrected(difference, judged.interval if judged else None),
     )
 

@@ -271,6 +271,8 @@ def experiment_of(
         truncated=handles.truncated,
         throttled=dict(totals.throttled),
         unknown_ends=dict(totals.unknown_ends),
+        saved_cost=totals.saved_cost,
+        reused=totals.reused,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from koderz.engines import ENGINES, require_able
 from koderz.engines.owners import chosen_here, schema_of
+from koderz.engines.reuse import runs_named
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.models.endpoints import base_url_of, is_deployment
@@ -203,7 +204,7 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
     """The settings, after checking that they fit each other."""
     settings = replace(sources.settings, samples=1) if single else sources.settings
     given = {*sources.is_ours, *sources.config.settings}
-    settings = with_solvers(settings, given)
+    settings = replace(with_solvers(settings, given), reuse=settings.reuse or bool(settings.reuse_from))
     if single and ((settings.mode == "comparative" and not settings.solver) or len(settings.solvers) > 1):
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative, or --solver")
     if single and settings.models:
@@ -212,6 +213,10 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
     settings = engine.settle(settings, given)
     if settings.use_memory != "off" and "memory" not in engine.can:
         raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
+    if settings.reuse and "reuse" not in engine.can:
+        raise KoderzError(f"--reuse: the engine {settings.engine} can't reach the runs on this machine")
+    for source in settings.reuse_from:
+        runs_named(source, settings.results)
     return settings
 
 

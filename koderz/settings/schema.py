@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from koderz.settings import trust
 from koderz.settings.options import no_option, option
 from koderz.settings.requests import (
     MOST_TOKENS,
@@ -30,9 +31,8 @@ from koderz.settings.requests import (
     wrong_version,
 )
 from koderz.settings.servers import ModelOptions, read_models, risk_of_models, wrong_model_options
-from koderz.settings.trust import RUNS_CODE, SENDS, SPENDS, WRITES
+from koderz.settings.trust import RUNS_CODE, SENDS, SPENDS
 from koderz.types import Effort
-from koderz_tracker.sinks import KNOWN
 
 T = TypeVar("T")
 
@@ -48,22 +48,6 @@ def _wrong_tags(tags: Iterable[str]) -> str:
 def _wrong_roles(roles: Iterable[str]) -> str:
     fine = all(re.fullmatch(r"\w+=\S.*", role) for role in roles)
     return "" if fine else "write ROLE=MODEL, such as judge=openai/gpt-6.1-sol"
-
-
-def _risk_of_suite(name: str) -> str:
-    return RUNS_CODE if ":" in name else ""
-
-
-def _risk_of_sandbox(name: str) -> str:
-    return {"docker": "", "podman": "", "local": "", "uncontained": RUNS_CODE}.get(name, SPENDS)
-
-
-def _risk_of_sinks(names: Iterable[str]) -> str:
-    return SENDS if {*names} - {*KNOWN} else ""
-
-
-def _risk_of_results(path: Path) -> str:
-    return "" if path.resolve().is_relative_to(Path.cwd()) else WRITES
 
 
 _tasks, _model, _solver, _running = (partial(option, panel=panel) for panel in ("Tasks", "Model", "Solver", "Running"))
@@ -90,7 +74,7 @@ class Settings:
         "humaneval",
         "The suite: humaneval, qa, ruler, …; all: koderz suites list; your own: FILE:NAME.",
         "NAME",
-        risk=_risk_of_suite,
+        risk=trust.risk_of_suite,
         common=True,
     )
     dataset: Path | None = _tasks(
@@ -346,6 +330,19 @@ class Settings:
         "USD",
         bounds=(0, 1e9),
     )
+    reuse: bool = _running(
+        False,
+        "Take replies that are on record in the results folder instead of paying for them again: for the same request "
+        "to the same model, sample by sample.",
+        reader="model",
+    )
+    reuse_from: tuple[str, ...] = _running(
+        (),
+        "Take replies of this run or results folder, too; repeatable. Implies --reuse.",
+        "RUN|DIR",
+        risk=SENDS,
+        reader="model",
+    )
     judges: int | None = _changeable(
         None,
         "Maximum programs judged at once. Default: one per core and two more, as some never end.",
@@ -357,7 +354,7 @@ class Settings:
         "contained",
         "Where programs run: contained, docker, podman, modal or uncontained.",
         "NAME",
-        risk=_risk_of_sandbox,
+        risk=trust.risk_of_sandbox,
         reader="sandbox",
     )
     until_decided: str | None = _running(
@@ -390,7 +387,7 @@ class Settings:
         10.0, "Time that experiments have to finish after the first Ctrl-C.", "SECONDS", bounds=(0, 3600)
     )
     results: Path = _running(
-        Path("benchmark_results"), "The results folder.", "DIR", risk=_risk_of_results, common=True
+        Path("benchmark_results"), "The results folder.", "DIR", risk=trust.risk_of_results, common=True
     )
     tags: tuple[str, ...] = _running(
         (), "A tag to find the run by, WORD or K=V; repeatable.", "TAG", flags=("--tag",), check=_wrong_tags
@@ -401,7 +398,7 @@ class Settings:
         "Record into this sink, and into no other that isn't named so; repeatable.",
         "NAME",
         flags=("--sink",),
-        risk=_risk_of_sinks,
+        risk=trust.risk_of_sinks,
     )
     no_sinks: tuple[str, ...] = _sinks((), "Don't record into this sink; repeatable.", "NAME", flags=("--no-sink",))
     sink_patience: float = _sinks(
@@ -486,6 +483,9 @@ class Settings:
 
 OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail", "mlflow_experiment")
 """The settings that say where a run is recorded. No experiment depends on them."""
+
+OF_REUSE = ("reuse", "reuse_from")
+"""The settings that say which replies are taken from record. What a run is about doesn't depend on them."""
 
 CLUSTER_COLUMN = "cluster_column"
 """The option of suites that read files, which came later to all but the datasets of optimizers."""
