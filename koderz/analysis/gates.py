@@ -19,7 +19,7 @@ from koderz.analysis.runs import GOING, Run
 from koderz.analysis.statistics import p_text
 from koderz.errors import KoderzError
 from koderz_tracker.clusters import clusters_of, pass_at_k_in, pass_hat_k_in
-from koderz_tracker.rates import pass_at_k
+from koderz_tracker.rates import is_share, pass_at_k
 from koderz_tracker.records import Measure
 
 _FEW_ALARMS = 0.05
@@ -262,7 +262,7 @@ def _low_figure(name: str, measure: Measure, least: float, is_sure: bool, side: 
 def _low_tasks(share: float, side: Side) -> str:
     """The reason for shutting where tasks pass less than this share of their samples."""
     tasks = side.by_task()
-    low = [task for task, own in tasks.items() if sum(each.success for each in own) < share * len(own) - 1e-9]
+    low = [task for task, own in tasks.items() if not is_share(sum(each.success for each in own), len(own), share)]
     if not low:
         return ""
     few = f"pass less than {share:g} of their samples{_some(low, '')}"

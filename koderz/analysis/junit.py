@@ -19,6 +19,7 @@ from koderz.analysis.story import Experiments
 from koderz.errors import JournalError
 from koderz.types import Verdict
 from koderz_tracker.files import write_whole
+from koderz_tracker.rates import is_share
 from koderz_tracker.records import Fault
 from koderz_tracker.results import Result
 
@@ -122,13 +123,13 @@ def _case(
     told: Callable[[str], str],
 ) -> Case:
     """A task by its samples. It is an error only where its faults could turn it."""
-    least, samples = (ALL if threshold is None else threshold) - 1e-9, len(results) + len(faults)
+    share, samples = ALL if threshold is None else threshold, len(results) + len(faults)
     passed = sum(result.success for result in results)
     seconds = sum(result.duration_seconds for result in results)
     lost = [result for result in results if not result.success]
-    if passed / samples >= least:
+    if is_share(passed, samples, share):
         return Case(task, seconds, note=f"{passed} of {samples} samples passed" if samples > 1 else "")
-    if (passed + len(faults)) / samples >= least:
+    if is_share(passed + len(faults), samples, share):
         reason = str(faults[0].get("reason", ""))
         return Case(task, seconds, "error", str(faults[0].get("cause") or "fault"), reason, reason)
     first = lost[0]
