@@ -114,6 +114,15 @@ class Use(Struct, frozen=True, gc=False):
     tokens_out: Whole
 
 
+class Reused(Struct, frozen=True):
+    """The call of another run whose reply answers a call, so that the model wasn't asked again."""
+
+    run_id: str
+    experiment_id: str
+    call: Whole  # its number within its experiment
+    time: str  # when the model replied
+
+
 class Frame(Struct, frozen=True):
     """A line of user code in the traceback of an error."""
 

@@ -18,6 +18,7 @@ from koderz_tracker.basis import Blob as Blob
 from koderz_tracker.basis import Cell as Cell
 from koderz_tracker.basis import Frame as Frame
 from koderz_tracker.basis import MemoryMoment as MemoryMoment
+from koderz_tracker.basis import Reused as Reused
 from koderz_tracker.basis import SolverAbout as SolverAbout
 from koderz_tracker.basis import UntilDecided as UntilDecided
 from koderz_tracker.basis import Use as Use
@@ -177,6 +178,9 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     items: list[dict[str, Any]] | Blob = []  # items of the reply as the server sent them, for later turns
     throttled: Whole = 0  # tries before that were refused because of load, as with 429
     key: str = ""  # a digest of what the solver asked, by which a replay finds this line
+    reused: Reused | None = None  # the call of another run whose reply this is; null: the model was asked
+    cost_saved: float = 0.0  # US dollars that the reply cost in that run
+    asked: str = ""  # a digest of all that decides a reply, which a later run looks for at the end of the line
 
 
 class Attempt(OfTask, frozen=True, kw_only=True):
@@ -260,6 +264,9 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     truncated: str = ""  # the cut-off part of the last judged reply: "text", or "reasoning" before any text
     throttled: dict[str, Whole] = {}  # requests that were refused because of load, by provider
     unknown_ends: dict[str, Whole] = {}  # replies that ended by a word that koderz doesn't know, by the word
+    reused_calls: Whole = 0  # calls that replies on record of other runs answered
+    saved_cost: float = 0.0  # US dollars that those replies cost then
+    reused: dict[str, list[Whole]] = {}  # the numbers of those replies' calls, by RUN/EXPERIMENT
 
 
 class Fault(OfTask, frozen=True, kw_only=True):
@@ -422,7 +429,10 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Measure: ("average", "bounds"),
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
-    Call: ("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled"),
+    Call: (
+        *("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled"),
+        *("reused", "cost_saved", "asked"),
+    ),
     UntilDecided: ("margin", "measure"),
     Decision: ("margin", "left_out"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),
@@ -430,6 +440,7 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Experiment: (
         *("grades", "depth", "roles", "lesson", "lesson_cause", "facts"),
         *("answered_by", "tokens_reasoning", "truncated", "throttled", "unknown_ends"),
+        *("reused_calls", "saved_cost", "reused"),
     ),
     Fault: ("cause", "frames", "throttled", "unknown_ends"),
     Grade: ("metrics", "labels"),

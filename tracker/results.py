@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -52,4 +52,7 @@ class Result(Struct, frozen=True, kw_only=True):
     resources: Mapping[str, Any] | None = None  # limits that held, those `asked` for, and how each was `enforced`
     answer: str | UnsetType | None = UNSET  # as read off the reply; null: unreadable; absent: never read
     truncated: str = ""  # the cut-off part of the last judged reply, "text" or "reasoning"; absent if none
+    reused_calls: Count = 0  # calls that replies on record of other runs answered; absent if none
+    saved_cost: Amount = 0.0  # US dollars that those replies cost then; absent if none
+    reused: Mapping[str, Sequence[Count]] = {}  # the numbers of those replies' calls, by RUN/EXPERIMENT; absent if none
     cluster: str = ""  # the text, passage or repository that its task shares with others; absent if none

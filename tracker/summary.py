@@ -65,6 +65,8 @@ class Figures:
     success_rate_bounds: tuple[float, float] | None = (
         None  # its faults all failed, all passed; null: no faults, or no rate
     )
+    reused_calls: int = 0  # calls that replies on record of other runs answered
+    saved_cost: float = 0.0  # US dollars that those replies cost then
 
     @property
     def rate(self) -> float:
@@ -87,6 +89,14 @@ class Figures:
         if self.success_rate_bounds is None:
             return ""
         return "{:.1f}% with its faults as failures, {:.1f}% as passes".format(*self.success_rate_bounds)
+
+    @property
+    def reuse_text(self) -> str:
+        """The calls that replies of other runs answered, as text for people; empty if there are none."""
+        if not self.reused_calls:
+            return ""
+        calls = f"{self.reused_calls:,} call{'s' * (self.reused_calls > 1)}"
+        return f"{calls} answered by replies of other runs, which saved ${self.saved_cost:.4f}"
 
     @property
     def samples_text(self) -> str:
@@ -361,6 +371,8 @@ def figures(
         success_rate_bounds=(100 * successes / (n + faults), 100 * (successes + faults) / (n + faults))
         if n and faults
         else None,
+        reused_calls=sum(result.reused_calls for result in results),
+        saved_cost=math.fsum(result.saved_cost for result in results),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from koderz.analysis.blocks import Block, Heading, Table, Text
 from koderz.analysis.measures import SUCCESS, headline_measure, measure_named, named_average, shown, value_of
-from koderz.analysis.pairs import Side
+from koderz.analysis.pairs import Side, told_apart
 from koderz.analysis.runs import bounds_of
 from koderz.errors import KoderzError
 from koderz_tracker.breakdown import mean_of
@@ -49,9 +49,8 @@ def difficulty(sides: Sequence[Side], measure: Measure = SUCCESS) -> list[Proble
     """
     tasks: dict[tuple[str, str], list[tuple[Side, Result]]] = defaultdict(list)
     faults = Counter((side.run.suite, str(fault.get("problem_id"))) for side in sides for fault in side.missing)
-    for side in sides:
-        for result in side.results:
-            tasks[side.run.suite, result.problem_id].append((side, result))
+    for side, result in told_apart(sides):
+        tasks[side.run.suite, result.problem_id].append((side, result))
     if not tasks:
         raise KoderzError("these runs have no results yet")
     problems = [_problem(key, judged, faults[key], measure) for key, judged in tasks.items()]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from koderz.analysis.blocks import Heading, Table, as_html
 from koderz.analysis.history import history_of
 from koderz.engines.resources import listed_tariff
+from koderz.engines.reuse import OnRecord, on_record, recorded_replies
 from koderz.models.tariffs import Tariff
 from koderz.plans.arms import opened_models
 from koderz.plans.estimate import NOT_TRIED, Ending, Estimate, Foreseen, Share, estimate
@@ -29,6 +30,7 @@ class Forecast:
     plan: Plan
     estimate: Estimate
     tariffs: Mapping[str, Tariff | None]
+    on_record: OnRecord | None = None  # what --reuse would find
 
     @property
     def document(self) -> dict[str, Any]:
@@ -41,6 +43,7 @@ class Forecast:
                 for name, tariff in self.tariffs.items()
             },
             "estimate": self.estimate,
+            **({"reuse": self.on_record} if self.on_record else {}),
         }
 
     def lines(self, sampled: Summary | None = None) -> list[str]:
@@ -63,6 +66,8 @@ class Forecast:
         yield from (f"Model: {name}: {tariff or _UNPRICED}" for name, tariff in self.tariffs.items())
         yield f"Cost: {_cost(guess)}"
         yield from (_share(each) for each in (guess.models if len(guess.models) > 1 else ()))
+        if self.on_record:
+            yield self.on_record.line.replace("reuse", "Reuse", 1)
         yield f"Experiments: {guess.experiments:,}"
         yield f"Calls: {_amount(guess, 'calls')}"
         for each in guess.depths:
@@ -85,7 +90,9 @@ def forecast_of(plan: Plan, environ: Mapping[str, str] = os.environ) -> Forecast
     for key, (name, _) in opened.items():  # by which an estimate looks a role's model up
         tariffs.setdefault(name, tariffs[key])
     prices = {name: tariff.price if tariff else None for name, tariff in tariffs.items()}
-    return Forecast(plan, estimate(plan, prices, history_of(plan)), tariffs)
+    replies = recorded_replies(plan)
+    found = on_record(plan, replies, environ) if replies else None
+    return Forecast(plan, estimate(plan, prices, history_of(plan)), tariffs, found)
 
 
 def _foretold(decision: Foreseen) -> str:

@@ -13,7 +13,7 @@ from koderz.analysis.completion import Completion, at_worst, completion_of
 from koderz.analysis.inference import is_shown, means_of, method_of, p_of
 from koderz.analysis.measures import SUCCESS, interval_text, named_average, shown
 from koderz.analysis.notes import unread_note
-from koderz.analysis.pairs import UNEQUAL, Side, match, unequal_resources
+from koderz.analysis.pairs import UNEQUAL, Side, match, shared_replies, unequal_resources
 from koderz.analysis.runs import rate_of
 from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm, p_text
 from koderz.errors import KoderzError
@@ -65,8 +65,12 @@ class Leaderboard:
 def leaderboard(
     sides: Sequence[Side], alpha: float = ALPHA, measure: Measure = SUCCESS, *, exact: bool = False
 ) -> Leaderboard:
-    """Ranks arms and tests each against each, Holm-corrected. Raises KoderzError where none has results."""
+    """Ranks arms and tests each against each, Holm-corrected.
+
+    Raises KoderzError where none has results, or where one of a model's is made of replies of another of the same arm.
+    """
     judged = [(side, mean) for side in sides if (mean := side.mean(measure))]
+    _refuse_copies([side for side, _ in judged])
     together = {side: side.mean(measure, together=len(judged)) for side, _ in judged}
     if not judged:
         raise KoderzError("none of these runs has results yet")
@@ -95,6 +99,15 @@ def leaderboard(
         notes=[*_left_out(sides, best_first, measure), *_notes(sides, pairwise)],
         unequal_resources=unequal_resources(best_first),
     )
+
+
+def _refuse_copies(sides: Sequence[Side]) -> None:
+    for a, b in combinations(sides, 2):
+        if (a.model, a.arm) == (b.model, b.arm) and (shared := sum(shared_replies(a, b).values())):
+            replies = f"{shared} {'replies' if shared > 1 else 'reply'}"
+            raise KoderzError(
+                f"{a.label} and {b.label} share {replies}, which a leaderboard would count twice; name one of them"
+            )
 
 
 def rank_sets(names: Sequence[str], shown: Collection[tuple[str, str]]) -> dict[str, tuple[int, int]]:
@@ -197,7 +210,7 @@ def _notes(sides: Sequence[Side], pairwise: Sequence[Pair]) -> list[str]:
 _FIGURES = (
     "total_problems successes success_rate success_rate_interval success_rate_interval_method "
     "success_rate_bounds total_cost avg_cost cost_per_success cost_known avg_iterations avg_latency "
-    "pass_at_k pass_hat_k unread tokens_reasoning truncated"
+    "pass_at_k pass_hat_k unread tokens_reasoning truncated reused_calls saved_cost"
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koderz.analysis.pairs import Side
+from koderz.analysis.pairs import Side, told_apart
 from koderz.analysis.reader import parse_summary
 from koderz.analysis.runs import FAULT, Run, of_summary
 from koderz.errors import KoderzError
@@ -214,8 +214,9 @@ def _result(facts: Mapping[str, Any], arm: str, before: Result | None) -> Result
 def pooled(runs: Sequence[Run]) -> tuple[dict[Side, list[str]], list[str]]:
     """One side for each model and arm of a suite's runs, with the names of its runs; repeats are further samples.
 
-    A task that asked something else in an older run isn't counted there. Runs that stopped once they were decided are
-    no repeats, since they ended by what they found; alone they stay as they are, and a note says what is left out.
+    A task that asked something else in an older run isn't counted there, and neither is a reply that a later one took
+    from it. Runs that stopped once they were decided are no repeats, since they ended by what they found; alone they
+    stay as they are, and a note says what is left out.
     """
     groups: dict[tuple[str, str], list[Side]] = defaultdict(list)
     for run in runs:
@@ -236,13 +237,12 @@ def _together(label: str, arm: str, group: Sequence[Side]) -> Side:
     results: list[Result] = []
     samples: Counter[str] = Counter()
     asked: dict[str, str] = {}
-    for side in reversed(group):
-        for result in side.results:
-            task = result.problem_id
-            digest = side.run.asked.get(task, "")
-            if asked.setdefault(task, digest) == digest:
-                results.append(msgspec.structs.replace(result, sample=samples[task]))
-                samples[task] += 1
+    for side, result in told_apart(group[::-1]):
+        task = result.problem_id
+        digest = side.run.asked.get(task, "")
+        if asked.setdefault(task, digest) == digest:
+            results.append(msgspec.structs.replace(result, sample=samples[task]))
+            samples[task] += 1
     faults = [fault for side in group for fault in side.missing]
     order = group[0].settled if len(group) == 1 else None
     found = figures(results, None, newest.measures, order, len(faults))

@@ -11,12 +11,12 @@ from koderz.analysis.measures import SUCCESS, declared
 from koderz.analysis.pairs import Matched, Side
 from koderz.analysis.runs import FAULT
 from koderz.analysis.statistics import FEWEST_TASKS
-from koderz.settings.schema import OF_SINKS
+from koderz.settings.schema import OF_REUSE, OF_SINKS
 from koderz.types import NEEDS_REVIEW
 from koderz_tracker.replies import UnreadAnswers
 
 # Tasks are matched one by one; the others change no result.
-_OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_SINKS})
+_OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_REUSE, *OF_SINKS})
 
 
 def notes_on(a: Side, b: Side, matched: Matched) -> list[str]:

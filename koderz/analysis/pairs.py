@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -142,6 +143,7 @@ class Matched:
     kind: Kind
     clusters: Clusters = field(default_factory=dict)
     order: Sequence[str] | None = None  # the settled tasks, if a run stops once it is decided
+    same_replies: Sequence[str] = ()  # tasks whose replies are all the same in both, which are no evidence and left out
     differing: int = 0  # tasks of one id that ask something else in A and in B, and so are no pairs
 
     @property
@@ -174,9 +176,67 @@ def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
         of_b = {names.get(task, task): values for task, values in of_b.items()}
         clusters_of_b = {names.get(task, task): cluster for task, cluster in clusters_of_b.items()}
         order = order and SettledOrder([task for task in order if task not in names], order.largest)
+    same = [task for task in same_replies(a, b) if task in of_a and task in of_b]
+    if same:
+        of_a, of_b = ({task: own for task, own in of.items() if task not in same} for of in (of_a, of_b))
+        if not of_a.keys() & of_b.keys():  # tasks that are left on one side alone are no test of the others
+            of_a = of_b = {}
+        order = order and SettledOrder([task for task in order if task not in same], order.largest)
     clusters = clusters_of_b | clusters_of(a.results)  # an older run doesn't tell its own
     found = matched(measure, of_a, of_b, clusters, order)
-    return dataclasses.replace(found, differing=len(differing))
+    return dataclasses.replace(found, differing=len(differing), same_replies=same)
+
+
+def replies_of(side: Side) -> dict[str, set[tuple[str, int]]]:
+    """By task, the replies that its results are made of: each is named by RUN/EXPERIMENT and call in which it was paid.
+
+    Results of runs before there was reuse, or without a run's id, have none that others could share.
+    """
+    found: dict[str, set[tuple[str, int]]] = {}
+    for result in side.results:
+        found.setdefault(result.problem_id, set()).update(_replies_in(side, result))
+    return found
+
+
+def _replies_in(side: Side, result: Result) -> Iterator[tuple[str, int]]:
+    yield from ((origin, call) for origin, calls in result.reused.items() for call in calls)
+    if side.run.run_id and result.experiment_id:
+        yield from ((f"{side.run.run_id}/{result.experiment_id}", number) for number in range(1, result.calls + 1))
+
+
+def told_apart(sides: Sequence[Side]) -> Iterator[tuple[Side, Result]]:
+    """The results of several arms, without those that are made of a reply which one before is made of, too."""
+    has_copies = any(result.reused for side in sides for result in side.results)
+    seen: set[tuple[str, int]] = set()
+    for side in sides:
+        for result in side.results:
+            own = {*_replies_in(side, result)} if has_copies else set()
+            if seen.isdisjoint(own):
+                yield side, result
+            seen |= own
+
+
+def shared_replies(a: Side, b: Side) -> dict[str, int]:
+    """By task, the number of replies that two arms share, which is no new evidence on either; without tasks of none."""
+    if not any(result.reused for side in (a, b) for result in side.results):
+        return {}
+    of_a, of_b = replies_of(a), replies_of(b)
+    shared = {task: len(of_a[task] & of_b[task]) for task in of_a if task in of_b}
+    return {task: count for task, count in shared.items() if count}
+
+
+def same_replies(a: Side, b: Side) -> list[str]:
+    """The tasks whose replies are all the same on both sides, so that nothing but the judge can differ."""
+    shared = shared_replies(a, b)
+    calls = [_calls_by_task(side) for side in (a, b)] if shared else []
+    return [task for task, count in shared.items() if all(own[task] == count for own in calls)]
+
+
+def _calls_by_task(side: Side) -> Counter[str]:
+    calls: Counter[str] = Counter()
+    for result in side.results:
+        calls[result.problem_id] += max(0, result.calls)
+    return calls
 
 
 def _differ(task: str, a: Run, b: Run) -> bool:

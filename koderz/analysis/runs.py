@@ -290,6 +290,8 @@ def figures_table(run: Run, arm: str) -> Table:
         "Avg iterations": "" if figures.avg_iterations is None else f"{figures.avg_iterations:.1f}",
         "Faults": str(run.faults_of(arm)),
     }
+    if figures.reused_calls:
+        cells |= {"Reused calls": f"{figures.reused_calls:,}", "Saved cost": f"${figures.saved_cost:.4f}"}
     return Table(list(cells), [list(cells.values())], optional=["Avg iterations", "Avg cost"])
 
 

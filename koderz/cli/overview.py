@@ -157,6 +157,8 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
     says_passes = bool(headline.passed) and (measure is SUCCESS or mean is not None)
     each = f", ${f.cost_per_success:.4f} a success" if f.cost_per_success is not None and says_passes else ""
     yield f"  cost ${f.total_cost:.4f}{each}{cost}"
+    if f.reuse_text:
+        yield f"  {f.reuse_text}"
     if any(value for tier, value in f.cost_by_tier.items() if tier != "local"):
         yield "  by tier: " + ", ".join(f"{tier} ${value:.4f}" for tier, value in f.cost_by_tier.items())
     asked = run.asked_of(name)

@@ -85,7 +85,7 @@ class SessionScreen:
             warn(line)
 
     def notice(self, text: str) -> None:
-        warn(f"note: {text}")
+        warn(text if text.startswith("reuse: ") else f"note: {text}")
 
     @asynccontextmanager
     async def showing(self, view: SessionView) -> AsyncIterator[None]:
@@ -289,6 +289,8 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
                 f"{name}: on {summary.config['baseline_model']} the local tokens "
                 f"would have cost ${figures.baseline_cost:.4f}"
             )
+        if figures.reuse_text:
+            yield f"{name}: {figures.reuse_text}"
         if not figures.cost_known:
             yield f"{name}: the price of a model is unknown, so costs are too low; see prices in koderz.toml"
 

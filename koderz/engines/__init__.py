@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from koderz.experiments.replay import Replaying
     from koderz.models.limiter import Throttle
     from koderz.plans.plan import Plan
+    from koderz_tracker.recorded import RecordedReplies
 
 
 class Driver(Ledger, Protocol):
@@ -35,6 +36,7 @@ class Driver(Ledger, Protocol):
     plan: Plan
     how: Replaying
     spent: float  # US dollars that the run has cost already
+    replies: RecordedReplies | None  # replies of other runs that come before a model's
     detach: bool  # whether to leave what was submitted to itself, where the engine can
 
     @property
@@ -101,7 +103,8 @@ class Engine(Extensible, ABC):
 
     can: ClassVar[frozenset[str]] = frozenset({JUDGE})
     """The needs of tasks that it meets: `judge`, `session`, `workspace`, `evaluator`, `long_context`, `exclusive`,
-    `gpu`, `privacy`, and `memory` for the memory store of this machine. A run of other tasks is refused."""
+    `gpu`, `privacy`, `memory` for the memory store of this machine, and `reuse` for the runs that lie on it. A run of
+    other tasks is refused."""
 
     carries: ClassVar[frozenset[str]] = frozenset()
     """Needs besides `can` that it meets for suites which say of them that they are `portable`."""

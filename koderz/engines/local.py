@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from koderz.engines import Driver, Engine
-from koderz.engines.resources import model_facts, open_resources
+from koderz.engines.resources import model_facts, open_resources, places_of
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import PendingExperiment
 from koderz.experiments.runner import ExperimentRunner, Resources
@@ -41,20 +41,24 @@ class LocalEngine(Engine):
     """Runs experiments here, at most `concurrency` at once, drawn one by one."""
 
     name = "local"
-    can = frozenset({JUDGE, PRIVACY, "memory", *NEEDED})
+    can = frozenset({JUDGE, PRIVACY, "memory", "reuse", *NEEDED})
 
-    def __init__(self, resources: Resources, pool: ModelPool | None = None) -> None:
+    def __init__(
+        self, resources: Resources, pool: ModelPool | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
         self.isolation = resources.sandbox.isolation
         self._notices = pool.notices if pool else []
         self.notices: Sequence[str] = self._notices
         self._resources, self._plan, self._pool = resources, resources.plan, pool
+        self._environ = environ
+        self._places: Mapping[str, Mapping[str, Any]] = {}
 
     @classmethod
     @asynccontextmanager
     async def open(cls, plan: Plan, environ: Mapping[str, str]) -> AsyncIterator[LocalEngine]:
         """Opens the engine with the plan's sandbox and models. Raises Unreachable if one is missing."""
         async with open_resources(plan, environ) as (resources, pool):
-            yield cls(resources, pool)
+            yield cls(resources, pool, environ)
 
     @property
     def throttle(self) -> Sequence[Throttle]:
@@ -68,6 +72,8 @@ class LocalEngine(Engine):
 
     async def check(self) -> dict[str, Any]:
         facts = await model_facts(self._plan, self._resources.models)
+        if self._environ is not None:
+            self._places = places_of(self._plan, self._environ, facts["models"])
         if isinstance(self._resources.sandbox, NoSandbox):
             return facts
         return facts | {"sandbox": self.isolation, "cpu_scale": self._resources.sandbox.speed}
@@ -75,7 +81,14 @@ class LocalEngine(Engine):
     async def run(self, driver: Driver) -> None:
         """Runs all work of the driver. An error of the driver, or of a disk that refuses, ends the run."""
         resources = self._resources
-        caller = Caller(self._plan.settings, resources.models, spent=driver.spent, baseline=resources.baseline)
+        caller = Caller(
+            self._plan.settings,
+            resources.models,
+            spent=driver.spent,
+            baseline=resources.baseline,
+            places=self._places,
+            recorded=driver.replies,
+        )
         runner = ExperimentRunner(resources, caller, driver, driver.how)
         places = asyncio.Semaphore(self._plan.settings.concurrency)
         begun = asyncio.Semaphore(self._plan.settings.concurrency + _WAITING)

@@ -19,13 +19,13 @@ from koderz.plans.arms import asked_models, opened_models
 from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
-from koderz.settings.options import flag_of
+from koderz.settings.options import fields_of, flag_of
 from koderz.settings.requests import headers_in, is_sendable
 from koderz.settings.servers import ModelOptions
 from koderz.solvers.handles import SHARING
 from koderz.suites.references import references_of
 from koderz.suites.suite import Noticing, RunContext
-from koderz.types import EXCLUSIVE, JUDGE, MAIN, SUB
+from koderz.types import EXCLUSIVE, JUDGE, MAIN, SIMULATED, SUB
 
 if TYPE_CHECKING:
     from koderz.experiments.runner import Resources
@@ -173,16 +173,47 @@ def listed_tariff(plan: Plan, name: str, environ: Mapping[str, str]) -> Tariff |
     """
     name, role = _opened(plan).get(name, (name, ""))
     model = parse_model_name(name)
-    settings = plan.settings
-    keys = {own.api_key_env for own in settings.options_of_models.values()} | {settings.api_key_env}
-    keys |= {provider_of(model.provider).key_variable}
-    # A key that is missing is no matter yet: the address says what is paid, as it will when the run has the key.
-    present = {**environ, **{key: environ.get(key, "").strip() or "missing" for key in keys if key}}
     try:
-        address = _endpoints(plan, present)(model, role).base_url
+        address = _endpoints(plan, _with_keys(plan, environ))(model, role).base_url
     except Unreachable:  # the value of a header is missing
         address = None
     return tariff_of(model, address, own_prices(plan))
+
+
+def _with_keys(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables, with a stand-in for each key that is missing, which matters to nobody before a run begins."""
+    keys = {own.api_key_env for own in plan.settings.options_of_models.values()} | {plan.settings.api_key_env}
+    keys |= {provider_of(parse_model_name(name).provider).key_variable for name, _ in _opened(plan).values()}
+    return {**environ, **{key: environ.get(key, "").strip() or "missing" for key in keys if key}}
+
+
+def places_of(
+    plan: Plan, environ: Mapping[str, str], facts: Mapping[str, Mapping[str, str]]
+) -> dict[str, dict[str, Any]]:
+    """What decides a model's replies besides the request, by `model_key`: where and how it is asked, and what it is.
+
+    `facts` are those that servers told. An address is left out where it is the provider's own, and so are keys and
+    headers. Raises Unreachable if the value of a header is missing.
+    """
+    from koderz.suites.options import SimulatedOptions
+
+    found: dict[str, dict[str, Any]] = {}
+    endpoint_of = _endpoints(plan, _with_keys(plan, environ))
+    for key, (name, role) in _opened(plan).items():
+        model = parse_model_name(name)
+        provider, endpoint = provider_of(model.provider), endpoint_of(model, role)
+        place: dict[str, Any] = {"model": str(model)}
+        if endpoint.base_url != (provider.address or None):
+            place["address"] = endpoint.base_url
+        if provider.wire == "ollama":
+            place |= {"context": endpoint.num_ctx, "digest": facts.get(key, {}).get("digest")}
+        elif provider.wire == "chat":
+            place |= {"wire": endpoint.wire, "api_version": endpoint.api_version if endpoint.is_deployment else ""}
+        options = SimulatedOptions if model.provider == SIMULATED else provider.options
+        if options:
+            place["options"] = [str(getattr(plan.settings.of(options), each)) for each in fields_of(options)]
+        found[key] = place
+    return found
 
 
 def _opened(plan: Plan) -> Mapping[str, tuple[str, str]]:

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from koderz.errors import FatalFault, Fault, ReplyTimedOut
 from koderz.experiments.budget import Budget
 from koderz.experiments.costs import Estimate, Gauge, request_of
-from koderz.experiments.lines import Answer, Ask
+from koderz.experiments.lines import Answer, Ask, completion_of, digest_of, sampling_sent
 from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
 from koderz.models.providers import ClientModel
 from koderz.plans.arms import Arm, model_key
@@ -24,6 +25,7 @@ from koderz.types import MAIN, REJECTED, SUB, TIME, Completion, Message, Samplin
 
 if TYPE_CHECKING:
     from koderz.models import Model, Price
+    from koderz_tracker.recorded import RecordedReplies
 
 
 _INSTEAD = (("reasoning_effort", "reasoning_tokens"), ("reasoning_tokens", "reasoning_effort"))
@@ -33,11 +35,21 @@ class Caller:
     """Asks the models of one run."""
 
     def __init__(
-        self, settings: Settings, models: Mapping[str, Model], *, spent: float, baseline: Price | None = None
+        self,
+        settings: Settings,
+        models: Mapping[str, Model],
+        *,
+        spent: float,
+        baseline: Price | None = None,
+        places: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+        recorded: RecordedReplies | None = None,
     ) -> None:
-        """`spent`: US dollars that the run has cost already; `baseline`: the price of the baseline model."""
+        """`spent`: US dollars that the run has cost already; `baseline`: the price of the baseline model.
+
+        `places`: where and how models are asked, see `places_of`. `recorded`: replies that come before a model's.
+        """
         self.closed: Fault | None = None  # why no more calls are made
-        self._models = models
+        self._models, self._places, self._recorded = models, places, recorded
         self._baseline = baseline
         self._budget = Budget(settings.max_cost, spent)
         self._experiment_cap = settings.max_experiment_cost
@@ -61,17 +73,18 @@ class Caller:
         self._unproven = {name: asyncio.Lock() for name in models}  # models that haven't answered yet
 
     async def complete(self, ask: Ask, identity: Identity) -> Answer:
-        """One paid answer.
+        """One answer, on record of another run or paid for.
 
         Raises Fault; CapReached where the call might pass the cost cap, or no more calls are made;
         ExperimentCapReached where it might pass the experiment's own.
         """
         role, name = _role(ask, identity.arm)
         asked = model_key(role, name, self._elsewhere)
+        sampling = self._sampling_of(ask, role, name, identity.sample)
+        digest = self._digest(asked, ask, role, sampling, identity.sample)
+        if self._recorded and digest and (call := self._recorded.take(digest)):
+            return Answer(completion_of(call), role, name, sampling, digest, call.reused, call.cost_saved)
         model = self._models[asked]
-        sampling = self._sampling_of(ask, role, identity.sample)
-        if name in self._bodies and "extra_body" not in {**ask.sampling, **self._of_roles.get(role, {})}:
-            sampling = replace(sampling, extra_body=self._bodies[name])
         own = self._budgets.get(identity.experiment_id) or Budget(None)
         async with self._proving(asked), self._within_caps(asked, ask, sampling, own) as learn:
             if self.closed:
@@ -84,7 +97,7 @@ class Caller:
                     raise
                 throttled = sum(fault.throttled.values())
                 late = Completion("", finish_reason=TIME, latency=self._timeout, throttled=throttled)
-                return Answer(late, role, name, sampling)
+                return Answer(late, role, name, sampling, digest)
             except FatalFault as fault:  # whoever waits for a turn is not to find out for himself
                 self.closed = fault
                 raise
@@ -96,7 +109,22 @@ class Caller:
             news = [f"{what} dropped" for what in dropped if what not in known]
             known.update(dropped)
             completion = replace(completion, adapted=(*completion.adapted, *news))
-        return Answer(completion, role, name, sampling)
+        return Answer(completion, role, name, sampling, digest)
+
+    def digest(self, ask: Ask, identity: Identity) -> str:
+        """The digest of all that decides the reply; empty if not all of it is known. Raises Fault as `complete`."""
+        role, name = _role(ask, identity.arm)
+        sampling = self._sampling_of(ask, role, name, identity.sample)
+        return self._digest(model_key(role, name, self._elsewhere), ask, role, sampling, identity.sample)
+
+    def _digest(self, asked: str, ask: Ask, role: str, sampling: Sampling, sample: int) -> str:
+        """A reply is decided by the model, its place, the whole request, and which of equal ones this is.
+
+        Task, suite, solver and purpose have no part in it: another solver that asks the same gets the same.
+        """
+        if asked not in self._places:
+            return ""
+        return digest_of([self._places[asked], role, ask.messages, sampling_sent(sampling), sample, ask.nth])
 
     @contextmanager
     def experiment(self, experiment_id: str, spent: float) -> Iterator[None]:
@@ -115,7 +143,7 @@ class Caller:
         """The cost of these tokens on the baseline model in US dollars; None if unknown."""
         return self._baseline.cost(tokens_in, tokens_out) if self._baseline else None
 
-    def _sampling_of(self, ask: Ask, role: str, sample: int) -> Sampling:
+    def _sampling_of(self, ask: Ask, role: str, name: str, sample: int) -> Sampling:
         """The run's sampling, overridden by the solver's, and that by the role's own.
 
         The seed differs from sample to sample. Texts that end a reply are for the model that answers.
@@ -132,7 +160,10 @@ class Caller:
         for one, other in _INSTEAD:
             if ask.sampling.get(one) is not None:
                 own.setdefault(other, None)
-        return replace(self._sampling, **{**own, **self._of_roles.get(role, {})})
+        own |= self._of_roles.get(role, {})
+        if name in self._bodies:
+            own.setdefault("extra_body", self._bodies[name])
+        return replace(self._sampling, **own)
 
     @asynccontextmanager
     async def _within_caps(

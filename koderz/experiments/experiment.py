@@ -70,6 +70,8 @@ class Totals:
     throttled: Counter[str] = field(default_factory=Counter)  # requests that were refused for load, by provider
     unknown_ends: Counter[str] = field(default_factory=Counter)  # replies by a last word that koderz doesn't know
     scores: list[float] = field(default_factory=list)  # of the items that were graded
+    saved: list[float] = field(default_factory=list)  # US dollars, of replies on record of other runs
+    reused: dict[str, list[int]] = field(default_factory=dict)  # the calls of those replies, by RUN/EXPERIMENT
 
     def add(self, call: records.Call) -> None:
         self.calls = max(self.calls, call.call)
@@ -94,6 +96,9 @@ class Totals:
             from koderz.models.outcomes import outcome_of
 
             self.unknown_ends.update([call.finish_reason] if outcome_of(call.finish_reason) is None else [])
+        if call.reused:
+            self.saved.append(call.cost_saved)
+            self.reused.setdefault(f"{call.reused.run_id}/{call.reused.experiment_id}", []).append(call.reused.call)
         tier = "local" if call.role == MAIN else call.role
         self.costs.append((tier, call.cost))
         if tier == "local":
@@ -110,6 +115,11 @@ class Totals:
     def cost(self) -> float:
         """The total cost in US dollars."""
         return math.fsum(cost for _, cost in self.costs)
+
+    @property
+    def saved_cost(self) -> float:
+        """US dollars that its reused replies cost before."""
+        return math.fsum(self.saved)
 
     @property
     def mean_grade(self) -> float | None:

@@ -39,6 +39,7 @@ class Ask:
     depth: int = 0  # of a recursion; this and the next are on record, and no part of the key
     parent: int | None = None  # the call that it is made for
     known_by: str = ""  # stands for the messages in the key
+    nth: int = 1  # how many equal ones its experiment has asked with it; counted by whoever makes the key
 
     def digest(self) -> str:
         """The digest of the call, 32 hex digits. Raises Fault if the call can't be recorded."""
@@ -55,6 +56,9 @@ class Answer(NamedTuple):
     role: str  # of the model within its arm
     model: str  # that was asked
     sampling: Sampling  # that was sent
+    asked: str = ""  # the digest of all that decides the reply; empty: not all of it is known
+    reused: records.Reused | None = None  # the call of another run whose reply it is
+    cost_saved: float = 0.0  # US dollars that it cost there
 
 
 class Backend(Ledger, Protocol):
@@ -114,13 +118,30 @@ def call_of(identity: Identity, number: int, ask: Ask, key: str, answer: Answer)
         text=None if completion.raw is None else completion.text,
         **{name: getattr(completion, name) for name in _OF_COMPLETION},
         answered_by=completion.model,
-        sampling=_sampling(answer.sampling),
+        sampling=sampling_sent(answer.sampling),
         depth=ask.depth,
         parent=ask.parent,
         tool_calls=[dict(each) for each in completion.tool_calls],
         body=completion.body,
         items=[dict(each) for each in completion.items],
         key=key,
+        reused=answer.reused,
+        cost_saved=answer.cost_saved,
+        asked=answer.asked,
+    )
+
+
+def completion_of(call: records.Call) -> Completion:
+    """The completion that a whole call on record was made of."""
+    values = {name: getattr(call, name) for name in _OF_COMPLETION}
+    return Completion(
+        **{**values, "adapted": tuple(call.adapted)},
+        text=str(call.reply if call.text is None else call.text),
+        raw=None if call.text is None else str(call.reply),
+        model=call.answered_by,
+        tool_calls=tuple(call.tool_calls),
+        body=str(call.body),
+        items=() if isinstance(call.items, Blob) else tuple(call.items),
     )
 
 
@@ -141,7 +162,8 @@ def is_same_grade(one: records.Grade, other: records.Grade) -> bool:
     return (one.score, one.metrics, one.labels) == (other.score, other.metrics, other.labels)
 
 
-def _sampling(sampling: Sampling) -> dict[str, Any]:
+def sampling_sent(sampling: Sampling) -> dict[str, Any]:
+    """The sampling as it is recorded: without what is left to the server."""
     values = {name: getattr(sampling, name) for name in Sampling.__slots__}
     return {name: value for name, value in values.items() if value not in (None, ())}
 

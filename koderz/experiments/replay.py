@@ -295,6 +295,7 @@ class Handles:
         return lines.reply_of(call, self._backend)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
+        ask = replace(ask, nth=int(key.rpartition("/")[2]))
         answer = await self._backend.complete(self._turns.brought_along(ask), self.identity)
         if (
             answer.completion.finish_reason == CONTEXT and answer.role != MAIN

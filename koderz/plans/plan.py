@@ -26,7 +26,7 @@ from koderz.settings.layers import as_config
 from koderz.settings.options import fields_of, plain
 from koderz.settings.registry import digest_of_file
 from koderz.settings.requests import OF_REQUESTS
-from koderz.settings.schema import CLUSTER_COLUMN, OF_DECIDING, OF_SINKS, Settings
+from koderz.settings.schema import CLUSTER_COLUMN, OF_DECIDING, OF_REUSE, OF_SINKS, Settings
 from koderz.solvers import load_solver
 from koderz.solvers.handles import NEEDED, OPENED
 from koderz.suites import (
@@ -409,7 +409,7 @@ def _decisive(config: Mapping[str, Any]) -> dict[str, Any]:
     silent = {name for name in (*OF_REQUESTS, *OF_DECIDING) if config.get(name) in (None, plain(usual[name].default))}
     if config.get(CLUSTER_COLUMN) is None and config.get("suite") != "datasets":  # which has had it from the start
         silent.add(CLUSTER_COLUMN)
-    return {name: value for name, value in config.items() if name not in {*OF_SINKS, *silent}}
+    return {name: value for name, value in config.items() if name not in {*OF_SINKS, *OF_REUSE, *silent}}
 
 
 def _decisive_of(arms: Sequence[records.Arm]) -> list[dict[str, Any]]:

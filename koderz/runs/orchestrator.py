@@ -20,6 +20,7 @@ from koderz.runs.deciding import Decider
 from koderz_tracker.blobs import read_text
 from koderz_tracker.index import experiment_number
 from koderz_tracker.privacy import public_reason
+from koderz_tracker.recorded import RecordedReplies
 from koderz_tracker.records import Call, Experiment, Record, Submitted, Text
 from koderz_tracker.records import Fault as Faulted
 from koderz_tracker.tracker import Tracker
@@ -74,13 +75,17 @@ class Orchestrator:
         observe: Observer | None = None,
         detach: bool = False,
         decider: Decider | None = None,
+        replies: RecordedReplies | None = None,
     ) -> None:
-        """`decider`: stops the run once it is decided; without it, all that is planned is asked."""
+        """`decider`: stops the run once it is decided; without it, all that is planned is asked.
+
+        `replies`: those of other runs, which come before a model's.
+        """
         self.progress = Progress(plan.record.planned, done_before=tracker.tally.judged + tracker.tally.faults)
         self.plan = plan
         self.how = how or Replaying()
         self.spent = tracker.tally.cost
-        self.detach = detach
+        self.detach, self.replies = detach, replies
         self._tracker, self._engine = tracker, engine
         tracker.privacy = plan.privacy
         self._observe = observe

@@ -212,6 +212,8 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
     settings = engine.settle(settings, given)
     if settings.use_memory != "off" and "memory" not in engine.can:
         raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
+    if settings.reuses and "reuse" not in engine.can:
+        raise KoderzError(f"--reuse: the engine {settings.engine} can't reach the runs on this machine")
     return settings
 
 

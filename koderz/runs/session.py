@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from koderz.engines import Engine, open_engine
+from koderz.engines.reuse import on_record, recorded_replies
 from koderz.errors import KoderzError, Unreachable
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Plan
@@ -148,7 +149,16 @@ async def _carry_out(
         observer.notice(
             "--detach: nobody looks at the results meanwhile, so all is asked; resume says what they decide"
         )
-    orchestrator = Orchestrator(plan, tracker, engine, how=replaying, observe=observe, detach=detach, decider=decider)
+    replies = None
+    if replaying.calls_allowed and not replaying.judge_anew:
+        replies = recorded_replies(plan, observer.notice)
+    if replies and tracker.tally.calls:
+        replies.take_none_of(tracker.folder)
+    elif replies:
+        observer.notice(on_record(plan, replies, environ).line)
+    orchestrator = Orchestrator(
+        plan, tracker, engine, how=replaying, observe=observe, detach=detach, decider=decider, replies=replies
+    )
     with following_sinks(plan, tracker.folder, environ) as follow_own:
         async with observer.showing(SessionView(plan, tracker, orchestrator, engine)):
             ended = await orchestrator.run()

@@ -160,6 +160,8 @@ class Keywords(Changes, total=False):
     request_timeout: float
     require_fresh: bool
     results: str | Path
+    reuse: bool
+    reuse_from: Sequence[str]
     reuse_spec: bool
     role_options: Sequence[str]
     roles: Sequence[str]

@@ -346,6 +346,19 @@ class Settings:
         "USD",
         bounds=(0, 1e9),
     )
+    reuse: bool = _running(
+        False,
+        "Take replies that are on record in the results folder instead of paying for them again: for the same request "
+        "to the same model, sample by sample.",
+        reader="model",
+    )
+    reuse_from: tuple[str, ...] = _running(
+        (),
+        "Take replies of this run or results folder, too; repeatable. Implies --reuse.",
+        "RUN|DIR",
+        names_files=True,
+        reader="model",
+    )
     judges: int | None = _changeable(
         None,
         "Maximum programs judged at once. Default: one per core and two more, as some never end.",
@@ -474,6 +487,11 @@ class Settings:
         """The number of judges: one a core and a few more, since an endless program occupies one until its limit."""
         return self.judges or (os.cpu_count() or 1) + _SPARE_JUDGES
 
+    @property
+    def reuses(self) -> bool:
+        """Whether replies on record come before a model's."""
+        return self.reuse or bool(self.reuse_from)
+
     def having(self, options: Any) -> Settings:
         """The settings with these options in place of those of the same dataclass; None changes nothing."""
         own = tuple(options if type(each) is type(options) else each for each in self.own)
@@ -486,6 +504,9 @@ class Settings:
 
 OF_SINKS = ("sinks", "no_sinks", "sink_patience", "mlflow_detail", "mlflow_experiment")
 """The settings that say where a run is recorded. No experiment depends on them."""
+
+OF_REUSE = ("reuse", "reuse_from")
+"""The settings that say which replies are taken from record. What a run is about doesn't depend on them."""
 
 CLUSTER_COLUMN = "cluster_column"
 """The option of suites that read files, which came later to all but the datasets of optimizers."""

@@ -24,6 +24,7 @@ from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Identity, Plan
 from koderz.runs.prepare import prepare
+from koderz_tracker.recorded import RecordedReplies
 from koderz_tracker.records import Attempt, Call, Experiment, Grade, Keyed, Record, Text, now
 
 Check = Callable[[Path, str, Mapping[str, str]], Coroutine[Any, Any, None]]
@@ -37,6 +38,7 @@ class Notes:
     recorded: Mapping[str, Sequence[Record]] = field(default_factory=dict)  # by experiment, from before
     how: Replaying = field(default_factory=Replaying)
     spent: float = 0.0
+    replies: RecordedReplies | None = None
     detach: bool = False
     stopping: str = ""
     stop_after: int | None = None  # outcomes

@@ -171,6 +171,7 @@ def _notes(view: View) -> list[str]:
     notes += dict.fromkeys(f"{note}." for run in view.runs for note in (*run.notes, *run.judge.get("caveats", ())))
     if failed := sum(result.verdict == FAULT for run in view.runs for result in run.results):
         notes.append(f"Faults as failures: {failed} of the results are faults, which usually count neither way.")
+    notes += [f"{entry.title}: {entry.figures.reuse_text}." for entry in view.judged if entry.figures.reuse_text]
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:

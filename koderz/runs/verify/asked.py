@@ -24,7 +24,7 @@ from koderz.suites.options import SimulatedOptions
 from koderz.types import SIMULATED, Completion, Message, Reply, Sampling
 from koderz_tracker.records import Call, Grade, Once
 
-_ELSEWHERE = frozenset({"time", "latency", "messages", "experiment_id", "call", "key"})
+_ELSEWHERE = frozenset({"time", "latency", "messages", "experiment_id", "call", "key", "reused", "cost_saved", "asked"})
 """Fields of a call of the simulated model that are compared elsewhere, or on trust."""
 
 _ASKED = ("purpose", "role", "model", "sampling", "depth", "parent")

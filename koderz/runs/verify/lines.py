@@ -170,6 +170,7 @@ class JournalCheck:
         if isinstance(ended, Experiment):
             names = ("depth", "cost_known", "tokens_in", "tokens_out", "tokens_reasoning", "latency", "answered_by")
             derived |= {name: getattr(totals, name) for name in names}
+            derived |= {"reused_calls": len(totals.saved), "saved_cost": totals.saved_cost, "reused": totals.reused}
             derived |= {"cost_by_tier": totals.by_tier(), "throttled": dict(totals.throttled)}
             grades = sum(isinstance(line, records.Grade) for line in lines)
             derived["grades"] = min(ended.grades, grades)  # a solver that starts over grades again
@@ -200,6 +201,10 @@ class JournalCheck:
             self._result.differs("plan", f"{place}, model", line.model, planned.model)
 
     def _check_cost(self, place: str, call: Call) -> None:
+        if (call.cost if call.reused else call.cost_saved) != 0.0:
+            what = "of a reused reply" if call.reused else "saved"
+            self._result.differs("cost", f"{place}, call {call.call}, {what}", call.cost or call.cost_saved, 0.0)
+        paid = call.cost_saved if call.reused else call.cost
         price = self._prices.get(call.model) or self._prices.get(call.model.partition("/")[2])
         if call.model == SIMULATED:
             derived = 0.0
@@ -207,8 +212,8 @@ class JournalCheck:
             derived = (call.tokens_in * price[0] + call.tokens_out * price[1]) / 1e6
         else:
             return
-        if abs(call.cost - derived) > 1e-9 + 1e-6 * derived:
-            self._result.differs("cost", f"{place}, call {call.call}", call.cost, derived)
+        if abs(paid - derived) > 1e-9 + 1e-6 * derived:
+            self._result.differs("cost", f"{place}, call {call.call}", paid, derived)
 
     def _check_order(self, place: str, lines: Sequence[Record]) -> None:
         before = self._plan.time

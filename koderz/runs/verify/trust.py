@@ -43,7 +43,12 @@ ON_TRUST: Mapping[type[Record | records.Basis | records.Cell | records.Arm], Map
     records.Arm: {"baseline": "with which arm each other one is compared"},
     records.Cell: {"names": "the names of samples"},
     records.LongMessage: {"time": _TIMES},
-    records.Call: {"time": _TIMES, "latency": _TIMES},
+    records.Call: {
+        "time": _TIMES,
+        "latency": _TIMES,
+        "asked": "where and how models were asked",
+        "reused": "from which runs' records replies were taken",
+    },
     records.Attempt: {"time": _TIMES, "metrics": _TIMES, "sandbox": _MACHINE},
     records.Once: {"time": _TIMES},
     records.Grade: {"time": _TIMES},
@@ -61,7 +66,7 @@ ON_TRUST: Mapping[type[Record | records.Basis | records.Cell | records.Arm], Map
 """By kind of record and name of the field. A finding is not ruled out by its being here."""
 
 OF_REPLIES = frozenset({
-    *("reply", "text", "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_known", "cost_source"),
+    *("reply", "text", "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_saved", "cost_known", "cost_source"),
     *("finish_reason", "answered_by", "retries", "throttled", "adapted", "tool_calls", "body", "items"),
 })  # fmt: skip
 """Fields of the calls of a real model that are on trust with its replies; the simulated model is asked again."""

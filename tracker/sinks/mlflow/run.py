@@ -308,6 +308,7 @@ def _arm_figures(arm: ArmResults) -> dict[str, float | None]:
         **{f"passed_{end}": bound / 100 for end, bound in bounds},
         **{name.replace("@", "_at_"): value for name, value in figures.pass_at_k.items()},
         **dict(_all_pass(figures)),
+        **({"reused_calls": figures.reused_calls, "saved_cost": figures.saved_cost} if figures.reused_calls else {}),
         **({"unread": figures.unread.count, "unread_rate": figures.unread.rate / 100} if figures.unread else {}),
     }
 
