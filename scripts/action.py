@@ -71,8 +71,7 @@ def comment(folder: Path, verdict: str, report: str) -> Iterator[str]:
         yield f"- With so many tasks this gate can see drops of {size:.{0 if size >= 10 else 1}f}{unit}."
     paid = run.get("paid", {}).get("total")
     if paid is not None:
-        saved = run.get("saved_cost") or 0.0
-        calls = run.get("reused_calls") or 0
+        calls, saved = (sum(arm.get(name) or 0 for arm in _arms(run)) for name in ("reused_calls", "saved_cost"))
         reused = f"; {calls} replies were on record, which saved ${saved:.4f}" if calls else ""
         yield f"- Paid ${paid:.4f}{reused}."
     if run.get("run_id"):
@@ -93,9 +92,13 @@ def _read(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _arms(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The figures of each arm."""
+    return [each.get("summary") or {} for each in (run.get("arms") or {}).values()] or [run.get("summary") or {}]
+
+
 def _last_arm(run: Mapping[str, Any]) -> dict[str, Any]:
-    arms = [each.get("summary") or {} for each in (run.get("arms") or {}).values()]
-    return arms[-1] if arms else run.get("summary") or {}
+    return _arms(run)[-1]
 
 
 def _line(value: object) -> str:

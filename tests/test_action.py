@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from koderz.settings.options import fields_of
-from koderz.settings.schema import Settings
 from tests.koderz.analysis import builders
 
 ROOT = Path(__file__).parents[1]
@@ -23,8 +21,6 @@ ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text(encoding
 STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 SCRIPTS = [step for step in STEPS if "run" in step]
 EXPRESSION = re.compile(r"\$\{\{ ([\w.-]+) \}\}")
-
-pytestmark = pytest.mark.skipif("reuse" not in fields_of(Settings), reason="the action runs with --reuse")
 
 
 class Job(dict[str, str]):
@@ -50,7 +46,9 @@ def action(tmp_path: Path) -> Callable[..., Job]:
         (tools / name).chmod(0o755)
     files = {name: tmp_path / name.lower() for name in ("GITHUB_STEP_SUMMARY", "GITHUB_EVENT_PATH", "POSTED", "PIPS")}
     files["GITHUB_EVENT_PATH"].write_text('{"pull_request": {"number": 7}}')
-    kept: dict[str, str] = {name: value for name, value in os.environ.items() if not name.startswith(("KODERZ_", "GITHUB_"))}
+    kept: dict[str, str] = {
+        name: value for name, value in os.environ.items() if not name.startswith(("KODERZ_", "GITHUB_"))
+    }
     paths = {name: str(path) for name, path in files.items()}
     environ: dict[str, str] = kept | paths | {
         "PATH": f"{tools}:{os.environ['PATH']}", "GITHUB_ACTION_PATH": str(ROOT), "GITHUB_REPOSITORY": "us/ours",
@@ -74,7 +72,7 @@ def action(tmp_path: Path) -> Callable[..., Job]:
                 continue
             done = subprocess.run(
                 ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]], cwd=tmp_path, check=False,
-                env=environ | own | {"GITHUB_OUTPUT": str(output)} | (env or {}), capture_output=True, text=True,
+                env=environ | own | {"GITHUB_OUTPUT": str(output)} | {**(env or {})}, capture_output=True, text=True,
             )  # fmt: skip
             job.said += done.stdout + done.stderr
             job.code = done.returncode
@@ -135,6 +133,7 @@ def test_action_runs_compares_and_ends_with_the_code_of_the_gate(action: Callabl
     assert second.comment.startswith("<!-- koderz -->\n**koderz: The gate has failed: the success rate dropped by ")
     assert f"- Lost: [{lost[0]}](https://ci.example/report#task={lost[0]})" in second.comment
     assert "[report](https://ci.example/report)" in second.comment
+    assert "3 replies were on record" in second.comment
     assert "Gate failed: " in second.summary
     posted = (tmp_path / "posted").read_text()
     assert "repos/us/ours/issues/7/comments" in posted
@@ -184,7 +183,7 @@ def test_comment_makes_names_of_runs_harmless(tmp_path: Path) -> None:
         "lost": ["@everyone <img src=x> [a](https://b.example)", *(f"T/{n}" for n in range(30))],
         "gates_failed": ["`x`\n# y"],
     }
-    run = {"run_id": "bench_1", "reused_calls": 3, "saved_cost": 0.41, "paid": {"total": 0.0}}
+    run = {"run_id": "bench_1", "summary": {"reused_calls": 3, "saved_cost": 0.41}, "paid": {"total": 0.0}}
     compared = {**told, "smallest_difference": 7.04, "measure": {"two_valued": True}, "headline": "B passes 1%"}
     (tmp_path / "run.json").write_text(json.dumps(run))
     (tmp_path / "compare.json").write_text(json.dumps(compared))

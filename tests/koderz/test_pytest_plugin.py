@@ -133,6 +133,14 @@ def test_options_change_the_marks(ran: Callable[..., Ran], tmp_path: Path) -> No
     assert done.asked == {}
 
 
+def test_reuse_asks_nothing_twice(ran: Callable[..., Ran], tmp_path: Path) -> None:
+    for chosen, options in (("q1 or q2", ()), ("q2 or q3", ("--koderz-reuse",))):
+        ran("--koderz-model", "simulated", "-k", chosen, *options)
+    first, second = sorted(runs(tmp_path), key=lambda run: str(run["end_time"]))
+    assert first["summary"].get("reused_calls", 0) == 0
+    assert second["summary"]["reused_calls"] == 3  # those of q2
+
+
 def test_max_cost_is_of_the_session(ran: Callable[..., Ran], tmp_path: Path) -> None:
     (tmp_path / "koderz.toml").write_text('[prices]\n"openai/m" = { input = 1000000, output = 1000000 }\n')
     text = TESTS.replace("assert koderz_result.cost == 0", "assert koderz_result.cost > 0")
