@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -11,6 +12,12 @@ from msgspec import Meta, Struct
 from koderz_tracker.errors import JournalError
 
 T = TypeVar("T")
+
+
+def now() -> str:
+    """Local time in ISO 8601 with microseconds, without an offset: the form of every recorded time."""
+    return datetime.now().isoformat(timespec="microseconds")
+
 
 Whole = Annotated[int, Meta(ge=-(1 << 40), le=1 << 40)]
 """An integer in a record: of millions of them, the sum still fits into 64 bits, beyond which JSON isn't portable."""
@@ -104,6 +111,9 @@ class Blob(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"[private {self.private[:12]}]" if self.private else f"[{self.bytes} bytes]"
+
+
+Text = str | Blob
 
 
 class Use(Struct, frozen=True, gc=False):

@@ -40,7 +40,7 @@ class _Place(NamedTuple):
 
 
 class _OfCall(Struct):
-    """What an index is told by the line of a call that another program wrote."""
+    """The fields of a call that are read where another program wrote its line."""
 
     asked: str = ""
     reused: Reused | None = None

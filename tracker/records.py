@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cache, cached_property
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import msgspec
 import orjson
@@ -20,10 +19,12 @@ from koderz_tracker.basis import Frame as Frame
 from koderz_tracker.basis import MemoryMoment as MemoryMoment
 from koderz_tracker.basis import Reused as Reused
 from koderz_tracker.basis import SolverAbout as SolverAbout
+from koderz_tracker.basis import T, check_settings, converted
+from koderz_tracker.basis import Text as Text
 from koderz_tracker.basis import UntilDecided as UntilDecided
 from koderz_tracker.basis import Use as Use
 from koderz_tracker.basis import Whole as Whole
-from koderz_tracker.basis import check_settings, converted
+from koderz_tracker.basis import now as now
 from koderz_tracker.causes import cause_of
 from koderz_tracker.errors import JournalError
 from koderz_tracker.measures import PASSES as PASSES
@@ -31,16 +32,6 @@ from koderz_tracker.measures import Headline as Headline
 from koderz_tracker.measures import Measure as Measure
 
 SCHEMA_VERSION = 1
-
-T = TypeVar("T")
-
-
-def now() -> str:
-    """Local time in ISO 8601 with microseconds, without an offset: the form of every recorded time."""
-    return datetime.now().isoformat(timespec="microseconds")
-
-
-Text = str | Blob
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -264,8 +255,7 @@ class Experiment(OfTask, frozen=True, kw_only=True):
     truncated: str = ""  # the cut-off part of the last judged reply: "text", or "reasoning" before any text
     throttled: dict[str, Whole] = {}  # requests that were refused because of load, by provider
     unknown_ends: dict[str, Whole] = {}  # replies that ended by a word that koderz doesn't know, by the word
-    reused_calls: Whole = 0  # calls that replies on record of other runs answered
-    saved_cost: float = 0.0  # US dollars that those replies cost then
+    saved_cost: float = 0.0  # US dollars that replies of other runs, which answered calls, cost then
     reused: dict[str, list[Whole]] = {}  # the numbers of those replies' calls, by RUN/EXPERIMENT
 
 
@@ -438,9 +428,8 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Attempt: ("task_id", "artifacts", "passes", "facts"),
     Blob: ("blob", "bytes", "binary", "data", "private"),
     Experiment: (
-        *("grades", "depth", "roles", "lesson", "lesson_cause", "facts"),
-        *("answered_by", "tokens_reasoning", "truncated", "throttled", "unknown_ends"),
-        *("reused_calls", "saved_cost", "reused"),
+        *("grades", "depth", "roles", "lesson", "lesson_cause", "facts", "saved_cost"),
+        *("answered_by", "tokens_reasoning", "truncated", "throttled", "unknown_ends", "reused"),
     ),
     Fault: ("cause", "frames", "throttled", "unknown_ends"),
     Grade: ("metrics", "labels"),

@@ -46,3 +46,10 @@ def told_ends(unknown: Mapping[str, int]) -> Iterator[str]:
     for word, count in [*((repr(word), count) for word, count in shown), ("other words", rest)]:
         if count:
             yield f"{count} {'reply' if count == 1 else 'replies'} ended by {word}, which koderz doesn't know"
+
+
+def told_reuse(calls: int, dollars: float) -> str:
+    """The number of calls that replies of other runs answered, and what these had cost; empty if there are none."""
+    if not calls:
+        return ""
+    return f"{calls:,} call{'s' * (calls > 1)} answered by replies of other runs, which saved ${dollars:.4f}"

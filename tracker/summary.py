@@ -91,14 +91,6 @@ class Figures:
         return "{:.1f}% with its faults as failures, {:.1f}% as passes".format(*self.success_rate_bounds)
 
     @property
-    def reuse_text(self) -> str:
-        """The calls that replies of other runs answered, as text for people; empty if there are none."""
-        if not self.reused_calls:
-            return ""
-        calls = f"{self.reused_calls:,} call{'s' * (self.reused_calls > 1)}"
-        return f"{calls} answered by replies of other runs, which saved ${self.saved_cost:.4f}"
-
-    @property
     def samples_text(self) -> str:
         """pass@k and pass^k as text for people; empty where tasks have one sample."""
         if len(self.pass_at_k) < 2:
@@ -464,6 +456,7 @@ def _result(experiment: Experiment, cluster: str) -> Result:
     taken = {name: getattr(experiment, name) for name in _TAKEN}
     taken |= {name: sys.intern(taken[name]) for name in _WORDS}
     taken["resources"] = experiment.facts.get("resources")
+    taken["reused_calls"] = sum(map(len, experiment.reused.values()))
     taken["answer"] = experiment.facts.get(ANSWER, UNSET)
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 

@@ -12,7 +12,6 @@ from koderz.analysis.comparison import (
     described,
     figures_of,
     named_tasks,
-    reuse_of,
     size_shown,
     spans_of_faults,
 )
@@ -90,7 +89,6 @@ def brief_blocks(comparison: Comparison) -> Iterator[Block]:
             yield Text(f"B gained: {named_tasks(one.gained)}")
         if one.lost:
             yield Text(f"B lost: {named_tasks(one.lost)}")
-        yield from reuse_of(one)
     for note in dict.fromkeys(
         note for one in each for note in cautions_on(one.a, one.b, match(one.a, one.b, one.measure))
     ):

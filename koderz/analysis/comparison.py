@@ -31,7 +31,7 @@ from koderz.analysis.intervals import Interval
 from koderz.analysis.judged import JudgedDifference, judged_difference, text_of_difference
 from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_named, measures_of, shown, usual_measure
 from koderz.analysis.notes import differing, differing_values, notes_on
-from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare, shared_replies
+from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
 from koderz.analysis.runs import (
     FaultsAs,
     Source,
@@ -243,8 +243,6 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
     smallest = smallest_of(matched, alpha, exact=exact)
     judged = judged_difference(a, b, matched, interval, alpha)
     completion = completion_of(a, b, matched, p_value, exact=exact)
-    shared = shared_replies(a, b)
-    verdicts = [_verdicts(side) for side in (a, b)] if shared else []
     every = [match(a, b, each) for each in measures_of([a.run, b.run]).values()]
     others = [each for each in every if each.measure.name != measure.name]
     return Comparison(
@@ -282,19 +280,11 @@ def between(a: Side, b: Side, alpha: float = ALPHA, measure: Measure = SUCCESS, 
         clusters=matched.cluster_count,
         unequal_resources=pairs.unequal_resources([a, b]),
         judged=judged,
-        shared_replies=sum(shared.values()),
+        shared_replies=sum(pairs.shared_replies(a, b).values()),
         same_replies=matched.same_replies,
-        judged_apart=[task for task in matched.same_replies if verdicts[0][task] != verdicts[1][task]],
+        judged_apart=pairs.judged_apart(a, b, matched.same_replies),
         completion=completion and completion.corrected(difference, judged.interval if judged else None),
     )
-
-
-def _verdicts(side: Side) -> dict[str, list[tuple[int, str, bool, float | None]]]:
-    """By task, what the judge says of each of its samples."""
-    return {
-        task: sorted((result.sample, result.verdict, result.success, result.score) for result in results)
-        for task, results in side.by_task().items()
-    }
 
 
 def _compared(side: Side, matched: Matched, mean: float | None) -> Compared:
@@ -378,21 +368,6 @@ def _one(one: Comparison) -> Iterator[Block]:
         yield Text(f"B gained: {named_tasks(one.gained)}")
     if one.lost:
         yield Text(f"B lost: {named_tasks(one.lost)}")
-    yield from reuse_of(one)
-
-
-def reuse_of(one: Comparison) -> Iterator[Text]:
-    """What both sides have in common by reuse, and where the judge alone makes them differ."""
-    if not one.shared_replies:
-        return
-    many = one.shared_replies > 1
-    left_out = len(one.same_replies)
-    tasks = f"; the {left_out} task{'s' * (left_out > 1)} with no others are left out of the test" if left_out else ""
-    yield Text(
-        f"A and B share {one.shared_replies} {'replies' if many else 'reply'}, which are no new evidence{tasks}."
-    )
-    if one.judged_apart:
-        yield Text(f"Judged otherwise on the same replies: {named_tasks(one.judged_apart)}")
 
 
 def _methods(one: Comparison) -> Iterator[Text]:

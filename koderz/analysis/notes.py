@@ -8,12 +8,14 @@ from typing import Any
 from koderz.analysis.blocks import Block, Heading, Table
 from koderz.analysis.intervals import FEWEST_TO_RESAMPLE
 from koderz.analysis.measures import SUCCESS, declared
-from koderz.analysis.pairs import Matched, Side
+from koderz.analysis.pairs import Matched, Side, judged_apart, shared_replies
 from koderz.analysis.runs import FAULT
 from koderz.analysis.statistics import FEWEST_TASKS
 from koderz.settings.schema import OF_REUSE, OF_SINKS
 from koderz.types import NEEDS_REVIEW
 from koderz_tracker.replies import UnreadAnswers
+
+_MOST_TASKS = 12  # that are named
 
 # Tasks are matched one by one; the others change no result.
 _OF_NO_MATTER = frozenset({"problems", "results", "grace", *OF_REUSE, *OF_SINKS})
@@ -33,6 +35,7 @@ def cautions_on(a: Side, b: Side, matched: Matched) -> list[str]:
     """The warnings about what is compared, whatever the test."""
     return [
         *_on_pairing(matched),
+        *_on_reuse(a, b, matched),
         *_on_comparability(a, b),
         *filter(None, [unread_note([("A", a.figures.unread), ("B", b.figures.unread)])]),
         *_on_side("A", a),
@@ -66,6 +69,18 @@ def _on_pairing(matched: Matched) -> Iterator[str]:
             f"Rates and differences are over the {len(matched.tasks)} tasks that both were judged on; "
             f"left out: {left[0]} others of A's, {left[1]} of B's."
         )
+
+
+def _on_reuse(a: Side, b: Side, matched: Matched) -> Iterator[str]:
+    """Notes on replies that one side took from the other, or both from a third, and on what the judge alone changed."""
+    shared, same = sum(shared_replies(a, b).values()), matched.same_replies
+    if not shared:
+        return
+    tasks = f"; {len(same)} task{'s' * (len(same) > 1)} with no others are left out of the test" if same else ""
+    yield f"A and B share {shared} {'replies' if shared > 1 else 'reply'}, which are no new evidence{tasks}."
+    if apart := judged_apart(a, b, same):
+        more = f", … ({len(apart) - _MOST_TASKS} more; --json has all)" if len(apart) > _MOST_TASKS else ""
+        yield f"Judged otherwise on the same replies: {', '.join(apart[:_MOST_TASKS])}{more}."
 
 
 def _on_tests(matched: Matched) -> Iterator[str]:

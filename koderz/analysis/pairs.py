@@ -232,6 +232,17 @@ def same_replies(a: Side, b: Side) -> list[str]:
     return [task for task, count in shared.items() if all(own[task] == count for own in calls)]
 
 
+def judged_apart(a: Side, b: Side, tasks: Sequence[str]) -> list[str]:
+    """The tasks among these on which the verdicts of the two sides differ."""
+    verdicts: list[dict[str, list[tuple[int, str, bool, float | None]]]] = []
+    for results in (side.by_task() for side in (a, b)):
+        told = {
+            task: [(each.sample, each.verdict, each.success, each.score) for each in results[task]] for task in tasks
+        }
+        verdicts.append({task: sorted(own) for task, own in told.items()})
+    return [task for task in tasks if verdicts[0][task] != verdicts[1][task]]
+
+
 def _calls_by_task(side: Side) -> Counter[str]:
     calls: Counter[str] = Counter()
     for result in side.results:

@@ -18,6 +18,7 @@ from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz_tracker.causes import cause_counts
 from koderz_tracker.records import Measure
+from koderz_tracker.replies import told_reuse
 from koderz_tracker.runs import read_plan
 
 if TYPE_CHECKING:
@@ -157,8 +158,8 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
     says_passes = bool(headline.passed) and (measure is SUCCESS or mean is not None)
     each = f", ${f.cost_per_success:.4f} a success" if f.cost_per_success is not None and says_passes else ""
     yield f"  cost ${f.total_cost:.4f}{each}{cost}"
-    if f.reuse_text:
-        yield f"  {f.reuse_text}"
+    if reuse := told_reuse(f.reused_calls, f.saved_cost):
+        yield f"  {reuse}"
     if any(value for tier, value in f.cost_by_tier.items() if tier != "local"):
         yield "  by tier: " + ", ".join(f"{tier} ${value:.4f}" for tier, value in f.cost_by_tier.items())
     asked = run.asked_of(name)

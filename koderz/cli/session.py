@@ -12,6 +12,7 @@ from koderz.settings.systems import added, names_of
 from koderz.types import MAIN, TIME
 from koderz_tracker.members import Extensible
 from koderz_tracker.records import PASSES
+from koderz_tracker.replies import told_reuse
 from koderz_tracker.summary import USUAL
 
 if TYPE_CHECKING:
@@ -289,8 +290,8 @@ def _extra_lines(summary: Summary) -> Iterator[str]:
                 f"{name}: on {summary.config['baseline_model']} the local tokens "
                 f"would have cost ${figures.baseline_cost:.4f}"
             )
-        if figures.reuse_text:
-            yield f"{name}: {figures.reuse_text}"
+        if reuse := told_reuse(figures.reused_calls, figures.saved_cost):
+            yield f"{name}: {reuse}"
         if not figures.cost_known:
             yield f"{name}: the price of a model is unknown, so costs are too low; see prices in koderz.toml"
 

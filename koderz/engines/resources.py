@@ -190,7 +190,7 @@ def _with_keys(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
 def places_of(
     plan: Plan, environ: Mapping[str, str], facts: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, Any]]:
-    """What decides a model's replies besides the request, by `model_key`: where and how it is asked, and what it is.
+    """The circumstances that decide a model's replies besides the request, by `model_key`: where and how it is asked.
 
     `facts` are those that servers told. An address is left out where it is the provider's own, and so are keys and
     headers. Raises Unreachable if the value of a header is missing.

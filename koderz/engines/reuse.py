@@ -29,7 +29,7 @@ def recorded_replies(plan: Plan, say: Callable[[str], object] = lambda _: None) 
     Those of the run itself are none of them. Raises KoderzError for a run or folder that isn't there.
     """
     settings = plan.settings
-    if not settings.reuses:
+    if not settings.reuse:
         return None
     found = run_folders(settings.results)
     for source in settings.reuse_from:
@@ -60,7 +60,7 @@ class OnRecord:
 
     @property
     def line(self) -> str:
-        """What is said of it before a run begins."""
+        """The line on it that is shown before a run begins."""
         if not self.known:
             return f"reuse: calls are looked for as they are made, among {self.looked_through:,} on record"
         what = "calls" if self.is_all else "first calls"

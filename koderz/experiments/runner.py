@@ -271,7 +271,6 @@ def experiment_of(
         truncated=handles.truncated,
         throttled=dict(totals.throttled),
         unknown_ends=dict(totals.unknown_ends),
-        reused_calls=len(totals.saved),
         saved_cost=totals.saved_cost,
         reused=totals.reused,
     )

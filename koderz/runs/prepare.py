@@ -203,7 +203,7 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
     """The settings, after checking that they fit each other."""
     settings = replace(sources.settings, samples=1) if single else sources.settings
     given = {*sources.is_ours, *sources.config.settings}
-    settings = with_solvers(settings, given)
+    settings = replace(with_solvers(settings, given), reuse=settings.reuse or bool(settings.reuse_from))
     if single and ((settings.mode == "comparative" and not settings.solver) or len(settings.solvers) > 1):
         raise KoderzError("one experiment has one solver: --mode zero-shot or iterative, or --solver")
     if single and settings.models:
@@ -212,7 +212,7 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
     settings = engine.settle(settings, given)
     if settings.use_memory != "off" and "memory" not in engine.can:
         raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
-    if settings.reuses and "reuse" not in engine.can:
+    if settings.reuse and "reuse" not in engine.can:
         raise KoderzError(f"--reuse: the engine {settings.engine} can't reach the runs on this machine")
     return settings
 

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from koderz.settings import trust
 from koderz.settings.options import no_option, option
 from koderz.settings.requests import (
     MOST_TOKENS,
@@ -30,9 +31,8 @@ from koderz.settings.requests import (
     wrong_version,
 )
 from koderz.settings.servers import ModelOptions, read_models, risk_of_models, wrong_model_options
-from koderz.settings.trust import RUNS_CODE, SENDS, SPENDS, WRITES
+from koderz.settings.trust import RUNS_CODE, SENDS, SPENDS
 from koderz.types import Effort
-from koderz_tracker.sinks import KNOWN
 
 T = TypeVar("T")
 
@@ -48,22 +48,6 @@ def _wrong_tags(tags: Iterable[str]) -> str:
 def _wrong_roles(roles: Iterable[str]) -> str:
     fine = all(re.fullmatch(r"\w+=\S.*", role) for role in roles)
     return "" if fine else "write ROLE=MODEL, such as judge=openai/gpt-6.1-sol"
-
-
-def _risk_of_suite(name: str) -> str:
-    return RUNS_CODE if ":" in name else ""
-
-
-def _risk_of_sandbox(name: str) -> str:
-    return {"docker": "", "podman": "", "local": "", "uncontained": RUNS_CODE}.get(name, SPENDS)
-
-
-def _risk_of_sinks(names: Iterable[str]) -> str:
-    return SENDS if {*names} - {*KNOWN} else ""
-
-
-def _risk_of_results(path: Path) -> str:
-    return "" if path.resolve().is_relative_to(Path.cwd()) else WRITES
 
 
 _tasks, _model, _solver, _running = (partial(option, panel=panel) for panel in ("Tasks", "Model", "Solver", "Running"))
@@ -90,7 +74,7 @@ class Settings:
         "humaneval",
         "The suite: humaneval, qa, ruler, …; all: koderz suites list; your own: FILE:NAME.",
         "NAME",
-        risk=_risk_of_suite,
+        risk=trust.risk_of_suite,
         common=True,
     )
     dataset: Path | None = _tasks(
@@ -356,7 +340,7 @@ class Settings:
         (),
         "Take replies of this run or results folder, too; repeatable. Implies --reuse.",
         "RUN|DIR",
-        names_files=True,
+        risk=SENDS,
         reader="model",
     )
     judges: int | None = _changeable(
@@ -370,7 +354,7 @@ class Settings:
         "contained",
         "Where programs run: contained, docker, podman, modal or uncontained.",
         "NAME",
-        risk=_risk_of_sandbox,
+        risk=trust.risk_of_sandbox,
         reader="sandbox",
     )
     until_decided: str | None = _running(
@@ -403,7 +387,7 @@ class Settings:
         10.0, "Time that experiments have to finish after the first Ctrl-C.", "SECONDS", bounds=(0, 3600)
     )
     results: Path = _running(
-        Path("benchmark_results"), "The results folder.", "DIR", risk=_risk_of_results, common=True
+        Path("benchmark_results"), "The results folder.", "DIR", risk=trust.risk_of_results, common=True
     )
     tags: tuple[str, ...] = _running(
         (), "A tag to find the run by, WORD or K=V; repeatable.", "TAG", flags=("--tag",), check=_wrong_tags
@@ -414,7 +398,7 @@ class Settings:
         "Record into this sink, and into no other that isn't named so; repeatable.",
         "NAME",
         flags=("--sink",),
-        risk=_risk_of_sinks,
+        risk=trust.risk_of_sinks,
     )
     no_sinks: tuple[str, ...] = _sinks((), "Don't record into this sink; repeatable.", "NAME", flags=("--no-sink",))
     sink_patience: float = _sinks(
@@ -486,11 +470,6 @@ class Settings:
     def judge_count(self) -> int:
         """The number of judges: one a core and a few more, since an endless program occupies one until its limit."""
         return self.judges or (os.cpu_count() or 1) + _SPARE_JUDGES
-
-    @property
-    def reuses(self) -> bool:
-        """Whether replies on record come before a model's."""
-        return self.reuse or bool(self.reuse_from)
 
     def having(self, options: Any) -> Settings:
         """The settings with these options in place of those of the same dataclass; None changes nothing."""

@@ -18,6 +18,7 @@ from koderz.errors import KoderzError
 from koderz.settings.options import Field
 from koderz.settings.paths import note_once, state_folder
 from koderz_tracker.files import links_in, sync_folder
+from koderz_tracker.sinks import KNOWN
 
 RUNS_CODE, SENDS, SPENDS, WRITES = "run code", "send data elsewhere", "spend money", "write outside of this folder"
 READS = "send a file from outside of this folder to a model"
@@ -55,6 +56,26 @@ def _risk(field: Field, value: Any) -> str:
     # A folder elsewhere, which may be the whole disk, is told by its name: only one that lies here is walked.
     inside = (lies_here(path) and all(lies_here(path / link) for link in links_in(path)) for path in field.files(value))
     return "" if all(inside) else READS
+
+
+def risk_of_suite(name: str) -> str:
+    """The risk of a suite by its name: one of a file is code."""
+    return RUNS_CODE if ":" in name else ""
+
+
+def risk_of_sandbox(name: str) -> str:
+    """The risk of a sandbox: rented ones cost money."""
+    return {"docker": "", "podman": "", "local": "", "uncontained": RUNS_CODE}.get(name, SPENDS)
+
+
+def risk_of_sinks(names: Iterable[str]) -> str:
+    """The risk of sinks: others than koderz' own may send records anywhere."""
+    return SENDS if {*names} - {*KNOWN} else ""
+
+
+def risk_of_results(path: Path) -> str:
+    """The risk of a results folder: one elsewhere is written to."""
+    return "" if path.resolve().is_relative_to(Path.cwd()) else WRITES
 
 
 def risks_of_plan(fields: Mapping[str, Field], config: Mapping[str, Any]) -> dict[str, str]:

@@ -169,7 +169,7 @@ def _metadata(plan: Plan, outcome: Experiment | Fault, attempts: Sequence[Attemp
         "duration_seconds": outcome.duration_seconds,
         "score": outcome.score,
         **({"metrics": outcome.metrics} if outcome.metrics else {}),
-        **({"reused_calls": outcome.reused_calls, "reused": outcome.reused} if outcome.reused_calls else {}),
+        **({"saved_cost": outcome.saved_cost, "reused": outcome.reused} if outcome.reused else {}),
         **({"lesson_cause": outcome.lesson_cause, "lesson": outcome.lesson} if outcome.lesson else {}),
     }
 

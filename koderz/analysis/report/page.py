@@ -23,7 +23,7 @@ from koderz.analysis.report.versus import Comparisons, comparisons
 from koderz.analysis.report.view import Entry, View, average, headline, measured, shown_in
 from koderz.analysis.runs import FAULT, HEADER, breakdown_rows
 from koderz.types import NOBODY
-from koderz_tracker.replies import told_ends
+from koderz_tracker.replies import told_ends, told_reuse
 
 _HERE = Path(__file__).parent
 _MOST_CARDS = 8
@@ -171,7 +171,8 @@ def _notes(view: View) -> list[str]:
     notes += dict.fromkeys(f"{note}." for run in view.runs for note in (*run.notes, *run.judge.get("caveats", ())))
     if failed := sum(result.verdict == FAULT for run in view.runs for result in run.results):
         notes.append(f"Faults as failures: {failed} of the results are faults, which usually count neither way.")
-    notes += [f"{entry.title}: {entry.figures.reuse_text}." for entry in view.judged if entry.figures.reuse_text]
+    reused = ((each.title, told_reuse(each.figures.reused_calls, each.figures.saved_cost)) for each in view.judged)
+    notes += [f"{title}: {told}." for title, told in reused if told]
     if any(not entry.figures.cost_known for entry in view.judged):
         notes.append("The price of a model is unknown, so its costs are too low.")
     if bare := [run.name for run in view.runs if run.folder is None]:

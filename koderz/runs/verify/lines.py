@@ -170,7 +170,7 @@ class JournalCheck:
         if isinstance(ended, Experiment):
             names = ("depth", "cost_known", "tokens_in", "tokens_out", "tokens_reasoning", "latency", "answered_by")
             derived |= {name: getattr(totals, name) for name in names}
-            derived |= {"reused_calls": len(totals.saved), "saved_cost": totals.saved_cost, "reused": totals.reused}
+            derived |= {"saved_cost": totals.saved_cost, "reused": totals.reused}
             derived |= {"cost_by_tier": totals.by_tier(), "throttled": dict(totals.throttled)}
             grades = sum(isinstance(line, records.Grade) for line in lines)
             derived["grades"] = min(ended.grades, grades)  # a solver that starts over grades again

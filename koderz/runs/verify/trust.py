@@ -66,8 +66,8 @@ ON_TRUST: Mapping[type[Record | records.Basis | records.Cell | records.Arm], Map
 """By kind of record and name of the field. A finding is not ruled out by its being here."""
 
 OF_REPLIES = frozenset({
-    *("reply", "text", "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_saved", "cost_known", "cost_source"),
-    *("finish_reason", "answered_by", "retries", "throttled", "adapted", "tool_calls", "body", "items"),
+    *("reply", "text", "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_known", "cost_source"),
+    *("cost_saved", "finish_reason", "answered_by", "retries", "throttled", "adapted", "tool_calls", "body", "items"),
 })  # fmt: skip
 """Fields of the calls of a real model that are on trust with its replies; the simulated model is asked again."""
 

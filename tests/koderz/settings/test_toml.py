@@ -146,6 +146,7 @@ RISKY = {
     "max_containers": (100,),
     "results": ("/tmp", "..", "~/../.."),
     "stop": (["END"],),
+    "reuse_from": (["../elsewhere"],),
     "extra_body": ('{"user": "me"}', "@body.json"),
     "extra_headers": (["X-Team=seven"], ["X-Team=$HOME"]),
     "model_options": [["a.base-url=http://me"], ["a.api-key-env=KEY"], ['a.extra-body={"a":1}']],
@@ -184,7 +185,7 @@ CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says a
     *("reasoning_effort", "reasoning_tokens", "wire", "api_version"),
     *("temperature", "top_p", "max_tokens", "context", "keep_alive", "request_timeout", "timeout_is", "max_retries"),
     *("simulated_skill", "simulated_latency", "simulated_fault_rate", "checkpoint_interval", "baseline_model"),
-    *("reuse_spec", "spec", "checkpoints", "cot", "memory_live", "test_timeout", "test_memory", "judges"),
+    *("reuse", "reuse_spec", "spec", "checkpoints", "cot", "memory_live", "test_timeout", "test_memory", "judges"),
     *(
         "concurrency",
         "max_connections",
