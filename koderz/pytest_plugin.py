@@ -1,4 +1,4 @@
-"""The pytest plugin: a mark `koderz`, whose items are tasks of a benchmark or ask a model themselves.
+"""The plugin for tests: a mark `koderz`, whose items are tasks of a benchmark or ask a model themselves.
 
 @pytest.mark.koderz(suite="qa", dataset="faq.jsonl", model="openai/gpt-6-luna", samples=3, threshold=0.67)
 def test_faq(koderz_result):
@@ -274,7 +274,7 @@ class Session:
             raise raised[0]
 
     def _made(self, settings: dict[str, Any]) -> dict[str, str]:
-        """What is to be noted of a run that is made: where it is, or why there is none."""
+        """Makes a run, and returns a note for other processes: where it is, or why there is none."""
         import koderz
 
         spent = self.folder / "spent"

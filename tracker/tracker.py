@@ -102,7 +102,7 @@ class Tracker:
         return [replace(each, value=shown(each.value)) if isinstance(each, Once) else each for each in records]
 
     def tell(self, listener: Listener) -> None:
-        """Has a listener hear each line from now on."""
+        """Tells a listener of each line from now on."""
         self._listener, self._journal.on_lines = listener, listener.hear
 
     def select(self, *, faults: bool = False, judged: bool = False, causes: Collection[str] = ()) -> None:

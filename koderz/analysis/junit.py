@@ -147,7 +147,7 @@ def _case(
 
 
 def _told_by(run: Run) -> Callable[[str], str]:
-    """What solvers were told of the last attempt of an experiment, as far as the journal is there."""
+    """A function that returns the feedback on the last attempt of an experiment, as far as the journal is there."""
     if run.folder is None:
         return lambda _: ""
     try:

@@ -23,7 +23,7 @@ from koderz.cli.flags import (
     named_runs,
     with_flags,
 )
-from koderz.cli.gates import EXIT_GATE, EXIT_UNDECIDED, require_place, save_junit
+from koderz.cli.gates import save_junit, told_code
 from koderz.errors import KoderzError
 from koderz.settings.options import without_effect
 
@@ -126,8 +126,6 @@ def compare(
 
     gates |= {"most": limits(gates["most"] or ()), **least_of(gates["least"], gates.pop("least_points"))}
     asked = Gates(**gates)
-    if junit:
-        require_place(junit)
     _require_together(asked, alpha=alpha, exact=exact, sequential=sequential, faults=faults, remember=remember)
     same: dict[str, Any] = {"arm": arm, "measure": measure, "alpha": alpha, "allow_simulated": allow_simulated}
     run = partial(compare_runs, exact=exact, gates=asked, unequal_resources=unequal_resources, faults=faults)
@@ -140,14 +138,8 @@ def compare(
         say_all(outcome.markdown(details=details)) if markdown else print_blocks(outcome.blocks(details=details))
     if remember is not None:
         _remember(remember, runs or [], results, arm, measure, allow_simulated=allow_simulated)
-    if outcome.caution:
-        warn(f"warning: {outcome.caution}")
-    if outcome.shut:
-        warn(f"gate failed: {'; '.join(outcome.shut)}")
-        raise typer.Exit(EXIT_GATE)
-    if outcome.hanging:
-        warn(f"gate undecided: {'; '.join(outcome.hanging)}")
-        raise typer.Exit(EXIT_UNDECIDED)
+    if code := told_code(outcome, outcome.caution):
+        raise typer.Exit(code)
 
 
 def _require_together(

@@ -166,9 +166,22 @@ SummaryJson = Annotated[
 gate = partial(typer.Option, rich_help_panel="Gates (exit code 1)")
 """Declares the option of a gate."""
 
+
+def _require_place(path: Path | None) -> Path | None:
+    """The place of JUnit's XML. Raises KoderzError where no file can be, before anything is spent."""
+    if path and (path.is_dir() or not path.parent.is_dir()):
+        wrong = "is a folder" if path.is_dir() else "lies in no folder that exists"
+        raise KoderzError(f"--junit {path} {wrong}; name a file, e.g. junit.xml")
+    return path
+
+
 JUnit = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write each task's result here as JUnit's XML, for a CI's page of tests."),
+    typer.Option(
+        metavar="FILE",
+        help="Write each task's result here as JUnit's XML, for a CI's page of tests.",
+        callback=_require_place,
+    ),
 ]
 TaskThreshold = Annotated[
     float | None,

@@ -214,14 +214,8 @@ class Front:
         if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
             return
         if resumes and (before := _last_of(plan)):
-            take_up(
-                before.name,
-                {"results": before.parent},
-                self.shown,
-                self.demands,
-                screen=screen,
-                trust_config=self.trust_config,
-            )
+            again = {"results": before.parent}
+            take_up(before.name, again, self.shown, self.demands, screen=screen, trust_config=self.trust_config)
         from koderz.runs.session import begin
 
         code = with_regression if self.fail_on_regression else exit_code

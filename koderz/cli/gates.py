@@ -1,4 +1,4 @@
-"""What a CI job asks of the runs of a command: gates on their figures, and their tasks as JUnit's XML."""
+"""Demands of a CI job on the runs of a command: gates on their figures, and their tasks as JUnit's XML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from koderz.cli.flags import JUNIT, LEAST
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
-    from koderz.analysis.gates import Gates
+    from koderz.analysis.compare import Compared
+    from koderz.analysis.gates import Gates, Ruling
     from koderz.analysis.junit import CaseSuite
     from koderz.analysis.runs import Run
     from koderz.runs.session import SessionResult
@@ -33,8 +34,6 @@ class Demands:
     def __post_init__(self) -> None:
         if self.least or self.least_points:
             _ = self.gates  # which reads the limits, before anything is spent
-        if self.junit:
-            require_place(self.junit)
 
     @property
     def gates(self) -> Gates:
@@ -60,14 +59,7 @@ class Demands:
                 raise
             warn(f"no gate has judged: {error}")
             return code
-        if caution := caution_on(self.gates, side):
-            warn(f"warning: {caution}")
-        if ruled.shut:
-            warn(f"gate failed: {'; '.join(ruled.shut)}")
-            return EXIT_GATE
-        if ruled.hanging:
-            warn(f"gate undecided: {'; '.join(ruled.hanging)}")
-        return code or (EXIT_UNDECIDED if ruled.hanging else 0)
+        return told_code(ruled, caution_on(self.gates, side), code)
 
     def code_after(self, sessions: Sequence[SessionResult], code: Callable[[SessionResult], int]) -> int:
         """The highest exit code of sessions, whose tasks are written as JUnit's XML first."""
@@ -90,11 +82,16 @@ def demands_in(flags: dict[str, Any]) -> Demands:
     return Demands(**{name: flags.pop(name) for name in (*JUNIT, *LEAST) if name in flags})
 
 
-def require_place(path: Path) -> None:
-    """Raises KoderzError where a file can't be written, before anything is spent."""
-    if path.is_dir() or not path.parent.is_dir():
-        wrong = "is a folder" if path.is_dir() else "lies in no folder that exists"
-        raise KoderzError(f"--junit {path} {wrong}; name a file, e.g. junit.xml")
+def told_code(ruled: Ruling | Compared, caution: str, code: int = 0) -> int:
+    """The exit code of gates, which are told on standard error. `code` is that of what they judge."""
+    if caution:
+        warn(f"warning: {caution}")
+    if ruled.shut:
+        warn(f"gate failed: {'; '.join(ruled.shut)}")
+        return EXIT_GATE
+    if ruled.hanging:
+        warn(f"gate undecided: {'; '.join(ruled.hanging)}")
+    return code or (EXIT_UNDECIDED if ruled.hanging else 0)
 
 
 def save_junit(path: Path, suites: Iterable[CaseSuite]) -> None:

@@ -98,10 +98,7 @@ async def resume_run(
     environ: Mapping[str, str] = os.environ,
     listener: Listener | None = None,
 ) -> SessionResult:
-    """Resumes, retries or rescores a run. If it is finished, only its summary and sinks are renewed.
-
-    `listener` hears every line that the session adds to the journal.
-    """
+    """Resumes, retries or rescores a run. If it is finished, only its summary and sinks are renewed."""
     folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
