@@ -135,6 +135,8 @@ class RecordedReplies:
         assert isinstance(call, Call), "it has the kind that it had"
         own = Reused(run.name, call.experiment_id, call.call, call.time)
         saved = call.cost_saved if call.reused else call.cost
+        if saved < 0 or (call.reused and call.reused.call < 1):  # which no summary could hold
+            return None
         return replace(call, reused=call.reused or own, cost=0.0, cost_saved=saved, retries=0, throttled=0)
 
 

@@ -188,12 +188,12 @@ def _with_keys(plan: Plan, environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def places_of(
-    plan: Plan, environ: Mapping[str, str], facts: Mapping[str, Mapping[str, str]]
+    plan: Plan, environ: Mapping[str, str], facts: Mapping[str, Mapping[str, str]] | None
 ) -> dict[str, dict[str, Any]]:
     """The circumstances that decide a model's replies besides the request, by `model_key`: where and how it is asked.
 
-    `facts` are those that servers told. An address is left out where it is the provider's own, and so are keys and
-    headers. Raises Unreachable if the value of a header is missing.
+    `facts` are those that servers told; without them models of Ollama, known by a digest, are left out. An address that
+    is the provider's own is left out, and so are keys and headers. Raises Unreachable if a header's value is missing.
     """
     from koderz.suites.options import SimulatedOptions
 
@@ -202,11 +202,13 @@ def places_of(
     for key, (name, role) in _opened(plan).items():
         model = parse_model_name(name)
         provider, endpoint = provider_of(model.provider), endpoint_of(model, role)
+        if provider.wire == "ollama" and facts is None:
+            continue
         place: dict[str, Any] = {"model": str(model)}
         if endpoint.base_url != (provider.address or None):
             place["address"] = endpoint.base_url
         if provider.wire == "ollama":
-            place |= {"context": endpoint.num_ctx, "digest": facts.get(key, {}).get("digest")}
+            place |= {"context": endpoint.num_ctx, "digest": (facts or {}).get(key, {}).get("digest")}
         elif provider.wire == "chat":
             place |= {"wire": endpoint.wire, "api_version": endpoint.api_version if endpoint.is_deployment else ""}
         options = SimulatedOptions if model.provider == SIMULATED else provider.options

@@ -24,25 +24,32 @@ _UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 
 def recorded_replies(plan: Plan, say: Callable[[str], object] = lambda _: None) -> RecordedReplies | None:
-    """The replies that a run may take; None for a run that takes none.
+    """The replies that a run may take, without its own; None for a run that takes none.
 
-    Those of the run itself are none of them. Raises KoderzError for a run or folder that isn't there.
+    `say` is told of what can't be taken, such as a folder that was deleted since the run was planned.
     """
     settings = plan.settings
     if not settings.reuse:
         return None
     found = run_folders(settings.results)
     for source in settings.reuse_from:
-        folder = Path(source)
-        if not folder.is_dir() or (folder / NAME).exists():
-            found.append(find_run(settings.results, source))
-        elif runs := run_folders(folder):
-            found += runs
-        else:
-            raise KoderzError(f"--reuse-from {source}: no run lies in it; name a run, or a results folder")
+        try:
+            found += runs_named(source, settings.results)
+        except KoderzError as error:
+            say(f"reuse: {error}")
     own = (settings.results / plan.name).resolve()
     others = {run.resolve(): run for run in found}
     return RecordedReplies((run for path, run in others.items() if path != own), plan.privacy, say)
+
+
+def runs_named(source: str, results: Path) -> list[Path]:
+    """The run of this name, or the runs in a results folder. Raises KoderzError if there are none."""
+    folder = Path(source)
+    if not folder.is_dir() or (folder / NAME).exists():
+        return [find_run(results, source)]
+    if runs := run_folders(folder):
+        return runs
+    raise KoderzError(f"--reuse-from {source}: no run lies in it; name a run, or a results folder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class OnRecord:
         what = "calls" if self.is_all else "first calls"
         if not self.found:
             return f"reuse: none of {self.experiments:,} {what} is among the {self.looked_through:,} on record"
-        runs = f"{self.runs} run{'s' * (self.runs > 1)}, the oldest of {_age(self.oldest)}"
+        runs = f"{self.runs} run{'s' * (self.runs > 1)}, the oldest {_age(self.oldest)}"
         head = f"reuse: {self.found:,} of {self.experiments:,} {what} are on record ({runs})"
         if not self.is_all:
             return f"{head}, which saves {_dollars(self.saved)}; later calls are looked for as they are made"
@@ -78,7 +85,7 @@ class OnRecord:
 def on_record(plan: Plan, replies: RecordedReplies, environ: Mapping[str, str] = os.environ) -> OnRecord:
     """Looks for the first call of each experiment, as its solver would make it; nothing is asked or taken."""
     try:
-        places = places_of(plan, environ, plan.record.environment.get("models", {}))
+        places = places_of(plan, environ, plan.record.environment.get("models"))
     except Unreachable:  # which whoever begins the run is told
         places = {}
     caller = Caller(plan.settings, {}, spent=0.0, places=places)
@@ -153,12 +160,15 @@ def first_ask(plan: Plan, identity: Identity) -> Ask | None:
 
 
 def _age(time: str) -> str:
-    seconds = (datetime.now() - datetime.fromisoformat(time)).total_seconds()
+    try:
+        seconds = (datetime.now() - datetime.fromisoformat(time)).total_seconds()
+    except (TypeError, ValueError):  # another program wrote it
+        return f"of {time:.40}"
     for size, unit in _UNITS:
         if seconds >= size:
             count = int(seconds // size)
-            return f"{count} {unit}{'s' * (count > 1)} ago"
-    return "just now"
+            return f"of {count} {unit}{'s' * (count > 1)} ago"
+    return "less than a minute ago"
 
 
 def _dollars(value: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from koderz.engines import ENGINES, require_able
 from koderz.engines.owners import chosen_here, schema_of
+from koderz.engines.reuse import runs_named
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
 from koderz.models.endpoints import base_url_of, is_deployment
@@ -214,6 +215,8 @@ def _fitting(sources: Sources, *, single: bool) -> Settings:
         raise KoderzError(f"--use-memory: the engine {settings.engine} can't reach this machine's memory store")
     if settings.reuse and "reuse" not in engine.can:
         raise KoderzError(f"--reuse: the engine {settings.engine} can't reach the runs on this machine")
+    for source in settings.reuse_from:
+        runs_named(source, settings.results)
     return settings
 
 

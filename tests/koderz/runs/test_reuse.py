@@ -13,10 +13,17 @@ from typing import Any
 
 import orjson
 import pytest
+from typer.testing import CliRunner
 
 import koderz
 from koderz import KoderzError
 from koderz.analysis.compare import compare_runs
+from koderz.analysis.difficulty import difficulty
+from koderz.analysis.leaderboard import leaderboard
+from koderz.analysis.pairs import Side
+from koderz.cli import app
+from koderz.engines.resources import places_of
+from koderz.runs.prepare import prepare
 from koderz.runs.verify.verification import verify_run
 from koderz.testing import ModelServer
 from koderz.testing.wire import Request
@@ -102,6 +109,18 @@ def lose_blobs() -> int:
     for folder in folders:
         shutil.rmtree(folder)
     return len(folders)
+
+
+async def invoked(*words: str, code: int = 0) -> str:
+    """All that a command prints, run beside the server."""
+    done = await asyncio.to_thread(CliRunner().invoke, app, [*words])
+    error = str(done.exception) if isinstance(done.exception, KoderzError) else ""
+    assert error or done.exit_code == code, done.output
+    return done.output + error
+
+
+def folders() -> list[str]:
+    return [path.name for path in RESULTS.iterdir() if path.is_dir()]
 
 
 def rewrite(run: koderz.Run, change: Callable[[bytes], bytes]) -> None:
@@ -289,8 +308,9 @@ def test_reuse_from_another_folder_and_from_a_run(play: Callable[[Story], None])
             assert (bench.calls(), run.summary.reused_calls) == (0, 4)
         with pytest.raises(KoderzError, match="no run lies in it; name a run, or a results folder"):
             await bench.run(reuse_from=("state",))
-        with pytest.raises(KoderzError, match="there is no run bench_0"):
-            await bench.run(reuse_from=("bench_0",))
+        with pytest.raises(KoderzError, match="there is no run bench_nothing"):
+            await bench.run(reuse_from=("bench_nothing",))
+        assert folders() == [first.name], "nothing is begun"
 
     play(story)
 
@@ -369,7 +389,7 @@ def test_plan_says_how_many_calls_are_on_record(play: Callable[[Story], None]) -
         third = first.summary.total_cost / 3
         assert forecast.on_record is not None
         assert forecast.on_record.line == (
-            f"reuse: 3 of 4 calls are on record (1 run, the oldest of just now); 1 to make, "
+            f"reuse: 3 of 4 calls are on record (1 run, the oldest less than a minute ago); 1 to make, "
             f"${third:.2f} instead of ${4 * third:.2f}"
         )
         assert forecast.document["reuse"].found == 3
@@ -400,6 +420,42 @@ def test_resume_goes_on_to_reuse_and_takes_nothing_twice(play: Callable[[Story],
     play(story)
 
 
+def test_resume_goes_on_without_a_folder_that_was_deleted(play: Callable[[Story], None]) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.run(results="elsewhere")
+        run = await bench.run(reuse_from=("elsewhere",))
+        journal = RESULTS / run.name / NAME
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(b"".join(lines[:2]))
+        shutil.rmtree("elsewhere")
+        bench.calls()
+        again = await koderz.resume(run.name)
+        assert (again.status, again.summary.total_problems, bench.calls()) == ("complete", 4, 3)
+
+    play(story)
+
+
+def test_place_of_a_model_has_what_decides_its_replies_besides_the_request(play: Callable[[Story], None]) -> None:
+    async def places(facts: dict[str, dict[str, str]] | None, **settings: Any) -> dict[str, dict[str, Any]]:
+        given = {"suite": "qa", "dataset": "faq.jsonl", "mode": "zero-shot", "local_model": "qwen:7b", **settings}
+        return places_of(await prepare(given, None), {"OPENAI_API_KEY": "sk-a"}, facts)
+
+    async def story(_: Bench) -> None:
+        one, other = {"qwen:7b": {"digest": "a"}}, {"qwen:7b": {"digest": "b"}}
+        (name,) = await places(one)
+        assert name in one
+        assert await places(one) != await places(other)
+        assert await places(one) != await places(one, context=512)
+        assert await places(None) == {}, "its digest isn't known before it is asked"
+        own, elsewhere = {"local_model": "openai/m"}, {"local_model": "openai/m", "base_url": "http://127.0.0.1:9/v1"}
+        assert "address" not in (await places(None, **own))["openai/m"]
+        assert (await places(None, **elsewhere))["openai/m"]["address"] == "http://127.0.0.1:9/v1"
+        assert "sk-a" not in str(await places(None, **elsewhere))
+        assert await places(None, **own) == await places(None, **own, context=512), "which isn't sent there"
+
+    play(story)
+
+
 def test_verify_holds_for_a_run_with_reused_replies(play: Callable[[Story], None]) -> None:
     async def story(bench: Bench) -> None:
         await bench.run(limit=2)
@@ -421,5 +477,63 @@ def test_compare_leaves_tasks_of_the_same_replies_out_of_the_test(play: Callable
         text_of = "\n".join(compare_runs([first.name, second.name], RESULTS).markdown())
         assert "A and B share 3 replies" in text_of
         assert "q0" in text_of
+
+    play(story)
+
+
+def test_compare_tests_the_tasks_that_have_replies_of_their_own(play: Callable[[Story], None]) -> None:
+    async def story(bench: Bench) -> None:
+        first = await bench.run()
+        rewrite(first, lambda line: line.replace(b'"asked":"', b'"asks":"') if b"Is 3 a" in line else line)
+        second = await bench.run(reuse=True)
+        found = koderz.compare(first, second)
+        assert (found.shared_replies, found.same_replies, found.pairs) == (3, ["q0", "q1", "q2"], 1)
+        assert any("A and B share 3 replies" in note for note in found.notes)
+
+    play(story)
+
+
+def test_leaderboards_and_problems_count_no_reply_twice(play: Callable[[Story], None]) -> None:
+    async def story(bench: Bench) -> None:
+        first = await bench.run()
+        second, third = await bench.run(reuse=True), await bench.run()
+        sides = [Side(run, "zero-shot") for run in (first, second, third)]
+        with pytest.raises(KoderzError, match=r"share 4 replies, which a leaderboard would count twice"):
+            leaderboard(sides)
+        assert len(leaderboard([sides[0], sides[2]]).standings) == 2
+        assert {problem.experiments for problem in difficulty(sides)} == {2}
+
+    play(story)
+
+
+def test_screen_says_what_is_on_record_and_what_was_saved(play: Callable[[Story], None]) -> None:
+    async def story(bench: Bench) -> None:
+        first = await bench.run(limit=3)
+        bench.calls()
+        words = ("benchmark", "--suite", "qa", "--dataset", "faq.jsonl", "--mode", "zero-shot", "--reuse")
+        model = ("--model", "openai/recorded", "--base-url", f"{bench.url}/v1")
+        planned = await invoked(*words, *model, "--dry-run")
+        assert "Reuse: 3 of 4 calls are on record (1 run, the oldest less than a minute ago); 1 to make" in planned
+        assert bench.calls() == 0
+
+        lock = lock_run(RESULTS / first.name)
+        going = await invoked(*words, *model, "--limit", "1")
+        lock.release()
+        assert f"reuse: {first.name} is still going, so none of its replies is taken" in going
+        assert bench.calls() == 1
+
+        said = await invoked(*words, *model)
+        saved = first.summary.total_cost
+        assert "zero-shot: 3 calls answered by replies of other runs, which saved $" in said
+        assert f"{saved:.4f}" in said
+        assert "reuse: 3 of 4 calls are on record" in said
+        assert bench.calls() == 1
+
+    play(story)
+
+
+def test_reuse_is_refused_by_name_where_nothing_could_read_it(play: Callable[[Story], None]) -> None:
+    async def story(_: Bench) -> None:
+        assert "--reuse has no effect here" in await invoked("perf", "serve-bench", "--reuse", code=2)
 
     play(story)
