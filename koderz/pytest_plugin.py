@@ -125,11 +125,8 @@ def koderz_result(request: pytest.FixtureRequest) -> TaskResult:
         pytest.fail(f"{RESULT} is for tests with the mark koderz", pytrace=False)
     marked, task = request.param
     session = request.config.stash[_SESSION]
-    items = [getattr(item, "callspec", None) for item in request.session.items]
-    params = [each.params[RESULT] for each in items if each and RESULT in each.params]
-    wanted = {name for other, name in params if other.key == marked.key}
     try:
-        run = session.run_of(marked, [name for name in marked.tasks if name in wanted])
+        run = session.run_of(marked, request.session.items)
         found = _judged(run, task, marked.threshold)
     except NotJudged as error:
         pytest.fail(str(error), pytrace=False)
@@ -241,8 +238,11 @@ class Session:
         name = f"{key} {threshold}"
         return self._marks.setdefault(name, Marked(settings, float(threshold), key))
 
-    def run_of(self, marked: Marked, tasks: Sequence[str]) -> Run:
-        """The run of a mark, which the first process that needs it makes. Raises NotJudged where it can't be made."""
+    def run_of(self, marked: Marked, items: Sequence[pytest.Item]) -> Run:
+        """The run of a mark, which the first process that needs it makes, of the tasks that are among the items.
+
+        Raises NotJudged where it can't be made.
+        """
         import koderz
 
         if marked.key not in self._runs:
@@ -250,7 +250,10 @@ class Session:
             with self._locked():
                 noted = json.loads(path.read_text()) if path.exists() else None
                 if noted is None:
-                    noted = self._made({**marked.settings, "problems": list(tasks)})
+                    calls = [item.callspec for item in items if hasattr(item, "callspec")]
+                    chosen = [call.params[RESULT] for call in calls if RESULT in call.params]
+                    wanted = {task for other, task in chosen if other.key == marked.key}
+                    noted = self._made({**marked.settings, "problems": [t for t in marked.tasks if t in wanted]})
                     path.write_text(json.dumps(noted))
             if "error" in noted:
                 raise NotJudged(f"koderz: {noted['error']}")
