@@ -86,7 +86,7 @@ class RecordedReplies:
             self._taken.add(found.reused)
         return found
 
-    def take_none_of(self, run: Path) -> None:
+    def leave_those_of(self, run: Path) -> None:
         """Excludes the replies that a run, which is resumed, has taken already."""
         for line in read_spans(run / NAME, _calls_of(run)):
             if b'"reused":' in line and (reused := _of_call(line).reused):

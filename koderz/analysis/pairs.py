@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -178,10 +179,11 @@ def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
         order = order and SettledOrder([task for task in order if task not in names], order.largest)
     same = [task for task in same_replies(a, b) if task in of_a and task in of_b]
     if same:
-        of_a, of_b = ({task: own for task, own in of.items() if task not in same} for of in (of_a, of_b))
+        left_out = {*same}
+        of_a, of_b = ({task: own for task, own in of.items() if task not in left_out} for of in (of_a, of_b))
         if not of_a.keys() & of_b.keys():  # tasks that are left on one side alone are no test of the others
             of_a = of_b = {}
-        order = order and SettledOrder([task for task in order if task not in same], order.largest)
+        order = order and SettledOrder([task for task in order if task not in left_out], order.largest)
     clusters = clusters_of_b | clusters_of(a.results)  # an older run doesn't tell its own
     found = matched(measure, of_a, of_b, clusters, order)
     return dataclasses.replace(found, differing=len(differing), same_replies=same)
@@ -216,7 +218,8 @@ def told_apart(sides: Sequence[Side]) -> Iterator[tuple[Side, Result]]:
             seen |= own
 
 
-def shared_replies(a: Side, b: Side) -> dict[str, int]:
+@lru_cache(maxsize=8)  # since each measure of a comparison asks for them
+def shared_replies(a: Side, b: Side) -> Mapping[str, int]:
     """By task, the number of replies that two arms share, which is no new evidence on either; without tasks of none."""
     if not any(result.reused for side in (a, b) for result in side.results):
         return {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from koderz.engines.resources import places_of
-from koderz.errors import KoderzError, Unreachable
+from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.experiments.calls import Caller
 from koderz.experiments.lines import Ask, checked_messages, refers
 from koderz.plans.plan import Identity, Plan
@@ -95,8 +96,10 @@ def on_record(plan: Plan, replies: RecordedReplies, environ: Mapping[str, str] =
     for identity in plan.experiments():
         experiments += 1
         is_all = is_all and identity.arm.solver.asks_once and len(identity.arm.models) == 1
-        ask = first_ask(plan, identity)
-        digest = caller.digest(ask, identity) if ask and not refers(ask.messages) else ""
+        ask, digest = first_ask(plan, identity), ""
+        if ask and not refers(ask.messages):
+            with suppress(Fault):  # which its experiment will end in
+                digest = caller.digest(ask, identity)
         known += bool(digest)
         call = replies.take(digest) if digest else None
         if call and call.reused:

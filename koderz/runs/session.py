@@ -153,9 +153,10 @@ async def _carry_out(
     if replaying.calls_allowed and not replaying.judge_anew:
         replies = recorded_replies(plan, observer.notice)
     if replies and tracker.tally.calls:
-        replies.take_none_of(tracker.folder)
+        replies.leave_those_of(tracker.folder)
     elif replies:
-        observer.notice(on_record(plan, replies, environ).line)
+        # In a thread, since the beginnings of solvers that are tried there are to find no event loop.
+        observer.notice((await asyncio.to_thread(on_record, plan, replies, environ)).line)
     orchestrator = Orchestrator(
         plan, tracker, engine, how=replaying, observe=observe, detach=detach, decider=decider, replies=replies
     )
