@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from koderz.analysis.export import to_dataframe
     from koderz.analysis.forecast import Forecast
     from koderz.analysis.runs import Run, load_summary
-    from koderz.api import benchmark, decide, plan, rescore, resume, retry, run
+    from koderz.api import benchmark, decide, plan, rescore, resume, retry, run, stream
     from koderz.errors import FatalFault, Fault, JournalError, KoderzError, StorageError, Unreachable
     from koderz.rewards.judging import open_judge
     from koderz.runs.judge import judge
@@ -31,7 +31,7 @@ _HOMES = {
     "koderz.analysis.comparison": ("Comparison", "compare"),
     "koderz.analysis.export": ("to_dataframe",),
     "koderz.analysis.runs": ("Run", "load_summary"),
-    "koderz.api": ("benchmark", "decide", "plan", "rescore", "resume", "retry", "run"),
+    "koderz.api": ("benchmark", "decide", "plan", "rescore", "resume", "retry", "run", "stream"),
     "koderz.errors": ("FatalFault", "Fault", "JournalError", "KoderzError", "StorageError", "Unreachable"),
     "koderz.rewards.judging": ("open_judge",),
     "koderz.analysis.forecast": ("Forecast",),
@@ -74,6 +74,7 @@ __all__ = [
     "resume",
     "retry",
     "run",
+    "stream",
     "to_dataframe",
 ]
 

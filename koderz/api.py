@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from koderz.analysis.forecast import Forecast, forecast_of
 from koderz.analysis.runs import Run, of_summary
 from koderz.errors import KoderzError
+from koderz.runs.events import EventObserver, OnEvent
 from koderz.runs.notebook import observer_here
+from koderz.runs.observer import NullObserver
 from koderz.runs.prepare import prepare
 from koderz.runs.resume import ResumeOptions, resume_run
 from koderz.runs.session import SessionResult, begin, raise_if_failed, settle_sinks
@@ -52,6 +54,7 @@ async def benchmark(
     *,
     model: str | Sequence[str] | None = None,
     solver_args: Mapping[str, Any] | None = None,
+    on_event: OnEvent | None = None,
     **settings: Unpack[Keywords],
 ) -> Run:
     """Runs a benchmark and returns its summary.
@@ -60,11 +63,62 @@ async def benchmark(
     of `koderz.Settings` and the options of the suite, solver, sandbox and engine that they choose; environment and
     koderz.toml count as on the command line. A solver, suite, scorer or metric may be a function or an object of the
     program: its source and digest are recorded, and whoever resumes the run hands it over again. In a notebook the
-    progress is shown. Returns once the sinks are up to date; of one that is given up a warning is logged as `koderz`.
-    Raises KoderzError for what is wrong before anything is spent, and Unreachable where the model can't be asked.
+    progress is shown. `on_event` is called with each line of the journal as a dict once it is durable, in order and in
+    this thread; what it returns is awaited where that can be. An exception of it ends the run as Ctrl-C does, and is
+    raised; a slow one makes the run wait only where it is 10,000 lines behind. Returns once the sinks are up to date;
+    of one that is given up a warning is logged as `koderz`. Raises KoderzError for what is wrong before anything is
+    spent, and Unreachable where the model can't be asked.
     """
-    observer = observer_here()
-    return await _ended(await begin(await _planned(problems, model, solver_args, settings, observer), observer))
+
+    async def begun(observer: Observer, listener: EventObserver | None) -> SessionResult:
+        planned = await _planned(problems, model, solver_args, settings, observer)
+        return await begin(planned, observer, listener=listener)
+
+    return await _heard(begun, on_event)
+
+
+@_with_settings
+async def stream(
+    problems: range | Sequence[str] | None = None,
+    *,
+    model: str | Sequence[str] | None = None,
+    solver_args: Mapping[str, Any] | None = None,
+    **settings: Unpack[Keywords],
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Runs a benchmark and yields each line of its journal, as `on_event` of `benchmark` has them.
+
+    Arguments and errors as for `benchmark`. Whoever leaves the loop ends the run as Ctrl-C does.
+    """
+    lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(1)
+    is_left = False
+
+    async def offer(line: dict[str, Any]) -> None:
+        await lines.put(line)
+        if is_left:
+            raise _Left
+
+    async def whole() -> None:
+        try:
+            await benchmark(problems, model=model, solver_args=solver_args, on_event=offer, **settings)
+        finally:
+            await lines.put(None)
+
+    running = asyncio.create_task(whole())
+    try:
+        while (line := await lines.get()) is not None:
+            yield line
+        await running
+    finally:
+        is_left = True
+        while not running.done():
+            if await lines.get() is None:
+                await asyncio.wait([running])
+        if not running.cancelled() and not isinstance(running.exception(), _Left | None):
+            logging.getLogger("koderz").warning("the run that was left ended with: %s", running.exception())
+
+
+class _Left(Exception):
+    """Ends a run whose lines nobody wants any more."""
 
 
 @_with_settings
@@ -111,6 +165,7 @@ async def resume(
     *,
     results: Path | None = None,
     past_decision: bool = False,
+    on_event: OnEvent | None = None,
     **changes: Unpack[Changes],
 ) -> Run:
     """Resumes a run where it stopped; nothing on record is asked, judged or paid for again.
@@ -118,10 +173,11 @@ async def resume(
     `run` is a run itself, or is named as on the command line: by its id, a unique prefix, a summary file, `latest` or
     `latest~1`; `results` is its folder. `changes` are settings that may differ from the run's, such as `max_cost`, and
     functions that the program hands over again. With `past_decision` the rest of a decided run is asked, too; its
-    decision stays what it was. Unlike on the command line, runs that were planned together with it are left as they
-    are. Raises KoderzError where there is no such run, or where it can't be resumed as it is.
+    decision stays what it was. `on_event` is called, as by `benchmark`, with each line that is added. Unlike on the
+    command line, runs that were planned together with it are left as they are. Raises KoderzError where there is no
+    such run, or where it can't be resumed as it is.
     """
-    return await _resume(run, ResumeOptions("resume", past_decision=past_decision), results, changes)
+    return await _resume(run, ResumeOptions("resume", past_decision=past_decision), results, changes, on_event)
 
 
 async def retry(
@@ -129,36 +185,48 @@ async def retry(
     *,
     causes: Sequence[str] = (),
     results: Path | None = None,
+    on_event: OnEvent | None = None,
     **changes: Unpack[Changes],
 ) -> Run:
     """Retries the experiments of a run that ended in a fault, or in one of some `causes`, words of `tracker.causes`.
 
     Other arguments and errors are those of `resume`.
     """
-    return await _resume(run, ResumeOptions("retry", causes=causes), results, changes)
+    return await _resume(run, ResumeOptions("retry", causes=causes), results, changes, on_event)
 
 
 async def rescore(
-    run: str | Summary = "latest", *, results: Path | None = None, calls: bool = False, **changes: Unpack[Changes]
+    run: str | Summary = "latest",
+    *,
+    results: Path | None = None,
+    calls: bool = False,
+    on_event: OnEvent | None = None,
+    **changes: Unpack[Changes],
 ) -> Run:
     """Judges a run anew: its solvers run again over the recorded replies. No call is made unless `calls`.
 
     Other arguments and errors as for `resume`.
     """
-    return await _resume(run, ResumeOptions("rescore", calls=calls), results, changes)
+    return await _resume(run, ResumeOptions("rescore", calls=calls), results, changes, on_event)
 
 
 @_with_settings
-async def run(task: str, *, model: str | None = None, **settings: Unpack[Keywords]) -> Run:
+async def run(
+    task: str, *, model: str | None = None, on_event: OnEvent | None = None, **settings: Unpack[Keywords]
+) -> Run:
     """Runs one experiment and returns its summary.
 
-    `task` is a task's id; `settings` and errors as for `benchmark`. The journal lies in the results folder; there is no
-    run id and no summary file.
+    `task` is a task's id; `on_event`, `settings` and errors as for `benchmark`. The journal lies in the results folder;
+    there is no run id and no summary file.
     """
     given = hand_over(settings) | {"problems": (task,), "samples": 1}
     if model is not None:
         given["local_model"] = model
-    return await _ended(await begin(await prepare(given, None, single=True)))
+
+    async def begun(observer: Observer, listener: EventObserver | None) -> SessionResult:
+        return await begin(await prepare(given, None, single=True), observer, listener=listener)
+
+    return await _heard(begun, on_event, NullObserver())
 
 
 async def _planned(
@@ -184,11 +252,31 @@ async def _planned(
     return await prepare(given, span, solver_arguments=arguments, observer=observer)
 
 
-async def _resume(run: str | Summary, way: ResumeOptions, results: Path | None, changes: Mapping[str, Any]) -> Run:
+async def _resume(
+    run: str | Summary, way: ResumeOptions, results: Path | None, changes: Mapping[str, Any], on_event: OnEvent | None
+) -> Run:
     named = hand_over(changes)
     given = {name: value for name, value in changes.items() if named[name] == value}  # the record names the others
     name = run if isinstance(run, str) else str(of_summary(run).path)
-    return await _ended(await resume_run(name, way, results=results, changes=given, observer=observer_here()))
+
+    async def resumed(observer: Observer, listener: EventObserver | None) -> SessionResult:
+        return await resume_run(name, way, results=results, changes=given, observer=observer, listener=listener)
+
+    return await _heard(resumed, on_event)
+
+
+async def _heard(
+    session: Callable[[Observer, EventObserver | None], Awaitable[SessionResult]],
+    on_event: OnEvent | None,
+    observer: Observer | None = None,
+) -> Run:
+    """The run of a session, each line of which `on_event` has been called with."""
+    observer = observer or observer_here()
+    if on_event is None:
+        return await _ended(await session(observer, None))
+    events = EventObserver(on_event, observer)
+    async with events.delivering():
+        return await _ended(await session(events, events))
 
 
 async def _ended(session: SessionResult) -> Run:

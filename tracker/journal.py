@@ -46,6 +46,7 @@ class Journal:
         from asyncio import get_running_loop  # 20 ms, which whoever only reads journals has not to spend
 
         self.path = path
+        self.on_lines: Callable[[bytes], None] | None = None  # called with lines that became durable, after on_durable
         self._on_durable = on_durable
         self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._size, self._crc = index.end, index.last.crc
@@ -137,6 +138,8 @@ class Journal:
                 for entry in write.entries:
                     self._on_durable(entry)
             if error is None:
+                if self.on_lines:
+                    self.on_lines(write.data)
                 write.done.set_result(None)
             else:
                 write.done.set_exception(error)

@@ -207,6 +207,11 @@ def effective_size(
     return min(float(observations), max(float(clusters), size))
 
 
+def is_share(passed: int, of: int, share: float) -> bool:
+    """Whether at least this share of samples passed. It is as exact as two digits are: two of three are 0.67."""
+    return passed >= (of if share >= 1 else (share - 0.005) * of)
+
+
 def pass_at_k(n: int, c: int, k: int) -> float:
     """The chance that one of k samples passes, estimated without bias from c passes among n samples.
 

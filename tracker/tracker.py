@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from msgspec.structs import replace
 
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
 _CALL, _FAULT, _MESSAGE = (CODES[name] for name in ("call", "fault", "message"))
 
 
+class Listener(Protocol):
+    """Hears the journal's lines once they are durable, in order, and may make whoever writes them wait."""
+
+    def hear(self, lines: bytes) -> None:
+        """Called on the event loop with lines, each with its newline."""
+        ...
+
+    async def room(self) -> None:
+        """Returns once more lines may come."""
+        ...
+
+
 class Tracker:
     """One run that this process records. Made by `create` or `reopen`; use it as a context manager."""
 
@@ -39,6 +51,7 @@ class Tracker:
         self.is_finished = index.last.code == CODES["finished"]
         self._is_damaged = bool(index.damaged)
         self.privacy: Privacy | None = None  # encrypts what is recorded
+        self._listener: Listener | None = None
         self._index: Index | None = index
         self._open: dict[int, list[tuple[int, int]]] = {}  # where the lines of the unfinished lie
         self._journal = Journal(folder / NAME, index, self._count)
@@ -84,7 +97,13 @@ class Tracker:
             else:
                 lines.append(spill(record, self.folder))
         await self._journal.append(lines)
+        if self._listener:
+            await self._listener.room()
         return [replace(each, value=shown(each.value)) if isinstance(each, Once) else each for each in records]
+
+    def tell(self, listener: Listener) -> None:
+        """Tells a listener of each line from now on."""
+        self._listener, self._journal.on_lines = listener, listener.hear
 
     def select(self, *, faults: bool = False, judged: bool = False, causes: Collection[str] = ()) -> None:
         """Selects ended experiments for this session to work on again, besides those that never ended.

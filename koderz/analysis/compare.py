@@ -15,6 +15,7 @@ from koderz.analysis.comparison import Comparison, of_sides, side_blocks
 from koderz.analysis.completion import with_faults_failed
 from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, ruling
+from koderz.analysis.junit import CaseSuite, of_comparison, of_run
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, leaderboard_blocks, row_of
 from koderz.analysis.measures import measure_named, usual_measure
 from koderz.analysis.pairs import Side, believed, pairs_to_compare, require_equal_resources, sides_of
@@ -41,6 +42,7 @@ class Compared:
     caution: str = ""  # see `caution_on`
     alarms: Mapping[str, float] = field(default_factory=dict)  # see `false_alarms`
     notes: Sequence[str] = ()  # on the gates
+    sides: Sequence[Side] = ()  # baseline and candidate of each pair that is compared; of an arm alone, that one
     brief: Callable[[], Iterator[Block]] | None = None  # the content without methods, where there is a shorter one
 
     def blocks(self, *, details: bool = True) -> Iterator[Block]:
@@ -54,6 +56,15 @@ class Compared:
         verdict += [Text(f"Gate undecided: {why}") for why in self.hanging]
         verdict += [Text(f"Warning: {self.caution}")] if self.caution else []
         return as_markdown([Heading(f"koderz: {self.title}"), *verdict, *self.blocks(details=details)])
+
+    def cases(self, threshold: float | None) -> Iterator[CaseSuite]:
+        """The compared tasks for JUnit. Raises KoderzError for a comparison that isn't of two sides."""
+        if len(self.sides) == 1:
+            yield from of_run(self.sides[0].run, threshold, [self.sides[0].arm])
+        elif not self.sides:
+            raise KoderzError("--junit has the tasks of one run, or of a baseline and a candidate; name these")
+        for a, b in zip(self.sides[0::2], self.sides[1::2], strict=False):
+            yield of_comparison(a, b, threshold)
 
     def document(self) -> Mapping[str, Any]:
         """The answer as JSON."""
@@ -139,6 +150,7 @@ def _gated(comparison: Comparison, gates: Gates, *, exact: bool) -> Compared:
         caution_on(gates, comparison.b),
         false_alarms(gates, comparison),
         [*alarm_notes(gates, comparison)],
+        [side for one in comparison.arms.values() or [comparison] for side in (one.a, one.b)],
         brief=partial(brief_blocks, comparison),
     )
 
@@ -212,7 +224,8 @@ def _alone(side: Side, gates: Gates) -> Compared:
     if not gates.are_asked:
         raise KoderzError(f"{side.label} is one arm alone, {side.arm}; name a second run to compare it with")
     rows, ruled = partial(side_blocks, side), ruling(gates, side, None)
-    return Compared(side.label, rows, lambda: {"b": row_of(side)}, ruled.shut, ruled.hanging, caution_on(gates, side))
+    caution = caution_on(gates, side)
+    return Compared(side.label, rows, lambda: {"b": row_of(side)}, ruled.shut, ruled.hanging, caution, sides=[side])
 
 
 def own_answer(mode: str, folder: Path) -> Compared | None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from koderz.analysis.comparison import Comparison, between, corrected
 from koderz.analysis.completion import completed, faults_text
 from koderz.analysis.inference import false_alarm, least_drop
-from koderz.analysis.measures import SUCCESS, measure_named, shown
+from koderz.analysis.measures import SUCCESS, interval_text, measure_named, shown
 from koderz.analysis.pairs import Side, match
 from koderz.analysis.runs import GOING, Run
 from koderz.analysis.statistics import p_text
 from koderz.errors import KoderzError
+from koderz_tracker.clusters import clusters_of, pass_at_k_in, pass_hat_k_in
+from koderz_tracker.rates import is_share, pass_at_k
 from koderz_tracker.records import Measure
 
 _FEW_ALARMS = 0.05
@@ -28,9 +33,11 @@ class Gates:
     max_drop: float | None = None  # points, or the unit of the measure that is compared
     confidence: float | None = None  # with which the drop has to be above max_drop; None: as it was seen
     least: Mapping[str, float] = field(default_factory=dict)  # means of B's measures, rates in per cent
+    surely: Mapping[str, float] = field(default_factory=dict)  # likewise, which B's interval must not lie below
     most: Mapping[str, float] = field(default_factory=dict)
     min_success_rate: float | None = None  # per cent
     max_cost: float | None = None  # US dollars
+    task_threshold: float | None = None  # the share of its samples that each task of B has to pass
     min_gain: float | None = None  # of an optimizer, as a fraction
     allow_incomplete: bool = False  # no gate: judge a run although it is going or was cut short
 
@@ -40,20 +47,50 @@ class Gates:
 
     @property
     def are_asked(self) -> bool:
-        limits = (self.min_success_rate, self.max_cost, self.min_gain)
-        return self.are_paired or bool(self.least or self.most) or any(limit is not None for limit in limits)
+        limits = (self.min_success_rate, self.max_cost, self.task_threshold, self.min_gain)
+        return (
+            self.are_paired
+            or bool(self.least or self.surely or self.most)
+            or any(limit is not None for limit in limits)
+        )
+
+
+RATE = "rate"
+_CHANCE = re.compile(r"pass([@^])([1-9]\d{0,5})")  # pass@5, pass^3
+_BY_INTERVAL = (RATE, "score", "cost")  # and chances; other measures are judged by their averages
 
 
 def limits(given: Sequence[str]) -> dict[str, float]:
-    """Limits from texts `MEASURE=VALUE`. Raises KoderzError for anything else."""
+    """Limits from texts `MEASURE=VALUE`. Raises KoderzError for anything else.
+
+    A rate or a chance is in per cent, or a share where it is at most 1.
+    """
     found = {}
     for text in given:
         name, _, value = text.partition("=")
         try:
-            found[name] = float(value)
+            limit = float(value)
         except ValueError:
-            raise KoderzError(f"{text!r}: write a measure and its limit, e.g. score=0.8") from None
+            limit = math.nan
+        if not math.isfinite(limit):
+            raise KoderzError(f"{text!r}: write a measure and its limit, e.g. score=0.8")
+        is_share = 0 < limit <= 1 and _is_rate(name)
+        found[name] = 100 * limit if is_share else limit
     return found
+
+
+def least_of(given: Sequence[str] | None, points: Sequence[str] | None) -> dict[str, Any]:
+    """The gates `surely` and `least` from the texts of `--min` and `--min-point`.
+
+    An empty text of the latter stands for all of the former.
+    """
+    found, least = limits(given or ()), limits([text for text in points or () if text])
+    are_points = "" in (points or ())
+    if are_points and not found:
+        raise KoderzError("--min-point alone is about the measures of --min; name one, e.g. --min-point rate=80")
+    by_interval = (name for name in found if not are_points and (name in _BY_INTERVAL or _is_rate(name)))
+    surely = {name: found.pop(name) for name in [*by_interval]}
+    return {"surely": surely, "least": found | least}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +188,85 @@ def _by_figures(gates: Gates, b: Side) -> Iterator[_Check]:
     if gates.max_cost is not None and cost > gates.max_cost:
         dear = f"{b.label} cost ${cost:.4f}, above the ${gates.max_cost:g} allowed"
         yield _Check("--max-cost", dear, dear, dear)
+    if (share := gates.task_threshold) is not None:
+        yield _check(f"--task-threshold {share:g}", b, SUCCESS, partial(_low_tasks, share))
+    yield from _by_least(gates, b)
     for limits, sign, beyond in ((gates.least, 1, "below"), (gates.most, -1, "above")):
         for name, limit in limits.items():
+            if sign > 0 and _is_rate(name):
+                continue
             measure = measure_named(name, [b.run])
             if b.mean(measure) is None:
                 raise KoderzError(f"no result of {b.label} has a measure {name!r}, so no gate can judge it")
             flag = f"--{'min' if sign > 0 else 'max'} {name}={limit:g}"
             yield _check(flag, b, measure, partial(_off_limit, measure, limit, sign, beyond))
+
+
+def _by_least(gates: Gates, b: Side) -> Iterator[_Check]:
+    """The gates on intervals, and those on the plain figures of rates and chances, which are no measures."""
+    whole = completed(b, SUCCESS, best=False) or b
+    for limits, is_sure in ((gates.surely, True), (gates.least, False)):
+        for name, limit in limits.items():
+            if not (is_sure or _is_rate(name)):
+                continue
+            measure = SUCCESS if _is_rate(name) else measure_named(name, [b.run])
+            figure = _figure(whole if _is_rate(name) else b, name, measure)
+            if figure is None:
+                few, k = f"not every task of {b.label} has", name[5:]
+                none = (
+                    f"{few} {k} samples"
+                    if _CHANCE.fullmatch(name)
+                    else f"no result of {b.label} has a measure {name!r}"
+                )
+                raise KoderzError(f"{none}, so no gate can judge it")
+            if is_sure and figure[1] is None:
+                raise KoderzError(
+                    f"{name} of {b.label} has no interval; judge the plain figure: --min-point {name}={limit:g}"
+                )
+            flag = f"--min{'' if is_sure else '-point'} {name}={limit:g}"
+            yield _check(flag, b, measure, partial(_low_figure, name, measure, limit, is_sure))
+
+
+def _is_rate(name: str) -> bool:
+    return name == RATE or _CHANCE.fullmatch(name) is not None
+
+
+def _figure(side: Side, name: str, measure: Measure) -> tuple[float, tuple[float, float] | None] | None:
+    """A figure of a side with its 95 % interval; None where it has none."""
+    chance = _CHANCE.fullmatch(name)
+    if chance is None:
+        mean = side.mean(measure)
+        return None if mean is None else (mean.mean, mean.interval)
+    k, passes = int(chance[2]), {task: [each.success for each in own] for task, own in side.by_task().items()}
+    if not passes or min(map(len, passes.values())) < k:
+        return None
+    clusters = clusters_of(side.results)
+    if chance[1] == "^":
+        found = pass_hat_k_in(passes, clusters, k)
+        return found.value, found.interval
+    value = fmean(pass_at_k(len(own), sum(own), k) for own in passes.values())
+    return value, pass_at_k_in(passes, clusters, k)[0]
+
+
+def _low_figure(name: str, measure: Measure, least: float, is_sure: bool, side: Side) -> str:
+    """The reason for shutting where a figure, or its whole interval, is below the least."""
+    if (figure := _figure(side, name, measure)) is None:
+        return ""
+    (value, interval), bound = figure, least / 100 if measure.two_valued else least
+    if (interval[1] if is_sure and interval else value) >= bound - 1e-9:
+        return ""
+    limits = f" (95% interval {interval_text(interval, measure)})" if is_sure else ""
+    return f"{side.label} has a {name} of {shown(value, measure)}{limits}, below the {shown(bound, measure)} asked for"
+
+
+def _low_tasks(share: float, side: Side) -> str:
+    """The reason for shutting where tasks pass less than this share of their samples."""
+    tasks = side.by_task()
+    low = [task for task, own in tasks.items() if not is_share(sum(each.success for each in own), len(own), share)]
+    if not low:
+        return ""
+    few = f"pass less than {share:g} of their samples{_some(low, '')}"
+    return f"{len(low)} of {len(tasks)} tasks of {side.label} {few}"
 
 
 def _low_rate(least: float, side: Side) -> str:
@@ -263,6 +372,6 @@ def _per_cent(rate: float) -> str:
     return "less than 0.1%" if rate < 0.001 else f"{100 * rate:.1f}%" if rate < 0.1 else f"{100 * rate:.0f}%"
 
 
-def _some(tasks: Sequence[str]) -> str:
+def _some(tasks: Sequence[str], what: str = "lost: ") -> str:
     more = ", …" if len(tasks) > 3 else ""
-    return f" (lost: {', '.join(tasks[:3])}{more})" if tasks else ""
+    return f" ({what}{', '.join(tasks[:3])}{more})" if tasks else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import OutputOptions
-from koderz.cli.flags import Quiet, SummaryJson, Trust
+from koderz.cli.flags import JUNIT, LEAST, Quiet, SummaryJson, Trust
 from koderz.cli.front import Front, add_resume_commands, exit_code, finish, one, run_options
 from koderz.cli.groups import DefaultGroup, PanelCommand, is_help, new_group
 from koderz.cli.options import with_settings
@@ -98,7 +98,7 @@ app = new_group(
 
 
 @app.command(name=BenchmarkGroup.alone, cls=PanelCommand, hidden=True)
-@run_options()
+@run_options(flags=JUNIT | LEAST)
 def benchmark(
     front: Front,
     start: Annotated[int | None, typer.Argument(help="The first task's index, from 0.", show_default=False)] = None,

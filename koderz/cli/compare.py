@@ -9,41 +9,54 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.cli.console import print_json, say_all, warn
-from koderz.cli.flags import AllowSimulated, Arm, ByMeasure, Faults, Json, Results, named_runs, with_flags
+from koderz.cli.flags import (
+    LEAST,
+    AllowSimulated,
+    Arm,
+    ByMeasure,
+    Faults,
+    Json,
+    JUnit,
+    Results,
+    TaskThreshold,
+    gate,
+    named_runs,
+    with_flags,
+)
+from koderz.cli.gates import save_junit, told_code
 from koderz.errors import KoderzError
 from koderz.settings.options import without_effect
 
 if TYPE_CHECKING:
     from koderz.analysis.gates import Gates
 
-EXIT_GATE, EXIT_UNDECIDED = 1, 3
 _SHOWN = 20  # problems, unless --limit says otherwise
-_gate = partial(typer.Option, rich_help_panel="Gates (exit code 1)")
 
 _GATES = {
-    "fail_on_regression": Annotated[bool, _gate("--fail-on-regression", help="B is significantly worse than A.")],
+    "fail_on_regression": Annotated[bool, gate("--fail-on-regression", help="B is significantly worse than A.")],
     "max_drop": Annotated[
         float | None,
-        _gate(metavar="POINTS", help="B is worse by more than this; of another --measure, in its unit.", min=0),
+        gate(metavar="POINTS", help="B is worse by more than this; of another --measure, in its unit.", min=0),
     ],
     "confidence": Annotated[
         float | None,
-        _gate(
+        gate(
             metavar="P", help="Shut --max-drop only where the drop is larger with this confidence.", min=0.5, max=0.9999
         ),
     ],
     "min_success_rate": Annotated[
-        float | None, _gate(metavar="PERCENT", help="B passes less than this.", min=0, max=100)
+        float | None, gate(metavar="PERCENT", help="B passes less than this.", min=0, max=100)
     ],
-    "max_cost": Annotated[float | None, _gate(metavar="USD", help="B's run cost more than this.", min=0)],
+    "max_cost": Annotated[float | None, gate(metavar="USD", help="B's run cost more than this.", min=0)],
     "min_gain": Annotated[
-        float | None, _gate(metavar="X", help="An optimizer of B gains less than this, a fraction such as 0.05.")
+        float | None, gate(metavar="X", help="An optimizer of B gains less than this, a fraction such as 0.05.")
     ],
-    "least": Annotated[list[str] | None, _gate("--min", metavar="MEASURE=VALUE", help="B's average is below it.")],
-    "most": Annotated[list[str] | None, _gate("--max", metavar="MEASURE=VALUE", help="B's average is above it.")],
+    **LEAST,
+    "task_threshold": TaskThreshold,
+    "most": Annotated[list[str] | None, gate("--max", metavar="MEASURE=VALUE", help="B's average is above it.")],
     "allow_incomplete": Annotated[
         bool,
-        _gate("--allow-incomplete", help="Judge B although it is still going or was cut short; a warning says so."),
+        gate("--allow-incomplete", help="Judge B although it is still going or was cut short; a warning says so."),
     ],
 }
 
@@ -69,7 +82,7 @@ _Remember = Annotated[
 ]
 
 
-@with_flags(_GATES)
+@with_flags(_GATES, seldom=("alpha", "exact", "sequential", "remember", "unequal_resources", "least_points"))
 def compare(
     runs: Annotated[
         list[str] | None,
@@ -91,6 +104,7 @@ def compare(
     sequential: _Sequential = False,
     faults: Faults = None,
     remember: _Remember = None,
+    junit: JUnit = None,
     *,
     results: Results,
     **gates: Any,
@@ -107,29 +121,25 @@ def compare(
         koderz benchmark compare latest~1 latest --fail-on-regression
     """
     from koderz.analysis.compare import compare_as_if_stopped, compare_runs
-    from koderz.analysis.gates import Gates, limits
+    from koderz.analysis.gates import Gates, least_of, limits
     from koderz.cli.tables import print_blocks
 
-    gates |= {name: limits(gates[name] or ()) for name in ("least", "most")}
+    gates |= {"most": limits(gates["most"] or ()), **least_of(gates["least"], gates.pop("least_points"))}
     asked = Gates(**gates)
     _require_together(asked, alpha=alpha, exact=exact, sequential=sequential, faults=faults, remember=remember)
     same: dict[str, Any] = {"arm": arm, "measure": measure, "alpha": alpha, "allow_simulated": allow_simulated}
     run = partial(compare_runs, exact=exact, gates=asked, unequal_resources=unequal_resources, faults=faults)
     outcome = (compare_as_if_stopped if sequential else run)(runs or [], results, **same)
+    if junit:
+        save_junit(junit, outcome.cases(asked.task_threshold))
     if json:
         print_json(outcome.document())
     else:
         say_all(outcome.markdown(details=details)) if markdown else print_blocks(outcome.blocks(details=details))
     if remember is not None:
         _remember(remember, runs or [], results, arm, measure, allow_simulated=allow_simulated)
-    if outcome.caution:
-        warn(f"warning: {outcome.caution}")
-    if outcome.shut:
-        warn(f"gate failed: {'; '.join(outcome.shut)}")
-        raise typer.Exit(EXIT_GATE)
-    if outcome.hanging:
-        warn(f"gate undecided: {'; '.join(outcome.hanging)}")
-        raise typer.Exit(EXIT_UNDECIDED)
+    if code := told_code(outcome, outcome.caution):
+        raise typer.Exit(code)
 
 
 def _require_together(

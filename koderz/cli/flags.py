@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from koderz.settings.layers import Schema
 
 
-SELDOM = ("solver_arg", "sample", "detach", "fail_on_regression", "wait", "trust_config", "accept_divergence")
+SELDOM = (
+    "solver_arg",
+    "sample",
+    "detach",
+    "fail_on_regression",
+    "wait",
+    "trust_config",
+    "accept_divergence",
+    "junit",
+    "task_threshold",
+    "least",
+    "least_points",
+)
 """The flags that several commands share, and that short help leaves out."""
 
 FIRST = ("suite", "solver", "dataset", "problems")
@@ -38,16 +50,21 @@ def complete_runs(incomplete: str) -> list[str]:
     return [name for name in ["latest", *names[:50]] if name.startswith(incomplete)]
 
 
-def with_flags(flags: Mapping[str, Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_flags(
+    flags: Mapping[str, Any], *, seldom: Collection[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command these options in place of its `**` parameter: each a name and its annotation.
 
     A yes or no is False where it isn't given, any other None. They stand before the command's keyword-only parameters.
+    Short help leaves out those that are `seldom` needed, if there are any.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
         last = [p for p in own if p.kind is p.KEYWORD_ONLY]
-        return DeclaredCommand(command, [*own[: len(own) - len(last)], *parameters_of(flags), *last])
+        every = [*own[: len(own) - len(last)], *parameters_of(flags), *last]
+        shown = {p.name: False for p in every if p.name not in seldom} if seldom else None
+        return DeclaredCommand(command, every, shown)
 
     return decorate
 
@@ -146,6 +163,54 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, an
 SummaryJson = Annotated[
     bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")
 ]
+gate = partial(typer.Option, rich_help_panel="Gates (exit code 1)")
+"""Declares the option of a gate."""
+
+
+def _require_place(path: Path | None) -> Path | None:
+    """The place of JUnit's XML. Raises KoderzError where no file can be, before anything is spent."""
+    if path and (path.is_dir() or not path.parent.is_dir()):
+        wrong = "is a folder" if path.is_dir() else "lies in no folder that exists"
+        raise KoderzError(f"--junit {path} {wrong}; name a file, e.g. junit.xml")
+    return path
+
+
+JUnit = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write each task's result here as JUnit's XML, for a CI's page of tests.",
+        callback=_require_place,
+    ),
+]
+TaskThreshold = Annotated[
+    float | None,
+    gate(
+        metavar="SHARE",
+        help="A task passes less of its samples, from 0 to 1. In --junit a task fails unless all pass, or this share.",
+        min=0,
+        max=1,
+    ),
+]
+JUNIT = {"junit": JUnit, "task_threshold": TaskThreshold}
+"""The results of single tasks, of which all commands with verdicts may ask."""
+
+LEAST = {
+    "least": Annotated[
+        list[str] | None,
+        gate(
+            "--min",
+            metavar="MEASURE=VALUE",
+            help="The interval of rate, score, cost, pass^3, pass@5, … is below it; of other measures, the average.",
+        ),
+    ],
+    "least_points": Annotated[
+        list[str] | None,
+        gate("--min-point", metavar="[MEASURE=VALUE]", help="The plain figure is below it; alone: those of --min are."),
+    ],
+}
+"""The gates that any run may have."""
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Wait = Annotated[
     bool,

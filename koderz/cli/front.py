@@ -26,7 +26,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from koderz.cli.console import OutputOptions, data_output, while_read
-from koderz.cli.flags import DeclaredCommand, Quiet, Run, SummaryJson, Trust, Wait, parameters_of, with_flags
+from koderz.cli.flags import (
+    JUNIT,
+    DeclaredCommand,
+    Quiet,
+    Run,
+    SummaryJson,
+    Trust,
+    Wait,
+    parameters_of,
+    with_flags,
+)
+from koderz.cli.gates import Demands, demands_in
 from koderz.cli.groups import PanelCommand
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
@@ -98,6 +109,7 @@ _OF_RESUMING = {
         typer.Option("--past-decision", help="Run the rest of a decided run; its decision stays what it was."),
     ],
     **_SHOWN,
+    **JUNIT,
     **_ACCEPTED,
 }
 _OF_RETRYING = {
@@ -112,10 +124,12 @@ _OF_RETRYING = {
     ],
     "detach": _DETACH,
     **_SHOWN,
+    **JUNIT,
     **_ACCEPTED,
 }
 _OF_RESCORING = {
     **_SHOWN,
+    **JUNIT,
     "calls": Annotated[
         bool,
         typer.Option(
@@ -137,6 +151,7 @@ class Front:
     usual: Mapping[str, Any]  # those that hold where nothing is given
     scope: Scope = EVERYTHING  # what has an effect in the command
     shown: OutputOptions = field(default_factory=OutputOptions)
+    demands: Demands = field(default_factory=Demands)
     dry_run: bool = False
     sample: int | None = None  # tasks that a dry run asks
     detach: bool = False
@@ -199,11 +214,13 @@ class Front:
         if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
             return
         if resumes and (before := _last_of(plan)):
-            take_up(before.name, {"results": before.parent}, self.shown, screen=screen, trust_config=self.trust_config)
+            again = {"results": before.parent}
+            take_up(before.name, again, self.shown, self.demands, screen=screen, trust_config=self.trust_config)
         from koderz.runs.session import begin
 
         code = with_regression if self.fail_on_regression else exit_code
-        finish(one(begin(complete(plan), screen, detach=self.detach)), self.shown, tell=screen.results, code=code)
+        session = one(begin(complete(plan), screen, detach=self.detach))
+        finish(session, self.shown, tell=screen.results, code=code, demands=self.demands)
 
     def _with_usual(self) -> dict[str, Any]:
         """The values, with those that hold where nothing is given, as far as something that takes part has them."""
@@ -236,20 +253,24 @@ def run_options(
     without: Mapping[str, str] = MappingProxyType({}),
     parts: Collection[tuple[str, str]] = (),
     told: Mapping[str, str] = MappingProxyType({}),
+    flags: Mapping[str, Any] = MappingProxyType({}),
     **usual: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Gives a command the options of a run, `only` some or all `without` some, handed to it as one argument `front`.
 
     `usual` holds unless one is given: with a suite, or with `parts`, the command is about that alone, and what has no
-    part in it is neither shown nor taken. `only` and `without`: see `Scope`; `told`: see `with_settings`.
+    part in it is neither shown nor taken. `only` and `without`: see `Scope`; `told`: see `with_settings`; `flags`: more
+    options, of gates and JUnit.
     """
     scope = Scope(only=only, without=without, is_own=bool("suite" in usual or parts), parts=parts)
-    of_a_run = {name: flag for name, flag in _OF_A_RUN.items() if name not in without}
+    of_a_run = {name: flag for name, flag in (_OF_A_RUN | {**flags}).items() if name not in without}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         def with_front(given: dict[str, Any], **flags: Any) -> None:
             mine = {p.name: flags.pop(p.name) for p in own}
-            command(front=Front(values=given, usual=usual, scope=scope, shown=_shown(flags), **flags), **mine)
+            shown, demands = _shown(flags), demands_in(flags)
+            front = Front(values=given, usual=usual, scope=scope, shown=shown, demands=demands, **flags)
+            command(front=front, **mine)
 
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "front"]
         with_front.__doc__, with_front.__name__ = command.__doc__, command.__name__
@@ -289,9 +310,9 @@ def _resuming(how: Literal["resume", "retry", "rescore"], flags: Mapping[str, An
     @with_settings("results", of_run=True, told=_OF_ADDRESSES)
     @with_flags(flags)
     def command(run: Run, given: dict[str, Any], **flags: Any) -> None:
-        take_up(
-            run, given, _shown(flags), how=how, **{name: value for name, value in flags.items() if value is not None}
-        )
+        shown, demands = _shown(flags), demands_in(flags)
+        way = {name: value for name, value in flags.items() if value is not None}
+        take_up(run, given, shown, demands, how=how, **way)
 
     return command
 
@@ -302,7 +323,13 @@ def _shown(flags: dict[str, Any]) -> OutputOptions:
 
 
 def take_up(
-    run: str, given: dict[str, Any], shown: OutputOptions, *, screen: SessionScreen | None = None, **way: Any
+    run: str,
+    given: dict[str, Any],
+    shown: OutputOptions,
+    demands: Demands | None = None,
+    *,
+    screen: SessionScreen | None = None,
+    **way: Any,
 ) -> None:
     """Resumes, retries or rescores a run, and ends with its exit code. `way`: the fields of `ResumeOptions`.
 
@@ -314,7 +341,7 @@ def take_up(
     screen = screen or SessionScreen(shown)
     results: Path | None = given.pop("results", None)
     sessions = resume_together(run, ResumeOptions(**way), results=results, changes=given, observer=screen)
-    finish(sessions, shown, tell=screen.results)
+    finish(sessions, shown, tell=screen.results, demands=demands)
 
 
 def _last_of(plan: Plan) -> Path | None:
@@ -353,10 +380,11 @@ def finish(
     *,
     tell: Callable[[SessionResult], object],
     code: Callable[[SessionResult], int] = exit_code,
+    demands: Demands | None = None,
 ) -> None:
     """Runs sessions and prints the results of each, leaves or waits for their sinks, and ends with an exit code.
 
-    That is the highest of theirs, the one of what went most wrong.
+    That is the highest of theirs, the one of what went most wrong; by `demands`, of what was asked of them besides.
     """
     import asyncio
 
@@ -366,7 +394,7 @@ def finish(
         ended = asyncio.run(_reported(sessions, shown, tell))
     for session in ended:
         catch_up_session(session, quiet=shown.quiet, wait=shown.wait)
-    raise typer.Exit(max(map(code, ended)))
+    raise typer.Exit((demands or Demands()).code_after(ended, code))
 
 
 async def _reported(

@@ -155,11 +155,13 @@ def new_group(text: str, cls: type[TyperGroup] = LazyGroup, examples: Sequence[s
 MAY_STAND_ALONE: Mapping[str, tuple[str, ...]] = {
     "--use-memory": ("other-tasks", "same-task", "off"),
     "--until-decided": ("first", "zero-shot", "iterative", "direct", "rlm", "compaction"),
+    "--min-point": ("",),
 }
 """Options whose value may be left out, with the values that may follow; the first is the default.
 
 `first` is `koderz.settings.schema.FIRST_ARM`, which no help needs to load.
 """
+_TAKES_LIMIT = "--min-point"  # which may be followed by any MEASURE=VALUE
 _TAKES_NAMES = "--until-decided"  # which may name anything where a command's own arguments are numbers
 
 
@@ -349,7 +351,8 @@ def _spelled_out(args: list[str], params: Sequence[Any]) -> list[str]:
             return [*spelled, *args[position:]]
         word = hyphenated if (hyphenated := _hyphenated(argument)).partition("=")[0] in flags else argument
         is_name = takes_names and before == _TAKES_NAMES and not (word.startswith("-") or word.isdecimal())
-        if is_name or word in MAY_STAND_ALONE.get(before, ()):
+        is_limit = before == _TAKES_LIMIT and "=" in argument and not argument.startswith("-")
+        if is_name or is_limit or word in MAY_STAND_ALONE.get(before, ()):
             spelled[-1] = f"{before}={word}"
         elif before in listed and not word.startswith("-"):
             spelled += [word] if spelled[-1] == before else [before, word]

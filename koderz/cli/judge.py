@@ -13,14 +13,15 @@ import orjson
 import typer
 
 from koderz.cli.console import OutputOptions, print_json, say, warn, writing
-from koderz.cli.flags import Quiet, SummaryJson, Trust, Wait
+from koderz.cli.flags import JUnit, Quiet, SummaryJson, TaskThreshold, Trust, Wait
+from koderz.cli.gates import EXIT_GATE, Demands, save_junit
 from koderz.cli.groups import DefaultGroup, PanelCommand, is_help, new_group
 from koderz.cli.options import with_settings
 from koderz.cli.session import SessionScreen
 from koderz.engines.owners import schema_of
 from koderz.errors import KoderzError
 from koderz.settings.layers import Scope
-from koderz.settings.options import fields_of
+from koderz.settings.options import fields_of, without_effect
 from koderz.settings.schema import OF_JUDGING, OF_SINKS, Settings
 from koderz.suites.dataset import GZIP
 from koderz_tracker.files import MB, read_all, write_whole
@@ -28,6 +29,8 @@ from koderz_tracker.sinks import JSON, KNOWN
 
 if TYPE_CHECKING:
     from typer._click.core import Context
+
+    from koderz.types import Verdict
 
 
 EXIT_FAILED, EXIT_MALFORMED, EXIT_FAULTS = 1, 2, 3
@@ -61,6 +64,8 @@ def judge(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the verdict on each sample here, in JSONL."),
     ] = None,
+    junit: JUnit = None,
+    task_threshold: TaskThreshold = None,
     json: SummaryJson = False,
     quiet: Quiet = False,
     trust_config: Trust = False,
@@ -81,6 +86,7 @@ def judge(
     from koderz.settings.toml import read_sources
     from koderz.suites import SUITES
 
+    demands = Demands(junit=junit, task_threshold=task_threshold)
     schema = schema_here(given)
     struct = SUITES.options_of(str(given.get("suite", ""))) if "suite" in given else None
     names = (*OF_JUDGING, *(name for name in fields_of(struct) if name not in OF_JUDGING)) if struct else OF_JUDGING
@@ -91,20 +97,25 @@ def judge(
             raise KoderzError("--output is for samples; the verdict on one program is what --json prints")
         if "judges" in given:
             raise KoderzError("--judges has no effect here: only a file of samples is judged by several at once")
-        code = asyncio.run(_one(file, task, settings, json=json))
+        if task_threshold is not None:
+            raise without_effect("--task-threshold", "a file of samples")
+        code = asyncio.run(_one(file, task, settings, junit, json=json))
     else:
         _require_samples(file)
-        code = asyncio.run(_samples(file, settings, output, json=json, quiet=quiet))
+        code = asyncio.run(_samples(file, settings, output, demands, json=json, quiet=quiet))
     raise typer.Exit(code)
 
 
-async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
+async def _one(file: Path, task: str, settings: Settings, junit: Path | None, *, json: bool) -> int:
+    from koderz.analysis.junit import of_verdicts
     from koderz.runs.judge import find_task, judge_one
     from koderz.suites import load_suite
 
     suite = load_suite(settings.suite, settings.dataset, settings)
     found = find_task(suite, task)
     verdict = await judge_one(suite, found, _program(file), settings)
+    if junit:
+        save_junit(junit, [of_verdicts(f"{suite.name}.zero-shot", [(found.id, verdict)])])
     if json:
         told = {"verdict": verdict.verdict, "cause": verdict.cause, "detail": verdict.detail}
         print_json({**told, **verdict.metrics, **verdict.facts})
@@ -117,7 +128,10 @@ async def _one(file: Path, task: str, settings: Settings, *, json: bool) -> int:
     return 0 if verdict.passed else EXIT_FAILED
 
 
-async def _samples(file: Path, settings: Settings, output: Path | None, *, json: bool, quiet: bool) -> int:
+async def _samples(
+    file: Path, settings: Settings, output: Path | None, demands: Demands, *, json: bool, quiet: bool
+) -> int:
+    from koderz.analysis.junit import of_verdicts
     from koderz.runs.judge import judge_samples, read_samples
     from koderz.suites import load_suite
 
@@ -142,8 +156,20 @@ async def _samples(file: Path, settings: Settings, output: Path | None, *, json:
             say(f"{name}: {count}")
     for line in (*samples.malformed, *report.faults):
         warn(line)
+    arms: dict[str, list[tuple[str, Verdict | str]]] = {}
+    for sample, verdict, row in zip(samples.samples, report.judged, report.lines, strict=True):
+        arms.setdefault(sample.solver, []).append((sample.task.id, verdict or str(row["cause"])))
+    suites = [of_verdicts(f"{suite.name}.{arm}", own, demands.task_threshold) for arm, own in arms.items()]
+    if demands.junit:
+        save_junit(demands.junit, suites)
     if samples.malformed:
         return EXIT_MALFORMED
+    failed = [case.name for each in suites for case in each.cases if case.kind == "failure"]
+    if failed and (share := demands.task_threshold) is not None:
+        every = sum(len(each.cases) for each in suites)
+        few = f"{len(failed)} of {every} tasks pass less than {share:g} of their samples"
+        warn(f"gate failed: {few} ({', '.join(failed[:3])}{', …' if len(failed) > 3 else ''})")
+        return EXIT_GATE
     return EXIT_FAULTS if report.faults else 0
 
 

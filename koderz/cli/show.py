@@ -7,14 +7,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from koderz.analysis.conversation import told_asked, told_reply
 from koderz.analysis.story import thought_of, told_frames, told_grade, told_grades
 from koderz.cli.console import counted, data_output, print_json, say, warn
-from koderz.cli.flags import Faults, Results, Run
+from koderz.cli.flags import LEAST, Faults, Results, Run, with_flags
+from koderz.cli.gates import Demands
 from koderz.errors import KoderzError
 from koderz.runs.observer import SessionView
 from koderz.settings.options import without_effect
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from koderz.analysis.story import Experiments, Outcome, Story, StoryStep
 
 
+@with_flags(LEAST)
 def show(
     run: Run,
     problem: Annotated[
@@ -43,6 +45,7 @@ def show(
     faults: Faults = None,
     *,
     results: Results,
+    **gates: Any,
 ) -> None:
     """Show a run; with --failures what was not passed and why; with --problem each prompt, reply, program and verdict.
 
@@ -60,10 +63,15 @@ def show(
             raise KoderzError(f"{option} picks from one story: name its task with --problem")
     if faults and (problem is not None or failures):
         raise without_effect("--faults", "the overview of a run")
+    if any(gates.values()) and (problem is not None or failures):
+        raise without_effect("--min", "the overview of a run")
+    demands = Demands(**gates)
     wake(results, os.environ)
     path = find(results, run)
     if problem is None and not failures:
-        _show_run(load_run(path), arm, json=json, faults=faults)
+        shown = _show_run(load_run(path), arm, json=json, faults=faults)
+        if code := demands.code_of(shown, arm):
+            raise typer.Exit(code)
         return
     from koderz.analysis.story import Experiments, journal_folder
 
@@ -105,7 +113,8 @@ def _chosen(
     return found
 
 
-def _show_run(run: AnyRun, arm: str | None, *, json: bool, faults: str | None) -> None:
+def _show_run(run: AnyRun, arm: str | None, *, json: bool, faults: str | None) -> AnyRun:
+    """Prints a run, and returns it as it was shown."""
     from koderz.analysis.completion import with_faults_failed
     from koderz.cli.overview import overview
     from koderz.cli.tables import print_blocks
@@ -131,6 +140,7 @@ def _show_run(run: AnyRun, arm: str | None, *, json: bool, faults: str | None) -
         from koderz_tracker.summary import summarize
 
         data_output().writelines(encode_summary(summarize(run.path)))
+    return found
 
 
 def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: bool) -> None:

@@ -111,6 +111,7 @@ class Report:
     mean_score: float | None  # where the suite gives scores
     facts: dict[str, int]  # of how many samples each fact of the suite's is true
     lines: Sequence[dict[str, Any]]  # of each sample, in the file's order
+    judged: Sequence[Verdict | None]  # likewise, the whole verdicts; None: its task could not be judged
 
 
 async def judge(
@@ -174,6 +175,7 @@ async def judge_samples(suite: Suite, samples: Samples, settings: Settings, *, t
         mean_score=statistics.fmean(scores) if scores else None,
         facts=_true_facts(verdicts.values()),
         lines=[_line(sample, verdicts.get(number), faults) for number, sample in enumerate(samples.samples)],
+        judged=[verdicts.get(number) for number in range(len(samples.samples))],
     )
 
 

@@ -97,11 +97,12 @@ class Orchestrator:
         if decider:
             self.progress.evidence = decider.text
         self._moved = asyncio.Event()
+        self._working: asyncio.Task[None] | None = None
 
     async def run(self) -> SessionEnd:
         """Runs the remaining experiments of the plan. Raises StorageError if the disk refuses."""
-        engine = asyncio.create_task(self._carry_out())
-        with self._signals(engine):
+        engine = self._working = asyncio.create_task(self._carry_out())
+        with self._signals():
             try:
                 await engine
             except BaseExceptionGroup as group:
@@ -266,11 +267,11 @@ class Orchestrator:
     # Ending early
 
     @contextmanager
-    def _signals(self, engine: asyncio.Task[None]) -> Iterator[None]:
+    def _signals(self) -> Iterator[None]:
         loop, handled = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread: its owner handles them
             for number in handled:
-                loop.add_signal_handler(number, self._interrupt, engine)
+                loop.add_signal_handler(number, self.interrupt)
         try:
             yield
         finally:
@@ -278,12 +279,14 @@ class Orchestrator:
                 for number in handled:
                     loop.remove_signal_handler(number)
 
-    def _interrupt(self, engine: asyncio.Task[None]) -> None:
-        if self.stopping:
-            engine.cancel()
+    def interrupt(self) -> None:
+        """Ends the session as Ctrl-C does: at once where it is ending, else experiments under way have `grace`."""
+        if self.stopping and self._working:
+            self._working.cancel()
             return
         self.stop("interrupted", "interrupted")
-        asyncio.get_running_loop().call_later(self.plan.settings.grace, engine.cancel)
+        if self._working:
+            asyncio.get_running_loop().call_later(self.plan.settings.grace, self._working.cancel)
 
 
 def _is_elsewhere(recorded: Sequence[Record]) -> bool:

@@ -30,7 +30,7 @@ from koderz_tracker.decisions import are_decided, cut_short, decisions_in
 from koderz_tracker.records import Record
 from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan
 from koderz_tracker.sinks import check_names
-from koderz_tracker.tracker import Tracker
+from koderz_tracker.tracker import Listener, Tracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,14 @@ async def resume_run(
     changes: Mapping[str, Any] | None = None,
     observer: Observer | None = None,
     environ: Mapping[str, str] = os.environ,
+    listener: Listener | None = None,
 ) -> SessionResult:
     """Resumes, retries or rescores a run. If it is finished, only its summary and sinks are renewed."""
     folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
+        if listener:
+            tracker.tell(listener)
         settings = restored_settings(tracker.plan)
         require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)

@@ -20,11 +20,13 @@ from koderz.runs.observer import NullObserver, Observer, SessionView
 from koderz.runs.orchestrator import Orchestrator, SessionEnd
 from koderz.runs.sinks import following_sinks, left_behind, start_sinks, write_own, write_results
 from koderz.settings.trust import remember
+from koderz_tracker.files import open_own
+from koderz_tracker.journal import NAME
 from koderz_tracker.records import Record, encode
 from koderz_tracker.sinks import JSON
 from koderz_tracker.sinks.process import Submission
 from koderz_tracker.summary import Summary, summarize
-from koderz_tracker.tracker import Tracker
+from koderz_tracker.tracker import Listener, Tracker
 
 
 class SessionResult(NamedTuple):
@@ -39,11 +41,17 @@ class SessionResult(NamedTuple):
 
 
 async def begin(
-    plan: Plan, observer: Observer | None = None, environ: Mapping[str, str] = os.environ, *, detach: bool = False
+    plan: Plan,
+    observer: Observer | None = None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    detach: bool = False,
+    listener: Listener | None = None,
 ) -> SessionResult:
     """Runs a new plan, from its first call to its summary. Creates nothing if a model can't be asked.
 
-    `detach`: what was submitted to an engine elsewhere is left to itself there, to be picked up by `resume`.
+    `detach`: what was submitted to an engine elsewhere is left to itself there, to be picked up by `resume`;
+    `listener`: hears every line of the journal.
     """
     async with open_engine(plan, environ) as engine:
         _refuse_detaching(engine, detach=detach)
@@ -51,6 +59,10 @@ async def begin(
         trust_own(plan, environ)
         with Tracker.create(plan.settings.results, plan.name, plan.record) as tracker:
             observer = observer or NullObserver()
+            if listener:
+                with open_own(tracker.folder / NAME) as lines:
+                    listener.hear(lines.readline())
+                tracker.tell(listener)
             return await _carry_out(plan, tracker, engine, Replaying(), observer, environ, detach=detach)
 
 

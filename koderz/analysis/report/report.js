@@ -309,7 +309,10 @@
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && document.activeElement.classList.contains("band")) document.activeElement.blur();
     });
+    const asked = location.hash.match(/^#task=(.+)$/);  // a link to one task
+    if (asked) $("search").value = decodeURIComponent(asked[1]);
     choose();
+    if (asked) $("experiments").scrollIntoView();
     document.documentElement.dataset.ready = "true";
   }
   begin();
