@@ -19,6 +19,7 @@ from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm, p_text
 from koderz.errors import KoderzError
 from koderz_tracker.breakdown import Mean
 from koderz_tracker.records import Measure
+from koderz_tracker.results import untold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,8 +251,8 @@ def standings_table(board: Leaderboard) -> Table:
                 standing.side.arm,
                 rate_of(standing.side.figures) if success else shown(standing.mean.mean, board.measure),
                 interval_text(standing.together.interval, board.measure),
-                f"${standing.side.figures.avg_cost:.5f}",
-                f"{standing.side.figures.avg_iterations:.1f}",
+                "" if "cost" in untold(standing.side.results) else f"${standing.side.figures.avg_cost:.5f}",
+                "" if (tries := standing.side.figures.avg_iterations) is None else f"{tries:.1f}",
                 "" if standing is board.standings[0] else _against_first(board, standing),
                 standing.side.run.name,
             ]

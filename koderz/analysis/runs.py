@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
+from koderz.analysis.logs import logs_in, named_alike, read_log, reader_of
 from koderz.analysis.measures import declared, named_average, shown
 from koderz.analysis.reader import read_summary
 from koderz.errors import KoderzError
 from koderz.settings.toml import results_folder
 from koderz_tracker.decisions import is_decided, stopped_early, went_on
 from koderz_tracker.journal import NAME
+from koderz_tracker.results import untold
 from koderz_tracker.runs import RUN_ID, is_locked, named, require_own, run_folders
 from koderz_tracker.summary import Summary, missing_of, summarize
 
@@ -134,11 +136,19 @@ def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = Fals
     Raises KoderzError for a name that fits none or several, for what can't be read, where generated and published
     tasks are mixed, and where simulated and real runs are without `allow_simulated`.
     """
-    found = [load_run(find(results, name)) for name in names]
+    found = named_alike([load_run(path) for name in names for path in _runs_named(results, name)])
     refuse_generated(found)
     if not allow_simulated:
         refuse_simulated_runs(found)
     return found
+
+
+def _runs_named(results: Path, name: str) -> list[Path]:
+    """The run with this name, or the logs in a folder of such."""
+    folder = Path(name)
+    if folder.is_dir() and not _is_there(folder / NAME) and reader_of(folder) is None and (logs := [*logs_in(folder)]):
+        return logs
+    return [find(results, name)]
 
 
 def run_paths(results: Path) -> list[Path]:
@@ -157,6 +167,9 @@ def find(results: Path, name: str) -> Path:
     Raises KoderzError if it names none or several, or where a link is in its place or in it.
     """
     given, exact = Path(name), results / name
+    for path in (given, exact):
+        if _is_foreign(path) and reader_of(path):
+            return path
     if given.suffix == ".json":
         folder = given.with_suffix("")
         return require_own(folder if not _is_there(given) and _is_there(folder / NAME) else given)
@@ -168,7 +181,7 @@ def find(results: Path, name: str) -> Path:
 
 def load_run(path: Path) -> Run:
     """The run in a folder, or in a summary file. A summary older than its journal is ignored."""
-    if not path.is_dir():
+    if not path.is_dir() or _is_foreign(path):
         return load_summary(path)
     summary, journal = path.with_suffix(".json"), path / NAME
     if summary.exists() and summary.stat().st_mtime_ns >= journal.stat().st_mtime_ns:
@@ -186,6 +199,8 @@ def load_summary(run: Path | str, *, results: Path | None = None) -> Run:
     path = Path(run)
     if isinstance(run, str) and not _is_there(path):
         path = find(results_folder(results), run)
+    if _is_foreign(path) and (log := read_log(path)):
+        return of_summary(log, path)
     if path.is_dir():
         return load_run(path)
     return of_summary(read_summary(path), path)
@@ -236,6 +251,11 @@ def _from_journal(folder: Path) -> Run:
     return run
 
 
+def _is_foreign(path: Path) -> bool:
+    """Whether a file or folder may be another tool's log: it is there, and koderz didn't make it."""
+    return _is_there(path) and not RUN_ID.fullmatch(path.stem) and not _is_there(path / NAME)
+
+
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
@@ -284,9 +304,10 @@ def figures_table(run: Run, arm: str) -> Table:
             if mean.interval and mean.interval_method:
                 low, high = (shown(limit, measure) for limit in mean.interval)
                 cells[f"95% interval ({name}, {mean.interval_method})"] = f"{low} to {high}"
+    has_cost = "cost" not in untold(run.arms[arm].results)
     cells |= {
-        "Total cost": f"${figures.total_cost:.4f}",
-        "Avg cost": f"${figures.avg_cost:.5f}",
+        "Total cost": f"${figures.total_cost:.4f}" if has_cost else "",
+        "Avg cost": f"${figures.avg_cost:.5f}" if has_cost else "",
         "Avg iterations": "" if figures.avg_iterations is None else f"{figures.avg_iterations:.1f}",
         "Faults": str(run.faults_of(arm)),
     }

@@ -1,0 +1,193 @@
+"""The rows of another tool's log as a run: what it holds in the words of a summary, and nothing that it doesn't."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from koderz.analysis.reader import summary_of_document
+from koderz.errors import KoderzError
+from koderz_tracker.summary import Summary
+
+if TYPE_CHECKING:
+    from koderz.analysis.runs import Run
+
+
+_UNNAMED = "(not named) "
+"""The beginning of the id of a task that a log counts and doesn't name, with a number after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One sample of a task. None: the log doesn't say."""
+
+    task: str
+    value: float | None  # its score; None: it has none, and `error` says why
+    error: str = ""
+    arm: str = ""  # empty: the log has one arm
+    model: str = ""  # empty: the log's model
+    metrics: Mapping[str, float] = field(default_factory=dict)  # its further scores, by name
+    verdict: str = ""  # in the tool's word, where it has one
+    cause: str = ""  # why it failed
+    note: str = ""
+    answer: str | None = None
+    cost: float | None = None  # US dollars
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    seconds: float | None = None
+    asks: str | None = None  # the text of its task, or what a tool has in its place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What the log of one run says, with its rows in the order of its samples."""
+
+    tool: str  # its name, and its version where the log has it
+    suite: str
+    model: str
+    rows: Sequence[Row]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # whatever decides its figures
+    scorer: str = "score"  # the name of what `value` is
+    arm: str = ""  # of rows that name none; empty: the scorer
+    lower_is_better: bool = False
+    started: str = ""  # ISO 8601
+    ended: str = ""
+    status: str = "complete"
+    reason: str = ""  # why it isn't complete
+    planned: int | None = None
+    unlisted: int = 0  # tasks that failed, and that it doesn't name
+    notes: Sequence[str] = ()
+
+
+def summary_of(log: Log, path: Path) -> Summary:
+    """The summary of a log that was read from `path`. Raises KoderzError for a log without one sample."""
+    rows = [*log.rows, *(Row(task=f"{_UNNAMED}{place}", value=0.0) for place in range(1, log.unlisted + 1))]
+    if not rows:
+        raise KoderzError(f"{path}: this {log.tool} log holds no sample yet, so there is nothing to compare")
+    values = [row.value for row in rows if row.value is not None]
+    is_rate = all(value in (0, 1) for value in values)
+    is_bounded = all(0 <= value <= 1 for value in values)
+    kind: dict[str, Any] = {}
+    if not is_rate:
+        name = "score" if is_bounded else log.scorer
+        direction = "lower" if log.lower_is_better else "higher"
+        bounds = {"bounds": [0, 1]} if is_bounded else {}
+        kind = {
+            "measures": [{"name": name, "direction": direction} | bounds],
+            "headline": {"measure": name, "passed": ""},
+        }
+    seen: Counter[tuple[str, str]] = Counter()
+    judged: dict[str, list[dict[str, Any]]] = {}
+    faults = []
+    for row in rows:
+        arm = row.arm or log.arm or log.scorer
+        sample = seen[arm, row.task]
+        seen[arm, row.task] += 1
+        own = {"problem_id": row.task, "arm": arm, "sample": sample, "cost": row.cost or 0.0}
+        judged.setdefault(arm, [])
+        if row.value is None:
+            faults.append(own | {"reason": row.error or "the log has no score of it", "cause": "other"})
+            continue
+        # A measure that the log doesn't hold is neither compared nor shown as 0.
+        told = {"cost": row.cost, "tokens": row.tokens_in, "iterations": None, "latency": None}
+        metrics = row.metrics if is_bounded else {**row.metrics, log.scorer: row.value}
+        judged[arm].append(
+            own
+            | {
+                "success": row.value == 1 if is_bounded else False,
+                "score": row.value if is_bounded and not is_rate else None,
+                "solver": arm,
+                "model": row.model or log.model,
+                "verdict": row.verdict,
+                "cause": row.cause,
+                "note": row.note,
+                "metrics": metrics or None,
+                "cost_known": row.cost is not None,
+                "tokens_in": row.tokens_in or 0,
+                "tokens_out": row.tokens_out or 0,
+                "duration_seconds": row.seconds or 0.0,
+                "facts": {"untold": [name for name, value in told.items() if value is None]},
+            }
+            | ({} if row.answer is None else {"answer": row.answer})
+        )
+    partial = sum(value not in (0, 1) for value in values) if is_bounded else 0
+    notes = [
+        f"A log of {log.tool}: what it doesn't hold, such as costs or times, is left out.",
+        *log.notes,
+        *([f"{partial} of {len(values)} scores lie between 0 and 1; they don't count as passed."] if partial else []),
+    ]
+    models = [*dict.fromkeys(row.model for row in rows if row.model)]
+    document = {
+        "mode": "imported",
+        "start_time": log.started,
+        "end_time": log.ended,
+        "status": log.status,
+        "reason": log.reason,
+        "planned": log.planned or len(rows),
+        "config": {
+            **log.settings,
+            "suite": log.suite,
+            "local_model": models[0] if len(models) == 1 else log.model,
+            "models": models if len(models) > 1 else [],
+            "samples": max(seen.values()),
+            "imported": log.tool,
+        },
+        "simulated": False,
+        "faults": faults,
+        "asked": {row.task: digest(row.asks) for row in rows if row.asks},
+        "notes": notes,
+        "arms": {arm: {"results": results} for arm, results in judged.items()},
+        **kind,
+    }
+    return summary_of_document(document, path)
+
+
+def digest(text: str) -> str:
+    """The digest by which two logs tell whether a task asks the same: of its words, of which tools keep the first."""
+    return hashlib.sha256(" ".join(text.split())[:500].encode()).hexdigest()[:16]
+
+
+def named_alike(runs: Sequence[Run]) -> list[Run]:
+    """The runs, with tasks that one doesn't name under the ids that others give them.
+
+    A submission to SWE-bench names what it solved, and the number of all. What others name and it doesn't is among
+    those that it didn't solve; what none names, nobody solved. Raises KoderzError where more are named than there are.
+    """
+    named = {
+        result.problem_id: None
+        for run in runs
+        if _counts_unnamed(run)
+        for result in run.results
+        if not result.problem_id.startswith(_UNNAMED)
+    }
+    return [_renamed(run, named) if _counts_unnamed(run) else run for run in runs]
+
+
+def _counts_unnamed(run: Run) -> bool:
+    return any(result.problem_id.startswith(_UNNAMED) for result in run.results[-1:])
+
+
+def _renamed(run: Run, named: Iterable[str]) -> Run:
+    ((name, arm),) = run.arms.items()
+    own = {result.problem_id for result in arm.results}
+    others = iter([task for task in named if task not in own])
+    rest = count(1)
+    results = [
+        structs.replace(result, problem_id=next(others, None) or f"{_UNNAMED}{next(rest)}")
+        if result.problem_id.startswith(_UNNAMED)
+        else result
+        for result in arm.results
+    ]
+    if (task := next(others, None)) is not None:
+        raise KoderzError(
+            f"{run.path} counts {len(results)} tasks, and with those that the others name, as {task}, there are more; "
+            "compare submissions to one split"
+        )
+    return replace(run, arms={name: replace(arm, results=results)})
