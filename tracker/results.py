@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from koderz_tracker.basis import Use
-
-UNTOLD = "untold"
-"""The fact that names the quantities which another tool's log doesn't hold: cost, tokens, iterations, latency."""
 
 Amount = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0, le=1 << 40)]
@@ -55,10 +52,11 @@ class Result(Struct, frozen=True, kw_only=True):
     resources: Mapping[str, Any] | None = None  # limits that held, those `asked` for, and how each was `enforced`
     answer: str | UnsetType | None = UNSET  # as read off the reply; null: unreadable; absent: never read
     truncated: str = ""  # the cut-off part of the last judged reply, "text" or "reasoning"; absent if none
+    untold: Sequence[str] = ()  # of cost, tokens, iterations and latency what another tool's log lacks; absent if none
     cluster: str = ""  # the text, passage or repository that its task shares with others; absent if none
 
 
 def untold(results: Sequence[Result]) -> frozenset[str]:
     """The quantities that none of the results tells."""
-    names: Iterator[Iterable[str]] = (result.facts.get(UNTOLD, ()) for result in results)
+    names = (result.untold for result in results)
     return frozenset(next(names, ())).intersection(*names)

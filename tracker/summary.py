@@ -452,6 +452,7 @@ def _result(experiment: Experiment, cluster: str) -> Result:
     taken = {name: getattr(experiment, name) for name in _TAKEN}
     taken |= {name: sys.intern(taken[name]) for name in _WORDS}
     taken["resources"] = experiment.facts.get("resources")
+    taken["untold"] = experiment.facts.get("untold", ())
     taken["answer"] = experiment.facts.get(ANSWER, UNSET)
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 

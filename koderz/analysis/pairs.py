@@ -278,7 +278,8 @@ def chosen_sides(
     names, both are a KoderzError. So is an arm that no run has.
     """
     if names:
-        runs, left_out = resolve(names, results, allow_simulated=allow_simulated), list[str]()
+        left_out = list[str]()
+        runs = resolve(names, results, allow_simulated=allow_simulated, left_out=left_out)
     else:
         runs, left_out = _all(results, allow_simulated=allow_simulated)
     going = [f"{run.name} {run.progress}" for run in runs if run.is_going]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,7 +47,7 @@ class Run(Summary):
     @property
     def name(self) -> str:
         """A name for the run: its id, or that of its file."""
-        return self.run_id or self.path.stem
+        return self.run_id or (self.path.stem if self.path.suffix == ".json" else self.path.name)
 
     @property
     def model(self) -> str:
@@ -130,25 +131,38 @@ class Run(Summary):
         return as_html(run_blocks(self))
 
 
-def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = False) -> list[Run]:
-    """The runs named by ids, prefixes of ids, files, `latest` and `latest~1`.
+def resolve(
+    names: Sequence[str], results: Path, *, allow_simulated: bool = False, left_out: list[str] | None = None
+) -> list[Run]:
+    """The runs named by ids, prefixes of ids, files, folders of logs, `latest` and `latest~1`.
+
+    `left_out` gets a line for each log in such a folder that can't be read; None: it is an error, too.
 
     Raises KoderzError for a name that fits none or several, for what can't be read, where generated and published
     tasks are mixed, and where simulated and real runs are without `allow_simulated`.
     """
-    found = named_alike([load_run(path) for name in names for path in _runs_named(results, name)])
+    found = []
+    for name in names:
+        logs = _logs_named(name)
+        for path in logs or [find(results, name)]:
+            try:
+                found.append(load_run(path))
+            except KoderzError as error:
+                if not logs or left_out is None:
+                    raise
+                left_out.append(f"left out: {error}")
+    found = named_alike(found)
     refuse_generated(found)
     if not allow_simulated:
         refuse_simulated_runs(found)
     return found
 
 
-def _runs_named(results: Path, name: str) -> list[Path]:
-    """The run with this name, or the logs in a folder of such."""
+def _logs_named(name: str) -> list[Path]:
+    """The logs in a folder of several; nothing for any other name."""
     folder = Path(name)
-    if folder.is_dir() and not _is_there(folder / NAME) and reader_of(folder) is None and (logs := [*logs_in(folder)]):
-        return logs
-    return [find(results, name)]
+    is_folder = _is_foreign(folder) and folder.is_dir() and reader_of(folder) is None
+    return [*logs_in(folder)] if is_folder else []
 
 
 def run_paths(results: Path) -> list[Path]:
@@ -158,7 +172,8 @@ def run_paths(results: Path) -> list[Path]:
     names = os.listdir(results) if results.is_dir() else ()  # noqa: PTH208 of 10,000 runs, Paths take the longest
     stems = {name.removesuffix(".json") for name in names if name.endswith(".json")}
     bare = [results / f"{stem}.json" for stem in sorted(stems - ids) if RUN_ID.fullmatch(stem)]
-    return sorted([*folders, *bare], key=lambda path: path.stem.split("_", 2)[2]) if bare else folders
+    logs = [*logs_in(results, others_than=ids)] if names else []
+    return sorted([*folders, *bare, *logs], key=_when) if bare or logs else folders
 
 
 def find(results: Path, name: str) -> Path:
@@ -249,6 +264,13 @@ def _from_journal(folder: Path) -> Run:
     if run.status == "unfinished" and is_locked(folder):
         return replace(run, status=GOING)
     return run
+
+
+def _when(path: Path) -> str:
+    """When a run began, as its name says it; of a log, when it was written."""
+    if RUN_ID.fullmatch(path.stem):
+        return path.stem.split("_", 2)[2]
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y%m%d_%H%M%S")
 
 
 def _is_foreign(path: Path) -> bool:

@@ -15,7 +15,7 @@ from koderz.engines.owners import restored_settings
 from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
-from koderz.plans.plan import restore_plan
+from koderz.plans.plan import refuse_log, restore_plan
 from koderz.runs.addresses import address_names, recordable, with_addresses, with_values
 from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import DECIDED, SessionEnd
@@ -101,6 +101,7 @@ async def resume_run(
     folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
+        refuse_log(tracker.plan)
         settings = restored_settings(tracker.plan)
         require_own(tracker, fields_in(settings), way.trust_config, environ)
         _refuse_imported(tracker, way)

@@ -107,7 +107,7 @@ def _fields(struct: Struct) -> dict[str, Any]:
     fields = asdict(struct)
     if not isinstance(struct, Result):
         return fields
-    for name in ("cluster", "roles", "resources", "truncated"):
+    for name in ("cluster", "roles", "resources", "truncated", "untold"):
         if not fields[name]:
             del fields[name]
     if fields[ANSWER] is UNSET:

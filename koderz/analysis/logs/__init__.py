@@ -5,8 +5,10 @@ Each reader is a function from a file or folder to a `Log`, of which `koderz.ana
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,6 +17,7 @@ from koderz.analysis.logs.files import decoded, read_lines, table
 from koderz.analysis.logs.log import Log, named_alike, summary_of
 from koderz.errors import KoderzError
 from koderz_tracker.files import MB, open_own
+from koderz_tracker.runs import RUN_ID
 from koderz_tracker.summary import Summary
 
 __all__ = ["logs_in", "named_alike", "read_log", "reader_of"]
@@ -102,7 +105,7 @@ def _of_json(path: Path) -> Reader | None:
         except KoderzError:
             return None
     if isinstance(top, list):
-        first = table(decoded(bytes(top[0]), str(path)) if top and isinstance(top[0], msgspec.Raw) else None)
+        first = table(_value(next(iter(top), None), path))
         return programs.read_livecodebench if {"question_id", "graded_list"} <= first.keys() else None
     if not isinstance(top, dict):
         return None
@@ -111,18 +114,26 @@ def _of_json(path: Path) -> Reader | None:
     for keys, reader in _BY_KEYS:
         if keys <= top.keys():
             return reader
-    first = table(decoded(bytes(next(iter(top.values()), b"0")), str(path))) if top else {}
+    first = table(_value(next(iter(top.values()), None), path))
     return swe_bench.read_details if {"resolved", "api_calls"} <= first.keys() else None
 
 
-def logs_in(folder: Path) -> Iterator[Path]:
-    """The logs directly in a folder, by name. What can't be read isn't left out, so that its reader says why."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
+def _value(value: Any, path: Path) -> Any:
+    return decoded(bytes(value), str(path)) if isinstance(value, msgspec.Raw) else value
+
+
+def logs_in(folder: Path, others_than: Collection[str] = ()) -> Iterator[Path]:
+    """The logs directly in a folder, by name, without runs of koderz and what has one of these names.
+
+    Logs that can't be read are among them, so that their reader says why.
+    """
+    for name in sorted(os.listdir(folder)):  # noqa: PTH208 of 10,000 runs, Paths take the longest
+        if name.startswith(".") or name in others_than or RUN_ID.fullmatch(name.removesuffix(".json")):
             continue
+        path = folder / name
         try:
             is_log = path.suffix == ".eval" or reader_of(path) is not None
         except KoderzError:
-            is_log = path.suffix != ".json"
+            is_log = True
         if is_log:
             yield path

@@ -55,16 +55,29 @@ def read_lines(path: Path) -> Iterator[Any]:
                     raise
 
 
+def _zips() -> Any:
+    """The module zipfile that reads zstd, as Python's does from 3.14 on."""
+    if sys.version_info >= (3, 14):
+        import zipfile
+    else:
+        from backports.zstd import zipfile
+    return zipfile
+
+
+def _zstd_error() -> type[Exception]:
+    if sys.version_info >= (3, 14):
+        from compression.zstd import ZstdError
+    else:
+        from backports.zstd import ZstdError
+    return ZstdError
+
+
 class Zip:
     """A zip whose entries may be compressed by zstd, as inspect's are. No entry and no sum of them is too large."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
-        if sys.version_info >= (3, 14):
-            import zipfile
-        else:
-            from backports.zstd import zipfile
         self._path, self._left = path, _MOST
-        self._zip = zipfile.ZipFile(file)
+        self._zip = _zips().ZipFile(file)
         self.names = self._zip.namelist()
 
     def read(self, name: str) -> Any:
@@ -79,7 +92,10 @@ class Zip:
 def unzipped(path: Path) -> Iterator[Zip]:
     """A zip that is read. Raises KoderzError where it is damaged."""
     with _opened(path) as file, damage(path):
-        yield Zip(file, path)
+        try:
+            yield Zip(file, path)
+        except (_zips().BadZipFile, _zstd_error()) as error:
+            raise ValueError(str(error)) from None
 
 
 @contextmanager

@@ -113,7 +113,7 @@ def summary_of(log: Log, path: Path) -> Summary:
                 "tokens_in": row.tokens_in or 0,
                 "tokens_out": row.tokens_out or 0,
                 "duration_seconds": row.seconds or 0.0,
-                "facts": {"untold": [name for name, value in told.items() if value is None]},
+                "untold": [name for name, value in told.items() if value is None],
             }
             | ({} if row.answer is None else {"answer": row.answer})
         )
@@ -160,12 +160,10 @@ def named_alike(runs: Sequence[Run]) -> list[Run]:
     A submission to SWE-bench names what it solved, and the number of all. What others name and it doesn't is among
     those that it didn't solve; what none names, nobody solved. Raises KoderzError where more are named than there are.
     """
+    if not any(map(_counts_unnamed, runs)):
+        return [*runs]
     named = {
-        result.problem_id: None
-        for run in runs
-        if _counts_unnamed(run)
-        for result in run.results
-        if not result.problem_id.startswith(_UNNAMED)
+        result.problem_id: None for run in runs for result in run.results if not result.problem_id.startswith(_UNNAMED)
     }
     return [_renamed(run, named) if _counts_unnamed(run) else run for run in runs]
 

@@ -23,7 +23,7 @@ def read_evalplus(path: Path) -> Log:
     )
     return Log(
         tool="BigCodeBench" if is_big else "EvalPlus",
-        suite=name if is_big or not has_plus else f"{name}_plus",
+        suite=name if is_big or not has_plus else f"{name}+",
         model=_model(path),
         rows=rows,
         scorer="passed",

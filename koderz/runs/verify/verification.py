@@ -12,7 +12,7 @@ from typing import Any
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.plans.ids import planned_ids
-from koderz.plans.plan import Identity
+from koderz.plans.plan import Identity, refuse_log
 from koderz.runs.verify.decided import Calibrate, check_calibrations, check_decisions
 from koderz.runs.verify.files import ExperimentLines, RunFiles, check_sums
 from koderz.runs.verify.findings import Verification
@@ -55,6 +55,7 @@ async def verify_run(
             raise KoderzError(
                 f"{folder.name} plans {files.plan.planned:,} experiments; at most {_MOST_PLANNED:,} are verified"
             )
+        refuse_log(files.plan)
         _check_name(folder, files.plan, result)
         if not check_plan(files.plan, result):
             return result
