@@ -50,6 +50,11 @@ class Run(Summary):
         return self.run_id or (self.path.stem if self.path.suffix == ".json" else self.path.name)
 
     @property
+    def is_log(self) -> bool:
+        """Whether it was read from another tool's log, as it is."""
+        return self.run_id is None and "imported" in self.config
+
+    @property
     def model(self) -> str:
         """The models in the role `main`, as named by the user."""
         return ", ".join(self.config.get("models") or ()) or str(self.config.get("local_model") or "unknown")

@@ -10,11 +10,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import koderz
 from koderz.analysis.compare import compare_runs
 from koderz.analysis.logs import read_log, reader_of
 from koderz.analysis.runs import load_run, resolve
+from koderz.cli import app
 from koderz.errors import KoderzError
 from koderz.runs.imports import import_log
 from tests.koderz.analysis.logs import writers
@@ -274,3 +276,29 @@ def test_folder_of_logs_is_many_runs_of_which_bad_ones_are_named(tmp_path: Path)
     assert [run.name for run in runs] == ["bash_only", "log.eval", "m_eval_results"]
     assert len(left_out) == 1
     assert "cut.eval is damaged, or can't be read" in left_out[0]
+
+
+def test_shown_json_of_a_log_is_a_summary(logs: tuple[Path, Path]) -> None:
+    shown = json.loads(CliRunner().invoke(app, ["benchmark", "show", str(logs[0]), "--json"]).stdout)
+
+    assert shown["summary"]["success_rate"] == 62.5
+    assert shown["results"][0]["untold"]
+
+
+def test_folder_of_logs_is_listed_and_named_as_runs_are(tmp_path: Path) -> None:
+    writers.inspect_eval(tmp_path, A)
+    writers.lm_eval(tmp_path / "lm", B)
+    (tmp_path / "cut.eval").write_bytes(b"PK\x03\x04")
+    (tmp_path / "notes").mkdir()
+
+    for _ in range(2):  # from the logs, and from the index
+        done = CliRunner().invoke(app, ["benchmark", "list", "--results", str(tmp_path), "--json"])
+        rows = json.loads(done.stdout)
+        assert {row["run_id"]: row["arms"][0]["rate"] for row in rows} == {"log.eval": 62.5, "lm": 87.5}
+        assert done.stderr.count("\n") == 1
+        assert "cut.eval is damaged" in done.stderr
+
+    shown = CliRunner().invoke(app, ["benchmark", "show", "log.eval", "--results", str(tmp_path)]).stdout
+    assert "match: 62.5% passed (15 of 24)" in shown
+    assert "attempts" not in shown
+    assert "cost" not in shown.partition("\n\n")[2]
