@@ -51,8 +51,7 @@ def test_published_table_of_ties_is_reproduced(published: Path, tmp_path: Path) 
     assert [against[f"s{place}"].p_mid for place in range(1, 9)] == pytest.approx(
         [p for _, p, _ in PUBLISHED], abs=0.0025
     )
-    assert {row["tier"] for row in document["leaderboard"]} == {1}  # 36 tests: no difference is shown among them
-    assert {tuple(row["ranks"]) for row in document["leaderboard"]} == {(1, 9)}
+    assert all(row["level_with_best"] for row in document["leaderboard"])  # of 36 tests, 0.026 shows nothing
 
 
 def test_board_tells_what_would_part_the_first_two_and_which_tasks_tell_nothing(tmp_path: Path) -> None:
