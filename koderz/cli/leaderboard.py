@@ -48,7 +48,7 @@ def leaderboard(
     ones. A page or JSON names the digest of each input, and koderz verify makes it anew from them.
 
     Examples:
-        koderz leaderboard logs/ -o board.html
+        koderz benchmark leaderboard -o board.html
     """
     from koderz.analysis.blocks import as_markdown
     from koderz.analysis.boards import make_board

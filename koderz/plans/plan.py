@@ -419,16 +419,6 @@ def _decisive_of(arms: Sequence[records.Arm]) -> list[dict[str, Any]]:
     ]
 
 
-def refuse_log(record: records.Plan) -> None:
-    """Raises KoderzError for a plan that was made of another tool's log, of which nothing can be done again."""
-    tool = record.config.get("imported")
-    if isinstance(tool, str) and tool != "replies":
-        raise KoderzError(
-            f"{record.run_id} was imported from a log of {tool}: its verdicts stand as they are, and nobody can ask or "
-            "judge anew what it tells"
-        )
-
-
 def restore_plan(
     record: records.Plan, settings: Settings, *, accept_changes: bool, solver_files: Path | None = None
 ) -> Plan:

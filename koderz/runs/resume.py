@@ -15,7 +15,7 @@ from koderz.engines.owners import restored_settings
 from koderz.engines.portable import laid_out
 from koderz.errors import KoderzError
 from koderz.experiments.replay import Replaying
-from koderz.plans.plan import refuse_log, restore_plan
+from koderz.plans.plan import restore_plan
 from koderz.runs.addresses import address_names, recordable, with_addresses, with_values
 from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import DECIDED, SessionEnd
@@ -28,7 +28,7 @@ from koderz.settings.trust import require_trust, risks_of_plan
 from koderz_tracker.causes import CAUSES
 from koderz_tracker.decisions import are_decided, cut_short, decisions_in
 from koderz_tracker.records import Record
-from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan
+from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan, refuse_log
 from koderz_tracker.sinks import check_names
 from koderz_tracker.tracker import Tracker
 

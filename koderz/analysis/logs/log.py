@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from msgspec import structs
 
@@ -16,10 +16,7 @@ from koderz.analysis.reader import summary_of_document
 from koderz.errors import KoderzError
 from koderz_tracker.summary import Summary
 
-if TYPE_CHECKING:
-    from koderz.analysis.runs import Run
-
-
+_S = TypeVar("_S", bound=Summary)
 _UNNAMED = "(not named) "
 """The beginning of the id of a task that a log counts and doesn't name, with a number after it."""
 
@@ -47,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What the log of one run says, with its rows in the order of its samples."""
+    """One run as its log tells it, with its rows in the order of its samples."""
 
     tool: str  # its name, and its version where the log has it
     suite: str
@@ -72,8 +69,8 @@ def summary_of(log: Log, path: Path) -> Summary:
     if not rows:
         raise KoderzError(f"{path}: this {log.tool} log holds no sample yet, so there is nothing to compare")
     values = [row.value for row in rows if row.value is not None]
-    is_rate = all(value in (0, 1) for value in values)
-    is_bounded = all(0 <= value <= 1 for value in values)
+    is_bounded = not log.lower_is_better and all(0 <= value <= 1 for value in values)
+    is_rate = is_bounded and all(value in (0, 1) for value in values)
     kind: dict[str, Any] = {}
     if not is_rate:
         name = "score" if is_bounded else log.scorer
@@ -95,28 +92,7 @@ def summary_of(log: Log, path: Path) -> Summary:
         if row.value is None:
             faults.append(own | {"reason": row.error or "the log has no score of it", "cause": "other"})
             continue
-        # A measure that the log doesn't hold is neither compared nor shown as 0.
-        told = {"cost": row.cost, "tokens": row.tokens_in, "iterations": None, "latency": None}
-        metrics = row.metrics if is_bounded else {**row.metrics, log.scorer: row.value}
-        judged[arm].append(
-            own
-            | {
-                "success": row.value == 1 if is_bounded else False,
-                "score": row.value if is_bounded and not is_rate else None,
-                "solver": arm,
-                "model": row.model or log.model,
-                "verdict": row.verdict,
-                "cause": row.cause,
-                "note": row.note,
-                "metrics": metrics or None,
-                "cost_known": row.cost is not None,
-                "tokens_in": row.tokens_in or 0,
-                "tokens_out": row.tokens_out or 0,
-                "duration_seconds": row.seconds or 0.0,
-                "untold": [name for name, value in told.items() if value is None],
-            }
-            | ({} if row.answer is None else {"answer": row.answer})
-        )
+        judged[arm].append(own | _result_of(row, log, arm, is_rate=is_rate, is_bounded=is_bounded))
     partial = sum(value not in (0, 1) for value in values) if is_bounded else 0
     notes = [
         f"A log of {log.tool}: what it doesn't hold, such as costs or times, is left out.",
@@ -149,12 +125,34 @@ def summary_of(log: Log, path: Path) -> Summary:
     return summary_of_document(document, path)
 
 
+def _result_of(row: Row, log: Log, arm: str, *, is_rate: bool, is_bounded: bool) -> dict[str, Any]:
+    """A judged sample as a result, which names what the log doesn't hold, so that it isn't taken for 0."""
+    told = {"cost": row.cost, "tokens": row.tokens_in, "iterations": None, "latency": None}
+    metrics = row.metrics if is_bounded else {**row.metrics, log.scorer: row.value}
+    answer = {} if row.answer is None else {"answer": row.answer}
+    return answer | {
+        "success": is_bounded and row.value == 1,
+        "score": row.value if is_bounded and not is_rate else None,
+        "solver": arm,
+        "model": row.model or log.model,
+        "verdict": row.verdict,
+        "cause": row.cause,
+        "note": row.note,
+        "metrics": metrics or None,
+        "cost_known": row.cost is not None,
+        "tokens_in": row.tokens_in or 0,
+        "tokens_out": row.tokens_out or 0,
+        "duration_seconds": row.seconds or 0.0,
+        "untold": [name for name, value in told.items() if value is None],
+    }
+
+
 def digest(text: str) -> str:
     """The digest by which two logs tell whether a task asks the same: of its words, of which tools keep the first."""
     return hashlib.sha256(" ".join(text.split())[:500].encode()).hexdigest()[:16]
 
 
-def named_alike(runs: Sequence[Run]) -> list[Run]:
+def named_alike(runs: Sequence[_S]) -> list[_S]:
     """The runs, with tasks that one doesn't name under the ids that others give them.
 
     A submission to SWE-bench names what it solved, and the number of all. What others name and it doesn't is among
@@ -168,11 +166,11 @@ def named_alike(runs: Sequence[Run]) -> list[Run]:
     return [_renamed(run, named) if _counts_unnamed(run) else run for run in runs]
 
 
-def _counts_unnamed(run: Run) -> bool:
+def _counts_unnamed(run: Summary) -> bool:
     return any(result.problem_id.startswith(_UNNAMED) for result in run.results[-1:])
 
 
-def _renamed(run: Run, named: Iterable[str]) -> Run:
+def _renamed(run: _S, named: Iterable[str]) -> _S:
     ((name, arm),) = run.arms.items()
     own = {result.problem_id for result in arm.results}
     others = iter([task for task in named if task not in own])
@@ -185,7 +183,7 @@ def _renamed(run: Run, named: Iterable[str]) -> Run:
     ]
     if (task := next(others, None)) is not None:
         raise KoderzError(
-            f"{run.path} counts {len(results)} tasks, and with those that the others name, as {task}, there are more; "
-            "compare submissions to one split"
+            f"the submission of {run.config['local_model']} counts {len(results)} tasks, and there are more with those "
+            f"that the others name, as {task}; compare submissions to one split"
         )
     return replace(run, arms={name: replace(arm, results=results)})

@@ -12,7 +12,7 @@ from typing import Any
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.plans.ids import planned_ids
-from koderz.plans.plan import Identity, refuse_log
+from koderz.plans.plan import Identity
 from koderz.runs.verify.decided import Calibrate, check_calibrations, check_decisions
 from koderz.runs.verify.files import ExperimentLines, RunFiles, check_sums
 from koderz.runs.verify.findings import Verification
@@ -23,7 +23,7 @@ from koderz.runs.verify.summary import check_summary
 from koderz.runs.verify.trust import ON_TRUST, trusted_replies
 from koderz_tracker.index import experiment_number, without_caches
 from koderz_tracker.records import Basis, Cell, Plan
-from koderz_tracker.runs import require_own
+from koderz_tracker.runs import refuse_log, require_own
 
 _MOST_PLANNED = 10_000_000  # experiments
 

@@ -201,7 +201,7 @@ def test_submissions_are_completed_by_what_others_name(tmp_path: Path) -> None:
     found = compare_runs([str(tmp_path / "evaluation/lite" / name) for name in ("one", "two")], tmp_path).document()
 
     assert (found["pairs"], found["gained"], found["lost"]) == (300, ["x-3"], ["x-1"])
-    with pytest.raises(KoderzError, match="more; compare submissions to one split"):
+    with pytest.raises(KoderzError, match="compare submissions to one split"):
         compare_runs(
             [
                 str(writers.swe_bench_submission(tmp_path / name, passes))
