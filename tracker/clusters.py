@@ -46,6 +46,8 @@ def grouped(values: Mapping[str, Sequence[_T]], clusters: Clusters) -> list[list
 
 def members(tasks: Iterable[str], clusters: Clusters) -> list[list[str]]:
     """The tasks of each cluster, in the order in which clusters first appear; one without a cluster is its own."""
+    if not any(clusters.values()):
+        return [[task] for task in tasks]
     found: dict[tuple[bool, str], list[str]] = {}
     for task in tasks:
         cluster = clusters.get(task, "")
@@ -55,6 +57,8 @@ def members(tasks: Iterable[str], clusters: Clusters) -> list[list[str]]:
 
 def count_of(tasks: Collection[str], clusters: Clusters) -> int | None:
     """The number of clusters among tasks; None if each task is its own."""
+    if not any(clusters.values()):
+        return None
     count = len(members(tasks, clusters))
     return None if count == len(tasks) else count
 

@@ -55,4 +55,11 @@ class Result(Struct, frozen=True, kw_only=True):
     reused_calls: Count = 0  # calls that replies on record of other runs answered; absent if none
     saved_cost: Amount = 0.0  # US dollars that those replies cost then; absent if none
     reused: Mapping[str, Sequence[Count]] = {}  # the numbers of those replies' calls, by RUN/EXPERIMENT; absent if none
+    untold: Sequence[str] = ()  # of cost, tokens, iterations and latency what another tool's log lacks; absent if none
     cluster: str = ""  # the text, passage or repository that its task shares with others; absent if none
+
+
+def untold(results: Sequence[Result]) -> frozenset[str]:
+    """The quantities that none of the results tells."""
+    names = (result.untold for result in results)
+    return frozenset(next(names, ())).intersection(*names)

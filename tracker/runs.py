@@ -160,6 +160,16 @@ def require_own(run: Path) -> Path:
     return run
 
 
+def refuse_log(plan: Plan) -> None:
+    """Raises KoderzError for a plan that was made of another tool's log, of which nothing can be done again."""
+    tool = plan.config.get("imported")
+    if isinstance(tool, str) and tool != "replies":
+        raise KoderzError(
+            f"{plan.run_id} was imported from a log of {tool}: its verdicts stand as they are, and nobody can ask or "
+            "judge anew what it tells"
+        )
+
+
 def named(runs: Sequence[Path], name: str, results: Path) -> Path:
     """The run among `runs` (oldest first) named by `latest`, `latest~1`, an id or a unique prefix of one.
 

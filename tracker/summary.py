@@ -25,7 +25,7 @@ from koderz_tracker.parts import completed, from_parts, parts_of
 from koderz_tracker.rates import pass_at_k_of, success_interval
 from koderz_tracker.records import SCHEMA_VERSION, Arm, Experiment, Fault, Headline, Measure, Plan, Record, time_of
 from koderz_tracker.replies import Truncated, UnreadAnswers, told_ends
-from koderz_tracker.results import ANSWER, Result
+from koderz_tracker.results import ANSWER, Result, untold
 from koderz_tracker.runs import read_plan
 from koderz_tracker.scrubber import scrubber_of
 from koderz_tracker.sequences import chances_along, rate_along, settled_orders, until_decided_in, without_intervals
@@ -330,7 +330,7 @@ def figures(
     bounds. Source: C. F. Manski, "Partial identification of probability distributions" (2003), chapter 1.
     """
     n = len(results)
-    successes = sum(result.success for result in results)
+    successes, absent = sum(result.success for result in results), untold(results)
     total_cost = math.fsum(result.cost for result in results)
     passes, clusters = by_task(results, lambda result: result.success), clusters_of(results)
     usual = interval_in(passes, clusters, success_interval) if order is None else None
@@ -343,14 +343,14 @@ def figures(
         success_rate_interval_method=method,
         total_cost=total_cost,
         avg_cost=total_cost / n if n else 0.0,
-        avg_iterations=sum(result.iterations for result in results) / n if n else None,
+        avg_iterations=sum(result.iterations for result in results) / n if n and "iterations" not in absent else None,
         cost_known=all(result.cost_known for result in results),
         cost_by_tier=_by_tier(results),
-        cost_per_success=total_cost / successes if successes else None,
+        cost_per_success=total_cost / successes if successes and "cost" not in absent else None,
         baseline_cost=baseline_cost,
         tokens_in=sum(result.tokens_in for result in results),
         tokens_out=sum(result.tokens_out for result in results),
-        avg_latency=math.fsum(result.latency for result in results) / n if n else None,
+        avg_latency=math.fsum(result.latency for result in results) / n if n and "latency" not in absent else None,
         pass_at_k=pass_at_k_of(passes.values()),
         verdicts=dict(Counter(result.verdict for result in results)),
         causes=dict(Counter(result.cause for result in results if result.cause)),
@@ -457,6 +457,7 @@ def _result(experiment: Experiment, cluster: str) -> Result:
     taken |= {name: sys.intern(taken[name]) for name in _WORDS}
     taken["resources"] = experiment.facts.get("resources")
     taken["reused_calls"] = sum(map(len, experiment.reused.values()))
+    taken["untold"] = experiment.facts.get("untold", ())
     taken["answer"] = experiment.facts.get(ANSWER, UNSET)
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 

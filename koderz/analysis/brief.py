@@ -107,12 +107,12 @@ def names_of(sides: Sequence[Side]) -> Mapping[Side, str]:
     return {side: f"{name} ({digits[side]})" if taken[name] > 1 else name for side, name in names.items()}
 
 
-def board_blocks(board: Leaderboard) -> Iterator[Block]:
+def board_blocks(board: Leaderboard, *, matrix: bool = True) -> Iterator[Block]:
     """The blocks of a leaderboard: its tiers in a sentence, standings, and the pairs as one matrix."""
     names = names_of([standing.side for standing in board.standings])
     yield Text(_tiers(board, names))
     yield standings_table(board)
-    if len(board.standings) > 1:
+    if len(board.standings) > 1 and matrix:
         yield pairs_table(board, names)
         yield Text(
             f"+ the row is better than the column, - worse, = no difference shown, ? no claim; {len(board.pairwise)} "
@@ -120,7 +120,6 @@ def board_blocks(board: Leaderboard) -> Iterator[Block]:
         )
     yield from (Text(f"Unequal resources: {phrase}") for phrase in board.unequal_resources)
     yield from (Text(f"note: {note}") for note in board.notes)
-    yield Text(_MORE.replace(", causes of failures", ", tests"))
 
 
 def _tiers(board: Leaderboard, names: Mapping[Side, str]) -> str:

@@ -18,8 +18,9 @@ import msgspec
 from msgspec.inspect import type_info
 from msgspec.structs import replace
 
-from koderz.analysis.rows import RunRow, row_of_journal, row_of_summary
-from koderz_tracker.errors import JournalError, KoderzError
+from koderz.analysis.logs import read_log
+from koderz.analysis.rows import RunRow, row_of_journal, row_of_log, row_of_summary
+from koderz_tracker.errors import KoderzError
 from koderz_tracker.files import open_own, write_whole
 from koderz_tracker.journal import NAME
 from koderz_tracker.messages import digest_of
@@ -53,7 +54,7 @@ def load_catalogue(results: Path) -> Catalogue:
             entry = _read(source, stamp, f"{results}/{name}")
         cached[name] = entry
         if entry.row is None:
-            found.unreadable.append(entry.problem)
+            found.unreadable.extend(filter(None, [entry.problem]))
         else:
             try:
                 found.rows.append(_as_it_goes(entry.row, Path(source).parent) if _is_journal(stamp) else entry.row)
@@ -94,13 +95,30 @@ def _sources(results: Path) -> Iterator[tuple[str, str, Stamp]]:
     folders: set[str] = set()
     with contextlib.suppress(OSError), os.scandir(results) as entries:
         for entry in entries:
-            if entry.name.endswith(".json") and not entry.name.startswith("."):
-                summaries[entry.name.removesuffix(".json")] = entry
-            elif RUN_ID.fullmatch(entry.name):
-                folders.add(entry.name)
+            if entry.name.startswith("."):
+                continue
+            if RUN_ID.fullmatch(entry.name.removesuffix(".json")):
+                if entry.name.endswith(".json"):
+                    summaries[entry.name.removesuffix(".json")] = entry
+                else:
+                    folders.add(entry.name)
+            elif entry.name.endswith((".json", ".jsonl", ".eval")) or entry.is_dir(follow_symlinks=False):
+                yield entry.name, entry.path, _stamp_of_log(entry)
     for name in summaries.keys() | folders:
         if newest := _newest(f"{results}/{name}" if name in folders else "", summaries.get(name)):
             yield name, *newest
+
+
+def _stamp_of_log(entry: os.DirEntry[str]) -> Stamp:
+    """Of a folder, the newest time of what is directly in it, and how much that is."""
+    with contextlib.suppress(OSError):
+        status = entry.stat(follow_symlinks=False)
+        if not entry.is_dir(follow_symlinks=False):
+            return status.st_mtime_ns, status.st_size, "", 0
+        with os.scandir(entry.path) as within:
+            times = [each.stat(follow_symlinks=False).st_mtime_ns for each in within]
+        return max([status.st_mtime_ns, *times]), len(times), "", 0
+    return 0, 0, "", 0
 
 
 def _newest(folder: str, summary: os.DirEntry[str] | None) -> tuple[str, Stamp] | None:
@@ -123,13 +141,20 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _read(source: str, stamp: Stamp, folder: str) -> _Cached:
+    """The row of a run, or of another tool's log; neither a row nor a problem for what is none of these."""
     try:
+        if not RUN_ID.fullmatch(Path(source).stem) and not _is_journal(stamp):
+            log = read_log(Path(source))
+            if log is not None:
+                return _Cached(stamp, row_of_log(log, Path(source).name))
+            if not source.endswith(".json"):
+                return _Cached(stamp, None)
         standings = standing_of(folder) if stamp[3] else {}
         sinks = {name: str(standing.state) for name, standing in standings.items()}
         row = row_of_journal(Path(source), sinks) if _is_journal(stamp) else row_of_summary(_content(source), sinks)
         progress = {name: standings[name].progress(folder) for name in row.behind}
         return _Cached(stamp, replace(row, progress=progress) if progress else row)
-    except (JournalError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (KoderzError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         reason = str(error.strerror if isinstance(error, OSError) else error)
         return _Cached(stamp, None, reason if source in reason else f"{source} is no summary of a run: {reason}")
 

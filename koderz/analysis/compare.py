@@ -160,8 +160,13 @@ def _ranked(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: boo
     if not unequal_resources:
         require_equal_resources(sides)
     board = leaderboard(sides, alpha, measure, exact=exact)
-    found = partial(_leaderboard_document, board)
-    return Compared("leaderboard", partial(leaderboard_blocks, board), found, brief=partial(board_blocks, board))
+    found = partial(leaderboard_document, board)
+    return Compared("leaderboard", partial(leaderboard_blocks, board), found, brief=partial(_board_in_brief, board))
+
+
+def _board_in_brief(board: Leaderboard) -> Iterator[Block]:
+    yield from board_blocks(board)
+    yield Text("Methods, tests and notes: --details")
 
 
 def compare_as_if_stopped(
@@ -257,7 +262,7 @@ def comparison_document(one: Comparison) -> dict[str, Any]:
     }
 
 
-def _leaderboard_document(board: Leaderboard) -> dict[str, Any]:
+def leaderboard_document(board: Leaderboard) -> dict[str, Any]:
     """A leaderboard for JSON; each pair also has the tiers of its two arms."""
     tiers = {standing.side.label: standing.tier for standing in board.standings}
     return {

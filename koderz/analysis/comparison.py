@@ -45,6 +45,7 @@ from koderz.analysis.statistics import ALPHA, holm, p_figure, p_text
 from koderz.errors import KoderzError
 from koderz.types import SIMULATED
 from koderz_tracker.records import Measure
+from koderz_tracker.results import untold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +301,9 @@ def _compared(side: Side, matched: Matched, mean: float | None) -> Compared:
         experiments=len(results),
         tasks=len(tasks),
         other_tasks=len(by_task) - len(tasks),
-        cost_per_success=math.fsum(result.cost for result in results) / successes if successes else None,
+        cost_per_success=math.fsum(result.cost for result in results) / successes
+        if successes and "cost" not in untold(results)
+        else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import gt, lt
 from statistics import fmean
 
 from koderz.analysis import intervals, sequential, statistics
@@ -91,7 +92,7 @@ def p_of(matched: Matched, *, exact: bool = False) -> float | None:
     before, after = matched.means()
     if not _is_mcnemars(matched):
         return statistics.sign_flip(_totals(_less(after, before), _groups(matched, matched.tasks)))
-    flips = _flips(before, after)
+    flips = flips_of(before, after)
     return statistics.mcnemar(*flips) if exact else statistics.score_test(*flips, len(before))
 
 
@@ -116,7 +117,7 @@ def is_shown(matched: Matched, p_value: float | None, alpha: float) -> bool:
 def groups_of_smallest_side(matched: Matched) -> int:
     """The number of tasks, or clusters of tasks, on which a claim rests."""
     if matched.paired:
-        return len(_groups(matched, matched.tasks))
+        return len(matched.tasks) if matched.cluster_count is None else matched.cluster_count
     return min(len(_groups(matched, side)) for side in (matched.a, matched.b))
 
 
@@ -248,7 +249,7 @@ def smallest_of(matched: Matched, alpha: float, *, exact: bool = False) -> float
         return None
     before, after = matched.means()
     if _is_mcnemars(matched):
-        share = discordance(sum(_flips(before, after)), len(before))
+        share = discordance(sum(flips_of(before, after)), len(before))
         return statistics.smallest_paired_difference(len(before), share, alpha, exact=exact)
     error = error_of(matched)
     groups = groups_of_smallest_side(matched)
@@ -306,7 +307,7 @@ def false_alarm(matched: Matched, allowed: float, confidence: float | None) -> f
         return 0.0
     if _is_mcnemars(matched):
         before, after = matched.means()
-        share = discordance(sum(_flips(before, after)), len(before))
+        share = discordance(sum(flips_of(before, after)), len(before))
         return statistics.drop_alarm(len(before), share, allowed, confidence)
     from scipy.stats import nct, norm, t
 
@@ -393,10 +394,9 @@ def _less(after: Sequence[float], before: Sequence[float]) -> list[float]:
     return [y - x for x, y in zip(before, after, strict=True)]
 
 
-def _flips(before: Sequence[float], after: Sequence[float]) -> tuple[int, int]:
+def flips_of(before: Sequence[float], after: Sequence[float]) -> tuple[int, int]:
     """The numbers of tasks that only A and only B passed."""
-    pairs = [*zip(before, after, strict=True)]
-    return sum(x > y for x, y in pairs), sum(x < y for x, y in pairs)
+    return sum(map(gt, before, after)), sum(map(lt, before, after))
 
 
 # Values of tasks become one value a group of tasks that are drawn together: a cluster, or a task that has none.

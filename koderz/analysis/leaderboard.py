@@ -10,15 +10,16 @@ from typing import Any
 
 from koderz.analysis.blocks import Block, Table, Text, as_html
 from koderz.analysis.completion import Completion, at_worst, completion_of
-from koderz.analysis.inference import is_shown, means_of, method_of, p_of
+from koderz.analysis.inference import flips_of, is_shown, means_of, method_of, p_of
 from koderz.analysis.measures import SUCCESS, interval_text, named_average, shown
 from koderz.analysis.notes import unread_note
-from koderz.analysis.pairs import UNEQUAL, Side, match, shared_replies, unequal_resources
+from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, shared_replies, unequal_resources
 from koderz.analysis.runs import rate_of
-from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm, p_text
+from koderz.analysis.statistics import ALPHA, FEWEST_TASKS, holm, mid_p, p_text
 from koderz.errors import KoderzError
 from koderz_tracker.breakdown import Mean
 from koderz_tracker.records import Measure
+from koderz_tracker.results import untold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,9 @@ class Pair:
     pairs: int  # tasks in common; 0: unpaired
     method: str
     p_value: float
+    a_only: float | None  # tasks that only A passes; None of other measures, and where nothing is paired
+    b_only: float | None
+    p_mid: float | None  # McNemar's mid-p, uncorrected, as published tables have it; None where it doesn't apply
     p_holm: float  # corrected for the number of tests
     significant: bool  # whether p_holm shows a difference, on enough tasks, that no faults could turn
     completion: Completion | None = None  # what faults could make of the difference; None: none is on these tasks
@@ -153,6 +157,7 @@ def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: b
             pairs=len(matched.tasks),
             method=method_of(matched, exact=exact),
             p_value=p,
+            **_flips_of(matched),
             p_holm=corrected,
             significant=is_seen and not (completion and completion.could_turn),
             completion=completion,
@@ -161,6 +166,18 @@ def _pairwise(sides: Sequence[Side], alpha: float, measure: Measure, *, exact: b
             tested, p_values, adjusted, seen, completions, strict=True
         )
     ]
+
+
+def _flips_of(matched: Matched) -> dict[str, float | None]:
+    """The tasks that one side alone passes, and McNemar's mid-p of them.
+
+    Source: M. W. Fagerland, S. Lydersen & P. Laake, "The McNemar test for binary matched-pairs data: mid-p and
+    asymptotic are better than exact conditional", BMC Medical Research Methodology 13 (2013), 91.
+    """
+    if matched.measure.name != SUCCESS.name or matched.kind != "single":
+        return {"a_only": None, "b_only": None, "p_mid": None}
+    a_only, b_only = flips_of(*matched.means())
+    return {"a_only": a_only, "b_only": b_only, "p_mid": mid_p(a_only, b_only)}
 
 
 def _left_out(sides: Sequence[Side], ranked: Sequence[Side], measure: Measure) -> list[str]:
@@ -263,8 +280,8 @@ def standings_table(board: Leaderboard) -> Table:
                 standing.side.arm,
                 rate_of(standing.side.figures) if success else shown(standing.mean.mean, board.measure),
                 interval_text(standing.together.interval, board.measure),
-                f"${standing.side.figures.avg_cost:.5f}",
-                f"{standing.side.figures.avg_iterations:.1f}",
+                "" if "cost" in untold(standing.side.results) else f"${standing.side.figures.avg_cost:.5f}",
+                "" if (tries := standing.side.figures.avg_iterations) is None else f"{tries:.1f}",
                 "" if standing is board.standings[0] else _against_first(board, standing),
                 standing.side.run.name,
             ]

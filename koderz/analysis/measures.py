@@ -28,7 +28,7 @@ _OF_PROGRAMS = {name: Measure(name=name, direction="lower", unit="s") for name i
 
 def value_of(result: Result, measure: str) -> float | None:
     """The result's value of a measure; None if it has none, as one that stands for a fault has no times and tokens."""
-    if result.verdict == "fault" and measure in _UNTOLD_BY_FAULTS:
+    if (result.verdict == "fault" and measure in _UNTOLD_BY_FAULTS) or measure in result.untold:
         return None
     value = getattr(result, measure) if measure in _OF_EVERY_RUN else (result.metrics or {}).get(measure)
     return None if value is None else float(value)

@@ -14,6 +14,7 @@ from koderz.analysis.statistics import FEWEST_TASKS
 from koderz.settings.schema import OF_REUSE, OF_SINKS
 from koderz.types import NEEDS_REVIEW
 from koderz_tracker.replies import UnreadAnswers
+from koderz_tracker.results import untold
 
 _MOST_TASKS = 12  # that are named
 
@@ -155,7 +156,7 @@ def _on_side(name: str, side: Side) -> Iterator[str]:
     if count := sum(result.note.startswith(NEEDS_REVIEW) for result in side.results):
         which = "1 result needs" if count == 1 else f"{count} results need"
         yield f"{which} review in {name}: they are too good to be believed unread; their notes say why."
-    if not side.figures.cost_known:
+    if not side.figures.cost_known and "cost" not in untold(side.results):
         yield f"{name}'s costs are too low: the price of a model is unknown."
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -21,13 +21,17 @@ from koderz.errors import KoderzError
 from koderz.types import NOBODY
 from koderz_tracker.breakdown import Mean, mean_of
 from koderz_tracker.clusters import Clusters, clusters_of, count_of
-from koderz_tracker.records import Measure
+from koderz_tracker.records import PASSES, Measure
 from koderz_tracker.results import Result
 from koderz_tracker.sequences import SettledOrder, settled_order
 from koderz_tracker.summary import Figures
 
 _Side = TypeVar("_Side", bound="Side")
 Kind = Literal["single", "samples", "unpaired", "nothing"]
+
+
+Values = Mapping[str, Sequence[float]]
+"""Values of one measure: those of the samples, by task."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,13 +106,9 @@ class Side:
             tasks.setdefault(result.problem_id, []).append(result)
         return tasks
 
-    def values(self, measure: Measure) -> dict[str, list[float]]:
+    def values(self, measure: Measure) -> Values:
         """The values of a measure, by task; tasks without a value are left out."""
-        tasks: dict[str, list[float]] = {}
-        for result in self.results:
-            if (value := value_of(result, measure.name)) is not None:
-                tasks.setdefault(result.problem_id, []).append(value)
-        return tasks
+        return _values(self, measure.name)
 
     def mean(self, measure: Measure, *, together: int = 1) -> Mean | None:
         """The mean of a measure over the results, or None if none has it.
@@ -129,11 +129,7 @@ class Side:
         return settled_order(about, self.arm, self.results, faulted)
 
 
-Values = Mapping[str, Sequence[float]]
-"""Values of one measure: those of the samples, by task."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Matched:
     """Values of one measure, of A and of B. `tasks` are those in common, in A's order."""
 
@@ -147,7 +143,7 @@ class Matched:
     same_replies: Sequence[str] = ()  # tasks whose replies are all the same in both, which are no evidence and left out
     differing: int = 0  # tasks of one id that ask something else in A and in B, and so are no pairs
 
-    @property
+    @cached_property
     def cluster_count(self) -> int | None:
         """The number of clusters among the compared tasks; None if each task stands alone."""
         return count_of(self.tasks if self.paired else {*self.a, *self.b}, self.clusters)
@@ -163,15 +159,31 @@ class Matched:
 
     def means(self) -> tuple[list[float], list[float]]:
         """One value a task, the mean of its samples: for the tasks in common, or if there are none, for all."""
+        return self._means
+
+    @cached_property
+    def _means(self) -> tuple[list[float], list[float]]:
+        if self.kind == "single":
+            return [self.a[task][0] for task in self.tasks], [self.b[task][0] for task in self.tasks]
         of_a, of_b = (self.tasks, self.tasks) if self.paired else (self.a, self.b)
         return [fmean(self.a[task]) for task in of_a], [fmean(self.b[task]) for task in of_b]
+
+
+@lru_cache(maxsize=1024)  # a leaderboard asks for those of each side as often as there are others
+def _values(side: Side, measure: str) -> Values:
+    tasks: dict[str, list[float]] = {}
+    for result in side.results:
+        if (value := value_of(result, measure)) is not None:
+            tasks.setdefault(result.problem_id, []).append(value)
+    return tasks
 
 
 def match(a: Side, b: Side, measure: Measure = SUCCESS) -> Matched:
     """The values of both sides, matched by task."""
     of_a, of_b, clusters_of_b = a.values(measure), b.values(measure), clusters_of(b.results)
     order = _order(a, b)
-    differing = [task for task in of_b if task in of_a and _differ(task, a.run, b.run)]
+    is_told = a.run.asked and b.run.asked
+    differing = [task for task in of_b if task in of_a and _differ(task, a.run, b.run)] if is_told else []
     if differing:
         names = {task: f"{task} of B" for task in differing}  # another task, whatever its id
         of_b = {names.get(task, task): values for task, values in of_b.items()}
@@ -218,10 +230,15 @@ def told_apart(sides: Sequence[Side]) -> Iterator[tuple[Side, Result]]:
             seen |= own
 
 
+@lru_cache(maxsize=1024)
+def _has_copies(side: Side) -> bool:
+    return any(result.reused for result in side.results)
+
+
 @lru_cache(maxsize=8)  # since each measure of a comparison asks for them
 def shared_replies(a: Side, b: Side) -> Mapping[str, int]:
     """By task, the number of replies that two arms share, which is no new evidence on either; without tasks of none."""
-    if not any(result.reused for side in (a, b) for result in side.results):
+    if not (_has_copies(a) or _has_copies(b)):
         return {}
     of_a, of_b = replies_of(a), replies_of(b)
     shared = {task: len(of_a[task] & of_b[task]) for task in of_a if task in of_b}
@@ -277,7 +294,11 @@ def matched(
     order: Sequence[str] | None = None,
 ) -> Matched:
     """Values by task, paired where A and B have tasks in common."""
-    if measure.two_valued and any(value not in (0, 1) for by in (a, b) for values in by.values() for value in values):
+    if (
+        measure.two_valued
+        and measure.name != PASSES
+        and any(value not in (0, 1) for by in (a, b) for values in by.values() for value in values)
+    ):
         measure = replace(measure, two_valued=False)  # whatever its suite says
     common = [task for task in a if task in b]
     return Matched(measure, a, b, common, _kind(a, b, common), clusters, order)
@@ -352,7 +373,8 @@ def chosen_sides(
     names, both are a KoderzError. So is an arm that no run has.
     """
     if names:
-        runs, left_out = resolve(names, results, allow_simulated=allow_simulated), list[str]()
+        left_out = list[str]()
+        runs = resolve(names, results, allow_simulated=allow_simulated, left_out=left_out)
     else:
         runs, left_out = _all(results, allow_simulated=allow_simulated)
     going = [f"{run.name} {run.progress}" for run in runs if run.is_going]

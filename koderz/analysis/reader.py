@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -154,6 +154,20 @@ def parse_summary(data: bytes, path: Path) -> Summary:
         orjson.dumps(file, default=_fields)  # an integer beyond 64 bits could be shown and not exported
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
         raise KoderzError(f"{path} was edited or is damaged: {error}; {_remedy(path)}") from None
+    return _summary(file, path)
+
+
+def summary_of_document(document: Mapping[str, Any], path: Path) -> Summary:
+    """The summary of an object with the keys of a summary file. Raises KoderzError where one has no such value."""
+    try:
+        file = msgspec.convert(document, _File)
+        orjson.dumps(file, default=_fields)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise KoderzError(f"{path} holds what no result can be: {error}") from None
+    return _summary(file, path)
+
+
+def _summary(file: _File, path: Path) -> Summary:
     arms = file.arms_of(path)
     values = {name: getattr(file, name) for name in _TAKEN}
     judged = sum(len(arm.results) for arm in arms.values())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import structs
@@ -15,6 +16,9 @@ from koderz_tracker.causes import cause_of
 from koderz_tracker.decisions import check_told, stopped_early
 from koderz_tracker.measures import PASSING
 from koderz_tracker.records import PASSES, Headline, Measure
+
+if TYPE_CHECKING:
+    from koderz_tracker.summary import Summary
 
 
 class Average(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -82,7 +86,7 @@ class _Config(msgspec.Struct):
     models: tuple[str, ...] = ()  # where several answer
     suite: str = "humaneval"
     tags: tuple[str, ...] = ()
-    imported: bool = False
+    imported: bool | str = False  # the kind of samples, or the tool whose log it is
 
 
 class _Mean(msgspec.Struct):
@@ -157,6 +161,11 @@ def row_of_summary(data: bytes, sinks: Mapping[str, str]) -> RunRow:
     return _row(_HEAD.decode(data), sinks)
 
 
+def row_of_log(summary: Summary, name: str) -> RunRow:
+    """The row of another tool's log, which goes by the name of its file."""
+    return _row(msgspec.convert(replace(summary, run_id=name), _Head, from_attributes=True), {})
+
+
 def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:
     """The row of an unfinished run, from its journal. Raises JournalError if that is damaged."""
     from koderz_tracker.summary import summarize
@@ -190,7 +199,7 @@ def _row(head: _Head, sinks: Mapping[str, str]) -> RunRow:
         cost_known=all(found.cost_known for _, found in figures),
         simulated=head.simulated,
         damaged_lines=head.damaged_lines,
-        imported=head.config.imported,
+        imported=bool(head.config.imported),
         tags=head.config.tags,
         arms=arms,
         sinks=sinks,

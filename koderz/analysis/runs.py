@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from koderz.analysis.blocks import Block, Heading, Table, Text, as_html
+from koderz.analysis.logs import logs_in, named_alike, read_log, reader_of
 from koderz.analysis.measures import declared, named_average, shown
 from koderz.analysis.reader import read_summary
 from koderz.errors import KoderzError
 from koderz.settings.toml import results_folder
 from koderz_tracker.decisions import is_decided, stopped_early, went_on
 from koderz_tracker.journal import NAME
+from koderz_tracker.results import untold
 from koderz_tracker.runs import RUN_ID, is_locked, named, require_own, run_folders
 from koderz_tracker.summary import Summary, missing_of, summarize
 
@@ -44,7 +47,12 @@ class Run(Summary):
     @property
     def name(self) -> str:
         """A name for the run: its id, or that of its file."""
-        return self.run_id or self.path.stem
+        return self.run_id or (self.path.stem if self.path.suffix == ".json" else self.path.name)
+
+    @property
+    def is_log(self) -> bool:
+        """Whether it was read from another tool's log, as it is."""
+        return self.run_id is None and "imported" in self.config
 
     @property
     def model(self) -> str:
@@ -128,17 +136,38 @@ class Run(Summary):
         return as_html(run_blocks(self))
 
 
-def resolve(names: Sequence[str], results: Path, *, allow_simulated: bool = False) -> list[Run]:
-    """The runs named by ids, prefixes of ids, files, `latest` and `latest~1`.
+def resolve(
+    names: Sequence[str], results: Path, *, allow_simulated: bool = False, left_out: list[str] | None = None
+) -> list[Run]:
+    """The runs named by ids, prefixes of ids, files, folders of logs, `latest` and `latest~1`.
+
+    `left_out` gets a line for each log in such a folder that can't be read; None: it is an error, too.
 
     Raises KoderzError for a name that fits none or several, for what can't be read, where generated and published
     tasks are mixed, and where simulated and real runs are without `allow_simulated`.
     """
-    found = [load_run(find(results, name)) for name in names]
+    found = []
+    for name in names:
+        logs = _logs_named(name)
+        for path in logs or [find(results, name)]:
+            try:
+                found.append(load_run(path))
+            except KoderzError as error:
+                if not logs or left_out is None:
+                    raise
+                left_out.append(f"left out: {error}")
+    found = named_alike(found)
     refuse_generated(found)
     if not allow_simulated:
         refuse_simulated_runs(found)
     return found
+
+
+def _logs_named(name: str) -> list[Path]:
+    """The logs in a folder of several; nothing for any other name."""
+    folder = Path(name)
+    is_folder = _is_foreign(folder) and folder.is_dir() and reader_of(folder) is None
+    return [*logs_in(folder)] if is_folder else []
 
 
 def run_paths(results: Path) -> list[Path]:
@@ -148,7 +177,8 @@ def run_paths(results: Path) -> list[Path]:
     names = os.listdir(results) if results.is_dir() else ()  # noqa: PTH208 of 10,000 runs, Paths take the longest
     stems = {name.removesuffix(".json") for name in names if name.endswith(".json")}
     bare = [results / f"{stem}.json" for stem in sorted(stems - ids) if RUN_ID.fullmatch(stem)]
-    return sorted([*folders, *bare], key=lambda path: path.stem.split("_", 2)[2]) if bare else folders
+    logs = [*logs_in(results, others_than=ids)] if names else []
+    return sorted([*folders, *bare, *logs], key=_when) if bare or logs else folders
 
 
 def find(results: Path, name: str) -> Path:
@@ -157,6 +187,9 @@ def find(results: Path, name: str) -> Path:
     Raises KoderzError if it names none or several, or where a link is in its place or in it.
     """
     given, exact = Path(name), results / name
+    for path in (given, exact):
+        if _is_foreign(path) and reader_of(path):
+            return path
     if given.suffix == ".json":
         folder = given.with_suffix("")
         return require_own(folder if not _is_there(given) and _is_there(folder / NAME) else given)
@@ -168,7 +201,7 @@ def find(results: Path, name: str) -> Path:
 
 def load_run(path: Path) -> Run:
     """The run in a folder, or in a summary file. A summary older than its journal is ignored."""
-    if not path.is_dir():
+    if not path.is_dir() or _is_foreign(path):
         return load_summary(path)
     summary, journal = path.with_suffix(".json"), path / NAME
     if summary.exists() and summary.stat().st_mtime_ns >= journal.stat().st_mtime_ns:
@@ -186,6 +219,8 @@ def load_summary(run: Path | str, *, results: Path | None = None) -> Run:
     path = Path(run)
     if isinstance(run, str) and not _is_there(path):
         path = find(results_folder(results), run)
+    if _is_foreign(path) and (log := read_log(path)):
+        return of_summary(log, path)
     if path.is_dir():
         return load_run(path)
     return of_summary(read_summary(path), path)
@@ -236,6 +271,18 @@ def _from_journal(folder: Path) -> Run:
     return run
 
 
+def _when(path: Path) -> str:
+    """When a run began, as its name says it; of a log, when it was written."""
+    if RUN_ID.fullmatch(path.stem):
+        return path.stem.split("_", 2)[2]
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).strftime("%Y%m%d_%H%M%S")
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a file or folder may be another tool's log: it is there, and koderz didn't make it."""
+    return _is_there(path) and not RUN_ID.fullmatch(path.stem) and not _is_there(path / NAME)
+
+
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
@@ -284,9 +331,10 @@ def figures_table(run: Run, arm: str) -> Table:
             if mean.interval and mean.interval_method:
                 low, high = (shown(limit, measure) for limit in mean.interval)
                 cells[f"95% interval ({name}, {mean.interval_method})"] = f"{low} to {high}"
+    has_cost = "cost" not in untold(run.arms[arm].results)
     cells |= {
-        "Total cost": f"${figures.total_cost:.4f}",
-        "Avg cost": f"${figures.avg_cost:.5f}",
+        "Total cost": f"${figures.total_cost:.4f}" if has_cost else "",
+        "Avg cost": f"${figures.avg_cost:.5f}" if has_cost else "",
         "Avg iterations": "" if figures.avg_iterations is None else f"{figures.avg_iterations:.1f}",
         "Faults": str(run.faults_of(arm)),
     }

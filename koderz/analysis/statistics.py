@@ -40,6 +40,17 @@ def mcnemar(a_only: int, b_only: int) -> float:
     return float(binomtest(b_only, flips, 0.5).pvalue) if flips else 1.0
 
 
+@lru_cache(maxsize=4096)
+def mid_p(a_only: int, b_only: int) -> float:
+    """The two-sided mid-p value of McNemar's test, from the pairs that only A and only B passed; 1 if none did."""
+    from scipy.stats import binom
+
+    flips, lesser = a_only + b_only, min(a_only, b_only)
+    if not flips:
+        return 1.0
+    return float(min(1.0, 2 * binom.cdf(lesser, flips, 0.5)) - binom.pmf(lesser, flips, 0.5))
+
+
 def score_test(a_only: int, b_only: int, tasks: int) -> float:
     """The two-sided p-value of McNemar's score statistic: the largest over all shares of tasks that flip.
 
@@ -301,6 +312,7 @@ def normal_quantile(p: float) -> float:
     return NormalDist().inv_cdf(p)
 
 
+@lru_cache(maxsize=4096)  # many pairs of a leaderboard flip in the same way
 def _largest(tasks: int, statistic: float) -> float:
     """The largest probability, over all shares of tasks that flip, of a score statistic at least this large."""
     import numpy as np

@@ -48,7 +48,7 @@ COMMANDS = {
 }
 """Each command's module, which holds its `app`, and its line in `koderz --help`."""
 
-ALIASES = ("list", "show", "compare", "report", "resume", "retry", "watch", "export", "problems")
+ALIASES = ("list", "show", "compare", "leaderboard", "report", "resume", "retry", "watch", "export", "problems")
 """The commands of `koderz benchmark` that may be called without its name, too."""
 
 

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("koderz.cli.export:report", "Write a report: one self-contained web page."),
     "compare": ("koderz.cli.compare:compare", "Compare runs: is B better than A, and where? With gates for CI."),
     "calibrate": ("koderz.cli.calibrate:calibrate", "Calibrate a judge that is a model by labels of people."),
+    "leaderboard": ("koderz.cli.leaderboard:leaderboard", "Rank runs and other tools' logs: tiers, and sets of ranks."),
     "problems": ("koderz.cli.compare:problems", "Rank tasks by difficulty across runs."),
 }
 """Each command's module, which holds its `app` and is loaded when it runs, and its line of help."""

@@ -218,7 +218,8 @@ _CHANGED = ("judged", "added", "extended")
 @with_settings(*_NAMES)
 def import_runs(
     sources: Annotated[
-        list[Path], typer.Argument(metavar="FILE|DIR…", help="Samples in JSONL, results folders, or runs' folders.")
+        list[Path],
+        typer.Argument(metavar="FILE|DIR…", help="Samples in JSONL, other tools' logs, or runs' and results folders."),
     ],
     given: dict[str, Any],
     model: Annotated[
@@ -233,6 +234,7 @@ def import_runs(
 
     A samples file (HumanEval's or EvalPlus' format, or what export wrote) is judged here, as koderz judge does, and
     becomes a run of its own; samples of a task whose reference fails here are faults, and the exit code is 3.
+    A log of inspect_ai, lm_eval, Harbor, SWE-bench and others becomes a run with its verdicts as they are.
     The runs in a results folder are copied as they are: one that is here already stays, a longer journal of the same
     run replaces the shorter one, and two that went different ways are left alone, with exit code 2. The sinks
     catch up with what was imported, in a terminal in the background; one that stays behind is left to koderz sync.
@@ -287,10 +289,19 @@ class _Importing:
 
     def take(self, source: Path) -> None:
         """Imports a source. Raises KoderzError if it is no samples file, or can't be judged."""
+        from koderz.analysis.logs import read_log
+        from koderz.runs.imports import import_log
+        from koderz_tracker.journal import NAME
+        from koderz_tracker.merge import foreign_runs, merge_run
+
+        if not (source / NAME).exists() and (log := read_log(source)):
+            with_summary = JSON in self._settings.chosen_sinks
+            imported = asyncio.run(import_log(log, source, self._settings.results, summary=with_summary))
+            self._took(imported.run_id, imported.what)
+            return
         if not source.is_dir():
             self._judge(source)
             return
-        from koderz_tracker.merge import foreign_runs, merge_run
 
         for folder in foreign_runs(source):
             try:

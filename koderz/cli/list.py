@@ -212,7 +212,9 @@ def _lines(row: RunRow) -> Iterator[tuple[str, ...]]:
             row.suite if first else "",
             f"{arm.solver} (SIMULATED)" if arm.simulated and not row.simulated else arm.solver,
             *_summed_up(row, arm),
-            f"{'' if row.cost_known else '≥'}${arm.cost:.4f}",
+            "-"
+            if row.imported and not (row.cost_known or arm.cost)
+            else f"{'' if row.cost_known else '≥'}${arm.cost:.4f}",
             elapsed(row.seconds) if first else "",
             _status(row) if first else "",
             (" ".join(f"#{tag}" for tag in row.tags) or "-") if first else "",

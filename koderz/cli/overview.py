@@ -19,6 +19,7 @@ from koderz.plans.plan import Plan
 from koderz_tracker.causes import cause_counts
 from koderz_tracker.records import Measure
 from koderz_tracker.replies import told_reuse
+from koderz_tracker.results import untold
 from koderz_tracker.runs import read_plan
 
 if TYPE_CHECKING:
@@ -120,7 +121,9 @@ def _head(run: Run) -> Iterator[str]:
     if run.damaged_lines:
         lines = counted(run.damaged_lines, "line")
         yield f"{lines} of its journal can't be read and are left out: koderz doctor --repair {run.name}"
-    yield f"Begun: {run.start_time[:19].replace('T', ' ')}, worked on for {elapsed(run.duration_seconds)}"
+    if run.start_time:
+        worked = f", worked on for {elapsed(run.duration_seconds)}" if run.duration_seconds else ""
+        yield f"Begun: {run.start_time[:19].replace('T', ' ')}{worked}"
     if config.get("tags"):
         yield f"Tags: {', '.join(config['tags'])}"
     fields = _fields(run)
@@ -157,16 +160,20 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
     cost = "" if f.cost_known else ", too low: the price of a model is unknown"
     says_passes = bool(headline.passed) and (measure is SUCCESS or mean is not None)
     each = f", ${f.cost_per_success:.4f} a success" if f.cost_per_success is not None and says_passes else ""
-    yield f"  cost ${f.total_cost:.4f}{each}{cost}"
+    absent = untold(run.arms[name].results)
+    if "cost" not in absent:
+        yield f"  cost ${f.total_cost:.4f}{each}{cost}"
     if reuse := told_reuse(f.reused_calls, f.saved_cost):
         yield f"  {reuse}"
     if any(value for tier, value in f.cost_by_tier.items() if tier != "local"):
         yield "  by tier: " + ", ".join(f"{tier} ${value:.4f}" for tier, value in f.cost_by_tier.items())
     asked = run.asked_of(name)
-    yield (
-        f"  {f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average{asked and f' {asked}'}; "
-        f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out{thought_of(f.tokens_reasoning)}"
-    )
+    tokens = f"{f.tokens_in:,} tokens in, {f.tokens_out:,} out{thought_of(f.tokens_reasoning)}"
+    if f.avg_iterations is not None:
+        average = f"{f.avg_iterations:.1f} attempts and {f.avg_latency:.1f} s of calls on average"
+        yield f"  {average}{asked and f' {asked}'}; {tokens}"
+    elif "tokens" not in absent:
+        yield f"  {tokens}"
     for other, found in () if has_sections else f.measures.items():  # which tell what matters
         if other != measure.name:
             yield f"  {_average(Measure(other, 'higher'), found)}"

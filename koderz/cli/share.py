@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from koderz.cli.console import LINE_EVERY, counted, print_json, say, warn
+from koderz.cli.console import LINE_EVERY, counted, print_json, say, say_all, warn
 from koderz.cli.flags import Quiet, Results, named_runs
 from koderz.errors import KoderzError
 
@@ -112,7 +112,7 @@ def verify(
         str,
         typer.Argument(
             metavar="RUN|FOLDER|FILE|URL",
-            help="A run, its folder or summary, a .zip or .tar.gz of it, or an https, hf, s3 or file address.",
+            help="A run, its folder, summary or archive, an https, hf, s3 or file address, or a leaderboard.",
         ),
     ],
     dataset: Annotated[
@@ -135,10 +135,17 @@ def verify(
     Examples:
         koderz verify latest
     """
+    from koderz.analysis.boards import is_board, verify_board
     from koderz.analysis.labels import figures_by_labels
     from koderz.runs.verify import verify_run
     from koderz.runs.verify.sources import found_run
 
+    if is_board(Path(run)):
+        differing = verify_board(Path(run), results)
+        print_json({"verified": not differing, "differences": differing}) if json else say_all(
+            differing or ["VERIFIED: its inputs give this leaderboard"]
+        )
+        raise typer.Exit(EXIT_DIFFERS if differing else 0)
     with found_run(run, results, max_size=max_size << 20) as (folder, summary):
         progress = _DoneLines(quiet=quiet or json)
         verification = asyncio.run(

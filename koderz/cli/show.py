@@ -124,7 +124,7 @@ def _show_run(run: AnyRun, arm: str | None, *, json: bool, faults: str | None) -
     found = with_faults_failed(run) if faults == "fail" else run
     if not json:
         print_blocks(overview(found, [arm] if arm else list(run.arms)))
-    elif found is not run:  # as its file would have it
+    elif found is not run or run.is_log:  # as its file would have it
         from koderz_tracker.sinks.json import encode_summary
         from koderz_tracker.summary import Summary
 

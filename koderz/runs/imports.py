@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
+from koderz._version import __version__
 from koderz.errors import KoderzError
 from koderz.experiments.lines import Answer, Ask
 from koderz.experiments.replay import Handles
 from koderz.experiments.runner import experiment_of, fault_of
 from koderz.plans.arms import make_arms
+from koderz.plans.ids import NumberOfSamples
 from koderz.plans.plan import Identity, Plan, load_subject, make_plan
 from koderz.runs.judge import Judge, Sample, Samples, open_judge, read_samples
 from koderz.runs.orchestrator import SessionEnd
@@ -27,8 +33,17 @@ from koderz.solvers.handles import AskHandle
 from koderz.suites import load_suite
 from koderz.suites.references import ReferenceFault
 from koderz.types import MAIN, Completion, Reply, Sampling, Task, Verdict
+from koderz_tracker import records
+from koderz_tracker.basis import Arm, Cell
 from koderz_tracker.blobs import read_text
+from koderz_tracker.merge import Merged
 from koderz_tracker.records import Record, Text
+from koderz_tracker.results import ANSWER, Result
+from koderz_tracker.runs import run_folders
+from koderz_tracker.sinks import JSON
+from koderz_tracker.sinks.json import write_summary
+from koderz_tracker.sinks.standing import mark_up_to_date
+from koderz_tracker.summary import Summary
 from koderz_tracker.tracker import Tracker
 
 
@@ -60,6 +75,65 @@ async def import_samples(
             ended = _ended(plan, samples, tracker)
             await tracker.finish(ended.status, ended.reason)
             return close(plan, tracker, ended, None), samples
+
+
+_OF_FAULT = ("problem_id", "arm", "sample", "reason", "cause", "cost")
+_OF_RESULT = tuple({*Result.__struct_fields__} & {*records.Experiment.__struct_fields__} - {"experiment_id", "facts"})
+
+
+async def import_log(log: Summary, path: Path, results: Path, *, summary: bool) -> Merged:
+    """Makes a run of another tool's log, with its verdicts as they are: nothing is judged again.
+
+    Its id follows from what the log holds, so that the same log becomes one run however often it is imported.
+    `summary`: with its summary file.
+    """
+    digest = hashlib.sha256(repr((log.config, log.results, log.faults)).encode()).hexdigest()
+    if same := [folder.name for folder in run_folders(results) if folder.name.startswith(f"bench_{digest[:8]}_")]:
+        return Merged(same[0], "there already")
+    written = datetime.fromtimestamp((await asyncio.to_thread(path.stat)).st_mtime)
+    try:
+        begun = datetime.fromisoformat(log.start_time) if log.start_time else written
+    except ValueError:
+        begun = written
+    run_id = f"bench_{digest[:8]}_{begun:%Y%m%d_%H%M%S}"
+    counts = Counter((result.problem_id, result.arm) for result in log.results)
+    counts.update((fault["problem_id"], fault["arm"]) for fault in log.faults)
+    models = {result.arm: result.model for result in log.results}
+    tasks = list(dict.fromkeys(task for task, _ in counts))
+    plan = records.Plan(
+        run_id=run_id,
+        mode=log.mode,
+        arms=[Arm(name=arm, solver=arm, models={"main": models.get(arm, "")}) for arm in log.arms],
+        tasks=tasks,
+        samples=max(counts.values()),
+        cells=[Cell(task, arm, samples) for (task, arm), samples in counts.items()],
+        config=dict(log.config),
+        environment={"imported": {"file": path.name, "digest": digest}, "koderz": __version__},
+        measures=log.measures,
+        headline=log.headline,
+        notes=log.notes,
+        asked=[log.asked.get(task, "") for task in tasks],
+    )
+    number_of = {cell: NumberOfSamples(run_id, *cell, plan.basis.digest) for cell in counts}
+    with Tracker.create(results, run_id, plan) as tracker:
+        try:
+            for result in log.results:
+                own = {name: getattr(result, name) for name in _OF_RESULT}
+                facts = {"untold": list(result.untold)} | ({} if result.answer is UNSET else {ANSWER: result.answer})
+                named = number_of[result.problem_id, result.arm](result.sample)
+                await tracker.record(records.Experiment(**own, experiment_id=f"exp_{named:016x}", facts=facts))
+            for fault in log.faults:
+                own = {name: fault[name] for name in _OF_FAULT}
+                named = number_of[fault["problem_id"], fault["arm"]](fault["sample"])
+                await tracker.record(records.Fault(**own, solver=fault["arm"], experiment_id=f"exp_{named:016x}"))
+            await tracker.finish("incomplete" if log.faults and log.status == "complete" else log.status, log.reason)
+        except BaseException:
+            shutil.rmtree(tracker.folder, ignore_errors=True)
+            raise
+    if summary:
+        write_summary(results / run_id)
+        mark_up_to_date(results / run_id, JSON)
+    return Merged(run_id, "added")
 
 
 def _ended(plan: Plan, samples: Samples, tracker: Tracker) -> SessionEnd:

@@ -28,7 +28,7 @@ from koderz.settings.trust import require_trust, risks_of_plan
 from koderz_tracker.causes import CAUSES
 from koderz_tracker.decisions import are_decided, cut_short, decisions_in
 from koderz_tracker.records import Record
-from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan
+from koderz_tracker.runs import RUN_ID, find_run, plan_and_line, read_plan, refuse_log
 from koderz_tracker.sinks import check_names
 from koderz_tracker.tracker import Listener, Tracker
 
@@ -102,6 +102,7 @@ async def resume_run(
     folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
+        refuse_log(tracker.plan)
         if listener:
             tracker.tell(listener)
         settings = restored_settings(tracker.plan)

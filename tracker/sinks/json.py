@@ -107,7 +107,7 @@ def _fields(struct: Struct) -> dict[str, Any]:
     fields = asdict(struct)
     if not isinstance(struct, Result):
         return fields
-    for name in ("cluster", "roles", "resources", "truncated", "reused_calls", "saved_cost", "reused"):
+    for name in ("cluster", "roles", "resources", "truncated", "reused_calls", "saved_cost", "reused", "untold"):
         if not fields[name]:
             del fields[name]
     if fields[ANSWER] is UNSET:

@@ -105,7 +105,7 @@ class Pages:
             "newest": newest,
             "has_rates": all(entry.measure is SUCCESS for entry in newest),
             "passed": _head_of_passes(newest),
-            "iterating": shown_in("iterations", newest),
+            "iterating": [e for e in shown_in("iterations", newest) if e.figures.avg_iterations is not None],
             "measures": _measures(newest),
             "broken_down": [
                 (run.name, HEADER, list(breakdown_rows(run.breakdown))) for run in view.runs if run.breakdown

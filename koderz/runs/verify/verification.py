@@ -23,7 +23,7 @@ from koderz.runs.verify.summary import check_summary
 from koderz.runs.verify.trust import ON_TRUST, trusted_replies
 from koderz_tracker.index import experiment_number, without_caches
 from koderz_tracker.records import Basis, Cell, Plan
-from koderz_tracker.runs import require_own
+from koderz_tracker.runs import refuse_log, require_own
 
 _MOST_PLANNED = 10_000_000  # experiments
 
@@ -55,6 +55,7 @@ async def verify_run(
             raise KoderzError(
                 f"{folder.name} plans {files.plan.planned:,} experiments; at most {_MOST_PLANNED:,} are verified"
             )
+        refuse_log(files.plan)
         _check_name(folder, files.plan, result)
         if not check_plan(files.plan, result):
             return result

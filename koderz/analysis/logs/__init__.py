@@ -1,0 +1,139 @@
+"""Logs of other tools as runs: of inspect_ai, lm_eval, Harbor, SWE-bench, EvalPlus and others, told by content.
+
+Each reader is a function from a file or folder to a `Log`, of which `koderz.analysis.logs.log` makes a summary.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from koderz.analysis.logs import episodes, harbor, inspect_ai, lm_eval, programs, swe_bench
+from koderz.analysis.logs.files import decoded, read_lines, table
+from koderz.analysis.logs.log import Log, named_alike, summary_of
+from koderz.errors import KoderzError
+from koderz_tracker.files import MB, open_own
+from koderz_tracker.runs import RUN_ID
+from koderz_tracker.summary import Summary
+
+__all__ = ["logs_in", "named_alike", "read_log", "reader_of"]
+
+Reader = Callable[[Path], Log]
+
+_BY_KEYS: tuple[tuple[frozenset[str], Reader], ...] = (
+    (frozenset({"eval", "status", "version"}), inspect_ai.read_document),
+    (frozenset({"results", "configs", "n-shot"}), lm_eval.read_results),
+    (frozenset({"trial_name", "task_name"}), harbor.read_job),
+    (frozenset({"resolved_instances", "submitted_instances"}), swe_bench.read_report),
+    (frozenset({"resolved", "no_generation"}), swe_bench.read_submission),
+    (frozenset({"date", "eval"}), programs.read_evalplus),
+    (frozenset({"schema_version", "evaluation_id", "model_info"}), episodes.read_every_eval_ever),
+)
+"""Readers of JSON files, by keys that their objects have; the first that fits is taken."""
+
+_BY_LINES: tuple[tuple[frozenset[str], Reader], ...] = (
+    (frozenset({"task_id", "result", "passed"}), programs.read_human_eval),
+    (frozenset({"traces", "task"}), episodes.read_traces),
+    (frozenset({"example_id", "reward"}), episodes.read_saved),
+    (frozenset({"evaluation_id", "sample_id", "evaluation"}), episodes.read_every_eval_ever),
+)
+"""Readers of files of JSON lines, by keys of the first line."""
+
+_BY_FILES: tuple[tuple[str, Reader], ...] = (
+    ("results_*.json", lm_eval.read_results),
+    ("per_instance_details.json", swe_bench.read_details),
+    ("results/results.json", swe_bench.read_submission),
+    ("traces.jsonl", episodes.read_traces),
+    ("results.jsonl", episodes.read_saved),
+    ("*/report.json", swe_bench.read_instances),
+)
+"""Readers of folders, by a file that they have."""
+
+
+def read_log(path: Path) -> Summary | None:
+    """The summary of another tool's log; None where it is no log that koderz knows.
+
+    Raises KoderzError, one line, for a log that is damaged, holds no sample, or no verdicts.
+    """
+    reader = reader_of(path)
+    return None if reader is None else summary_of(reader(path), path)
+
+
+def reader_of(path: Path) -> Reader | None:
+    """The function that reads a file or folder as a log; None where koderz knows none.
+
+    Raises KoderzError for what is a log and has no verdicts, such as a trajectory.
+    """
+    try:
+        if path.is_dir():
+            return _of_folder(path)
+        if path.suffix == ".json":
+            return _of_json(path)
+        if path.suffix == ".jsonl":
+            first = table(next(read_lines(path), None))
+            return next((reader for keys, reader in _BY_LINES if keys <= first.keys()), None)
+        with open_own(path) as file:
+            return inspect_ai.read_archive if file.read(4) == b"PK\x03\x04" and path.suffix == ".eval" else None
+    except OSError:
+        return None
+
+
+def _of_folder(folder: Path) -> Reader | None:
+    for name, reader in _BY_FILES:
+        if next(folder.glob(name), None):
+            return reader
+    is_job = any(
+        _of_json(path) is harbor.read_job
+        for path in [folder / "result.json", *harbor.trials_in(folder)[:1]]
+        if path.exists()
+    )
+    return harbor.read_job if is_job else None
+
+
+def _of_json(path: Path) -> Reader | None:
+    with open_own(path) as file:
+        data = file.read(512 * MB)
+    try:
+        top = msgspec.json.decode(data, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            top = decoded(data, str(path))
+        except KoderzError:
+            return None
+    if isinstance(top, list):
+        first = table(_value(next(iter(top), None), path))
+        return programs.read_livecodebench if {"question_id", "graded_list"} <= first.keys() else None
+    if not isinstance(top, dict):
+        return None
+    if {"schema_version", "steps", "agent"} <= top.keys():
+        raise KoderzError(f"{path} is a trajectory, which has no verdict; give the folder of its job or trial")
+    for keys, reader in _BY_KEYS:
+        if keys <= top.keys():
+            return reader
+    first = table(_value(next(iter(top.values()), None), path))
+    return swe_bench.read_details if {"resolved", "api_calls"} <= first.keys() else None
+
+
+def _value(value: Any, path: Path) -> Any:
+    return decoded(bytes(value), str(path)) if isinstance(value, msgspec.Raw) else value
+
+
+def logs_in(folder: Path, others_than: Collection[str] = ()) -> Iterator[Path]:
+    """The logs directly in a folder, by name, without runs of koderz and what has one of these names.
+
+    Logs that can't be read are among them, so that their reader says why.
+    """
+    for name in sorted(os.listdir(folder)):  # noqa: PTH208 of 10,000 runs, Paths take the longest
+        if name.startswith(".") or name in others_than or RUN_ID.fullmatch(name.removesuffix(".json")):
+            continue
+        path = folder / name
+        try:
+            is_log = path.suffix == ".eval" or reader_of(path) is not None
+        except KoderzError:
+            is_log = True
+        if is_log:
+            yield path
