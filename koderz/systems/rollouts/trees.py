@@ -13,6 +13,7 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
+from koderz.systems.rollouts.swebench.places import break_tree
 from koderz.systems.rollouts.tasks import Rollout, Step
 
 _RUN_SECONDS = 600.0
@@ -83,6 +84,9 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             for path, text in task.injected.items():
                 git.write(tree, path, text.encode())
             await _build(task, tree, backend)
+            if task.instance:
+                await break_tree(task.instance, tree)
+                _remove(tree, task.instance.withheld)
             return await git.stored(tree, folder)
     except (KoderzError, OSError) as error:
         raise Fault(f"{task.id} can't be prepared: {error}", cause="unprepared") from error
