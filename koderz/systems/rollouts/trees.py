@@ -86,7 +86,7 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             await _build(task, tree, backend)
             if task.instance:
                 await break_tree(task.instance, tree)
-                _remove(tree, task.instance.withheld)
+                _withhold(tree, task.instance.withheld)
             return await git.stored(tree, folder)
     except (KoderzError, OSError) as error:
         raise Fault(f"{task.id} can't be prepared: {error}", cause="unprepared") from error
@@ -119,6 +119,14 @@ def _remove(tree: Path, patterns: Iterable[str]) -> None:
                 shutil.rmtree(path)
             elif not pattern.endswith("/"):
                 path.unlink()
+
+
+def _withhold(tree: Path, paths: Iterable[str]) -> None:
+    """Removes files of an image's tree by their paths; what a link leads to outside of it stays."""
+    for path in paths:
+        place = tree / git.inner_path(path)
+        if place.is_file() and place.resolve().is_relative_to(tree.resolve()):
+            place.unlink()
 
 
 async def _build(task: Rollout, tree: Path, backend: Backend) -> None:

@@ -18,13 +18,14 @@ from koderz.sandbox.images import ImageStore
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.environments import read_environments
 from koderz.suites.predictions import read_predictions
-from koderz.systems.rollouts.instances import read_rollouts
+from koderz.systems.rollouts.instances import read_rollouts, stood_in
 from koderz.systems.rollouts.swebench.dialects import reversed_diff
 from koderz.systems.rollouts.swebench.judging import InstanceJudge
 from koderz.systems.rollouts.swebench.parsers import DIALECTS, untimed
 from koderz.systems.rollouts.swebench.places import InstancePlaces
 from koderz.systems.rollouts.swebench.reports import Expected, RuleName, report_of
 from koderz.systems.rollouts.swebench.rows import Instance, read_instances, with_substitute
+from koderz.systems.rollouts.trees import prepared
 from tests.koderz.systems.rollouts.swebench import toy
 
 RECORDED = Path(__file__).with_name("dialects.jsonl.gz")
@@ -249,11 +250,16 @@ async def test_smith_is_judged_on_the_tree_with_its_bug(tmp_path: Path) -> None:
     found = with_substitute(
         instance(tmp_path, row), read_environments(made.environments, "--environments"), ImageStore(None)
     )
+    (task,) = stood_in(read_rollouts(tmp_path / "rows.jsonl"), made.environments, None)
     async with Local() as local:
         judge = InstanceJudge(InstancePlaces(local))
         judged = await judge.judge(found, found.patch)
         assert judged.report["resolved"], judged.log
         assert not (await judge.judge(found, found.patch.replace("one + other", "one * other"))).report["resolved"]
+        baseline = await (await prepared(task, tmp_path / "store", local)).baseline()
+    # An agent begins with the bug, and without the tests that show it.
+    assert (baseline / "adding.py").read_text() == toy.CODE
+    assert not (baseline / "tests/test_adding.py").exists()
 
 
 def test_predictions_of_other_tools_are_read(tmp_path: Path) -> None:
