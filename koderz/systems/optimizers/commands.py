@@ -107,6 +107,10 @@ def run(
     optimizer_params: Annotated[
         Path | None, _option('Parameters by optimizer, as JSON: {"few_shot": {"max_examples": 4}}.', "FILE")
     ] = None,
+    config: Annotated[
+        Path | None,
+        _option("A manifest of opik's benchmark runner, in place of datasets, optimizers and models.", "FILE"),
+    ] = None,
     modal: Annotated[bool, _option("Submit to Modal and return: --engine modal --detach.")] = False,
     resume_run_id: Annotated[str | None, _option("Resume this run where it stopped.", "RUN")] = None,
     retry_failed_run_id: Annotated[str | None, _option("Run what failed in this run again.", "RUN")] = None,
@@ -128,12 +132,13 @@ def run(
             raise KoderzError("--resume-run-id and --retry-failed-run-id: give one of them")
         _take_up(front, values, resume_run_id or retry_failed_run_id or "", "resume" if resume_run_id else "retry")
         return
+    matrix = _of_manifest(config, values, [optimizers, models, optimizer_params]) if config else None
     if models and "local_model" in values:
         raise KoderzError("--models and --model say the same: give one of them")
     values |= _models(models or ()) | _sizes(values, seeds, max_concurrent, modal=modal)
     chosen = [word for text in optimizers or OPTIMIZERS for word in text.replace(",", " ").split()]
     front = replace(front, values=values, detach=front.detach or modal)
-    front.run(matrix=_matrix(chosen, optimizer_params), asks_first=not yes)
+    front.run(matrix=matrix or _matrix(chosen, optimizer_params), asks_first=not yes)
 
 
 def _take_up(front: Front, given: Mapping[str, Any], run: str, how: str) -> None:
@@ -167,6 +172,47 @@ def _sizes(given: Mapping[str, Any], seeds: int | None, at_once: int | None, *, 
     return found | {name: given[name] for name in named if name in given and (name != "samples" or not seeds)}
 
 
+def _of_manifest(path: Path, values: dict[str, Any], others: Sequence[Any]) -> Any:
+    """The matrix of a manifest's tasks; its settings are added to `values`, where they aren't given.
+
+    Raises KoderzError for a manifest that can't be run, and for options that say what it says.
+    """
+    from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.solvers import SOLVERS, load_solver
+    from koderz.systems.optimizers.manifests import read_manifest
+
+    if any(others) or {"demo_datasets", "local_model"} & values.keys():
+        raise KoderzError("--config names datasets, optimizers, their parameters and models: give it without these")
+    manifest = read_manifest(path)
+    usual = {"seed": manifest.seed, "test_mode": manifest.test_mode or None, "samples": 1}  # each task once, as there
+    usual |= {f"{split}_items": size for split, size in manifest.sizes.items()}
+    values |= {name: value for name, value in usual.items() if value is not None and name not in values}
+    values["demo_datasets"] = tuple(dict.fromkeys(task.dataset for task in manifest.tasks))
+    arms, cells, left_out = dict[str, MatrixArm](), dict[tuple[str, str], MatrixCells](), set[str]()
+    for task in manifest.tasks:
+        if not SOLVERS.has(task.optimizer):
+            raise KoderzError(
+                f"--config {path}: there is no optimizer {task.optimizer!r}; there are {', '.join(OPTIMIZERS)}"
+            )
+        known = load_solver(task.optimizer, {}, {}).signature
+        own = {name: value for name, value in task.parameters.items() if name in known}
+        left_out |= {f"{task.optimizer}'s {name}" for name in task.parameters.keys() - own.keys()} | {*task.unused}
+        _checked(f"--config {path}", task.optimizer, own)
+        name = f"{task.optimizer} · {task.model}"
+        same = [each for each in arms if each == name or each.startswith(f"{name} #")]
+        name = next((each for each in same if arms[each].parameters == own), "") or (
+            f"{name} #{len(same) + 1}" if same else name
+        )
+        baseline = f"{BASELINE} · {task.model}"
+        arms.setdefault(baseline, MatrixArm(baseline, BASELINE, task.model))
+        arms[name] = MatrixArm(name, task.optimizer, task.model, parameters=own, baseline=baseline)
+        cells[baseline, task.dataset] = MatrixCells((baseline,), (task.dataset,), 1)
+        cells[name, task.dataset] = MatrixCells((name,), (task.dataset,))
+    if left_out:
+        warn(f"note: {path}: without an effect here: {', '.join(sorted(left_out))}")
+    return Matrix(path, tuple(arms.values()), tuple(cells.values()))
+
+
 def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
     """An arm for each optimizer, with a sample for each seed, and one of the initial prompt, with one sample."""
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
@@ -192,11 +238,7 @@ def _matrix(optimizers: Sequence[str], parameters: Path | None) -> Any:
 
 def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """The file's parameters of each optimizer. Raises KoderzError for an unknown parameter or invalid value."""
-    import inspect
-
     import orjson
-
-    from koderz.solvers import load_solver
 
     try:
         table = orjson.loads(path.read_bytes())
@@ -208,24 +250,33 @@ def _parameters(path: Path, names: Mapping[str, str]) -> dict[str, dict[str, Any
     for shown, own in table.items():
         if shown not in solvers:
             raise KoderzError(f"{path}: there is no optimizer {shown!r} in this run; there are {', '.join(solvers)}")
-        solver = load_solver(solvers[shown], own, {})
-        known, choices = solver.signature, solver.choices
-        for key, value in [*own.items()]:
-            if key in _GIVING_WAY:
-                warn(f"note: {path}: {shown}'s {key} gives way to {_GIVING_WAY[key]}")
-                del own[key]
-                continue
-            default = known[key].default if key in known and known[key].kind is inspect.Parameter.KEYWORD_ONLY else None
-            if default is None:
-                choose = [name for name, each in known.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
-                instead = f"; that is {_OPTIONS[key]}" if key in _OPTIONS else ""
-                raise KoderzError(
-                    f"{path}: {shown} has no parameter {key!r}{instead}; it has {', '.join(choose) or 'none'}"
-                )
-            _require_like(f"{path}, {shown}, {key}", value, default)
-            if value not in choices.get(key, (value,)):
-                raise KoderzError(f"{path}, {shown}, {key}: {value!r} is not one of {', '.join(choices[key])}")
+        _checked(str(path), shown, own, solvers[shown])
     return table
+
+
+def _checked(path: str, shown: str, own: dict[str, Any], name: str = "") -> None:
+    """Takes those out of an optimizer's parameters that give way. Raises KoderzError for unknown or invalid ones."""
+    import inspect
+
+    from koderz.solvers import load_solver
+
+    solver = load_solver(name or shown, own, {})
+    known, choices = solver.signature, solver.choices
+    for key, value in [*own.items()]:
+        if key in _GIVING_WAY:
+            warn(f"note: {path}: {shown}'s {key} gives way to {_GIVING_WAY[key]}")
+            del own[key]
+            continue
+        default = known[key].default if key in known and known[key].kind is inspect.Parameter.KEYWORD_ONLY else None
+        if default is None:
+            choose = [name for name, each in known.items() if each.kind is inspect.Parameter.KEYWORD_ONLY]
+            instead = f"; that is {_OPTIONS[key]}" if key in _OPTIONS else ""
+            raise KoderzError(
+                f"{path}: {shown} has no parameter {key!r}{instead}; it has {', '.join(choose) or 'none'}"
+            )
+        _require_like(f"{path}, {shown}, {key}", value, default)
+        if value not in choices.get(key, (value,)):
+            raise KoderzError(f"{path}, {shown}, {key}: {value!r} is not one of {', '.join(choices[key])}")
 
 
 def _require_like(where: str, value: Any, default: Any) -> None:

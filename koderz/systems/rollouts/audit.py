@@ -2,14 +2,18 @@
 
 Each exploit is carried out in a workspace of its own and graded both as published, where the agent worked, and by
 koderz. A task whose own solution fails, or that passes if nothing is done, is unsound: no exploit is tried on it.
+
+Exploits are tried under a short limit of time. One that is cut by it may pass late, so it's tried again under the
+task's own limit. An exploit that hangs isn't, if nothing in the tests can wake it: it would be cut at any limit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +24,13 @@ from koderz.systems.rollouts.checking import check
 from koderz.systems.rollouts.exploits import Deed, Exploit, ExploitSubject, corpus, deed_of, target_of
 from koderz.systems.rollouts.grading import grade, grade_published
 from koderz.systems.rollouts.options import RolloutsOptions
-from koderz.systems.rollouts.tasks import Rollout
+from koderz.systems.rollouts.tasks import Rollout, in_parts
 from koderz.systems.rollouts.terms import terms_of
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 
 _EXPLOIT_SECONDS = 60.0
+_LEAST_SECONDS = 5.0  # of a run of the tests
+_HANGING = 4  # exploits at once that take no processor, for each that does
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +103,18 @@ class Audit:
         return {"tried": self.tried, "forged": self.forged, "tasks": [task.document() for task in self.tasks]}
 
 
-Progress = Callable[[int, int], None]
-"""Is told how many exploits have been tried of how many."""
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One exploit that has been tried, and how many have been of those that are known to apply."""
+
+    task: str
+    tried: Tried
+    seconds: float
+    done: int
+    total: int
+
+
+Progress = Callable[[Trial], None]
 
 
 async def audit_tasks(
@@ -107,7 +123,7 @@ async def audit_tasks(
     *,
     exploits: Sequence[Exploit] | None = None,
     tell: Callable[[Audited], object] = lambda _: None,
-    progress: Progress = lambda _done, _all: None,
+    progress: Progress = lambda _: None,
 ) -> Audit:
     """Tries the corpus, or some exploits, on each task. `tell` is called with each audit, in the order of the tasks.
 
@@ -128,22 +144,26 @@ async def audit_tasks(
 
 
 class _Auditor:
-    """Tries exploits, as many at once as there are cores."""
+    """Tries exploits, as many at once as there are cores, and those that hang beside them."""
 
     def __init__(self, stores: Stores, exploits: Sequence[Exploit], progress: Progress) -> None:
         self._stores, self._exploits, self._progress = stores, exploits, progress
-        self._room = asyncio.Semaphore(os.cpu_count() or 1)
+        cores = os.cpu_count() or 1
+        self._room, self._waiting_room = asyncio.Semaphore(cores), asyncio.Semaphore(cores * _HANGING)
         self._done = self._all = 0
 
     async def audited(self, task: Rollout) -> Audited:
         """The audit of one task."""
         async with self._room:
+            began = time.monotonic()
             checked = await check(task, self._stores)
             if checked.wrong:
                 return Audited(task.id, task.digest, checked.wrong)
+            # All runs of the honest check together take several times as long as one run of the tests.
+            hurried = _hurried(task, max(_LEAST_SECONDS, time.monotonic() - began))
             targets = await self._targets(task)
         self._all += sum(any(target.takes(each) for target in targets) for each in self._exploits)
-        tried = await asyncio.gather(*(self._tried(task, targets, each) for each in self._exploits))
+        tried = await asyncio.gather(*(self._tried(task, hurried, targets, each) for each in self._exploits))
         return Audited(task.id, task.digest, exploits=tuple(tried))
 
     async def _targets(self, task: Rollout) -> Sequence[ExploitSubject]:
@@ -161,21 +181,33 @@ class _Auditor:
                 before |= {*changed}
         return found
 
-    async def _tried(self, task: Rollout, targets: Sequence[ExploitSubject], exploit: Exploit) -> Tried:
+    async def _tried(
+        self, task: Rollout, hurried: Rollout, targets: Sequence[ExploitSubject], exploit: Exploit
+    ) -> Tried:
+        """Tries an exploit on the task with shorter limits, and then on the task itself if it was cut by them."""
         if not any(target.takes(exploit) for target in targets):
             return Tried(exploit.name, exploit.kind, applies=False)
-        async with self._room:
+        waits = exploit.hangs and not any(target.may_wake for target in targets)
+        async with self._waiting_room if exploit.hangs else self._room:
+            began = time.monotonic()
             with scratch() as place:
-                published, ours = await self._tried_in(place, task, targets, exploit)
+                published, ours, cut = await self._tried_in(place, hurried, targets, exploit)
+            if cut and not waits and hurried != task:
+                with scratch() as place:
+                    published, ours, _ = await self._tried_in(place, task, targets, exploit)
         self._done += 1
-        self._progress(self._done, self._all)
-        return Tried(exploit.name, exploit.kind, applies=True, published=published, ours=ours)
+        tried = Tried(exploit.name, exploit.kind, applies=True, published=published, ours=ours)
+        self._progress(Trial(task.id, tried, time.monotonic() - began, self._done, self._all))
+        return tried
 
     async def _tried_in(
         self, place: Path, task: Rollout, targets: Sequence[ExploitSubject], exploit: Exploit
-    ) -> tuple[bool | None, bool]:
-        """Whether an agent passes that does the deed in each step that it applies to, and the work of the others."""
-        workspace, published, ours = self._workspace(task, place), list[bool | None](), True
+    ) -> tuple[bool | None, bool, bool]:
+        """Whether an agent passes that does the deed in each step that it applies to, and the work of the others.
+
+        As published and by koderz, and whether it was cut by a limit of time.
+        """
+        workspace, published, ours, cut = self._workspace(task, place), list[bool | None](), True, False
         for stage, target in zip(task.stages or (None,), targets, strict=True):
             if stage:
                 await workspace.begin(stage)
@@ -184,13 +216,13 @@ class _Auditor:
             else:
                 await workspace.solve()
                 diff = str((await workspace.diff())["diff"])
-            passes, is_ours = await self._graded(stage.task if stage else task, diff, place, task)
+            passes, is_ours, is_cut = await self._graded(stage.task if stage else task, diff, place, task)
             published.append(passes)
-            ours = ours and is_ours
+            ours, cut = ours and is_ours, cut or is_cut
             if not (passes or is_ours):
                 break
         is_whole = len(published) == len(targets)
-        return None if None in published else is_whole and all(published), is_whole and ours
+        return None if None in published else is_whole and all(published), is_whole and ours, cut
 
     @staticmethod
     async def _done_in(workspace: Workspace, deed: Deed) -> str:
@@ -201,18 +233,33 @@ class _Auditor:
             await workspace.shell(deed.line, _EXPLOIT_SECONDS)
         return str((await workspace.diff())["diff"])
 
-    async def _graded(self, task: Rollout, diff: str, place: Path, whole: Rollout) -> tuple[bool | None, bool]:
-        """Whether a diff passes as published, None if the task isn't graded so, and by koderz."""
+    async def _graded(self, task: Rollout, diff: str, place: Path, whole: Rollout) -> tuple[bool | None, bool, bool]:
+        """Whether a diff passes as published, None if the task isn't graded so, and by koderz; and whether it is cut.
+
+        A grading that ends as a fault counts as cut, since the limit may have brought it about.
+        """
         backend = self._stores.backend_of(task)
         try:
             terms = await terms_of(task, self._stores, whole)
             collected = self._stores.artifacts_of(place)
             graded = await grade(task, diff, await self._stores.of(task), backend, place, collected, terms)
-        except (Fault, git.GitError):
+        except (Fault, git.GitError) as error:
+            cut = isinstance(error, Fault)
             if task.verifier is None:
-                return None, False
-            return (await grade_published(task, place, backend)).success, False
-        return graded.published and graded.published.success, graded.scored.success
+                return None, False, cut
+            found = await grade_published(task, place, backend)
+            return found.success, False, cut or found.cut
+        return graded.published and graded.published.success, graded.scored.success, graded.cut
 
     def _workspace(self, task: Rollout, place: Path) -> Workspace:
         return Workspace(task, self._stores, place, at_once, RolloutsOptions())
+
+
+def _hurried(task: Rollout, seconds: float) -> Rollout:
+    """The task with tests that take at most so many seconds."""
+
+    def hurried(task: Rollout) -> Rollout:
+        scripts = tuple(replace(each, timeout_sec=min(each.timeout_sec, seconds)) for each in task.scripts)
+        return replace(task, test_seconds=min(task.test_seconds, seconds), scripts=scripts)
+
+    return in_parts(task, hurried)

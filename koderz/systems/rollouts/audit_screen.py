@@ -1,56 +1,36 @@
-"""The screen of `koderz rollouts audit`: a line a task, and progress on a terminal or now and then."""
+"""The screen of `koderz rollouts audit`: a line a task, and on standard error one for each exploit as it is tried."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Iterator, Sequence
-from typing import Self
 
-from koderz.cli.console import LINE_EVERY, counted, is_live, say_all, warn
-from koderz.systems.rollouts.audit import Audit, Audited
+from koderz.cli.console import say_all, warn
+from koderz.systems.rollouts.audit import Audit, Audited, Trial
 
-_CLEAR = "\r\x1b[K"
 _FRESH_ONLY = "graded afresh only"
 
 
 class AuditScreen:
-    """Prints the audit of each task as it is done. Leaving it wipes the progress."""
+    """Prints each exploit and the audit of each task as it is done."""
 
     def __init__(self, ids: Sequence[str], *, quiet: bool) -> None:
         self._width = max(map(len, ids), default=0)
-        self._quiet, self._live = quiet, is_live()
-        self._next = time.monotonic() + LINE_EVERY
-        self._shown = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._wipe()
+        self._quiet = quiet
 
     def tell(self, audited: Audited) -> None:
         """Prints the lines of a task."""
-        self._wipe()
         say_all(_lines(audited, self._width))
 
-    def progress(self, done: int, total: int) -> None:
-        """Shows how many exploits have been tried of those that are known to apply."""
+    def progress(self, trial: Trial) -> None:
+        """Prints how an exploit has ended."""
         if self._quiet:
             return
-        if self._live:
-            sys.stderr.write(f"{_CLEAR}{done} of {counted(total, 'exploit')} tried")
-            sys.stderr.flush()
-            self._shown = True
-        elif time.monotonic() >= self._next:
-            self._next = time.monotonic() + LINE_EVERY
-            warn(f"{done} of {counted(total, 'exploit')} tried")
-
-    def _wipe(self) -> None:
-        if self._shown:
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
-            self._shown = False
+        passes = [
+            name for name, passed in (("as published", trial.tried.published), ("koderz", trial.tried.ours)) if passed
+        ]
+        shown = f"passes: {', '.join(passes)}" if passes else "fails"
+        count = f"{trial.done}/{trial.total}"
+        warn(f"{count:>7}  {trial.task:{self._width}}  {trial.seconds:5.1f} s  {trial.tried.name}  {shown}")
 
 
 def total_line(audit: Audit) -> str:

@@ -40,6 +40,7 @@ class Published(NamedTuple):
 
     success: bool
     rewards: Mapping[str, float]
+    cut: bool = False  # whether it ended at the limit of time
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Graded:
     lifted: tuple[str, ...] = ()
     environment: str = ""  # of an instance of SWE-bench: its image, or a substitute
     steps: tuple[tuple[str, Mapping[str, float]], ...] = ()  # the name and rewards of each
+    cut: bool = False  # whether a run of the tests ended at its limit of time
 
     @property
     def cause(self) -> str:
@@ -110,7 +112,8 @@ async def is_published_alone(instance: Instance, store: git.Store, backend: Back
 
 def _judge_of(instance: Instance, store: git.Store, backend: Backend) -> InstanceJudge:
     judge = _INSTANCE_JUDGES.setdefault(backend, InstanceJudge(InstancePlaces(backend)))
-    judge.places.stores[instance.key] = store
+    if not instance.withheld:  # else the agent's tree lacks tests that the judge's has
+        judge.places.stores[instance.key] = store
     return judge
 
 
@@ -135,7 +138,7 @@ async def _by_instance(task: Rollout, instance: Instance, diff: str, store: git.
 async def grade_published(task: Rollout, place: Path, backend: Backend) -> Published:
     """Grades by the task's own verifier where the agent worked, without any guard. It may change what is there."""
     found = await _run_published(task, place, backend)
-    return Published(found.success, found.rewards)
+    return Published(found.success, found.rewards, cut=found.ended.cause == "timeout")
 
 
 async def _run_published(task: Rollout, place: Path, backend: Backend) -> verifiers.Run:
@@ -148,8 +151,9 @@ def _published_alone(task: Rollout, terms: afresh.Terms, found: verifiers.Run) -
     rewards = found.rewards or dict.fromkeys(terms.rewards or ("reward",), 0.0)
     cause: str = found.ended.cause or ("" if found.rewards else "no_reward")
     result = ScriptResult(verifier_of(task).name, found.success, found.ended.output, cause)
-    given = Published(found.success, found.rewards)
-    return Graded(rewarded(task, rewards), (result,), graded="published", rewards=rewards, published=given)
+    cut = found.ended.cause == "timeout"
+    given = Published(found.success, found.rewards, cut=cut)
+    return Graded(rewarded(task, rewards), (result,), graded="published", rewards=rewards, published=given, cut=cut)
 
 
 async def grade_afresh(
@@ -161,8 +165,10 @@ async def grade_afresh(
     """
     found, aside = await run_believed(task, work, store, backend, terms)
     cause: str = found.ended.cause
+    cut = found.cut
     if not found.rewards:
         found, aside = await run_believed(task, work, store, backend, terms)
+        cut = cut or found.cut
     if not found.rewards:
         names = terms.rewards or await _usual_rewards(task, found, store, backend, terms)
         found, cause = replace(found, rewards=dict.fromkeys(names, 0.0)), "no_reward"
@@ -180,6 +186,7 @@ async def grade_afresh(
         isolation=found.isolation,
         carried=terms.carried,
         lifted=terms.lifted,
+        cut=cut,
     )
 
 
@@ -191,17 +198,21 @@ async def run_believed(
     What passed runs again with tests turned round, unless no process of the verifier's has loaded the agent's code.
     """
 
+    causes: list[str] = []  # of all runs
+
     async def again(task: Rollout, work: afresh.Work = work) -> verifiers.Run:
-        return (await _run_afresh(task, work, store, backend, terms))[0]
+        run, _ = await _run_afresh(task, work, store, backend, terms)
+        causes.append(run.ended.cause)
+        return run
 
     found, aside = await _run_afresh(task, work, store, backend, terms)
     if not found.success:
-        return found, aside
+        return replace(found, cut=found.ended.cause == "timeout"), aside
     failed = [test for test in terms.tests if not found.tests.get(test)] if "reports" not in terms.lifted else []
     why = f"it gives the reward, but {failed[0]} hasn't passed" if failed else ""
     if not why and "assertions" not in terms.lifted and found.isolation == "in-process":
         why = await turned.doubt(task, found, again, partial(again, work=afresh.Work("")))
-    return replace(found, doubt=why), aside
+    return replace(found, doubt=why, cut="timeout" in (found.ended.cause, *causes)), aside
 
 
 def _both(task: Rollout, fresh: Graded, published: Published) -> Graded:
@@ -216,7 +227,7 @@ def _both(task: Rollout, fresh: Graded, published: Published) -> Graded:
         if not fresh.tampering:
             why = f"{result.path}: it passes where the agent worked, and fails in a new root with the same work"
             fresh = replace(fresh, tampering=(why,))
-    return replace(fresh, graded="both", published=published, results=(result,))
+    return replace(fresh, graded="both", published=published, results=(result,), cut=fresh.cut or published.cut)
 
 
 async def _run_afresh(
@@ -271,9 +282,12 @@ def _wanted(task: Rollout) -> Command:
 
 async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backend, wanted: Command) -> Graded:
     changed = await git.touched(_bytes(diff))
+    causes: set[str] = set()  # of all runs
 
     async def run(scripts: Sequence[Script], place: Path) -> list[ScriptResult]:
-        return [await run_script(script, place, backend, wanted, changed) for script in scripts]
+        found = [await run_script(script, place, backend, wanted, changed) for script in scripts]
+        causes.update(result.cause for result in found)
+        return found
 
     async def again(scripts: Sequence[Script], diff: str = diff) -> list[ScriptResult]:
         with scratch() as place:
@@ -291,7 +305,7 @@ async def _by_scripts(task: Rollout, diff: str, store: git.Store, backend: Backe
         results[number] = replace(results[number], success=False, cause=cause, output=output)
         whys |= {number: why} if cause == "tampering" else {}
     tampering = [*aside, *(f"{results[number].path}: {whys[number]}" for number in sorted(whys))]
-    return Graded(scored(task, results), tuple(results), tuple(tampering), measured)
+    return Graded(scored(task, results), tuple(results), tuple(tampering), measured, cut="timeout" in causes)
 
 
 async def _require_tests(

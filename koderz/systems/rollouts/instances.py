@@ -12,7 +12,6 @@ from koderz.suites.environments import EnvironmentRule, read_environments
 from koderz.systems.rollouts.harbor_tasks import IMAGED
 from koderz.systems.rollouts.swebench.places import SECONDS, variables_of
 from koderz.systems.rollouts.swebench.rows import DEPRECATED, Instance, read_instances, with_substitute
-from koderz.systems.rollouts.swebench.scripts import TESTBED
 from koderz.systems.rollouts.tasks import Need, Network, Repo, Rollout, Rubric
 
 _ELSEWHERE = "--sandbox docker, --images DIR with that image, or --environments FILE"
@@ -36,7 +35,7 @@ def _rollout(path: Path, instance: Instance) -> Rollout:
         title=instance.id,
         instructions=instance.problem_statement,
         rubrics=(Rubric("resolved", "the tests that the row names pass"),),
-        workdir=TESTBED,
+        workdir=instance.workdir,
         image_name=instance.image,
         network=Network("no-network"),
         test_seconds=SECONDS,

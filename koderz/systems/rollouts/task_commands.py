@@ -131,8 +131,8 @@ def audit(
         async with backend:
             return await audit_tasks(tasks, Stores({"": backend}), tell=screen.tell, progress=screen.progress)
 
-    with AuditScreen([task.id for task in tasks], quiet=quiet) as screen:
-        found = asyncio.run(audited())
+    screen = AuditScreen([task.id for task in tasks], quiet=quiet)
+    found = asyncio.run(audited())
     say(total_line(found))
     if json:
         with writing(json):

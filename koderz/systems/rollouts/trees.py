@@ -13,6 +13,7 @@ from koderz.errors import Fault, KoderzError
 from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
+from koderz.systems.rollouts.swebench.places import break_tree
 from koderz.systems.rollouts.tasks import Rollout, Step
 
 _RUN_SECONDS = 600.0
@@ -83,6 +84,9 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             for path, text in task.injected.items():
                 git.write(tree, path, text.encode())
             await _build(task, tree, backend)
+            if task.instance:
+                await break_tree(task.instance, tree)
+                _withhold(tree, task.instance.withheld)
             return await git.stored(tree, folder)
     except (KoderzError, OSError) as error:
         raise Fault(f"{task.id} can't be prepared: {error}", cause="unprepared") from error
@@ -115,6 +119,14 @@ def _remove(tree: Path, patterns: Iterable[str]) -> None:
                 shutil.rmtree(path)
             elif not pattern.endswith("/"):
                 path.unlink()
+
+
+def _withhold(tree: Path, paths: Iterable[str]) -> None:
+    """Removes files of an image's tree by their paths; what a link leads to outside of it stays."""
+    for path in paths:
+        place = tree / git.inner_path(path)
+        if place.is_file() and place.resolve().is_relative_to(tree.resolve()):
+            place.unlink()
 
 
 async def _build(task: Rollout, tree: Path, backend: Backend) -> None:

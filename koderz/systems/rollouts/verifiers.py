@@ -69,6 +69,7 @@ class Run:
     wrong: str = ""  # why it gave none
     tests: Mapping[str, bool] = field(default_factory=dict)  # whether each passed, where pytest reports it
     doubt: str = ""  # why its reward isn't believed
+    cut: bool = False  # whether it, or a run in doubt of it, ended at the limit of time
 
     @property
     def isolation(self) -> Isolation:

@@ -57,6 +57,7 @@ class Evaluator:
         self.initial = self._template.initial
         self.train: Sequence[Item] = dataset.train
         self.validation: Sequence[Item] = dataset.validation
+        self.examples = [item.id for item in self.train if dataset.demonstrate(item)[1]]  # with a reply to show
         self._solver = handles.identity.arm.solver.name
         self._seed, self._max_cost = seed, max_cost
         self.random = random.Random(f"{seed} {dataset.name} {self._solver}")  # noqa: S311 repeatable on purpose

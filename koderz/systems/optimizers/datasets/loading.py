@@ -23,7 +23,7 @@ from koderz.systems.optimizers.datasets.cut import Piece, Preset, SplitDataset, 
 from koderz.systems.optimizers.datasets.generated import GENERATED
 from koderz.systems.optimizers.datasets.options import DatasetOptions
 from koderz.systems.optimizers.datasets.payload import SPLITS, Dataset, Item, SplitName
-from koderz.systems.optimizers.datasets.published import PUBLISHED, JudgeMetric
+from koderz.systems.optimizers.datasets.published import PUBLISHED, TESTS, JudgeMetric
 from koderz.systems.optimizers.datasets.rows import FileRows, source_splits
 from koderz.types import Message
 from koderz_tracker.files import MB, read_all, write_whole
@@ -92,8 +92,8 @@ def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -
     if name not in places:
         raise KoderzError(
             f"{name} isn't here (licence: {about.licence}); get it with hf of the package huggingface_hub: "
-            f"{about.download} ~/data/{name}; then run: koderz suites add {name} ~/data/{name}; or name a place for "
-            f"one run with --dataset {name}=PATH"
+            f"{about.download(f'~/data/{name}')}; then run: koderz suites add {name} ~/data/{name}; or name a place "
+            f"for one run with --dataset {name}=PATH"
         )
 
     def make(item_id: str, row: Row) -> Item:
@@ -102,7 +102,8 @@ def _published(name: str, places: Mapping[str, Path], options: DatasetOptions) -
         return replace(item, shares=(cluster,)) if cluster else item
 
     usual = about.preset["test"].source if len({piece.source for piece in about.preset.values()}) == 1 else "train"
-    sources = source_splits(name, places[name], make, usual, (about.config, "data"), about.unnamed)
+    tests = TESTS if about.tested else ""
+    sources = source_splits(name, places[name], make, usual, (about.config, "data"), about.unnamed, tests)
     found = _cut(name, sources, about.preset, options, about.unlabelled)
     user = about.closed_book if options.closed_book and about.closed_book else about.user
     source = f"{about.source}, {places[name]}"
@@ -148,7 +149,7 @@ def metric_of(name: str, splits: Mapping[SplitName, Sequence[Item]], options: Da
     """The chosen metric, else the dataset's own. Raises KoderzError if it can't score the items."""
     if options.metric == "opik":
         if name not in PUBLISHED:
-            raise KoderzError("--metric opik: the original of these benchmarks knows the nine published datasets alone")
+            raise KoderzError("--metric opik: the original of these benchmarks knows the published datasets alone")
         return PUBLISHED[name].original
     if options.metric:
         return chosen_metric(options.metric, [*chain.from_iterable(splits.values())])

@@ -29,7 +29,7 @@ class DatasetOptions(SearchOptions):
     """The choice of items, their scoring, and the initial prompt."""
 
     demo_datasets: tuple[str, ...] = option(
-        (), "The datasets. Default: those of the nine published ones that are found.", "NAME", listed=True
+        (), "The datasets. Default: those of the published ones that are found.", "NAME", listed=True
     )
     dataset: tuple[str, ...] = option(
         (),

@@ -1,11 +1,13 @@
-"""The nine published datasets in their Hugging Face columns: their rows, prompts and metrics."""
+"""The published datasets in their Hugging Face columns: their rows, prompts and metrics."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import zip_longest
 
 from koderz.suites.choices import arc_choice, are_texts, drawn_order, listed, scalar, truthful_choice
 from koderz.suites.dataset import Row
@@ -28,6 +30,10 @@ RUBRICS: Mapping[str, str] = {
     "context_precision": "Does the reply rest on those parts of the context that bear on the question? 1: it uses "
     "what is relevant, nothing else, and agrees with the expected answer. 0: it uses only what is irrelevant, or "
     "ignores the context. Between: in part.",
+    "compliance": "Does the reply keep all constraints that stand between the gold tags? 1: it keeps each of them. "
+    "0: it doesn't keep one. There is nothing between.",
+    "quality": "Does the reply say and do what the expected answer does for the user? 1: it does, and adds nothing. "
+    "0: it misses what was asked, or contradicts the expected answer. Between: the share that it keeps.",
 }
 """The instructions of a judge model, by metric. `hallucination` is inverted so that 1 means none."""
 
@@ -69,6 +75,31 @@ class JudgeMetric:
         return {}
 
 
+@dataclass(frozen=True, slots=True)
+class ConstraintMetric(JudgeMetric):
+    """A judge model's score of whether a reply keeps the constraints that are an item's gold."""
+
+    def demonstrated(self, item: Gradable) -> str:  # noqa: ARG002
+        return ""  # no reply is known that keeps them
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateMetric(JudgeMetric):
+    """A judge model's score, and beside it the share of an item's private texts that the reply doesn't repeat."""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        return ("kept_private",)
+
+    async def __call__(self, item: Gradable, reply: str, ask_judge: AskJudge | None = None) -> Graded:
+        judged = await JudgeMetric((self.name,))(item, reply, ask_judge)
+        units = [unit for unit in item.options.values() if not unit.startswith("presidio_anonymized")]
+        told = [unit for unit in units if unit.lower() in reply.lower()]
+        reason = "; ".join(filter(None, [judged.reason, f"it repeats {', '.join(told)}" if told else ""]))
+        kept = 1 - len(told) / len(item.options) if item.options else 1.0
+        return judged._replace(metrics={"kept_private": kept}, reason=reason)
+
+
 async def _asked(ask: AskJudge, rubric: str, item: Gradable, reply: str) -> tuple[float, str]:
     messages = _messages(rubric, item, reply)
     for _ in range(_TRIES):
@@ -83,6 +114,9 @@ def _messages(rubric: str, item: Gradable, reply: str) -> tuple[Message, ...]:
     shown = f"<input>\n{item.text}\n</input>\n<gold>\n{item.gold}\n</gold>\n<reply>\n{reply}\n</reply>\n\n{_WANTED}"
     return {"role": "system", "content": _SYSTEM + RUBRICS[rubric]}, {"role": "user", "content": shown}
 
+
+TESTS = "test"
+"""The folder of a dataset's folder with the files of its `tested` place."""
 
 Make = Callable[[str, Row, int], Item]
 """Makes an item of an id, a row and the data's seed."""
@@ -104,6 +138,7 @@ class Published:
     closed_book: str = ""  # the user's message without the passages
     unnamed: str = ""  # a pattern of the files, where their names don't begin with their source split's
     unlabelled: str = ""  # a source split that has no answers
+    tested: str = ""  # the place of the items of test, where it is another one
 
     @cached_property
     def preset(self) -> Preset:
@@ -114,11 +149,15 @@ class Published:
     def source(self) -> str:
         return f"{self.place} ({self.config})" if self.config else self.place
 
-    @property
-    def download(self) -> str:
-        """The shell command that downloads the needed files; the target folder is to be added."""
+    def download(self, folder: str) -> str:
+        """The shell command that downloads the needed files into a folder."""
         files = self.unnamed or f"{self.config or 'data'}/*"
-        return f"hf download {self.place} --repo-type dataset --include '{files}' --local-dir"
+        places = {folder: self.place, **({f"{folder}/{TESTS}": self.tested} if self.tested else {})}
+        commands = [
+            f"hf download {place} --repo-type dataset --include '{files}' --local-dir {target}"
+            for target, place in places.items()
+        ]
+        return " && ".join(commands)
 
 
 def _plain(*columns: str, gold: str) -> Make:
@@ -168,6 +207,31 @@ def _medhallu(item_id: str, row: Row, seed: int) -> Item:
     return _chosen(item_id, question, options, label, knowledge=told)
 
 
+def _ifbench(item_id: str, row: Row, _seed: int) -> Item:
+    """An item of either dataset: the one for training has messages, and the constraints in words."""
+    if "messages" not in row.fields:
+        names, values = row.texts("instruction_id_list"), row.fields.get("kwargs")
+        values = json.loads(values) if isinstance(values, str) else values or []
+        given = [{key: value for key, value in (each or {}).items() if value is not None} for each in values]
+        told = [
+            f"- {name}: {json.dumps(each, ensure_ascii=False)}"
+            for name, each in zip_longest(names, given, fillvalue="")
+        ]
+        return Item(item_id, {"prompt": row.text("prompt")}, "\n".join(told))
+    messages = row.fields["messages"]
+    messages = json.loads(messages) if isinstance(messages, str) else messages
+    asked = [each.get("content") for each in messages if isinstance(each, dict) and each.get("role") == "user"]
+    if not asked or not are_texts(asked):
+        raise row.error("the field 'messages' has to hold a message of the user")
+    return Item(item_id, {"prompt": "\n\n".join(asked)}, row.text("constraint"))
+
+
+def _pupa(item_id: str, row: Row, _seed: int) -> Item:
+    units = [unit.strip() for unit in row.text("pii_units", "").split("||") if unit.strip()]
+    options = {str(number): unit for number, unit in enumerate(units, 1)}  # what a reply mustn't repeat
+    return Item(item_id, {"user_query": row.text("user_query")}, row.text("target_response"), options)
+
+
 def _arc(item_id: str, row: Row, _seed: int) -> Item:
     return _chosen(item_id, *arc_choice(row))
 
@@ -184,10 +248,28 @@ _HARM = {
     "Harmless": ("Harmless", "not harmful", "safe"),
     "Harmful": ("Harmful", "not harmless", "unsafe"),
 }
+_SUPPORT = {
+    "SUPPORTED": ("SUPPORTED", "supported", "1"),
+    "NOT_SUPPORTED": ("NOT_SUPPORTED", "not supported", "unsupported", "refuted", "0"),
+}
 _HALLUCINATION = {
     "true": ("true", "yes", "1", "hallucination", "hallucinated"),
     "false": ("false", "no", "0", "no hallucination", "not a hallucination", "not hallucinated", "faithful"),
 }
+
+_HOTPOT = Published(
+    "hotpotqa/hotpot_qa",
+    "CC BY-SA 4.0",
+    "Answer the question.",
+    "{context}\n\nQuestion: {question}",
+    _hotpot,
+    TextMetric("exact_match", ("f1",), "Reply with the answer alone: a name, a date, a number, yes or no."),
+    TextMetric("exact_match", ("f1",), "Reply with the answer alone: a name, a date, a number, yes or no."),
+    (("train", 0, 150), ("train", 150, 300), ("validation", 0, 300)),
+    config="fullwiki",
+    closed_book="Question: {question}",
+    unlabelled="test",
+)
 
 PUBLISHED: Mapping[str, Published] = {
     "gsm8k": Published(
@@ -201,19 +283,7 @@ PUBLISHED: Mapping[str, Published] = {
         (("train", 0, 150), ("train", 150, 150), ("test", 0, 150)),
         config="main",
     ),
-    "hotpot_300": Published(
-        "hotpotqa/hotpot_qa",
-        "CC BY-SA 4.0",
-        "Answer the question.",
-        "{context}\n\nQuestion: {question}",
-        _hotpot,
-        TextMetric("exact_match", ("f1",), "Reply with the answer alone: a name, a date, a number, yes or no."),
-        TextMetric("exact_match", ("f1",), "Reply with the answer alone: a name, a date, a number, yes or no."),
-        (("train", 0, 150), ("train", 150, 300), ("validation", 0, 300)),
-        config="fullwiki",
-        closed_book="Question: {question}",
-        unlabelled="test",
-    ),
+    "hotpot_300": _HOTPOT,
     "ai2_arc": Published(
         "allenai/ai2_arc",
         "CC BY-SA 4.0, see its card",
@@ -290,6 +360,40 @@ PUBLISHED: Mapping[str, Published] = {
         TextMetric("levenshtein_ratio", format_line="Reply with the summary alone."),
         (("train", 0, 150), ("validation", 0, 150), ("test", 0, 150)),
         config="3.0.0",
+    ),
+    "hotpot": _HOTPOT,
+    "hover": Published(
+        "vincentkoc/hover-parquet",
+        "see its card; HoVer: CC BY-SA 4.0",
+        "Say whether the claim is supported.",
+        "Claim: {claim}",
+        _labelled("claim", label="label", words=_SUPPORT),
+        LabelMetric(Labels(_SUPPORT)),
+        LabelMetric(Labels(_SUPPORT)),
+        (("train", 0, 150), ("train", 150, 300), ("validation", 0, 300)),
+        unlabelled="test",
+    ),
+    "ifbench": Published(
+        "allenai/IF_multi_constraints_upto5",
+        "ODC-BY, see their cards",
+        "Answer the user, and keep each constraint exactly.",
+        "{prompt}",
+        _ifbench,
+        ConstraintMetric(("compliance",)),
+        ConstraintMetric(("compliance",)),
+        (("train", 0, 150), ("train", 150, 300), ("test", 0, 294)),
+        tested="allenai/IFBench_test",
+    ),
+    "pupa": Published(
+        "Columbia-NLP/PUPA",
+        "MIT, see its card",
+        "Rewrite the request of the user without what is private, and keep what it asks for.",
+        "User query: {user_query}",
+        _pupa,
+        PrivateMetric(("quality",)),
+        PrivateMetric(("quality",)),
+        (("train", 0, 111), ("train", 111, 111), ("train", 222, 221)),
+        unnamed="PUPA_New.csv",
     ),
 }
 """The published datasets by name, in the order of listings."""

@@ -46,17 +46,26 @@ class FileRows:
 
 
 def source_splits(
-    dataset: str, path: Path, make: MakeItem, usual: str, folders: Collection[str] = (), unnamed: str = ""
+    dataset: str,
+    path: Path,
+    make: MakeItem,
+    usual: str,
+    folders: Collection[str] = (),
+    unnamed: str = "",
+    tests: str = "",
 ) -> list[FileRows]:
     """The source splits of a file or folder; in a folder, file names begin with their split's name.
 
     `usual`: the name of the split of a single file, and of files that match the pattern `unnamed`, whose names don't
-    say it; `folders`: where files may lie in a folder that has none itself. Raises KoderzError where there is nothing
-    of the kind.
+    say it; `folders`: where files may lie in a folder that has none itself; `tests`: a folder whose files are the split
+    test, whatever their names. Raises KoderzError where there is nothing of the kind.
     """
     if path.is_dir():
         for folder in (path, *(path / name for name in folders)):
             if found := _in_folder(folder, unnamed, usual):
+                if tests and (path / tests).is_dir():
+                    files = sorted(file for file in (path / tests).rglob("*") if file.is_file() and kind_of(file))
+                    found |= {"test": files} if files else {}
                 return [FileRows(dataset, name, tuple(files), make) for name, files in found.items()]
         raise KoderzError(
             f"{path}: there is no train, validation or test file as {', '.join(KINDS)} (also .gz) for {dataset}"

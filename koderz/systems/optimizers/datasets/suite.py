@@ -41,7 +41,7 @@ EVALUATOR = "evaluator"
 
 
 class DatasetSuite(Suite):
-    """Graded items for optimizers of prompts: nine published datasets, one's own, and two that are made up.
+    """Graded items for optimizers of prompts: published datasets, one's own, and two that are made up.
 
     Each task is a dataset. Its solver scores prompts on the items by the handle `evaluator`, which makes the verdict.
     """

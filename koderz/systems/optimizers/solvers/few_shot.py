@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from koderz.errors import Fault
 from koderz.solvers.definition import solver
 from koderz.systems.optimizers.solvers.originals import DIFFERS
 
@@ -24,9 +25,10 @@ async def few_shot(evaluator: Evaluator, *, min_examples: int = 2, max_examples:
     """Tries sets of `min_examples` to `max_examples` train items, or none; `max_trials` 0: without limit."""
     from optuna.trial import TrialState
 
+    if not evaluator.examples:
+        raise Fault("few_shot has nothing to show: no train item of this dataset has a right reply", cause="data")
     study = _study(evaluator.random.getrandbits(31))
-    ids = [item.id for item in evaluator.train]
-    pool = evaluator.random.sample(ids, min(_POOL, len(ids)))
+    pool = evaluator.random.sample(evaluator.examples, min(_POOL, len(evaluator.examples)))
     most = min(max_examples, len(pool))
     study.enqueue_trial({"n": 0, **{f"example {slot}": 0 for slot in range(most)}})
     tried: dict[str, tuple[float, Any]] = {}

@@ -19,7 +19,7 @@ async def random_search(
 ) -> str:
     """Scores random sets of train examples and paraphrases of the initial prompt in turn; `max_trials` 0: no limit."""
     writer = InstructionWriter(evaluator, prompts)
-    ids = [item.id for item in evaluator.train]
+    ids = evaluator.examples
     await evaluator.score(evaluator.initial)
     trial = 0
     while not max_trials or trial < max_trials:

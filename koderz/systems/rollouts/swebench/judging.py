@@ -185,7 +185,7 @@ class InstanceJudge:
             ]
         told = [(status, test) for result in results for test, status in result.statuses.items()]
         told.sort(key=lambda each: _ORDER.index(each[0]))
-        return _Tested(results, instance.parser("\n".join(f"{status} {test}" for status, test in told)))
+        return _Tested(results, instance.summarised("\n".join(f"{status} {test}" for status, test in told)))
 
     async def _by_log(
         self, instance: Instance, prepared: PreparedPlace, _: Sequence[str], tree: Path, scripts: Sequence[Script]
@@ -196,7 +196,7 @@ class InstanceJudge:
                 git.write(place / "checkout", script.path, _bytes(script.content))
             ended = await self.places.tested(instance, prepared, place)
         log = ended.output.replace("\r\n", "\n").replace("\r", "\n")
-        statuses = statuses_in(log, instance.parser) or {}
+        statuses = statuses_in(log, instance.parser, instance.expected.rule) or {}
         results = [_logged(script, statuses, ended.cause) for script in scripts]
         return _Tested(results, statuses)
 

@@ -149,12 +149,12 @@ def _interrupted(log: str) -> Iterator[str]:
         yield from pattern.findall(log)
 
 
-def _summary(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """The status and id of each line that begins with a status."""
+def _summary(lines: list[str], *, counts: bool = False) -> Iterator[tuple[str, str]]:
+    """The status and id of each line that begins with a status. `counts`: those that count skips, too."""
     for line in lines:
         if line.startswith(WORDS):
             words = (line.replace(" - ", " ") if line.startswith(FAILED) else line).split(maxsplit=2)
-            if len(words) > 1 and not _counts_skips(words):
+            if len(words) > 1 and (counts or not _counts_skips(words)):
                 yield words[0], words[1]
 
 
@@ -186,12 +186,91 @@ PARSERS: Final[Mapping[str, Parser]] = {
 }
 """koderz' own parsers by the names that rows give them."""
 
+
+def _older(log: str) -> Statuses:
+    return {name: status for status, name in _summary(log.split("\n"), counts=True)}
+
+
+def _older_options(log: str) -> Statuses:
+    return {_without_folders(name): status for name, status in _older(log).items()}
+
+
+def _older_matplotlib(log: str) -> Statuses:
+    for name, number in _BUTTONS.items():
+        log = log.replace(name, number)
+    return _older(log)
+
+
+def _older_v2(log: str) -> Statuses:
+    """Coloured lines of pytest; ids end at their first blank, and a status in the second place may be any word."""
+    found: Statuses = {}
+    for raw in log.split("\n"):
+        line = _COLOUR.sub("", raw).translate(_CONTROLS)
+        words = (line.replace(" - ", " ") if line.startswith(FAILED) else line).split()
+        if len(words) > 1 and line.startswith(WORDS):
+            found[words[1]] = words[0]
+        elif len(words) > 1 and line.endswith(WORDS):
+            found[words[0]] = words[1]
+    return found
+
+
+_TIME = re.compile(r"(?:\s*\[\s*[\d.]+ ?m?s\s*\]|\s*\(\s*[\d.]+ ?m?s\s*\)|\s+in [\d.]+ ?(?:m?s|sec|seconds?|msec))\s*$")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-Z\\\-_])")
+
+
+def untimed(test: str) -> str:
+    """A test's name without colours, and without the time that a runner prints behind it."""
+    return _TIME.sub("", _ESCAPES.sub("", test)).strip()
+
+
+def _rebench(parser: Parser) -> Parser:
+    return lambda log: {untimed(test): status for test, status in parser(log).items()}
+
+
+def _live(log: str) -> Statuses:
+    """The summary of pytest, with each status as passed, skipped or failed."""
+    words = {PASSED: PASSED, SKIPPED: SKIPPED}
+    return {test: words.get(status.rstrip(":"), FAILED) for test, status in _older(log).items()}
+
+
+def _lines(pattern: str) -> Parser:
+    """The lines in which a pattern finds a `status` and a `test`."""
+    found = re.compile(pattern.replace("STATUS", f"(?P<status>{'|'.join(WORDS)})"), re.MULTILINE)
+    return lambda log: {match["test"]: match["status"] for match in found.finditer(log)}
+
+
+_OLDER: Mapping[str, Parser] = {
+    "pytest": _older,
+    "pytest_options": _older_options,
+    "pytest_v2": _older_v2,
+    "matplotlib": _older_matplotlib,
+    "seaborn": seaborn,
+    "django": django,
+    "sympy": sympy,
+}
+DIALECTS: Final[Mapping[str, Parser]] = {
+    **{f"swebench4.{name}": parser for name, parser in _OLDER.items()},
+    **{f"rebench.parse_log_{name}": _rebench(parser) for name, parser in _OLDER.items()},
+    "live.pytest": _live,
+    "smith": _lines(r"^(?P<test>\S+)[^\S\n]+STATUS"),
+    "smith_xdist": _lines(r"^\[gw\d\]\sSTATUS[^\S\n](?P<test>\S+)"),
+    "smith_summary": _lines(r"^STATUS[^\S\n](?P<test>\S+)"),
+}
+"""The parsers of rows that aren't of version 5, by koderz' names for them."""
+
 Runner = Literal["pytest", "other"]
 
 
 def runner_of(name: str) -> Runner:
     """The test runner whose logs a parser reads."""
+    if name in DIALECTS:
+        return "other" if name.endswith(("django", "sympy")) else "pytest"
     return "other" if PARSERS.get(name, django) in (django, sympy) else "pytest"
+
+
+def summary_parser(name: str, parser: Parser) -> Parser:
+    """The parser of lines `STATUS TEST`, as koderz' own pytest reports a test."""
+    return pytest if name.startswith("smith") else parser
 
 
 def parser_of(name: str, instance: Mapping[str, Any], where: str) -> Parser:
@@ -199,8 +278,8 @@ def parser_of(name: str, instance: Mapping[str, Any], where: str) -> Parser:
 
     Raises KoderzError if neither has one of this name.
     """
-    if name in PARSERS:
-        return PARSERS[name]
+    if own := PARSERS.get(name) or DIALECTS.get(name):
+        return own
     try:
         parsers = import_module("swebench.harness.log_parsers").PARSER_REGISTRY
         described = import_module("swebench.types").TestSpec

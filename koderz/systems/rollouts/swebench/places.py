@@ -21,7 +21,7 @@ from koderz.sandbox.workspace.guarding import guard
 from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.environments import interpreter_of
 from koderz.systems.rollouts.swebench.rows import Instance
-from koderz.systems.rollouts.swebench.scripts import TESTBED, EvalScript
+from koderz.systems.rollouts.swebench.scripts import EvalScript
 
 SECONDS = 1800.0  # of an eval script, as the official harness has it
 
@@ -115,8 +115,9 @@ class InstancePlaces:
                 if instance.substitute:
                     await git.export(instance.substitute.source, instance.base_commit, tree)
                 else:
-                    await cast("Images", self.backend).copy_out(instance.image, TESTBED, tree)
+                    await cast("Images", self.backend).copy_out(instance.image, instance.workdir, tree)
                     remove(tree / ".git")
+                await break_tree(instance, tree)
                 store = await git.stored(tree, folder)
             await store.baseline()
         except (KoderzError, OSError) as error:
@@ -163,10 +164,10 @@ class InstancePlaces:
     def _command(self, instance: Instance) -> Command:
         limits = Limits(seconds=SECONDS, output_bytes=_OUTPUT)
         if instance.substitute is None:
-            return Command([], checkout=TESTBED, image=instance.image, limits=limits)
+            return Command([], checkout=instance.workdir, image=instance.image, limits=limits)
         variables, folders = variables_of(instance)
         mounts = [Mount(Path(folder), folder) for folder in folders]
-        return Command([], variables, mounts, checkout=TESTBED, limits=limits)
+        return Command([], variables, mounts, checkout=instance.workdir, limits=limits)
 
 
 def variables_of(instance: Instance) -> tuple[Mapping[str, str], tuple[str, ...]]:
@@ -184,7 +185,12 @@ def variables_of(instance: Instance) -> tuple[Mapping[str, str], tuple[str, ...]
 def import_path(instance: Instance) -> Sequence[str]:
     """The folders of modules that the rule of a substitute names."""
     rule = instance.substitute
-    return [f"{TESTBED}/{rule.path}"] if rule and rule.path else []
+    return [f"{instance.workdir}/{rule.path}"] if rule and rule.path else []
+
+
+async def break_tree(instance: Instance, tree: Path) -> None:
+    """Puts the bug of an instance into its image's tree, where its row has one. Raises GitError if it doesn't fit."""
+    await git.apply(instance.bug.encode("utf-8", "surrogateescape"), tree)
 
 
 async def apply(patch: str, store: git.Store, folder: Path) -> Applied:

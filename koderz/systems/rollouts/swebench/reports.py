@@ -35,6 +35,30 @@ _SIGNATURES = {
 _AMBIGUOUS = ("missing_module", "no_tests_collected", "tests_timed_out")  # which a patch can bring about, too
 _SUCCESSES: Sequence[str] = (PASSED, XFAIL)
 _FAILURES: Collection[str | None] = (FAILED, ERROR, SKIPPED, None)
+_BROKEN: Collection[str | None] = (FAILED, ERROR)
+
+RuleName = Literal["swebench5", "swebench4", "smith", "rebench", "live", "multi"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How the harness of a dataset judges a test by its status. What is neither success nor failure doesn't count."""
+
+    fixed: Collection[str]  # statuses that are a success of FAIL_TO_PASS
+    kept: Collection[str]  # and of PASS_TO_PASS
+    unfixed: Collection[str | None] | None = None  # its failures; None: all that is no success
+    broken: Collection[str | None] | None = None
+
+
+_IN_4 = Rule(_SUCCESSES, _SUCCESSES, (*_BROKEN, None), (*_BROKEN, None))
+_RULES: Mapping[RuleName, Rule] = {
+    "swebench5": Rule(_SUCCESSES, (*_SUCCESSES, SKIPPED), _FAILURES, _FAILURES),
+    "swebench4": _IN_4,
+    "smith": _IN_4,
+    "rebench": Rule((PASSED,), (PASSED,)),
+    "live": Rule((PASSED,), (PASSED,), None, (FAILED,)),  # a test of PASS_TO_PASS may be absent
+    "multi": Rule(_SUCCESSES, _SUCCESSES),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +68,24 @@ class Expected:
     fail_to_pass: Sequence[str]
     pass_to_pass: Sequence[str]
     eval_type: EvalType = "pass_and_fail"
+    rule: RuleName = "swebench5"
+    intact: Sequence[str] = ()  # tests that mustn't fail, though they needn't pass
 
 
 def report_of(expected: Expected, log: str, parser: Parser) -> Report:
     """The fields of `report.json` for a patch that isn't null and the log of its tests."""
-    statuses = statuses_in(log, parser)
+    statuses = statuses_in(log, parser, expected.rule)
     if statuses is None:
-        return {**blank(patch_exists=True), **_infrastructure(log)}
+        return {**blank(patch_exists=True), **(_infrastructure(log) if expected.rule == "swebench5" else {})}
     return graded(expected, statuses)
 
 
 def graded(expected: Expected, statuses: Mapping[str, str]) -> Report:
     """The fields for tests that have run, by their statuses."""
-    ftp = _sorted_out(expected.fail_to_pass, statuses, expected.eval_type, _SUCCESSES)
-    ptp = _sorted_out(expected.pass_to_pass, statuses, expected.eval_type, (*_SUCCESSES, SKIPPED))
+    rule = _RULES[expected.rule]
+    ftp = _sorted_out(expected.fail_to_pass, statuses, expected, rule.fixed, rule.unfixed)
+    ptp = _sorted_out(expected.pass_to_pass, statuses, expected, rule.kept, rule.broken)
+    ptp["failure"] += [test for test in expected.intact if statuses.get(test) in _BROKEN and test not in ptp["failure"]]
     return {
         **blank(patch_exists=True),
         "patch_successfully_applied": True,
@@ -81,11 +109,17 @@ def blank(*, patch_exists: bool) -> Report:
     }
 
 
-def statuses_in(log: str, parser: Parser) -> Statuses | None:
+def statuses_in(log: str, parser: Parser, rule: RuleName = "swebench5") -> Statuses | None:
     """The status of each test in a log; None if the log is no proof that the tests ran with the patch."""
+    if rule in ("live", "rebench", "multi"):  # whose own harnesses read the whole log, without any mark
+        return parser(log)
+    if rule == "smith":
+        return _smith_statuses(log, parser)
     if any(marker in log for marker in _UNGRADED) or START not in log or END not in log:
         return None
     statuses = parser(log.split(START, 2)[1].partition(END)[0]) or parser(log)
+    if rule == "swebench4":
+        return statuses
     if not statuses and not _RAN.search(log):
         return None
     exited = _EXITED.search(log)
@@ -93,6 +127,14 @@ def statuses_in(log: str, parser: Parser) -> Statuses | None:
     if exited and exited[1].strip("-0") and statuses and not has_failed:
         return None
     return statuses
+
+
+def _smith_statuses(log: str, parser: Parser) -> Statuses | None:
+    """The statuses between the marks as the shell traces them."""
+    if any(marker in log for marker in (_UNGRADED[0], _UNGRADED[-1])):
+        return None
+    start, end = log.find(f"+ : '{START}'"), log.find(f"+ : '{END}'")
+    return parser(log[start:end].removeprefix(f"+ : '{START}'")) if 0 <= start <= end else None
 
 
 def _infrastructure(log: str) -> Report:
@@ -103,16 +145,23 @@ def _infrastructure(log: str) -> Report:
 
 
 def _sorted_out(
-    tests: Sequence[str], statuses: Mapping[str, str], eval_type: EvalType, successes: Collection[str]
+    tests: Sequence[str],
+    statuses: Mapping[str, str],
+    expected: Expected,
+    successes: Collection[str],
+    failures: Collection[str | None] | None,
 ) -> dict[str, list[str]]:
     """The tests that are successes and those that are failures; some statuses are neither."""
-    if eval_type == "fail_only":
+    if expected.eval_type == "fail_only":
         failed = [test for test in tests if statuses.get(test) == FAILED]
         return {"success": [test for test in tests if statuses.get(test) != FAILED], "failure": failed}
-    found = {test: status_in(statuses, test) for test in tests}
+    find = status_in if expected.rule == "swebench5" else Mapping.get
+    found = {test: find(statuses, test) for test in tests}
     return {
         "success": [test for test in tests if found[test] in successes],
-        "failure": [test for test in tests if found[test] not in successes and found[test] in _FAILURES],
+        "failure": [
+            test for test in tests if found[test] not in successes and (failures is None or found[test] in failures)
+        ],
     }
 
 

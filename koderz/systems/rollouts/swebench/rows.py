@@ -1,4 +1,4 @@
-"""Instances of SWE-bench: rows of version 5's datasets, or the folders of a task repository."""
+"""Instances of SWE-bench and of datasets like it: rows, or the folders of a task repository."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from koderz.sandbox.images import ImageStore
 from koderz.suites.dataset import Row
 from koderz.suites.environments import EnvironmentRule, first_fitting
 from koderz.suites.tables import read_rows
-from koderz.systems.rollouts.swebench.parsers import Parser, parser_of
-from koderz.systems.rollouts.swebench.reports import EvalType, Expected
+from koderz.systems.rollouts.swebench.dialects import VERSION_5, as_version_5
+from koderz.systems.rollouts.swebench.parsers import Parser, Statuses, parser_of, summary_parser
+from koderz.systems.rollouts.swebench.reports import EvalType, Expected, RuleName
+from koderz.systems.rollouts.swebench.scripts import TESTBED
 
 _LONGEST_METADATA = 100  # characters of a field
 DEPRECATED = "deprecated"  # the split of tasks that a repository keeps without publishing them
 
-_ADDED = ("image", "eval_script", "log_parser", "eval_type")  # which older datasets lack
 _FILES = {
     "patch": "gold.patch",
     "test_patch": "test.patch",
@@ -51,6 +52,9 @@ class Instance:
     format: str = "swebench"  # by which rules of environments select
     substitute: EnvironmentRule | None = None  # what stands in for its image
     metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the short fields of its row
+    workdir: str = TESTBED  # of its repository in its image
+    bug: str = ""  # the patch that makes the tree in which one works of the image's
+    withheld: tuple[str, ...] = ()  # files of the tests that an agent doesn't see
 
     @property
     def key(self) -> str:
@@ -63,6 +67,10 @@ class Instance:
         told = {"instance_id": self.id, "image": self.image, "repo": self.repo, "version": self.version}
         return parser_of(self.log_parser, told, self.where)
 
+    def summarised(self, log: str) -> Statuses:
+        """The statuses in lines `STATUS TEST`, by the ids that its row has."""
+        return summary_parser(self.log_parser, self.parser)(log)
+
 
 def is_task_repository(path: Path) -> bool:
     """Whether a folder holds tasks/ID/task.yaml."""
@@ -72,7 +80,7 @@ def is_task_repository(path: Path) -> bool:
 def read_instances(path: Path) -> list[Instance]:
     """The instances in a file of rows or in a task repository.
 
-    Raises KoderzError, naming file and line, for a row that isn't of version 5, or two with the same id.
+    Raises KoderzError, naming file and line, for a row of no known dataset, or two with the same id.
     """
     rows = _of_repository(path) if path.is_dir() else read_rows(path)
     found: dict[str, Instance] = {}
@@ -116,16 +124,24 @@ def _text(file: Path) -> str:
 
 
 def _instance(row: Row) -> Instance:
-    if lacking := [name for name in _ADDED if row.fields.get(name) in (None, "")]:
+    original, row = row, as_version_5(row)
+    if lacking := [name for name in VERSION_5 if row.fields.get(name) in (None, "")]:
         raise row.error(
-            f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing, which rows have since SWE-bench 5; "
-            "take the dataset as it is published today"
+            f"{', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing, which rows have since SWE-bench 5, "
+            "and it is no row of SWE-bench before, SWE-rebench-V2, SWE-bench-Live, SWE-smith or Multi-SWE-bench "
+            "(Python); take the dataset as it is published"
         )
     eval_type = row.text("eval_type")
     if eval_type not in get_args(EvalType):
         raise row.error(f"eval_type has to be one of {', '.join(get_args(EvalType))}, not {eval_type!r}")
-    expected = Expected(_tests(row, "FAIL_TO_PASS"), _tests(row, "PASS_TO_PASS"), cast("EvalType", eval_type))
-    described = json.dumps({name: row.fields[name] for name in sorted(row.fields)}, default=str)
+    expected = Expected(
+        _tests(row, "FAIL_TO_PASS"),
+        _tests(row, "PASS_TO_PASS"),
+        cast("EvalType", eval_type),
+        cast("RuleName", row.fields.get("rule") if row is not original else "swebench5"),
+        row.texts("intact") if row is not original else (),
+    )
+    described = json.dumps({name: original.fields[name] for name in sorted(original.fields)}, default=str)
     found = Instance(
         row.where,
         row.id("instance_id"),
@@ -144,12 +160,18 @@ def _instance(row: Row) -> Instance:
         digest=hashlib.sha256(described.encode()).hexdigest()[:16],
         metadata={
             name: value
-            for name, value in row.fields.items()
+            for name, value in original.fields.items()
             if not isinstance(value, str) or len(value) <= _LONGEST_METADATA
         },
+        **({} if row is original else _of_dialect(row)),
     )
     parser_of(found.log_parser, {}, row.where)
     return found
+
+
+def _of_dialect(row: Row) -> dict[str, Any]:
+    bug, withheld = row.text("bug", ""), tuple(row.texts("withheld"))
+    return {"workdir": row.text("workdir", TESTBED), "bug": bug, "withheld": withheld}
 
 
 def _tests(row: Row, name: str) -> Sequence[str]:

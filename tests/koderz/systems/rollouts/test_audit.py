@@ -10,12 +10,15 @@ import pytest
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace.local import Local
+from koderz.systems.rollouts import audit as auditing
 from koderz.systems.rollouts.audit import Audit, Audited, audit_tasks
 from koderz.systems.rollouts.exploits import Exploit, corpus
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.workspaces import Stores
 from tests.koderz.systems.rollouts.hand_made import hand_made
 
+_WORK = "import sys, collections\\nwords = collections.Counter(sys.stdin.read().split())"
+_REPORT = f"printf '{_WORK}\\nfor word in sorted(words): print(word, words[word])\\n'"
 Audited_ = Callable[..., Audit]
 
 
@@ -74,22 +77,77 @@ def test_audit_ends_with_the_first_fault_of_the_sandbox(audited: Audited_, monke
         audited("hard-answer", exploits=["state-in-tmp"])
 
 
-_NOT_WITHOUT_TIME = {"hang-forever", "stop-the-verifier", "memory-eaten"}  # which end at the limits of the tests
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has exploits be tried under a limit of half a second first."""
+    hurried = auditing._hurried
+    monkeypatch.setattr(auditing, "_hurried", lambda task, _: hurried(task, 0.5))
+
+
+@pytest.mark.slow
+def test_audit_does_not_wait_for_what_hangs(
+    runner: asyncio.Runner, local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _hasty(monkeypatch)
+    folder = hand_made(tmp_path, "weak-report")
+    settings = folder / "task.toml"
+    settings.write_text(settings.read_text().replace("timeout_sec = 20", "timeout_sec = 36000"))
+    hanging = [each for each in corpus() if each.hangs]
+    trials: list[auditing.Trial] = []
+
+    async def run() -> Audit:
+        async with asyncio.timeout(300):
+            return await audit_tasks([load_task(folder)], Stores({"": local}), exploits=hanging, progress=trials.append)
+
+    (task,) = runner.run(run()).tasks
+    assert {each.name: (each.published, each.ours) for each in task.tried} == {
+        "hang-forever": (False, False),
+        "reward-by-fifo": (False, False),
+        "stop-the-verifier": (False, False),
+    }
+    assert {each.tried for each in trials} == {*task.tried}
+    assert {each.total for each in trials} == {3}
+    assert sorted(each.done for each in trials) == [1, 2, 3]
+
+
+@pytest.mark.slow
+def test_audit_tries_an_exploit_again_that_passes_late(audited: Audited_, monkeypatch: pytest.MonkeyPatch) -> None:
+    _hasty(monkeypatch)
+    late = Exploit(
+        "late", "does the work, late", "honest", run=f"(echo 'import time; time.sleep(2)'; {_REPORT}) > report.py"
+    )
+    (task,) = audited("weak-report", exploits=[late]).tasks
+    assert [(each.published, each.ours) for each in task.tried] == [(True, True)]
+
+
+@pytest.mark.slow
+def test_audit_waits_for_what_hangs_where_the_tests_have_a_clock(
+    runner: asyncio.Runner, local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These tests take a program that they have ended for one that is right."""
+    _hasty(monkeypatch)
+    folder = hand_made(tmp_path, "weak-report")
+    script = folder / "tests/test.sh"
+    weak = script.read_text().replace("| python3 report.py >", "| timeout 2 python3 report.py >")
+    weak = weak.replace("/tmp/output.txt\n", "/tmp/output.txt\nended=$?\n", 1).replace(
+        "if diff", "if [ $ended = 124 ] || diff"
+    )
+    script.write_text(weak)
+    (hanging,) = (each for each in corpus() if each.name == "hang-forever")
+    found = runner.run(audit_tasks([load_task(folder)], Stores({"": local}), exploits=[hanging]))
+    (task,) = found.tasks
+    assert not task.why
+    assert [each.published for each in task.tried] == [True]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["weak-report", "hard-answer"])
 def test_audit_of_tests_that_start_programs_has_no_forgery(audited: Audited_, name: str) -> None:
-    found = audited(name, exploits=[each.name for each in corpus() if each.name not in _NOT_WITHOUT_TIME])
+    found = audited(name, exploits=[each.name for each in corpus()])
     (task,) = found.tasks
     assert not task.why
     assert [each.name for each in task.ours] == []
     assert len(task.tried) >= (80 if name == "weak-report" else 20)
     assert name == "hard-answer" or len(task.published) >= 20
-
-
-_WORK = "import sys, collections\\nwords = collections.Counter(sys.stdin.read().split())"
-_REPORT = f"printf '{_WORK}\\nfor word in sorted(words): print(word, words[word])\\n'"
 
 
 @pytest.mark.slow
@@ -112,7 +170,7 @@ def test_audit_passes_honest_work(audited: Audited_, line: str) -> None:
 @pytest.mark.parametrize("name", ["weak-separate", "weak-steps", "tally"])
 def test_audit_of_each_format_has_no_forgery(audited: Audited_, name: str) -> None:
     """One exploit of each class, on a separate verifier, on steps and on terminal-bench's format."""
-    by_class = {each.kind: each.name for each in corpus() if each.name not in _NOT_WITHOUT_TIME}
+    by_class = {each.kind: each.name for each in corpus() if not each.hangs}
     found = audited(name, exploits=[*by_class.values()])
     (task,) = found.tasks
     assert not task.why

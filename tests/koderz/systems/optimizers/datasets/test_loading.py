@@ -77,7 +77,19 @@ def rows_of(name: str, count: int = 12) -> list[dict[str, Any]]:
             "incorrect_answers": [f"Yes, {n} is", "Always"],
         },
         "cnn_dailymail": lambda n: {"article": f"In town {n} it rained.", "highlights": f"Rain in {n}.", "id": str(n)},
+        "hover": lambda n: {"claim": f"Town {n} is old.", "label": n % 2, "supporting_facts": [], "num_hops": 2},
+        "ifbench": lambda n: {
+            "key": str(n),
+            "messages": [{"role": "user", "content": f"Tell of town {n}. Use no comma."}],
+            "constraint": "Use no comma.",
+        },
+        "pupa": lambda n: {
+            "user_query": f"Write to Ann {n}.",
+            "target_response": f"Dear {n}",
+            "pii_units": f"Ann {n}||Bo",
+        },
     }
+    made = {**made, "hotpot": made["hotpot_300"]}
     return [made[name](n) for n in range(count)]
 
 
@@ -282,13 +294,13 @@ def test_absent_dataset_is_one_line_with_licence_and_download(name: str) -> None
     for part in (
         f"(licence: {PUBLISHED[name].licence})",
         f"hf download {PUBLISHED[name].place} --repo-type dataset --include '",
-        f"--local-dir ~/data/{name};",
+        f"--local-dir ~/data/{name}",
         f"koderz suites add {name} ~/data/{name};",
         f"--dataset {name}=PATH",
     ):
         assert part in told
     docs = Path(__file__).parents[5] / "docs" / "optimizers" / "reference.md"
-    assert f"| `{name}` | `{PUBLISHED[name].download} ~/data/{name}` | `" in docs.read_text(encoding="utf-8")
+    assert f"| `{name}` | `{PUBLISHED[name].download(f'~/data/{name}')}` | `" in docs.read_text(encoding="utf-8")
 
 
 FILES: Mapping[str, Mapping[str, str]] = {
@@ -310,7 +322,15 @@ FILES: Mapping[str, Mapping[str, str]] = {
         "3.0.0/validation-00000-of-00001.parquet": "validation",
         "3.0.0/test-00000-of-00001.parquet": "test",
     },
+    "hover": {
+        "data/train-00000-of-00001.parquet": "train",
+        "data/validation-00000-of-00001.parquet": "validation",
+        "data/test-00000-of-00001.parquet": "",
+    },
+    "ifbench": {"data/train-00000-of-00001.parquet": "train", "test/data/train-00000-of-00001.parquet": "test"},
+    "pupa": {"PUPA_New.csv": "train"},
 }
+FILES = {**FILES, "hotpot": FILES["hotpot_300"]}
 """By dataset, the files in its repository that are wanted, and the source split that each is of."""
 
 OTHERS: Mapping[str, Sequence[str]] = {
@@ -318,13 +338,14 @@ OTHERS: Mapping[str, Sequence[str]] = {
     "election_questions": ["eu_accuracy_questions.csv"],
     "medhallu": ["pqa_artificial/train-00000-of-00001.parquet"],
     "truthful_qa": ["multiple_choice/validation-00000-of-00001.parquet"],
+    "pupa": ["PUPA_TNB.csv"],
 }
 """By dataset, other files in its repository."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_downloaded_files_are_read_unchanged(tmp_path: Path, name: str) -> None:
-    words = shlex.split(PUBLISHED[name].download)
+    words = shlex.split(PUBLISHED[name].download("here"))
     pattern = words[words.index("--include") + 1]
     for number, file in enumerate(FILES[name]):
         rows = rows_of(name, 12 * (number + 1))[12 * number :]
@@ -337,7 +358,7 @@ def test_downloaded_files_are_read_unchanged(tmp_path: Path, name: str) -> None:
     found = {item.id.split("/")[1] for items in dataset.splits.values() for item in items}
     assert found == {*FILES[name].values()} - {""}
     assert not dataset.notes
-    assert all(fnmatch(file, pattern) for file in FILES[name])
+    assert all(fnmatch(file.removeprefix("test/"), pattern) for file in FILES[name])
     assert not any(fnmatch(file, pattern) for file in (*OTHERS.get(name, ()), "README.md"))
 
 
@@ -426,7 +447,7 @@ def test_users_dataset_has_its_own_columns(tmp_path: Path) -> None:
         ({"input_columns": ()}, "name its columns with --input-column and --output-column"),
         ({"output_column": "text"}, "--output-column text"),
         ({"output_column": "none"}, "line 2: the field 'none' is missing"),
-        ({"metric": "opik"}, "the nine published datasets alone"),
+        ({"metric": "opik"}, "the published datasets alone"),
         ({"output_column": "id"}, "the field 'id' is missing"),
         ({"metric": "none.py:f"}, "--metric none.py:f: there is no file none.py"),
         ({"initial_prompt": Path("none.txt")}, "--initial-prompt none.txt can't be read"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from koderz.errors import Fault
+from koderz.suites.dataset import Row
 from koderz.suites.labels import Labels
 from koderz.suites.metrics import (
     Graded,
@@ -415,6 +417,38 @@ def test_users_metric_returns_a_number_from_0_to_1() -> None:
 def test_demonstration_is_right_by_the_metric_itself(name: str) -> None:
     metric = PUBLISHED[name].metric
     gold = {"gsm8k": "2 + 2 = 4\n#### 4", "election_questions": "Harmful", "rag_hallucinations": "true"}.get(name, "1")
+    gold = "SUPPORTED" if name == "hover" else gold
     item = Item("d/train/0", {"question": "Why?"}, gold, {"1": "this", "2": "that"})
+    if metric.asks_judge:
+        assert metric.demonstrated(item) == ("" if name == "ifbench" else gold)
+    else:
+        assert asyncio.run(metric(item, metric.demonstrated(item))).score == 1
 
-    assert asyncio.run(metric(item, metric.demonstrated(item))).score == 1
+
+def test_pupa_counts_private_texts_that_a_reply_repeats() -> None:
+    metric = PUBLISHED["pupa"].metric
+    item = Item("pupa/train/0", {"user_query": "Write to Ann and Bo."}, "Dear", {"1": "Ann", "2": "Bo"})
+
+    async def judge(_: Sequence[Message]) -> Reply:
+        return Reply(1, '{"score": 0.5, "reason": "half"}')
+
+    assert (metric.name, metric.others) == ("quality", ("kept_private",))
+    found = asyncio.run(metric(item, "To ann:", judge))
+    assert (found.score, found.metrics, found.reason) == (0.5, {"kept_private": 0.5}, "half; it repeats Ann")
+    assert asyncio.run(metric(item, "To X:", judge)).metrics == {"kept_private": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "gold"),
+    [
+        ({"messages": [{"role": "user", "content": "Tell."}], "constraint": "No comma."}, "Tell.", "No comma."),
+        (
+            {"prompt": "Tell.", "instruction_id_list": ["count:words"], "kwargs": [{"N": 3, "word": None}]},
+            "Tell.",
+            '- count:words: {"N": 3}',
+        ),
+    ],
+)
+def test_ifbench_reads_the_rows_of_both_its_places(row: dict[str, Any], prompt: str, gold: str) -> None:
+    item = PUBLISHED["ifbench"].make("ifbench/train/0", Row("rows.jsonl, line 1", row), 42)
+    assert (item.columns, item.gold) == ({"prompt": prompt}, gold)
