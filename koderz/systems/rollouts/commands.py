@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
+import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -393,4 +394,4 @@ def sample(
     if folder.exists():
         raise KoderzError(f"{folder} is there already")
     shutil.copytree(SAMPLE, folder)
-    say(f"{folder}: run them with: koderz rollouts run {folder / 'sample.toml'} --model MODEL")
+    say(f"{folder}: run them with: koderz rollouts run {shlex.quote(str(folder / 'sample.toml'))} --model MODEL")

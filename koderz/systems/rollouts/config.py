@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import math
+import shlex
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -147,7 +148,7 @@ def read_config(path: Path, variables: Mapping[str, str] = MappingProxyType({}))
     except IsADirectoryError:
         raise KoderzError(
             f"{path} is a folder; a configuration is a TOML file with [[tasks]]. The tasks of a folder are run by: "
-            f"koderz rollouts run --dataset {path} --agent koderz --model MODEL"
+            f"koderz rollouts run --dataset {shlex.quote(str(path))} --agent koderz --model MODEL"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{path} can't be read: {error}") from None
