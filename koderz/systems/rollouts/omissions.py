@@ -13,7 +13,7 @@ from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.tasks import Rollout
 
 _FOLDERS = re.compile(r"(?<![\w.])/[^\s:]*/(?=[^/\s])")  # of a path, which differ from task to task
-_QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_QUOTED = re.compile(r"\"[^\"]*\"|(?<!\w)'[^']*'")
 _NUMBER = re.compile(r"(, line )?\b\d+(\.\d+)?\b")
 _LONGEST = 160  # characters of a reason
 _SHOWN = 20  # reasons
@@ -36,7 +36,7 @@ def by_reason(left_out: Iterable[Omission]) -> Sequence[Reason]:
     """The reasons, the most frequent first."""
     counts, examples = Counter[str](), dict[str, str]()
     for each in left_out:
-        reason = reason_of(each.why)
+        reason = reason_of(each.why.removeprefix(each.id).lstrip(": "))
         counts[reason] += 1
         examples.setdefault(reason, each.id)
     return [Reason(reason, number, examples[reason]) for reason, number in counts.most_common()]
