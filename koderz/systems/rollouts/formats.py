@@ -18,8 +18,8 @@ from koderz.errors import KoderzError
 from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.keys import require_keys
 from koderz.systems.rollouts.compose import read_compose
-from koderz.systems.rollouts.dockerfile import read_dockerfile
 from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
+from koderz.systems.rollouts.recipes import read_dockerfile
 from koderz.systems.rollouts.tasks import Need, Repo, Rollout, Rubric, Verifier, with_digest
 from koderz.systems.rollouts.trees import files_below, shown_below
 from koderz_tracker.files import MB
@@ -256,6 +256,9 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         image_name=image.image,
         needs=tuple(needs),
         context=folder,
+        base_image=image.base,
+        stated=image.stated,
+        workdir_of_image=image.is_assumed,
         steps=image.steps,
         refused=image.refused,
         agent_seconds=_seconds(meta, "max_agent_timeout_sec", 360, where),
