@@ -92,6 +92,7 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             for path, text in task.injected.items():
                 git.write(tree, path, text.encode())
             await _build(task, tree, backend)
+            _mount(task, tree)
             return await git.stored(tree, folder)
     except (KoderzError, OSError) as error:
         raise Fault(f"{task.id} can't be prepared: {error}", cause="unprepared") from error
@@ -142,6 +143,23 @@ async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
                 git.write(tree, path, source.read_bytes(), executable=bool(source.stat().st_mode & 0o100))
         else:
             await _run(step.text, task, tree, backend)
+
+
+def _mount(task: Rollout, tree: Path) -> None:
+    """Lays the folders that its compose file mounts, in place of what is there, without the task's hidden files."""
+    every = shown_below(task) if task.mounted else {}
+    for source, place in task.mounted:
+        target = tree / place
+        if target.is_dir():
+            for each in target.iterdir():
+                shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+        target.mkdir(parents=True, exist_ok=True)
+        prefix = "" if source == "." else f"{source}/"
+        for path, file in every.items():
+            if path.startswith(prefix):
+                here = target / path.removeprefix(prefix)
+                here.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, here)
 
 
 def _copied(step: Step, task: Rollout) -> Mapping[str, Path]:
