@@ -50,7 +50,7 @@ def regrade(
 
     import orjson
 
-    from koderz.systems.rollouts.swebench.regrade import Regraded, regraded
+    from koderz.systems.rollouts.swebench.regrade import regraded
 
     found: list[Regraded] = []
 
