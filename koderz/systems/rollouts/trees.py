@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import cast
 
-from koderz.errors import Fault, KoderzError
+from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
 from koderz.systems.rollouts.tasks import Rollout, Step
+from koderz_tracker.causes import Cause
 
 _RUN_SECONDS = 600.0
 _IGNORING = ".harborignore"
@@ -82,10 +83,12 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
 
     Raises Fault where it can't be made.
     """
+    cause: Cause = "unprepared"
     try:
         with git.tree_of(folder) as tree:
             if task.repo.git_url:
                 await _export(task, tree)
+            cause = "task"
             for path, source in task.files.items():
                 _lay(tree, path, source)
             _remove(tree, task.removed)
@@ -95,7 +98,9 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             _mount(task, tree)
             return await git.stored(tree, folder)
     except (KoderzError, OSError) as error:
-        raise Fault(f"{task.id} can't be prepared: {error}", cause="unprepared") from error
+        if isinstance(error, OSError | Unreachable):  # of this machine
+            cause = "unprepared"
+        raise Fault(f"{task.id} can't be prepared: {error}", cause=cause) from error
 
 
 async def _export(task: Rollout, tree: Path) -> None:
