@@ -16,7 +16,7 @@ from koderz.cli.console import counted, elapsed, print_json, say_all, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
-from koderz_tracker.causes import cause_counts
+from koderz_tracker.causes import TASK, cause_counts
 from koderz_tracker.records import Measure
 from koderz_tracker.replies import told_reuse
 from koderz_tracker.results import untold
@@ -157,8 +157,16 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
         yield f"  {f.unread.text}"
     if f.samples_text and headline.passed:
         yield f"  {f.samples_text}"
+    yield from _spent(run, name, says_passes=bool(headline.passed) and (measure is SUCCESS or mean is not None))
+    for other, found in () if has_sections else f.measures.items():  # which tell what matters
+        if other != measure.name:
+            yield f"  {_average(Measure(other, 'higher'), found)}"
+
+
+def _spent(run: Run, name: str, *, says_passes: bool) -> Iterator[str]:
+    """The costs, attempts and tokens of an arm, as far as they are told."""
+    f = run.arms[name].summary
     cost = "" if f.cost_known else ", too low: the price of a model is unknown"
-    says_passes = bool(headline.passed) and (measure is SUCCESS or mean is not None)
     each = f", ${f.cost_per_success:.4f} a success" if f.cost_per_success is not None and says_passes else ""
     absent = untold(run.arms[name].results)
     if "cost" not in absent:
@@ -174,9 +182,6 @@ def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:
         yield f"  {average}{asked and f' {asked}'}; {tokens}"
     elif "tokens" not in absent:
         yield f"  {tokens}"
-    for other, found in () if has_sections else f.measures.items():  # which tell what matters
-        if other != measure.name:
-            yield f"  {_average(Measure(other, 'higher'), found)}"
 
 
 def _average(measure: Measure, found: Mean) -> str:
@@ -210,7 +215,9 @@ def _faults(run: Run) -> Iterator[str]:
         return
     yield ""
     count, causes = counted(len(run.faults), "fault"), cause_counts(fault["cause"] for fault in run.faults)
-    yield f"{count} ({causes}), not counted as failures; run again with: koderz benchmark retry {run.name}"
+    is_final = all(fault["cause"] == TASK for fault in run.faults)
+    again = "their tasks are at fault" if is_final else f"run again with: koderz benchmark retry {run.name}"
+    yield f"{count} ({causes}), not counted as failures; {again}"
     for fault in run.faults[:_MOST_FAULTS]:
         yield f"  {fault['problem_id']} ({fault['solver']}): {fault['reason']}"
     if len(run.faults) > _MOST_FAULTS:

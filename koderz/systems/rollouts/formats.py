@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -15,9 +17,9 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.keys import require_keys
-from koderz.systems.rollouts.compose import read_compose
-from koderz.systems.rollouts.dockerfile import read_dockerfile
+from koderz.systems.rollouts.compose import Service, read_compose, with_service
 from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
+from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.tasks import Need, Repo, Rollout, Rubric, Verifier, with_digest
 from koderz.systems.rollouts.trees import files_below, shown_below
 from koderz_tracker.files import MB
@@ -42,6 +44,19 @@ _ROW_KEYS: Mapping[str, type[Rubric | Script]] = {"rubrics": Rubric, "test_scrip
 FILES = ("tb_meta.json", "task.toml", "task.yaml")
 """The files that make a folder a task, one for each format."""
 
+_Loaded = dict[tuple[Any, ...], "Rollout | KoderzError"]
+_LOADED: ContextVar[_Loaded | None] = ContextVar("loaded", default=None)
+
+
+@contextmanager
+def loading_once() -> Iterator[None]:
+    """Keeps the tasks that `load_task` reads in the block: a command and then its suite read the same thousands."""
+    before = _LOADED.set({})
+    try:
+        yield
+    finally:
+        _LOADED.reset(before)
+
 
 def load_task(
     folder: Path,
@@ -55,11 +70,25 @@ def load_task(
     `variables` of this machine are those that the task's own may be taken from. Raises KoderzError naming the file and
     what is wrong with it.
     """
-    folder = folder.absolute()
+    folder, loaded = folder.absolute(), _LOADED.get()
+    if loaded is None:
+        return _read(folder, overrides, apply_overrides=apply_overrides, variables=variables)
+    key = folder, overrides, apply_overrides, *sorted(variables.items())
+    if key not in loaded:
+        try:
+            loaded[key] = _read(folder, overrides, apply_overrides=apply_overrides, variables=variables)
+        except KoderzError as error:
+            loaded[key] = error
+    if isinstance(found := loaded[key], KoderzError):
+        raise found
+    return found
+
+
+def _read(folder: Path, overrides: Path | None, *, apply_overrides: bool, variables: Mapping[str, str]) -> Rollout:
     loaders: dict[str, Callable[[], Rollout]] = {
         "tb_meta.json": lambda: _of_tb_meta(folder, _overrides(folder, overrides) if apply_overrides else {}),
         "task.toml": lambda: read_harbor_task(folder, variables),
-        "task.yaml": lambda: _of_terminal_bench(folder),
+        "task.yaml": lambda: _of_terminal_bench(folder, variables),
     }
     for name, load in loaders.items():
         if (folder / name).is_file():
@@ -197,7 +226,7 @@ def _overrides(folder: Path, given: Path | None) -> Mapping[str, Any]:
     return found
 
 
-def _of_terminal_bench(folder: Path) -> Rollout:
+def _of_terminal_bench(folder: Path, variables: Mapping[str, str]) -> Rollout:
     import yaml
 
     where = folder / "task.yaml"
@@ -207,10 +236,13 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         raise KoderzError(f"{where}: not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(meta, dict) or not isinstance(meta.get("instruction"), str):
         raise KoderzError(f"{where}: the field 'instruction' is missing")
-    image, needs = read_dockerfile(folder / "Dockerfile"), []
-    if (compose := folder / "docker-compose.yaml").is_file():
-        services, image = read_compose(compose, image)
-        needs = [Need(f"{compose}: {what}", machine) for what, machine in services]
+    compose, dockerfile = folder / "docker-compose.yaml", folder / "Dockerfile"
+    service = read_compose(compose, variables) if compose.is_file() else Service()
+    if service.image and not dockerfile.is_file():
+        image = Recipe(service.workdir or "/app", is_assumed=not service.workdir)
+    else:
+        image = read_dockerfile(dockerfile, workdir=service.workdir)
+    image = with_service(image, service)
     return Rollout(
         folder=folder,
         format="terminal-bench",
@@ -225,8 +257,14 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         ),
         solution=folder / "solution.sh",
         image_name=image.image,
-        needs=tuple(needs),
+        needs=tuple(Need(f"{compose}: {what}", machine) for what, machine in service.lacks),
+        ignored_keys=tuple(f"{compose.name}: {key}" for key in service.ignored),
+        asked=image.asked,
+        mounted=image.mounted,
         context=folder,
+        base_image=image.base,
+        stated=image.stated,
+        workdir_of_image=image.is_assumed,
         steps=image.steps,
         refused=image.refused,
         agent_seconds=_seconds(meta, "max_agent_timeout_sec", 360, where),

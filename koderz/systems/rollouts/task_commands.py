@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from koderz.cli.console import say, warn, writing
-from koderz.cli.flags import Quiet, Trust
+from koderz.cli.console import print_json, say, warn, writing
+from koderz.cli.flags import Quiet, SummaryJson, Trust
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.layers import OWN, Scope
@@ -18,6 +18,7 @@ from koderz_tracker.files import write_whole
 if TYPE_CHECKING:
     from koderz.sandbox.workspace import Backend
     from koderz.systems.rollouts.audit import Audit
+    from koderz.systems.rollouts.runnable import Omission
     from koderz.systems.rollouts.tasks import Rollout
 
 _Places = Annotated[
@@ -43,56 +44,111 @@ def check(
         bool, typer.Option("--strict", help="Fail a task too where doing nothing scores above 0.")
     ] = False,
     flaky: Annotated[bool, typer.Option("--flaky", help="Try each three times.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=4096, help="Tasks at once.")] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the last check of these: only what is new or has changed.")
+    ] = False,
+    json: SummaryJson = False,
+    quiet: Quiet = False,
     trust_config: Trust = False,
 ) -> None:
     """Check that each task's own solution passes, and that doing nothing doesn't. Exit code 1 where one fails.
 
     Examples:
         koderz rollouts check tasks
+        koderz rollouts check tasks --jobs 2 --resume
     """
     import asyncio
 
-    from koderz.systems.rollouts.checking import check_tasks
+    from koderz.systems.rollouts.check_log import CheckLog, log_of, table_lines
+    from koderz.systems.rollouts.check_screen import CheckScreen
+    from koderz.systems.rollouts.checking import Checked, check_tasks
 
-    failed = False
-    tasks, backend = _tasks_and_backend(places, given, trust_config=trust_config)
-    for checked in asyncio.run(check_tasks(tasks, backend, times=3 if flaky else 1)):
-        wrong = checked.wrong or (checked.warning if strict else "")
-        failed = failed or bool(wrong)
-        say(f"{'failed' if wrong else 'ok':6}  {checked.id}{f': {wrong}' if wrong else ''}")
-        if checked.warning and not strict:
-            warn(f"{checked.id}: {checked.warning}")
-    raise typer.Exit(1 if failed else 0)
+    found = _found(places, given, trust_config=trust_config)
+    tasks = found.tasks[:limit]
+
+    def take(task: Rollout, checked: Checked) -> None:
+        log.add(task, checked)
+        screen.take(checked)
+
+    with CheckLog(log_of(places, found.backend.name, flaky=flaky), found.left_out, resume=resume) as log:
+        waiting, is_stopped = log.taken_up(tasks), False
+        if len(waiting) < len(tasks) and not json:
+            warn(f"{len(tasks) - len(waiting)} of {len(tasks)} tasks were checked before and haven't changed")
+        with CheckScreen(len(waiting), strict=strict, json=json, quiet=quiet) as screen:
+            for each in found.left_out:
+                screen.refused(each)
+            try:
+                asyncio.run(check_tasks(waiting, found.backend, times=3 if flaky else 1, jobs=jobs, take=take))
+            except KeyboardInterrupt:
+                is_stopped = True
+        document = log.document(len(tasks))
+    if json:
+        print_json(document)
+    else:
+        for line in table_lines(document):
+            warn(line)
+    if is_stopped:
+        warn("stopped; the same command with --resume goes on")
+        raise typer.Exit(130)
+    failed = any(each.wrong or (strict and each.warning) for each in log.checked.values())
+    raise typer.Exit(1 if failed or (found.left_out and not found.skips) else 0)
 
 
-def _tasks_and_backend(
-    places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool
-) -> tuple[Sequence[Rollout], Backend]:
-    """The tasks that can run here, and the sandbox, not yet entered. Raises KoderzError for others, unless left out."""
+class _Found(NamedTuple):
+    """The tasks of a command that can run here, those that can't, and the sandbox, not yet entered."""
+
+    tasks: Sequence[Rollout]
+    left_out: Sequence[Omission]
+    skips: bool  # whether the latter are to be left out without a word of failure
+    backend: Backend
+
+
+def _found(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> _Found:
+    """The tasks at these places. Raises KoderzError for a place that has none."""
     from koderz.engines.owners import schema_here
     from koderz.sandbox.images import ImageStore
     from koderz.settings.toml import read_sources
-    from koderz.systems.rollouts.datasets import each_once, read_dataset
+    from koderz.systems.rollouts.datasets import Dataset, each_once, read_dataset
     from koderz.systems.rollouts.instances import stood_in
     from koderz.systems.rollouts.options import RolloutsOptions
-    from koderz.systems.rollouts.runnable import placed, require_runnable, runnable
+    from koderz.systems.rollouts.runnable import Omission, placed, runnable
     from koderz.systems.rollouts.workspaces import open_backend
 
     given = {"suite": "rollouts", **given}
     schema = schema_here(given, scope=OWN)
     settings = read_sources(given, names=_OF_TASKS, scope=OWN, schema=schema, trust_config=trust_config).settings
     options = settings.of(RolloutsOptions)
-    found = [task for place in places for task in read_dataset(place, options.registry, options.variables).tasks]
+    datasets = []
+    for place in places:
+        try:
+            datasets.append(read_dataset(place, options.registry, options.variables))
+        except KoderzError as error:
+            if len(places) == 1:
+                raise
+            datasets.append(Dataset((), refused=[Omission(place.name, str(error))]))
     images = ImageStore(options.images)
-    found = [*stood_in(found, options.environments, options.images)]
-    tasks: Sequence[Rollout] = [placed(task, images) for task in each_once(found, "the tasks")]
-    if options.skip_unrunnable:
-        tasks, left_out = runnable(tasks, lambda _: settings.sandbox, images)
-        for each in left_out:
-            warn(f"left out: {each.id}: {each.why}")
-    else:
-        require_runnable(tasks, lambda _: settings.sandbox, images)
-    return tasks, open_backend(settings.sandbox, settings, images)
+    every = [*stood_in([task for each in datasets for task in each.tasks], options.environments, options.images)]
+    tasks = [placed(task, images) for task in each_once(every, "the tasks")]
+    able, unable = runnable(tasks, lambda _: settings.sandbox, images)
+    left_out = [*(each for dataset in datasets for each in dataset.refused), *unable]
+    return _Found(able, left_out, options.skip_unrunnable, open_backend(settings.sandbox, settings, images))
+
+
+def _tasks_and_backend(
+    places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool
+) -> tuple[Sequence[Rollout], Backend]:
+    """The tasks that can run here, and the sandbox, not yet entered. Raises KoderzError for others, unless left out."""
+    from koderz.systems.rollouts.omissions import notices_of, require_none
+
+    found = _found(places, given, trust_config=trust_config)
+    total = len(found.tasks) + len(found.left_out)
+    if not found.skips:
+        require_none(found.left_out, total)
+    for line in notices_of(found.left_out, total):
+        warn(line)
+    return found.tasks, found.backend
 
 
 @_with_tasks
