@@ -109,21 +109,20 @@ def furnish(entries: Iterable[Entry], processes: int) -> None:
     make_read_only("/", recursive=False)
 
 
-def furnish_image(overlay: Sequence[str], entries: Iterable[Entry], processes: int, folder: str) -> list[str]:
+def furnish_image(
+    overlay: Sequence[str], hosted: Sequence[Sequence[str]], entries: Iterable[Entry], processes: int, folder: str
+) -> list[str]:
     """Makes an image, and over it a folder that takes what is changed, the root of this mount namespace.
 
-    `overlay`: the image's folder, that folder, and an empty one beside it. Returns the paths in the root that had to be
-    made as mount points, and for `folder`, in which the command begins. Raises OSError if the kernel refuses.
+    `overlay`: the image's folders, the topmost first, that folder, and an empty one beside it; `hosted`: the same of
+    folders of this machine in the root, each after its path. Returns the paths in the root that had to be made as mount
+    points, and for `folder`, in which the command begins. Raises OSError if the kernel refuses.
     """
     kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
-    lower, upper, work = map(_escaped, overlay)
-    data = f"lowerdir={lower},upperdir={upper},workdir={work},userxattr"
-    try:
-        kernel.mount("overlay", STAGE, kernel.MS_NOSUID | kernel.MS_NODEV, kind="overlay", data=data)
-    except OSError as error:
-        why = f"overlayfs refuses {overlay[1]}: {error.strerror}; TMPDIR names a folder on another disk"
-        raise OSError(error.errno, why) from None
     made: list[str] = []
+    _overlay(overlay, STAGE)
+    for path, *own in hosted:
+        _overlay(own, mount_point(path, made))
     devices = mount_point("/dev", made)
     kernel.mount("none", devices, kind="tmpfs", data="mode=755")
     _fill_devices(devices)
@@ -134,6 +133,16 @@ def furnish_image(overlay: Sequence[str], entries: Iterable[Entry], processes: i
     mount_point(folder, made)
     kernel.change_root(STAGE)
     return made
+
+
+def _overlay(folders: Sequence[str], place: str) -> None:
+    *lower, upper, work = map(_escaped, folders)
+    data = f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work},userxattr"
+    try:
+        kernel.mount("overlay", place, kernel.MS_NOSUID | kernel.MS_NODEV, kind="overlay", data=data)
+    except OSError as error:
+        why = f"overlayfs refuses {folders[-2]}: {error.strerror}; TMPDIR names a folder on another disk"
+        raise OSError(error.errno, why) from None
 
 
 def mount_point(path: str, made: list[str], *, is_folder: bool = True) -> str:
