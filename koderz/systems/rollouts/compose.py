@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.dockerfile import Recipe
+from koderz.systems.rollouts.recipes import Recipe
 
 _OWN = {"main", "client"}  # the agent's service, as Harbor and terminal-bench call it
 _IDLE = {"command", "entrypoint", "init", "tty", "stdin_open", "restart", "container_name", "hostname"}

@@ -1,152 +1,389 @@
-"""The lines of a Dockerfile that can be followed without its image: WORKDIR, ENV, COPY and RUN.
+"""What a Dockerfile does, as its reference says: stages with their steps, environment, working folder and user.
 
-Of a verifier's Dockerfile COPY may lead to /tests, and RUN may install packages: koderz' own test tools stand in for
-these.
+Nothing is carried out here.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
-import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from koderz.errors import KoderzError
-from koderz.systems.rollouts.tasks import Step
-
-_USUAL = "/app"
-_TESTS = "/tests"
-_TOOLS = ("uv", "uvx")
-_SEPARATORS = re.compile(r"&&|;|\|\|")
-_PIP = re.compile(r"(?:(?:python3?(?:\.\d+)? -m )?pip3?|uv pip) install\b(.*)")
-_APT = re.compile(r"apt(?:-get)? (?:-\S+ )*(?:update|upgrade|clean|autoremove)\b.*")
-_APT_INSTALL = re.compile(r"apt(?:-get)? (?:-\S+ )*install\b(.*)")
-_HARMLESS = re.compile(
-    r"rm -rf /var/lib/apt/lists\S*|curl \S.*astral\.sh/uv\S*(?: \| (?:ba)?sh)?|chmod \S+ /tests\S*|true"
+from koderz.systems.rollouts.build_context import Copy, Folder, Inline, changed_mode, ignored_by, require_found
+from koderz.systems.rollouts.dockerfile_syntax import (
+    Heredoc,
+    Instruction,
+    SyntaxFault,
+    parse,
+    replaced,
 )
-_WITH_VALUE = ("--index-url", "-i", "--python", "-p", "--target", "-t", "--extra-index-url", "--find-links", "-f")
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The programs' folders of an image that names none."""
+
+SHELL = ("/bin/sh", "-c")
+"""By which RUN starts its command where no line of SHELL names another."""
+
+ROOT = ("", "0", "root")
+"""The names of the user who may do everything."""
+
+_LARGEST_ENVIRONMENT = 2 << 20  # characters
+_LEFT_OUT = {
+    "EXPOSE": "nothing outside connects to a port",
+    "HEALTHCHECK": "no container is kept waiting",
+    "LABEL": "it changes no file",
+    "MAINTAINER": "it changes no file",
+    "ONBUILD": "it is for images built on this one",
+    "STOPSIGNAL": "no container is kept waiting",
+    "VOLUME": "its folder is one like others",
+}
+_ADDRESS = re.compile(r"(?:https?|ftp|git|ssh|s3)://|git@", re.IGNORECASE)
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 
 
-@dataclass(slots=True)
-class Recipe:
-    """The way to the machine of a Dockerfile: its image, or its effects on the host's userland."""
+class BaseImage(Protocol):
+    """An image that a stage begins with, such as a `StoredImage`."""
 
-    refused: str = ""  # why it needs its image
-    workdir: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
-    steps: tuple[Step, ...] = ()
-    installs: tuple[str, ...] = ()  # Python packages of a verifier's, as pip takes them
-    programs: tuple[str, ...] = ()  # Debian packages of a verifier's
-    image: str = ""  # a published one that takes its place
-    has_lines: bool = False  # whether there is a Dockerfile
-    is_placed: bool = False  # whether its compose file says where in its image it works
+    @property
+    def workdir(self) -> str: ...
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+    @property
+    def user(self) -> str: ...
 
 
-def read_dockerfile(path: Path, *, tests: bool = False) -> Recipe:
-    """Reads a Dockerfile, a verifier's with `tests`.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command of RUN."""
 
-    `refused` names the line, and docker, if it needs more than the host's userland.
+    where: str  # the Dockerfile, and the line
+    text: str  # the instruction as it is written
+    command: tuple[str, ...]  # as Docker runs it: `/bin/sh -c …`, another SHELL, or the words of the JSON form
+    environment: Mapping[str, str]  # ENV and ARG; HOME is that of its user, unless it is here
+    workdir: str
+    user: str  # empty: root
+    is_offline: bool = False  # whether --network=none keeps the network from it
+
+
+BuildStep = Run | Copy | Folder
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStage:
+    """A stage of a Dockerfile: what it begins with, its steps, and the configuration that it ends with."""
+
+    number: int
+    name: str = ""  # in lower case; empty: it has none
+    image: str = ""  # that it begins with: `scratch` is the empty one; empty: an earlier stage
+    parent: int | None = None  # the number of that stage
+    is_known: bool = True  # whether the environment and working folder of the image were at hand
+    steps: tuple[BuildStep, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)  # the whole, with the image's
+    stated: Mapping[str, str] = field(default_factory=dict)  # those of its variables that lines of ENV set
+    workdir: str = "/"
+    has_workdir: bool = False  # whether a line of WORKDIR sets it
+    user: str = ""
+    shell: tuple[str, ...] = SHELL
+    cmd: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)  # ARG
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The way to the image of a Dockerfile: its last stage, and those that it needs, in their order."""
+
+    stages: tuple[BuildStage, ...]
+    notes: tuple[str, ...] = ()  # what is left out, a line each
+    fault: KoderzError | None = None  # the first line that can't be followed
+
+    @property
+    def target(self) -> BuildStage:
+        """The stage whose files and configuration the image has."""
+        return self.stages[-1]
+
+
+def follow(
+    text: str,
+    dockerfile: Path,
+    images: Callable[[str], BaseImage | None],
+    arguments: Mapping[str, str] | None = None,
+    *,
+    context: Path | None = None,
+    hidden: Sequence[str] = (),
+    is_strict: bool = True,
+) -> Build:
+    """What a Dockerfile does with the files of a folder, by default its own.
+
+    `images` finds the images that stages begin with, `arguments` are values of ARG, `hidden` are paths of the folder
+    that no image may have. Raises KoderzError with file, line and remedy for what Docker would refuse, and for what
+    can't be followed without a network; without `is_strict`, the build's `fault` says that.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise KoderzError(f"{path} is missing or can't be read") from None
-    image = Recipe(has_lines=True)
-    for number, line in _lines(text):
-        word, _, rest = line.partition(" ")
-        try:
-            if not (tests and _taken_by_tests(image, word.upper(), rest.strip())):
-                _take(image, word.upper(), rest.strip())
-        except ValueError as error:
-            image.refused = image.refused or f"{path}, line {number}: {error}; use --sandbox docker"
-    image.workdir = image.workdir or _USUAL
-    return image
+    folder = context or dockerfile.parent
+    ignored = ignored_by(dockerfile, hidden)
+    found = _Follower(dockerfile, folder, images, arguments or {}, ignored).build(parse(text, str(dockerfile)))
+    if found.fault and is_strict:
+        raise found.fault
+    return found
 
 
-def _take(image: Recipe, word: str, rest: str) -> None:
-    """Takes in one instruction. Raises ValueError for one that can't be followed."""
-    if word == "FROM" and not (image.workdir or image.steps):
-        return
-    if word == "WORKDIR":
-        wanted = posixpath.normpath(posixpath.join(image.workdir or "/", rest))
-        if image.workdir not in ("", wanted) or wanted == "/" or wanted.startswith(("/usr", "/etc", "/proc", "/dev")):
-            image.workdir = wanted
-            raise ValueError(f"WORKDIR {rest} can't be the checkout")
-        image.workdir = wanted
-    elif word == "ENV":
-        image.environment |= _variables(rest)
-    elif word == "COPY":
-        *sources, target = shlex.split(rest)
-        if not sources or rest.startswith(("-", "[")):
-            raise ValueError(f"COPY {rest} isn't understood")
-        place = posixpath.join(image.workdir or _USUAL, target)
-        inner = posixpath.relpath(posixpath.normpath(place), image.workdir or _USUAL)
-        if inner.startswith(".."):
-            raise ValueError(f"COPY to {target}, outside of WORKDIR, needs the image")
-        image.steps += (Step("COPY", inner + ("/" if target.endswith("/") else ""), tuple(sources)),)
-    elif word == "RUN" and not rest.startswith(("-", "[")):
-        image.steps += (Step("RUN", rest),)
-    else:
-        raise ValueError(f"{word} needs the image")
+class _Follower:
+    """The stages of one Dockerfile, in the order of their lines."""
+
+    def __init__(
+        self,
+        dockerfile: Path,
+        context: Path,
+        images: Callable[[str], BaseImage | None],
+        arguments: Mapping[str, str],
+        ignored: tuple[str, ...],
+    ) -> None:
+        self.file, self.context, self.images, self.ignored = dockerfile, context, images, ignored
+        machine = _MACHINES.get(os.uname().machine, os.uname().machine)
+        platform = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
+        of_platform = {f"{kind}{name}": value for kind in ("TARGET", "BUILD") for name, value in platform.items()}
+        self.arguments = arguments  # those that are given
+        self.before_from = {**of_platform}  # ARG before the first FROM, for lines of FROM
+        self.stages: list[BuildStage] = []
+        self.named: dict[str, int] = {}
+        self.faults: dict[int, KoderzError] = {}
+        self.notes: dict[int, list[str]] = {}
+
+    def build(self, instructions: Sequence[Instruction]) -> Build:
+        """The last stage and those that it needs. An error in another is none, since nobody builds that."""
+        for of in instructions:
+            number = len(self.stages) - (of.name != "FROM")
+            try:
+                if of.name == "FROM":
+                    self.stages.append(BuildStage(number))
+                    self.stages[number] = stage = self.begin(of, number)
+                    self.named |= {stage.name: number} if stage.name else {}
+                elif number >= 0:
+                    self.stages[number] = self.take(of, self.stages[number])
+                elif of.name == "ARG":
+                    self.before_from |= self.args(of, self.before_from, {})
+                else:
+                    raise SyntaxFault("it stands before FROM; begin with FROM IMAGE")
+            except (SyntaxFault, KoderzError) as error:
+                where = "" if str(error).startswith(self.at(of)) else f"{self.at(of)}: {of.name}: "
+                fault = KoderzError(f"{where}{error}")
+                if number < 0:
+                    raise fault from None
+                self.faults.setdefault(number, fault)
+        if not self.stages:
+            raise KoderzError(f"{self.file} has no FROM; begin with FROM IMAGE")
+        needed, waiting = set[int](), [len(self.stages) - 1]
+        first: KoderzError | None = None
+        while waiting:
+            stage = self.stages[waiting.pop()]
+            first = first or self.faults.get(stage.number)
+            if stage.number not in needed:
+                needed.add(stage.number)
+                others = [stage.parent, *(step.stage for step in stage.steps if isinstance(step, Copy))]
+                waiting += [each for each in others if each is not None]
+        notes = [note for number in sorted(needed) for note in self.notes.get(number, ())]
+        return Build(tuple(self.stages[number] for number in sorted(needed)), tuple(notes), first)
+
+    def at(self, of: Instruction) -> str:
+        return f"{self.file}, line {of.line}"
+
+    def note(self, of: Instruction, what: str, why: str) -> None:
+        self.notes.setdefault(len(self.stages) - 1, []).append(f"line {of.line}: {what} is left out: {why}")
+
+    def begin(self, of: Instruction, number: int) -> BuildStage:
+        """A stage as it is after FROM."""
+        if len(of.words) not in (1, 3) or (len(of.words) == 3 and of.words[1].upper() != "AS"):
+            raise SyntaxFault("write FROM IMAGE, or FROM IMAGE AS NAME")
+        name = of.words[2].lower() if len(of.words) == 3 else ""
+        if name and not re.fullmatch(r"[a-z][a-z0-9_.-]*", name):
+            raise SyntaxFault(f"{name[:40]!r} is no name of a stage; it has letters, digits, _, . and -")
+        for flag in of.flags:
+            key, _, value = flag.partition("=")
+            if key != "--platform":
+                raise SyntaxFault(f"there is no option {key[:40]}; there is --platform")
+            if value not in ("linux", self.before_from["TARGETPLATFORM"]) and "$" not in value:
+                self.note(of, flag, "the image is taken as it is here")
+        base = replaced(of.words[0], self.before_from, of.escape)
+        if not base:
+            raise SyntaxFault(f"{of.words[0]} is empty; name an image, or give its ARG a value")
+        if (parent := self.named.get(base.lower())) is not None:
+            return replace(self.stages[parent], number=number, name=name, parent=parent, image="", steps=())
+        environment, stage = {"PATH": PATH}, BuildStage(number, name, base)
+        if base == "scratch":
+            return replace(stage, environment=environment)
+        if (image := self.images(base)) is None:
+            return replace(stage, environment=environment, is_known=False)
+        environment |= image.environment
+        return replace(stage, environment=environment, workdir=image.workdir or "/", user=image.user)
+
+    def take(self, of: Instruction, stage: BuildStage) -> BuildStage:
+        """A stage as it is after an instruction."""
+        values = {**stage.arguments, **stage.environment}
+        if of.name == "ENV":
+            stated = _limited(dict(self.pairs(of, values)), stage.stated)
+            return replace(stage, environment={**stage.environment, **stated}, stated=stated)
+        if of.name == "ARG":
+            return replace(stage, arguments=_limited(self.args(of, values, self.before_from), stage.arguments))
+        if of.name == "WORKDIR":
+            wanted = replaced(of.text, values, of.escape)
+            path = _absolute(stage.workdir, wanted).rstrip("/") or "/"
+            return replace(stage, workdir=path, has_workdir=True, steps=(*stage.steps, Folder(self.at(of), path)))
+        if of.name == "USER":
+            user = replaced(of.text, values, of.escape)
+            if not user:
+                raise SyntaxFault(f"{of.text[:40]} is empty; name a user")
+            return replace(stage, user=user)
+        if of.name == "RUN":
+            return replace(stage, steps=(*stage.steps, self.run(of, stage, values)))
+        if of.name in ("COPY", "ADD"):
+            return replace(stage, steps=(*stage.steps, self.copy(of, stage, values)))
+        if of.name == "SHELL":
+            if not of.is_json or not of.words:
+                raise SyntaxFault('its words are in the JSON form: SHELL ["/bin/bash", "-c"]')
+            return replace(stage, shell=of.words)
+        if of.name in ("CMD", "ENTRYPOINT"):
+            words = of.words if of.is_json else (*stage.shell, of.text)
+            return replace(stage, cmd=words) if of.name == "CMD" else replace(stage, entrypoint=words)
+        self.note(of, of.name, _LEFT_OUT[of.name])
+        return stage
+
+    def pairs(self, of: Instruction, values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """The variables that ENV sets. All are replaced with the values from before it."""
+        pairs = [word.partition("=") for word in of.words]
+        if "=" not in of.words[0]:  # the older form: ENV NAME all that follows
+            name, *rest = re.split(r"\s+", of.text, maxsplit=1)
+            if not rest:
+                raise SyntaxFault(f"{name[:40]} has no value; write ENV {name[:40]}=VALUE")
+            pairs = [(name, "=", rest[0])]
+        for name, is_set, value in pairs:
+            if not is_set:
+                raise SyntaxFault(f"{name[:40]!r} is no NAME=VALUE; put values with blanks into quotes")
+            if not (key := replaced(name, values, of.escape)):
+                raise SyntaxFault("a variable has no name")
+            yield key, replaced(value, values, of.escape)
+
+    def args(self, of: Instruction, values: Mapping[str, str], outer: Mapping[str, str]) -> dict[str, str]:
+        """The values of ARG: those that are given, else its own, else those from before FROM. Some have none."""
+        found = {}
+        for word in of.words:
+            name, is_set, default = word.partition("=")
+            name = replaced(name, values, of.escape)
+            if name in self.arguments:
+                found[name] = self.arguments[name]
+            elif is_set:
+                found[name] = replaced(default, values, of.escape)
+            elif name in outer:
+                found[name] = outer[name]
+        return found
+
+    def run(self, of: Instruction, stage: BuildStage, values: Mapping[str, str]) -> Run:
+        offline = False
+        for flag in of.flags:
+            key, _, value = flag.partition("=")
+            kind = (re.findall(r"(?:^|,)type=(\w+)", value) or ["bind"])[0]
+            if key == "--network" and value in ("none", "default"):
+                offline = value == "none"
+            elif key in ("--network", "--security") or (key == "--mount" and kind in ("cache", "tmpfs")):
+                self.note(of, flag, "the command sees the usual folders and network")
+            elif key == "--mount" and kind in ("secret", "ssh") and not re.search(r"required(?!=false)", value):
+                self.note(of, flag, "no secret is given")
+            else:
+                raise SyntaxFault(f"{flag[:80]} isn't followed; use --sandbox docker")
+        text = of.text
+        if of.is_json and not of.words:
+            raise SyntaxFault("an empty list is no command")
+        if of.heredocs and of.heredocs[0].word == text:
+            text = _script(of.heredocs[0].text)
+        else:
+            text += "".join(f"\n{each.content}{each.name}" for each in of.heredocs)
+        command = of.words if of.is_json else (*stage.shell, text)
+        where, user = self.at(of), "" if stage.user in ROOT else stage.user
+        return Run(where, f"RUN {of.text}", command, dict(values), stage.workdir, user, offline)
+
+    def copy(self, of: Instruction, stage: BuildStage, values: Mapping[str, str]) -> Copy:
+        options = dict(flag.removeprefix("--").partition("=")[::2] for flag in of.flags)
+        for name in options:
+            if name not in ("from", "chown", "chmod", "link", "checksum", "keep-git-dir", "unpack"):
+                raise SyntaxFault(f"--{name[:40]} isn't followed; use --sandbox docker")
+        chosen = {name: replaced(value, values, of.escape) for name, value in options.items()}
+        mode = chosen.get("chmod", "")
+        if mode:
+            try:
+                changed_mode(mode, 0, is_folder=False)
+            except ValueError as error:
+                raise SyntaxFault(str(error)) from None
+        if chosen.get("chown", "0").partition(":")[0] not in ROOT:
+            self.note(of, f"--chown={chosen['chown']}", "there is one user")
+        if len(of.words) < 2:
+            raise SyntaxFault(f"write {of.name} SOURCE… TARGET")
+        *sources, written = of.words
+        written = replaced(written, values, of.escape)
+        target = _absolute(stage.workdir, written)
+        opened = [each.word for each in of.heredocs]
+        files = [replaced(source, values, of.escape) for source in sources if source not in opened]
+        step = Copy(
+            self.at(of),
+            f"{of.name} {of.text}",
+            tuple(files),
+            target,
+            inline=tuple(_inline(each, values, of.escape) for each in of.heredocs),
+            owner=chosen.get("chown", ""),
+            mode=mode,
+            unpacks=of.name == "ADD" and chosen.get("unpack") != "false",
+        )
+        if any(_ADDRESS.match(source) for source in files):
+            raise SyntaxFault("addresses need a network; put the file beside the Dockerfile, or use --sandbox docker")
+        if origin := chosen.get("from", ""):
+            step = self.of_another(step, origin, stage.number)
+        else:
+            found = [path for name in files for path in require_found(step.where, name, self.context, self.ignored)]
+            step = replace(step, sources=tuple(found), context=self.context, ignored=self.ignored)
+        if len(step.sources) + len(step.inline) > 1 and not target.endswith("/"):
+            raise SyntaxFault(f"several files go to {written[:80]}, which has to end with /")
+        return step
+
+    def of_another(self, step: Copy, origin: str, number: int) -> Copy:
+        """A COPY from a stage, or from an image."""
+        if step.inline:
+            raise SyntaxFault("--from has no files in the Dockerfile itself")
+        stage = int(origin) if re.fullmatch(r"\d{1,5}", origin) else self.named.get(origin.lower())
+        if stage is not None and stage >= number:
+            raise SyntaxFault(f"--from={origin} isn't a stage before this one; copy from one that is, or from an image")
+        return replace(step, stage=stage, image="" if stage is not None else origin)
 
 
-def _taken_by_tests(image: Recipe, word: str, rest: str) -> bool:
-    """Takes in what only a verifier's Dockerfile may do: copy tests, and install what its tests are run by."""
-    if word == "COPY":
-        words = shlex.split(rest)
-        if words[:1] and words[0].startswith("--from="):
-            return all(posixpath.basename(each.rstrip("/")) in (*_TOOLS, "bin") for each in words[1:])
-        target = posixpath.normpath(posixpath.join(image.workdir or _USUAL, words[-1]))
-        if rest.startswith(("-", "[")) or len(words) < 2 or not f"{target}/".startswith(f"{_TESTS}/"):
-            return False
-        ending = "/" if words[-1].endswith("/") else ""
-        image.steps += (Step("COPY", target + ending, tuple(words[:-1])),)
-        return True
-    if word != "RUN" or rest.startswith(("-", "[")):
-        return False
-    commands = [command.strip() for command in _SEPARATORS.split(rest) if command.strip()]
-    packages, programs = list[str](), list[str]()
-    for command in commands:
-        if found := _PIP.fullmatch(command):
-            packages += _packages(found[1])
-        elif found := _APT_INSTALL.fullmatch(command):
-            programs += _packages(found[1])
-        elif not (_APT.fullmatch(command) or _HARMLESS.fullmatch(command)):
-            return False
-    image.installs += tuple(packages)
-    image.programs += tuple(programs)
-    return True
+def _limited(variables: Mapping[str, str], others: Mapping[str, str]) -> dict[str, str]:
+    """Variables with those from before. Raises SyntaxFault for more than any program can have."""
+    found = {**others, **variables}
+    if sum(map(len, found.values())) > _LARGEST_ENVIRONMENT:
+        raise SyntaxFault("its variables have more than 2 MB, with which Linux starts no program")
+    return found
 
 
-def _packages(rest: str) -> Iterator[str]:
-    """The packages that a command installs. Raises ValueError for a file of such."""
-    words = iter(shlex.split(rest))
-    for word in words:
-        if word in ("-r", "--requirement", "-c", "--constraint", "-e", "--editable"):
-            raise ValueError(f"{word} needs the image")
-        if word in _WITH_VALUE:
-            next(words, None)
-        elif not word.startswith("-"):
-            yield word
+def _absolute(workdir: str, path: str) -> str:
+    """A path seen from a working folder, normalised; it ends with / where it says that it is a folder."""
+    joined = posixpath.normpath(posixpath.join(workdir, path))
+    joined = "/" + joined.lstrip("/")
+    is_folder = path in ("", ".") or path.endswith(("/", "/."))
+    return joined if joined == "/" or not is_folder else f"{joined}/"
 
 
-def _variables(rest: str) -> dict[str, str]:
-    words = shlex.split(rest)
-    if words and "=" not in words[0]:
-        return {words[0]: rest.partition(" ")[2].strip()}
-    return {name: value for name, _, value in (word.partition("=") for word in words)}
+def _inline(heredoc: Heredoc, values: Mapping[str, str], escape: str) -> Inline:
+    text = heredoc.text
+    return Inline(heredoc.name, text if heredoc.is_quoted else replaced(text, values, escape, has_quotes=False))
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines with their numbers from 1; continued lines are joined, comments left out."""
-    begun, joined = 0, ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("#") or (not line.strip() and not joined):
-            continue
-        begun = begun or number
-        joined += line.rstrip().removesuffix("\\") + (" " if line.rstrip().endswith("\\") else "")
-        if not line.rstrip().endswith("\\"):
-            yield begun, joined.strip()
-            begun, joined = 0, ""
+def _script(text: str) -> str:
+    """The command that runs a script of RUN <<EOF: the text itself, or the program that its first line names."""
+    if not text.startswith("#!"):
+        return text
+    end = "KODERZ_END"
+    while end in text:
+        end += "_"
+    run = 'chmod 755 "$f" && "$f"; s=$?; rm -f "$f"; exit $s'
+    return f"f=$(mktemp) && cat > \"$f\" <<'{end}'\n{text}{end}\n{run}"

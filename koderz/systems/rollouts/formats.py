@@ -16,8 +16,8 @@ from koderz.errors import KoderzError
 from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.keys import require_keys
 from koderz.systems.rollouts.compose import read_compose
-from koderz.systems.rollouts.dockerfile import read_dockerfile
 from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
+from koderz.systems.rollouts.recipes import read_dockerfile
 from koderz.systems.rollouts.tasks import Need, Repo, Rollout, Rubric, Verifier, with_digest
 from koderz.systems.rollouts.trees import files_below, shown_below
 from koderz_tracker.files import MB

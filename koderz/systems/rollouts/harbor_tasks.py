@@ -11,7 +11,7 @@ from pathlib import Path
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
 from koderz.systems.rollouts.compose import read_compose
-from koderz.systems.rollouts.dockerfile import Recipe, read_dockerfile
+from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.task_toml import (
     AgentTable,
     ArtifactTable,

@@ -218,7 +218,7 @@ def test_gpus_run_where_there_are_some(tmp_path: Path) -> None:
 
 def test_dockerfile_that_needs_its_image_is_named_with_its_line(tmp_path: Path) -> None:
     task = loaded(tmp_path / "t", "", {"environment/Dockerfile": "FROM x\nUSER y\n"})
-    assert unmet(task, "local").endswith("Dockerfile, line 2: USER needs the image; use --sandbox docker")
+    assert unmet(task, "local").endswith("Dockerfile, line 2: USER y needs the image; use --sandbox docker")
     assert unmet(task, "docker") == ""
 
 
@@ -394,7 +394,7 @@ def test_separate_verifier_takes_its_image_in_order(tmp_path: Path) -> None:
     ],
 )
 def test_dockerfile_of_tests_installs_and_copies(tmp_path: Path, lines: str, installs: Any, refused: str) -> None:
-    built = {"tests/Dockerfile": f"FROM x\n{lines}WORKDIR /app\nCOPY . /tests/\n"}
+    built = {"tests/Dockerfile": f"FROM x\n{lines}WORKDIR /app\nCOPY . /tests/\n", "tests/data": "1"}
     verifier = loaded(tmp_path / "t", '[verifier]\nenvironment_mode = "separate"', built).verifier
     assert verifier
     assert verifier.installs == installs
