@@ -105,6 +105,7 @@ class ImageStore:
         self._held: Sequence[ImageInFile] | None = None
         self._broken: list[KoderzError] = []
         self._unpacked: dict[str, UnpackedImage] = {}
+        self.lent: dict[str, UnpackedImage] = {}  # by name, beside those in the folder
 
     def names(self) -> list[str]:
         """The whole names of all images, sorted. Raises KoderzError for a damaged file."""
@@ -119,6 +120,8 @@ class ImageStore:
         Nothing is unpacked. Raises KoderzError for what is no name, for an image that is damaged or for another kind
         of machine, and for a damaged file if it could have been in that.
         """
+        if name in self.lent:
+            return self.lent[name]
         reference = parse_reference(name)
         found = self._find(reference)
         return _stored(found, reference) if found else None
@@ -143,6 +146,8 @@ class ImageStore:
         """
         from koderz.sandbox.images.unpacking import unpack
 
+        if name in self.lent:
+            return self.lent[name]
         stored = self.require(name)
         if stored.digest not in self._unpacked:
             held = self._find(parse_reference(name))

@@ -26,7 +26,7 @@ class Layers:
         return root if isinstance(root, Layers) else cls((root,))
 
     def find(self, inner: str) -> Path | None:
-        """What shows at a path, itself and not what a link there leads to; None where nothing does."""
+        """The file, folder or link that shows at a path; None where nothing does."""
         return next(iter(self.sources(inner)), None)
 
     def sources(self, inner: str) -> Sequence[Path]:
@@ -54,7 +54,7 @@ class Layers:
         return found
 
     def names(self, inner: str) -> dict[str, Path]:
-        """What shows in a folder, by name. Empty for what is no folder."""
+        """The entries that show in a folder, by name. Empty for what is no folder."""
         shown: dict[str, Path] = {}
         gone: set[str] = set()
         for folder in self.sources(inner):

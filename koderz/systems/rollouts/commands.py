@@ -27,7 +27,9 @@ from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
+    from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.config import Config
+    from koderz.systems.rollouts.environments import Making
     from koderz.systems.rollouts.results import Benchmark
     from koderz.systems.rollouts.tasks import Rollout
 
@@ -158,22 +160,32 @@ def _runnable(config: Config, said: Mapping[str, Any], sandbox: str, settled: Co
     Raises KoderzError if there are none.
     """
     from koderz.sandbox.images import ImageStore
-    from koderz.systems.rollouts.runnable import Omission, placed, runnable
+    from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, runnable
     from koderz.systems.rollouts.terms import fresh_only
 
     named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
+    making = _making(said, images)
     if images.folder and not images.folder.is_dir():
         raise KoderzError(f"--images: there is no folder {images.folder}")
     able: Sequence[Rollout] = config.tasks
     left_out: Sequence[Omission] = ()
     if said["skip_unrunnable"]:
-        able, left_out = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images)
+        able, left_out = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images, making)
     if said["require_fresh"] and able:
-        able, stale = fresh_only([placed(task, images) for task in able], sandbox, images)
+        here = making if sandbox in ROOTED else None
+        able, stale = fresh_only([placed(task, images, here) for task in able], sandbox, images)
         left_out = [*left_out, *stale]
     if not able:
         raise KoderzError(f"{config.path}: no task can run here; the first: {left_out[0].why}")
     return config.having({task.id for task in able}) if left_out else config
+
+
+def _making(said: Mapping[str, Any], images: ImageStore) -> Making:
+    """The terms on which environments are made of Dockerfiles."""
+    from koderz.systems.rollouts.environments import Making
+
+    packages = Path(said["packages"]) if said["packages"] else None
+    return Making(images, packages, said["host_base"], said["allow_network"] == "build", said["layer_mb"])
 
 
 def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Config:
@@ -217,6 +229,10 @@ def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[
         "environments",
         "canaries",
         "canaries_shown",
+        "packages",
+        "host_base",
+        "allow_network",
+        "layer_mb",
     }
     flags = {name: value for name, value in given.items() if name in own}
     schema = schema_here({**given, "suite": "rollouts"}, scope=OWN)

@@ -13,7 +13,9 @@ from typing import cast
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Image, Images, Mount, git
 from koderz.sandbox.workspace.guarding import guard
+from koderz.sandbox.workspace.local import Local
 from koderz.systems.rollouts.artifacts import Collected, put_back
+from koderz.systems.rollouts.building import build
 from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Verifier
 from koderz.systems.rollouts.tools import command_with, stands_in
 from koderz.systems.rollouts.trees import files_below, shown
@@ -46,6 +48,8 @@ async def lay_separate(
         baseline = await store.baseline()
     else:
         checkout.mkdir()
+        if verifier.made and isinstance(backend, Local):
+            await build(verifier.made, backend)
         if runs(backend, verifier.image):
             await cast("Images", backend).copy_out(verifier.image, workdir, checkout)
         baseline = place / "baseline"

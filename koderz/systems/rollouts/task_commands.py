@@ -27,7 +27,8 @@ _Places = Annotated[
         help="Tasks' folders, folders of such, rows of SWE-bench, or NAME[@VERSION] of --registry.",
     ),
 ]
-_OF_TASKS = ("sandbox", "docker_image", "images", "environments", "registry", "env", "skip_unrunnable")
+_MAKING = ("packages", "host_base", "allow_network", "layer_mb")
+_OF_TASKS = ("sandbox", "docker_image", "images", "environments", "registry", "env", "skip_unrunnable", *_MAKING)
 _with_tasks = with_settings(
     usual={"suite": "rollouts"},
     scope=Scope(only=_OF_TASKS),
@@ -73,9 +74,10 @@ def _tasks_and_backend(
     from koderz.sandbox.images import ImageStore
     from koderz.settings.toml import read_sources
     from koderz.systems.rollouts.datasets import each_once, read_dataset
+    from koderz.systems.rollouts.environments import notes_on
     from koderz.systems.rollouts.instances import stood_in
     from koderz.systems.rollouts.options import RolloutsOptions
-    from koderz.systems.rollouts.runnable import placed, require_runnable, runnable
+    from koderz.systems.rollouts.runnable import ROOTED, placed, require_runnable, runnable
     from koderz.systems.rollouts.workspaces import open_backend
 
     given = {"suite": "rollouts", **given}
@@ -85,7 +87,10 @@ def _tasks_and_backend(
     found = [task for place in places for task in read_dataset(place, options.registry, options.variables).tasks]
     images = ImageStore(options.images)
     found = [*stood_in(found, options.environments, options.images)]
-    tasks: Sequence[Rollout] = [placed(task, images) for task in each_once(found, "the tasks")]
+    making = options.making(images) if settings.sandbox in ROOTED else None
+    tasks: Sequence[Rollout] = [placed(task, images, making) for task in each_once(found, "the tasks")]
+    for note in notes_on(tasks):
+        warn(note)
     if options.skip_unrunnable:
         tasks, left_out = runnable(tasks, lambda _: settings.sandbox, images)
         for each in left_out:

@@ -74,6 +74,10 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
     Raises Fault where it can't be made.
     """
     try:
+        if task.made and isinstance(backend, Local):
+            from koderz.systems.rollouts.building import build
+
+            await build(task.made, backend)
         with git.tree_of(folder) as tree:
             if task.repo.git_url:
                 await _export(task, tree)
