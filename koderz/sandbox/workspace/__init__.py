@@ -65,6 +65,7 @@ class Image:
     name: str = ""  # what it is called; empty: by its digest
     arguments: Mapping[str, str] = field(default_factory=dict, hash=False)  # of the Dockerfile
     hidden: Collection[str] = ()  # paths in the folder that it isn't made of
+    environment: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)  # of its ENV
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,11 @@ class Command:
     gpus: str = ""  # those that it has, as TYPE:COUNT, there
     reachable: bool = False  # whether koderz may talk to what listens on its loopback; not beside a bridge
     channel: RewardChannel | None = None  # of a verifier, where a backend guards channels
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Its environment over that of its Dockerfile, for backends without images; an image has that already."""
+        return {**self.image.environment, **self.environment} if isinstance(self.image, Image) else self.environment
 
 
 @dataclass(frozen=True, slots=True)

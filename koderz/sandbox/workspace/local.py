@@ -198,7 +198,7 @@ class Local:
         """One that is warm for the command's script."""
         if isinstance(command.image, str):
             return None
-        if self._warm is None or command.script is None or not fits(command.environment):
+        if self._warm is None or command.script is None or not fits(command.variables):
             return None
         if command.script not in self._warm:
             self._warm[command.script] = asyncio.create_task(Interpreter.started(command.script))
@@ -286,7 +286,7 @@ class Local:
     def _setup(self, wanted: Command, place: Path, root: Root | None, *, own: bool, counted: bool) -> Setup:
         limits = wanted.limits
         entries = root.entries(wanted, place) if root else _entries(wanted, place) if own else []
-        environment = userland.environment(with_python=wanted.python) | dict(wanted.environment)
+        environment = userland.environment(with_python=wanted.python) | dict(wanted.variables)
         writable = [HOME, "/tmp", "/dev", *(mount.target for mount in wanted.mounts if mount.writable)]  # noqa: S108
         writable += [wanted.channel.target] if wanted.channel else []  # mounted read-only, but for process 1
         return Setup(

@@ -43,7 +43,7 @@ class Uncontained:
             listening = socket.create_server(("127.0.0.1", 0))
             places[BRIDGE_URL] = "http://{}:{}".format(*listening.getsockname())
             await command.bridge(listening)
-        own = userland.environment() | {"TMPDIR": str(place / "tmp")} | dict(command.environment)
+        own = userland.environment() | {"TMPDIR": str(place / "tmp")} | dict(command.variables)
         output, limits = Output(command.limits.output_bytes), command.limits
         loop = asyncio.get_running_loop()
         began = loop.time()

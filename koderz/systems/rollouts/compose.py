@@ -40,7 +40,7 @@ def read_compose(path: Path, recipe: Recipe) -> tuple[list[tuple[str, str]], Rec
             if key == "environment":
                 recipe = replace(recipe, environment={**recipe.environment, **_variables(value)})
             elif key == "working_dir":
-                recipe = replace(recipe, workdir=str(value), is_placed=True)
+                recipe = replace(recipe, workdir=str(value), is_assumed=False)
             elif key == "image":
                 recipe = replace(recipe, image="" if "${" in str(value) else str(value))
             elif not _is_usual(key, value):

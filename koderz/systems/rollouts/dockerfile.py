@@ -107,6 +107,15 @@ class Build:
         """The stage whose files and configuration the image has."""
         return self.stages[-1]
 
+    @property
+    def base(self) -> str:
+        """The image that the last stage goes back to."""
+        numbered = {stage.number: stage for stage in self.stages}
+        stage = self.target
+        while stage.parent is not None:
+            stage = numbered[stage.parent]
+        return stage.image
+
 
 def follow(
     text: str,

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from koderz.errors import KoderzError
 from koderz.suites.keys import meant
@@ -21,10 +20,16 @@ INSTRUCTIONS = (
 _JSON = ("ADD", "CMD", "COPY", "ENTRYPOINT", "RUN", "SHELL", "VOLUME")  # may have words in JSON
 _PAIRS = ("ARG", "ENV", "LABEL")  # have words with quotes
 _LISTS = ("ADD", "COPY", "EXPOSE", "FROM", "VOLUME")  # have words between blanks, whatever quotes say
-_WITH_HEREDOCS = ("ADD", "COPY", "RUN")
 _BLANK = re.compile(r"[\t\v\f\r ]+")
 _DIRECTIVE = re.compile(r"#\s*(syntax|escape|check)\s*=\s*(\S.*)", re.IGNORECASE)
 _HEREDOC = re.compile(r"\d*<<(-?)([^<]+)")
+_WORDS = {
+    escape: re.compile(
+        rf"""(?:{e}(?:.|\Z)|"(?:[^"{e}]|{e}(?:.|\Z))*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s"'{e}])++""", re.DOTALL
+    )
+    for escape, e in (("\\", r"\\"), ("`", "`"))
+}  # by the character that escapes others: a blank in quotes, or an escaped one, belongs to a word
+_QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)""", re.DOTALL)
 _LONGEST_LINE = 65_535  # characters; docker reads no longer ones
 _LONGEST_VALUE = 131_071  # characters of a variable; Linux starts no program with longer ones
 _MOST = 10_000  # instructions
@@ -36,7 +41,7 @@ class Heredoc:
     """Lines in a Dockerfile that are a file, or the input of a command."""
 
     name: str
-    content: str  # of <<-: as it is written, with the tabs that are to be taken off
+    content: str  # as it is written
     is_quoted: bool  # whether variables in it stay as they are
     strips_tabs: bool  # whether it was opened by <<-
     word: str  # by which it was opened
@@ -62,7 +67,7 @@ class Instruction:
 
 
 class SyntaxFault(ValueError):
-    """An error in the text of a variable or instruction, which its line is put before."""
+    """What is wrong with an instruction, whose line is put before it."""
 
 
 def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
@@ -73,36 +78,31 @@ def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
             raise KoderzError(f"{where}, line {number}: it has more than {_LONGEST_LINE:,} characters; break it by \\")
         if "\0" in line:
             raise KoderzError(f"{where}, line {number}: a NUL character; a Dockerfile is a text in UTF-8")
-    number = 1
+    number, at, found = 1, 0, list[Instruction]()
     try:
-        at, escape = _directives(lines)
-        found = list[Instruction]()
+        escape = _escape_of(lines)
         while at < len(lines):
             number, at, joined = _joined(lines, at, escape)
             if joined:
                 instruction = _instruction(joined, number, escape)
                 at, heredocs = _read_heredocs(instruction, lines, at)
                 found.append(replace(instruction, heredocs=heredocs))
-                if len(found) > _MOST:
-                    raise SyntaxFault(f"more than {_MOST:,} instructions")
     except SyntaxFault as error:
         raise KoderzError(f"{where}, line {number}: {error}") from None
-    if not found:
-        raise KoderzError(f"{where} has no instructions; it begins with FROM IMAGE")
+    if not 0 < len(found) <= _MOST:
+        raise KoderzError(f"{where} has {len(found):,} instructions; it begins with FROM, and has at most {_MOST:,}")
     return tuple(found)
 
 
-def _directives(lines: list[str]) -> tuple[int, str]:
-    """The number of lines with directives at the top, and the escape character that they set."""
+def _escape_of(lines: list[str]) -> str:
+    """The character that escapes others, as the directives at the top have it."""
     escape = "\\"
-    for count, line in enumerate(lines):
+    for line in lines:
         if not (directive := _DIRECTIVE.match(line.strip())):
-            return count, escape
-        if directive[1].lower() == "escape":
-            escape = directive[2].strip()
-            if escape not in ("\\", "`"):
-                raise SyntaxFault(f"escape={escape[:20]} is none; it is \\ or `")
-    return len(lines), escape
+            break
+        if directive[1].lower() == "escape" and (escape := directive[2].strip()) not in _WORDS:
+            raise SyntaxFault(f"escape={escape[:20]} is none; it is \\ or `")
+    return escape
 
 
 def _joined(lines: list[str], at: int, escape: str) -> tuple[int, int, str]:
@@ -143,13 +143,13 @@ def _instruction(joined: str, number: int, escape: str) -> Instruction:
 def _flags(text: str) -> tuple[tuple[str, ...], str]:
     """The words at the beginning that start with --, and the rest."""
     flags, at = list[str](), 0
-    for word in _word_pattern("\\").finditer(text):
+    for word in _WORDS["\\"].finditer(text):
         if not word[0].startswith("--"):
             break
         at = word.end()
-        if word[0] == "--":
+        if word[0] == "--":  # ends them
             break
-        flags.append(unquoted(word[0]))
+        flags.append(_unquoted(word[0]))
     return tuple(flags), text[at:].strip()
 
 
@@ -159,39 +159,30 @@ def _texts(text: str) -> tuple[str, ...] | None:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not all(isinstance(each, str) for each in found):
-        raise SyntaxFault("in the JSON form every word is a text in double quotes")
-    return tuple(found)
-
-
-@cache
-def _word_pattern(escape: str) -> re.Pattern[str]:
-    e = re.escape(escape)
-    return re.compile(
-        rf"""(?:{e}(?:.|\Z)|"(?:[^"{e}]|{e}(?:.|\Z))*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s"'{e}])++""", re.DOTALL
-    )
+    if not all(isinstance(each, str) and "\0" not in each for each in found):
+        raise SyntaxFault("in the JSON form every word is a text in double quotes, without NUL")
+    return tuple(each.encode("utf-8", "replace").decode() for each in found)
 
 
 def split_words(text: str, escape: str = "\\") -> Iterator[str]:
-    """The words of a text, with their quotes: blanks in quotes, and escaped ones, belong to words."""
-    return (found[0] for found in _word_pattern(escape).finditer(text))
+    """The words of a text, with their quotes."""
+    return (found[0] for found in _WORDS[escape].finditer(text))
 
 
-def unquoted(word: str, escape: str = "\\") -> str:
+def _unquoted(word: str) -> str:
     """A word without its quotes and escapes, whose variables stay as they are."""
-    pattern = rf"""'([^']*)'|{re.escape(escape)}(.)|["']"""
-    return re.sub(pattern, lambda found: found[1] or found[2] or "", word, flags=re.DOTALL)
+    return _QUOTED.sub(lambda found: found[1] or found[2] or found[3] or "", word)
 
 
 def _read_heredocs(instruction: Instruction, lines: list[str], at: int) -> tuple[int, tuple[Heredoc, ...]]:
     """The place behind an instruction's heredocs, and these, in their order."""
     found = list[Heredoc]()
-    if instruction.name not in _WITH_HEREDOCS or instruction.is_json or "<<" not in instruction.text:
+    if instruction.name not in ("ADD", "COPY", "RUN") or instruction.is_json or "<<" not in instruction.text:
         return at, ()
-    for word in split_words(instruction.text, instruction.escape):
+    for word in split_words(instruction.text):
         if not (opened := _HEREDOC.fullmatch(word)):
             continue
-        name, content = unquoted(opened[2]), list[str]()
+        name, content = _unquoted(opened[2]), list[str]()
         while True:
             if at >= len(lines):
                 raise SyntaxFault(f"the lines of <<{opened[2][:40]} don't end; put {name[:40]} on a line of its own")
@@ -218,9 +209,8 @@ class _Replacing:
 
     def __init__(self, text: str, values: Mapping[str, str], escape: str, has_quotes: bool) -> None:
         self.text, self.values, self.escape, self.at = text, values, escape, 0
-        self.depth = self.size = 0
+        self.has_quotes, self.depth, self.size = has_quotes, 0, 0
         self.plain = re.compile(rf"""[^$'"}}{re.escape(escape)}]+""")
-        self.has_quotes = has_quotes
 
     def until(self, stop: str) -> str:
         """The text up to a character, or to the end where there is none."""
@@ -275,12 +265,10 @@ class _Replacing:
             name = self.name()
             return self.limited(self.values.get(name, "")) if name else "$"
         self.at += 1
-        name = self.name()
-        how = text[self.at : self.at + 1]
-        self.at += 1
-        if not name:
+        if not (name := self.name()):
             raise SyntaxFault(f"${{ without a name in {text[:60]}")
-        value = self.values.get(name)
+        how, value = text[self.at : self.at + 1], self.values.get(name)
+        self.at += 1
         if how == "}":
             return self.limited(value or "")
         if how == ":":  # what is empty counts as unset

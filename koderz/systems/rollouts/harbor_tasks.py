@@ -103,7 +103,9 @@ class _Reader:
             agent_seconds=table.agent.timeout_sec or _USUAL_SECONDS,
             test_seconds=table.verifier.timeout_sec,
             image_name=recipe.image,
-            workdir_of_image=not (environment.workdir or recipe.is_placed or recipe.has_lines),
+            workdir_of_image=recipe.is_assumed and not environment.workdir,
+            base_image=recipe.base,
+            stated=recipe.stated,
             network=_network(table.agent) or _network(environment) or _public(environment),
             asked=_asked(environment),
             healthcheck=_healthcheck(environment.healthcheck),
@@ -168,7 +170,11 @@ class _Reader:
             if (own and own.docker_image) or _is_built(folder):
                 recipe = self._recipe(folder, own or EnvironmentTable(), f"{where}.environment", tests=True)
                 return self._separate(
-                    found, environment, recipe, Image(folder, digest_below(folder)), f"{name}.environment"
+                    found,
+                    environment,
+                    recipe,
+                    Image(folder, digest_below(folder), environment=recipe.stated),
+                    f"{name}.environment",
                 )
         return self._separate(found, environment, None, None, f"{name}.environment")
 
@@ -199,7 +205,7 @@ class _Reader:
             refused=recipe.refused,
             installs=recipe.installs,
             programs=recipe.programs,
-            workdir_of_image=bool(recipe.image) and not (table.workdir or recipe.is_placed or recipe.has_lines),
+            workdir_of_image=bool(recipe.image) and recipe.is_assumed and not table.workdir,
         )
 
     def _recipe(self, folder: Path, table: EnvironmentTable, where: str, *, tests: bool = False) -> Recipe:
@@ -208,7 +214,9 @@ class _Reader:
         dockerfile, compose = folder / "Dockerfile", folder / _COMPOSE
         if not (table.docker_image or compose.is_file() or dockerfile.is_file()):
             raise KoderzError(f"{dockerfile} is missing; write it, or name {where}.docker_image in task.toml")
-        recipe = read_dockerfile(dockerfile, tests=tests) if dockerfile.is_file() else Recipe(workdir="/app")
+        recipe = read_dockerfile(dockerfile, tests=tests) if dockerfile.is_file() else Recipe("/app", is_assumed=True)
+        if table.docker_image:  # which Harbor takes rather than the Dockerfile's
+            recipe = replace(recipe, stated={})
         if compose.is_file():
             services, recipe = read_compose(compose, recipe)
             for what, machine in services:

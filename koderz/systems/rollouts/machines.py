@@ -66,6 +66,8 @@ async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Com
     if verifier.is_separate and verifier.image:
         environment = dict(verifier.environment)
         image = verifier.image if runs(backend, verifier.image) else None
+        if isinstance(verifier.image, Image) and image is None:
+            environment = {**verifier.image.environment, **environment}
         wanted = replace(wanted, image=image, checkout=verifier.workdir or wanted.checkout)
         tests = None if image else _copied(verifier, place / "tests")
         mounts += _laid_over(task, verifier, tests)

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from koderz.errors import KoderzError
+from koderz.sandbox.images import StoredImage
+from koderz.sandbox.workspace import userland
 from koderz.systems.rollouts.build_context import Copy, Folder
-from koderz.systems.rollouts.dockerfile import ROOT, SHELL, Build, BuildStage, BuildStep, Run, follow
+from koderz.systems.rollouts.dockerfile import PATH, ROOT, SHELL, Build, BuildStep, Run, follow
 from koderz.systems.rollouts.dockerfile_syntax import parse
 from koderz.systems.rollouts.tasks import Step
 
 _USUAL = "/app"
+_ASSUMED = StoredImage("", "", Path(), _USUAL, {"PATH": PATH})
 _TESTS = "/tests"
 _TOOLS = ("uv", "uvx")
 _SEPARATORS = re.compile(r"&&|;|\|\|")
@@ -36,15 +39,16 @@ _WITH_VALUE = ("--index-url", "-i", "--python", "-p", "--target", "-t", "--extra
 class Recipe:
     """The way to the machine of a Dockerfile: its image, or its effects on the host's userland."""
 
+    workdir: str
+    is_assumed: bool = False  # whether that is only assumed, since no line says where its image works
     refused: str = ""  # why it needs its image
-    workdir: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
+    base: str = ""  # the image that it begins with
+    stated: dict[str, str] = field(default_factory=dict)  # by lines of ENV
+    environment: dict[str, str] = field(default_factory=dict)  # besides, as a compose file has it
     steps: tuple[Step, ...] = ()
     installs: tuple[str, ...] = ()  # Python packages of a verifier's, as pip takes them
     programs: tuple[str, ...] = ()  # Debian packages of a verifier's
     image: str = ""  # a published one that takes its place
-    has_lines: bool = False  # whether there is a Dockerfile
-    is_placed: bool = False  # whether its compose file says where in its image it works
 
 
 def read_dockerfile(path: Path, *, tests: bool = False) -> Recipe:
@@ -56,22 +60,26 @@ def read_dockerfile(path: Path, *, tests: bool = False) -> Recipe:
         text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError):
         raise KoderzError(f"{path} is missing or can't be read") from None
-    recipe = Recipe(has_lines=True, workdir=_USUAL)
+    recipe = Recipe(_USUAL, is_assumed=True)
     try:
         build = follow(text, path, lambda _: None, is_strict=False)
+        if not build.target.has_workdir:
+            build = follow(text, path, lambda _: _ASSUMED, is_strict=False)
     except KoderzError as error:
         recipe.refused = f"{error}; use --sandbox docker"
         return recipe
     stage = build.target
-    recipe.environment = dict(stage.stated)
-    recipe.workdir = stage.workdir if stage.has_workdir else _USUAL
+    recipe.stated, recipe.base = dict(stage.stated), build.base
+    if PATH in recipe.stated.get("PATH", ""):  # the host's programs are those of no image
+        recipe.stated["PATH"] = recipe.stated["PATH"].replace(PATH, userland.environment()["PATH"])
+    recipe.workdir, recipe.is_assumed = stage.workdir, not stage.has_workdir
     try:
         _require_host(
             build, recipe.workdir, {each.name: f"{path}, line {each.line}" for each in parse(text, str(path))}
         )
         for step in stage.steps:
             if not (tests and _taken_by_tests(recipe, step)):
-                recipe.steps += _steps(step, stage, recipe.workdir)
+                recipe.steps += _steps(step, recipe.workdir)
     except ValueError as error:
         recipe.refused = str(error) if "--sandbox docker" in str(error) else f"{error}; use --sandbox docker"
     return recipe
@@ -89,12 +97,12 @@ def _require_host(build: Build, workdir: str, lines: Mapping[str, str]) -> None:
         raise ValueError(f"{lines['WORKDIR']}: WORKDIR {workdir} can't be the checkout")
 
 
-def _steps(step: BuildStep, stage: BuildStage, workdir: str) -> tuple[Step, ...]:
+def _steps(step: BuildStep, workdir: str) -> tuple[Step, ...]:
     """A step over the host's userland. Raises ValueError for one that needs the image."""
     if isinstance(step, Folder):
         return ()
     if isinstance(step, Copy):
-        inner = posixpath.relpath(step.target, workdir) if stage.has_workdir or step.context else step.target
+        inner = posixpath.relpath(step.target, workdir)
         if not step.context or step.inline or step.mode:
             raise ValueError(f"{step.where}: {step.text[:80]} needs the image")
         if inner.startswith(".."):

@@ -57,7 +57,8 @@ def placed(task: Rollout, images: ImageStore, making: Making | None = None) -> R
 
     def of_part(part: Rollout) -> Rollout:
         verifier = part.verifier
-        if part.image_name and part.workdir_of_image and (found := images.find(part.image_name)):
+        name = part.image_name or part.base_image
+        if name and part.workdir_of_image and (found := images.find(name)):
             part = replace(part, workdir=found.workdir)
         if verifier and verifier.workdir_of_image and isinstance(verifier.image, str):
             own = images.find(verifier.image)

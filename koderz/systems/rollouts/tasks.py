@@ -194,6 +194,8 @@ class Rollout:
     image_digest: str = ""  # of what its image is made of
     sandbox: str = ""  # the backend that its entry names; empty: the run's
     whole: str = field(default="", repr=False)  # the digest of the task that it is a step of; empty: of none
+    base_image: str = field(default="", repr=False)  # that its Dockerfile begins with
+    stated: Mapping[str, str] = field(default_factory=dict, repr=False)  # by its ENV, which its image has already
     image_name: str = field(default="", repr=False)  # of a published image; empty: that of the Dockerfile
     workdir_of_image: bool = field(default=False, repr=False)  # whether `workdir` stands in for the image's own
     made: Environment | None = field(default=None, repr=False)  # what its image is made of here
@@ -237,7 +239,9 @@ class Rollout:
         """The image that it names, else that of its Dockerfile."""
         if self.image_name:
             return self.image_name
-        return Image(self.context, self.image_digest, hidden=self.hidden) if self.context else None
+        if self.context is None:
+            return None
+        return Image(self.context, self.image_digest, hidden=self.hidden, environment=self.stated)
 
     def limits(self, seconds: float, memory_mb: int | None = None) -> Limits:
         """The limits of a command of the task. `memory_mb`: where it asks for no amount."""

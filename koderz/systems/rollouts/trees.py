@@ -162,7 +162,7 @@ async def _run(line: str, task: Rollout, tree: Path, backend: Backend) -> None:
         shutil.copytree(tree, place / "checkout", symlinks=True)
         wanted = Command(
             ["/bin/sh", "-c", line],
-            environment=task.environment,
+            environment={**task.stated, **task.environment},
             checkout=task.workdir,
             limits=Limits(seconds=_RUN_SECONDS),
         )

@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 
 from koderz.errors import Fault, KoderzError
-from koderz.sandbox.workspace import Backend, Image
+from koderz.sandbox.images import ImageStore
+from koderz.sandbox.workspace import Backend, Command, Image
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.scripts import ScriptResult
+from koderz.sandbox.workspace.userland import environment
 from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.compose import COMPOSE
 from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.formats import load_task, require_work
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.rubrics import rewarded, scored
-from koderz.systems.rollouts.runnable import unmet
+from koderz.systems.rollouts.runnable import placed, unmet
 from koderz.systems.rollouts.suite import SAMPLE, RolloutsSuite
 from koderz.systems.rollouts.trees import prepared, shown_below
 from koderz.systems.rollouts.workspaces import Stores
@@ -267,8 +269,42 @@ def test_dockerfile_is_carried_out_over_the_host(tmp_path: Path) -> None:
     lines = "# base\nFROM x\nWORKDIR /srv/app\nENV MODE=on OTHER='two words'\nCOPY data.txt ./in/\n"
     lines += "RUN mkdir made && \\\n    echo $MODE > made/file\n"
     task = load_task(_harbor(tmp_path / "task", dockerfile=lines))
-    assert (task.workdir, task.environment, task.agent_seconds) == ("/srv/app", {"MODE": "on", "OTHER": "two words"}, 9)
+    assert (task.workdir, task.stated, task.agent_seconds) == ("/srv/app", {"MODE": "on", "OTHER": "two words"}, 9)
+    assert task.environment == {}
     assert _tree(task, tmp_path) == {"in/data.txt": "data", "made/file": "on\n"}
+
+
+def test_variables_of_a_dockerfile_are_its_images_own(tmp_path: Path) -> None:
+    lines = 'FROM x\nENV PATH="/opt/venv/bin:$PATH" MODE=${MODE:-on}\nWORKDIR /app\n'
+    lines += "RUN echo $MODE > mode && printenv PATH > path\n"
+    task = load_task(_harbor(tmp_path / "task", dockerfile=lines))
+    command = Command(["true"], {"OWN": "1"}, image=task.image)
+    assert command.environment == {"OWN": "1"}  # an image has the others already
+    assert {**command.variables} == {"OWN": "1", **task.stated}
+    path = task.stated["PATH"]
+    assert path == f"/opt/venv/bin:{environment()['PATH']}"
+    assert _tree(task, tmp_path) == {"mode": "on\n", "path": f"{path}\n"}
+    named = load_task(_harbor(tmp_path / "named", f'{_HARBOR}[environment]\ndocker_image = "y"\n', lines))
+    assert (named.image, named.stated, named.environment) == ("y", {}, {})
+
+
+def test_copy_before_workdir_is_laid_into_it(tmp_path: Path) -> None:
+    lines = "FROM x\nCOPY data.txt /work/in/data.txt\nCOPY *.txt /work/\nWORKDIR /\nWORKDIR work\n"
+    lines += "RUN cp in/data.txt b\n"
+    task = load_task(_harbor(tmp_path / "task", dockerfile=lines))
+    assert (task.workdir, task.refused) == ("/work", "")
+    assert _tree(task, tmp_path) == dict.fromkeys(("in/data.txt", "data.txt", "b"), "data")
+
+
+def test_folder_of_a_dockerfile_without_workdir_is_its_images(tmp_path: Path) -> None:
+    (tmp_path / "images/root/bin").mkdir(parents=True)
+    (tmp_path / "images/images.json").write_text('{"placed:1": {"path": "root", "workdir": "/testbed"}}')
+    images = ImageStore(tmp_path / "images", tmp_path / "cache")
+    task = load_task(_harbor(tmp_path / "task", dockerfile="FROM placed:1\nCOPY data.txt in/\n"))
+    assert placed(task, images).workdir == "/testbed"
+    assert _tree(task, tmp_path) == {"in/data.txt": "data"}
+    other = load_task(_harbor(tmp_path / "other", dockerfile="FROM placed:1\nWORKDIR /own\n"))
+    assert placed(other, images).workdir == "/own"
 
 
 @pytest.mark.parametrize("line", ["USER x", "COPY data.txt /etc/x", "COPY --from=a b c", "WORKDIR /etc"])

@@ -372,7 +372,7 @@ def test_separate_verifier_takes_its_image_in_order(tmp_path: Path) -> None:
     assert named
     assert (fresh.image, fresh.workdir) == (None, "")
     assert isinstance(own.image, Image)
-    assert (own.image.context, own.workdir, own.environment) == (tmp_path / "own/tests", "/check", {"A": "1"})
+    assert (own.image.context, own.workdir, own.image.environment) == (tmp_path / "own/tests", "/check", {"A": "1"})
     assert named.image == "judge:1"
     shared = loaded(tmp_path / "shared", "", built).verifier
     assert shared
