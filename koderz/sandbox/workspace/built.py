@@ -138,6 +138,10 @@ def built_environments() -> list[BuiltEnvironment]:
         with contextlib.suppress(OSError, msgspec.MsgspecError):
             about = msgspec.json.decode(file.read_bytes(), type=_About)
             found.append(BuiltEnvironment(file.parent.name, about.source, about.bytes, file.stat().st_mtime))
+    for draft in kept_folder().glob("*.part"):  # of a process that was killed, or is at work
+        with contextlib.suppress(OSError):
+            digest, about = draft.name.removesuffix(".part"), draft.stat()
+            found.append(BuiltEnvironment(digest, "unfinished", occupied(draft), about.st_mtime))
     return sorted(found, key=lambda each: each.last_used)
 
 
@@ -149,6 +153,7 @@ def remove_built(digest: str) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         (folder / "about.json").unlink(missing_ok=True)
         remove(folder)
+        remove(folder.with_name(f"{digest}.part"))
     except BlockingIOError:
         return False
     finally:

@@ -21,6 +21,7 @@ from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError, StorageError
 from koderz.settings.layers import OWN, SOLVING
 from koderz.settings.schema import OF_PROGRAMS
+from koderz.systems.rollouts.environment_commands import clean, needs
 from koderz.systems.rollouts.swebench.command import regrade
 from koderz.systems.rollouts.task_commands import audit, check
 from koderz_tracker.files import write_whole
@@ -393,6 +394,8 @@ def _find(data: Path, name: str, latest: bool, stamp: str | None) -> Benchmark:
 app.command(cls=PanelCommand)(regrade)
 app.command(cls=PanelCommand)(check)
 app.command(cls=PanelCommand)(audit)
+app.command(cls=PanelCommand)(needs)
+app.command(cls=PanelCommand)(clean)
 
 
 @app.command(cls=PanelCommand)

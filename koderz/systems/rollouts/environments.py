@@ -15,9 +15,9 @@ from koderz.sandbox.images import ImageStore, StoredImage
 from koderz.sandbox.images.references import parse_reference
 from koderz.sandbox.workspace import Image
 from koderz.sandbox.workspace.built import NAMES
-from koderz.sandbox.workspace.hosted import HOST, WORKDIR, host_image
+from koderz.sandbox.workspace.hosted import HOST, host_image
 from koderz.systems.rollouts.build_context import Copy
-from koderz.systems.rollouts.dockerfile import Build, BuildStage, Run, follow
+from koderz.systems.rollouts.dockerfile import Build, Run, follow
 from koderz.systems.rollouts.tasks import Environment, Rollout, in_parts
 
 _FORM = "1"  # of environments: another one where the same lines make something else
@@ -142,9 +142,8 @@ def environed(task: Rollout, making: Making) -> Rollout:
             made = environment_of(verifier.image.context, (), making)
         except (KoderzError, OSError) as error:
             return replace(task, verifier=replace(verifier, refused=str(error)))
-        environment = _own(verifier.environment, verifier.image.context)
         workdir = verifier.workdir or made.build.target.workdir
-        own = replace(verifier, image=made.name, made=made, refused="", environment=environment, workdir=workdir)
+        own = replace(verifier, image=made.name, made=made, refused="", workdir=workdir)
         task = replace(task, verifier=own)
     return task
 
@@ -154,33 +153,21 @@ def _made(task: Rollout, folder: Path, making: Making) -> Rollout:
         made = environment_of(folder, task.hidden, making)
     except (KoderzError, OSError) as error:
         return replace(task, refused=str(error))
-    stated = _stated(folder)
-    usual = stated.workdir if stated.has_workdir else WORKDIR
-    workdir = made.build.target.workdir if task.workdir == usual else task.workdir
+    workdir = task.workdir
+    if task.workdir_of_image or workdir == _assumed_workdir(folder):
+        workdir = made.build.target.workdir
     if workdir == "/":
-        why = (
-            f"{folder / 'Dockerfile'} has no WORKDIR, nor has its image; write one as environment.workdir in task.toml"
-        )
+        why = f"{folder}: neither the Dockerfile nor its image has a WORKDIR; write environment.workdir in task.toml"
         return replace(task, refused=why)
-
-    def of_part(part: Rollout) -> Rollout:
-        environment = _own(part.environment, folder)
-        return replace(
-            part, image_name=made.name, made=made, refused="", environment=environment, workdir=workdir, steps=()
-        )
-
-    return in_parts(task, of_part)
+    return in_parts(
+        task, lambda part: replace(part, image_name=made.name, made=made, refused="", workdir=workdir, steps=())
+    )
 
 
-def _own(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Variables but for those of lines of ENV, which the environment has: they may refer to variables of the image."""
-    lines = _stated(folder).stated
-    return {name: value for name, value in environment.items() if lines.get(name) != value}
-
-
-def _stated(folder: Path) -> BuildStage:
-    """The stage that lines end with on an image of which nothing is known, as readers of tasks have it."""
-    return follow(_text(folder / "Dockerfile"), folder / "Dockerfile", lambda _: None, is_strict=False).target
+def _assumed_workdir(folder: Path) -> str:
+    """The working folder that lines end with on an image of which nothing is known, as readers of tasks have it."""
+    dockerfile = folder / "Dockerfile"
+    return follow(_text(dockerfile), dockerfile, lambda _: None, is_strict=False).target.workdir
 
 
 def notes_on(tasks: Iterable[Rollout]) -> list[str]:

@@ -17,10 +17,12 @@ from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.sandbox.workspace import Backend
+    from koderz.settings.schema import Settings
     from koderz.systems.rollouts.audit import Audit
+    from koderz.systems.rollouts.environments import Making
     from koderz.systems.rollouts.tasks import Rollout
 
-_Places = Annotated[
+Places = Annotated[
     list[Path],
     typer.Argument(
         metavar="DIR|DATASET…",
@@ -29,16 +31,16 @@ _Places = Annotated[
 ]
 _MAKING = ("packages", "host_base", "allow_network", "layer_mb")
 _OF_TASKS = ("sandbox", "docker_image", "images", "environments", "registry", "env", "skip_unrunnable", *_MAKING)
-_with_tasks = with_settings(
+with_tasks = with_settings(
     usual={"suite": "rollouts"},
     scope=Scope(only=_OF_TASKS),
     told={"sandbox": "Where commands run: local, docker, podman, modal or uncontained. Default: local."},
 )
 
 
-@_with_tasks
+@with_tasks
 def check(
-    places: _Places,
+    places: Places,
     given: dict[str, Any],
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail a task too where doing nothing scores above 0.")
@@ -66,43 +68,52 @@ def check(
     raise typer.Exit(1 if failed else 0)
 
 
-def _tasks_and_backend(
+def tasks_and_making(
     places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool
-) -> tuple[Sequence[Rollout], Backend]:
-    """The tasks that can run here, and the sandbox, not yet entered. Raises KoderzError for others, unless left out."""
+) -> tuple[Sequence[Rollout], Making, Settings]:
+    """The tasks as they are written, and the terms on which environments are made of their Dockerfiles."""
     from koderz.engines.owners import schema_here
     from koderz.sandbox.images import ImageStore
     from koderz.settings.toml import read_sources
     from koderz.systems.rollouts.datasets import each_once, read_dataset
-    from koderz.systems.rollouts.environments import notes_on
     from koderz.systems.rollouts.instances import stood_in
     from koderz.systems.rollouts.options import RolloutsOptions
-    from koderz.systems.rollouts.runnable import ROOTED, placed, require_runnable, runnable
-    from koderz.systems.rollouts.workspaces import open_backend
 
     given = {"suite": "rollouts", **given}
     schema = schema_here(given, scope=OWN)
     settings = read_sources(given, names=_OF_TASKS, scope=OWN, schema=schema, trust_config=trust_config).settings
     options = settings.of(RolloutsOptions)
     found = [task for place in places for task in read_dataset(place, options.registry, options.variables).tasks]
-    images = ImageStore(options.images)
     found = [*stood_in(found, options.environments, options.images)]
-    making = options.making(images) if settings.sandbox in ROOTED else None
-    tasks: Sequence[Rollout] = [placed(task, images, making) for task in each_once(found, "the tasks")]
-    for note in notes_on(tasks):
-        warn(note)
-    if options.skip_unrunnable:
+    return each_once(found, "the tasks"), options.making(ImageStore(options.images)), settings
+
+
+def _tasks_and_backend(
+    places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool
+) -> tuple[Sequence[Rollout], Backend]:
+    """The tasks that can run here, and the sandbox, not yet entered. Raises KoderzError for others, unless left out."""
+    from koderz.systems.rollouts.environments import notes_on
+    from koderz.systems.rollouts.options import RolloutsOptions
+    from koderz.systems.rollouts.runnable import ROOTED, placed, require_runnable, runnable
+    from koderz.systems.rollouts.workspaces import open_backend
+
+    found, making, settings = tasks_and_making(places, given, trust_config=trust_config)
+    images, here = making.images, making if settings.sandbox in ROOTED else None
+    tasks: Sequence[Rollout] = [placed(task, images, here) for task in found]
+    if settings.of(RolloutsOptions).skip_unrunnable:
         tasks, left_out = runnable(tasks, lambda _: settings.sandbox, images)
         for each in left_out:
             warn(f"left out: {each.id}: {each.why}")
     else:
         require_runnable(tasks, lambda _: settings.sandbox, images)
+    for note in notes_on(tasks):
+        warn(note)
     return tasks, open_backend(settings.sandbox, settings, images)
 
 
-@_with_tasks
+@with_tasks
 def audit(
-    places: _Places,
+    places: Places,
     given: dict[str, Any],
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write each exploit's result here.")
