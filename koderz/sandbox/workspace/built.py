@@ -140,8 +140,8 @@ def built_environments() -> list[BuiltEnvironment]:
             found.append(BuiltEnvironment(file.parent.name, about.source, about.bytes, file.stat().st_mtime))
     for draft in kept_folder().glob("*.part"):  # of a process that was killed, or is at work
         with contextlib.suppress(OSError):
-            digest, about = draft.name.removesuffix(".part"), draft.stat()
-            found.append(BuiltEnvironment(digest, "unfinished", occupied(draft), about.st_mtime))
+            digest = draft.name.removesuffix(".part")
+            found.append(BuiltEnvironment(digest, "unfinished", occupied(draft), draft.stat().st_mtime))
     return sorted(found, key=lambda each: each.last_used)
 
 
