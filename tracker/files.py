@@ -107,6 +107,11 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, durable: bool = True) ->
         file.writelines(pieces)
 
 
+def before_resuming(error: OSError) -> str:
+    """The advice to make room before a run is resumed, if the disk or a quota is full; else empty."""
+    return "make room, then: " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+
+
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """Makes a temporary folder that is renamed to `target` when the block ends without an error.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -279,7 +280,8 @@ class _Importing:
 
         if source.suffix == ".json":
             raise KoderzError(
-                f"{source} is no samples file; a bare summary needs no import: koderz benchmark compare {source} RUN"
+                f"{source} is no samples file; a bare summary needs no import: "
+                f"koderz benchmark compare {shlex.quote(str(source))} RUN"
             )
         tell = Tally(quiet=self._quiet)
         session, samples = asyncio.run(import_samples(source, self._settings, tell=tell))

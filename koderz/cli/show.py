@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -145,7 +146,8 @@ def _show_failures(experiments: Experiments, found: Sequence[Outcome], *, json: 
     from koderz.cli.tables import print_blocks
 
     print_blocks(_failure_blocks(experiments, found))
-    warn(f"one in full: koderz benchmark show {experiments.folder.name} --problem {found[0].problem_id}")
+    problem = shlex.quote(found[0].problem_id)
+    warn(f"one in full: koderz benchmark show {experiments.folder.name} --problem {problem}")
 
 
 def _failure_blocks(experiments: Experiments, found: Sequence[Outcome]) -> Iterator[Block]:

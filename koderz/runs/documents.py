@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from koderz.settings.systems import required
 from koderz.settings.trust import is_trusted
 from koderz_tracker.errors import StorageError
+from koderz_tracker.files import before_resuming
 from koderz_tracker.records import Experiment, Fault, Record
 from koderz_tracker.runs import plan_and_line
 from koderz_tracker.summary import Summary
@@ -67,8 +68,8 @@ def write_documents(folder: Path, summary: Summary, environ: Mapping[str, str] =
             document.write(summary)
         except OSError as error:
             raise StorageError(
-                f"the files in {about['output']} can't be written ({error.strerror}); make room, then: "
-                f"koderz benchmark resume {folder.name}"
+                f"the files in {about['output']} can't be written ({error.strerror}); "
+                f"{before_resuming(error)}koderz benchmark resume {folder.name}"
             ) from None
 
 

@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from koderz_tracker.errors import StorageError
-from koderz_tracker.files import write_whole
+from koderz_tracker.files import before_resuming, write_whole
 from koderz_tracker.results import ANSWER, Result
 from koderz_tracker.summary import ArmResults, Summary, summarize
 
@@ -31,8 +31,8 @@ def write_summary(folder: Path) -> tuple[Path, Summary]:
         write_whole(path, encode_summary(summary))
     except OSError as error:
         raise StorageError(
-            f"the summary {path} can't be written ({error.strerror}); make room, then: "
-            f"koderz benchmark resume {folder.name}"
+            f"the summary {path} can't be written ({error.strerror}); "
+            f"{before_resuming(error)}koderz benchmark resume {folder.name}"
         ) from None
     return path, summary
 

@@ -200,6 +200,7 @@ def destinations_of(task: Rollout) -> dict[str, str]:
 
 def keep(collected: Collected, destinations: Mapping[str, str], folder: Path) -> None:
     """Writes artifacts to where they are kept, and a manifest.json of them. Of two at one place the first is kept."""
+    folder.mkdir(parents=True, exist_ok=True)  # an agent that left nothing has none
     manifest = list[dict[str, str]]()
     for source, destination in destinations.items():
         packed, target = collected.archives.get(source), folder / destination

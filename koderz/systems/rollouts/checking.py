@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from koderz.errors import Fault
+from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.workspace import Backend
 from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.grading import Graded, grade
@@ -23,13 +24,40 @@ class Checked:
     id: str
     wrong: str = ""  # why it can't be used
     warning: str = ""
+    is_prepared: bool = True  # whether its environment could be made
+    is_decided: bool = True  # whether it is the task that is wrong, not the sandbox
+
+    @property
+    def status(self) -> str:
+        """What is known of the task: it is sound, unsound or unprepared, or nothing (`unclear`)."""
+        if not self.is_decided:
+            return "unclear"
+        return ("unsound" if self.wrong else "sound") if self.is_prepared else "unprepared"
 
 
-async def check_tasks(tasks: Sequence[Rollout], backend: Backend, *, times: int = 1) -> list[Checked]:
-    """Checks each task `times` times. Raises Unreachable if the backend can't run here."""
+async def check_tasks(
+    tasks: Sequence[Rollout],
+    backend: Backend,
+    *,
+    times: int = 1,
+    jobs: int = 1,
+    take: Callable[[Rollout, Checked], None] | None = None,
+) -> list[Checked]:
+    """Checks each task `times` times, `jobs` of them at once, and hands over each result as it comes.
+
+    Raises Unreachable if the backend can't run here.
+    """
+    free = asyncio.Semaphore(jobs)
+
+    async def checked(task: Rollout) -> Checked:
+        async with free:
+            found = await check(task, Stores({"": backend}), times)
+            if take:
+                take(task, found)
+            return found
+
     async with backend:
-        stores = Stores({"": backend})
-        return [await check(task, stores, times) for task in tasks]
+        return await asyncio.gather(*map(checked, tasks))
 
 
 async def check(task: Rollout, stores: Stores, times: int = 1) -> Checked:
@@ -38,8 +66,13 @@ async def check(task: Rollout, stores: Stores, times: int = 1) -> Checked:
     for _ in range(times):
         try:
             solved, left = await _graded(task, stores, solve=True), await _graded(task, stores, solve=False)
+        except Unreachable:
+            raise
         except Fault as fault:
-            return Checked(task.id, str(fault))
+            prepared, decided = fault.cause != "unprepared", fault.cause != "sandbox"
+            return Checked(task.id, str(fault), is_prepared=prepared, is_decided=decided)
+        except KoderzError as error:
+            return Checked(task.id, str(error))
         if not solved.scored.success or solved.scored.score_of_graded != 1:
             return Checked(task.id, f"its own solution doesn't pass: {solved.cause or 'its score is below 1'}")
         if left.scored.success:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
+import shlex
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from koderz.systems.rollouts.config import Config
     from koderz.systems.rollouts.environments import Making
     from koderz.systems.rollouts.results import Benchmark
-    from koderz.systems.rollouts.tasks import Rollout
 
 DATA = Path("data")
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Where files are: rollouts/ and runs/.")]
@@ -94,6 +95,7 @@ def run(
     """
     import asyncio
 
+    from koderz.systems.rollouts.formats import loading_once
     from koderz.systems.rollouts.options import usual_sandbox
     from koderz.systems.rollouts.place import Place
     from koderz.systems.rollouts.screen import RolloutsScreen
@@ -105,35 +107,39 @@ def run(
     if "sandbox" in given:  # which is for every entry
         given.setdefault("entry_sandbox", False)
     usual_said = _usual_settings(given, trust_config=front.trust_config)
-    path, found = _chosen_tasks(config, given.get("dataset"), usual_said)
-    given["dataset"] = path
-    most = rollouts or max(entry.rollouts for entry in found.entries)  # one alone is asked at another temperature
-    usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
-    if "sandbox" not in given:
-        given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
-    settled = _settled(usual_said)
-    found = _runnable(found, usual_said, given["sandbox"], settled)
-    found = _with_canaries(found, usual_said, given["sandbox"])
-    model = given.get("local_model") or ("simulated" if path == SAMPLE / "sample.toml" else None)
-    _require_trusted(found, settled, grant=front.trust_config)
-    if not front.shown.json:
-        own = [] if "sandbox" in settled else [entry.sandbox or given["sandbox"] for entry in found.entries]
-        say(f"[rollouts] sandbox={', '.join(dict.fromkeys(own or [given['sandbox']]))}")
-    matrix = matrix_of(
-        found,
-        agent=agent,
-        model=model,
-        usual_model=usual_said["local_model"],
-        rollouts=rollouts,
-        judges="judge_model" not in given,
-        without=settled,
-    )
-    screen = RolloutsScreen(front.shown, verbose, {**usual, **given}["concurrency"], len(found.entries))
-    place = Place(data, found, str(path), matrix)
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(loading_once())
+        path, found = _chosen_tasks(config, given.get("dataset"), usual_said)
+        given["dataset"] = path
+        most = rollouts or max(
+            (entry.rollouts for entry in found.entries), default=1
+        )  # one alone is asked at another temperature
+        usual = {**front.usual, "concurrency": parallel or found.parallel, "samples": most}
+        if "sandbox" not in given:
+            given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
+        settled = _settled(usual_said)
+        found = _with_canaries(_runnable(found, usual_said, given["sandbox"], settled), usual_said, given["sandbox"])
+        _require_trusted(found, settled, grant=front.trust_config)
+        if not front.shown.json:
+            _say_sandboxes(found, settled, given["sandbox"])
+        matrix = matrix_of(
+            found,
+            agent=agent,
+            model=given.get("local_model") or ("simulated" if path == SAMPLE / "sample.toml" else None),
+            usual_model=usual_said["local_model"],
+            rollouts=rollouts,
+            judges="judge_model" not in given,
+            without=settled,
+        )
+        screen = RolloutsScreen(front.shown, verbose, {**usual, **given}["concurrency"], len(found.entries))
+        place = Place(data, found, str(path), matrix)
+        stack.callback(place.release)
         replace(front, values=given, usual=usual).run(matrix=matrix, screen=screen, complete=place.documented)
-    finally:
-        place.release()
+
+
+def _say_sandboxes(config: Config, settled: Collection[str], usual: str) -> None:
+    own = [] if "sandbox" in settled else [entry.sandbox or usual for entry in config.entries]
+    say(f"[rollouts] sandbox={', '.join(dict.fromkeys(own or [usual]))}")
 
 
 def _chosen_tasks(config: Path | None, dataset: Path | None, said: Mapping[str, Any]) -> tuple[Path, Config]:
@@ -156,22 +162,27 @@ def _chosen_tasks(config: Path | None, dataset: Path | None, said: Mapping[str, 
 
 
 def _runnable(config: Config, said: Mapping[str, Any], sandbox: str, settled: Collection[str]) -> Config:
-    """The entries of tasks that can run here and be graded afresh, if others are to be left out.
+    """The entries of tasks that can be loaded, run here and be graded afresh, if others are to be left out.
 
     Raises KoderzError if there are none.
     """
     from koderz.sandbox.images import ImageStore
-    from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, runnable
+    from koderz.systems.rollouts.omissions import require_none, workable
+    from koderz.systems.rollouts.runnable import ROOTED, placed, runnable
     from koderz.systems.rollouts.terms import fresh_only
 
     named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
     making = _making(said, images)
     if images.folder and not images.folder.is_dir():
         raise KoderzError(f"--images: there is no folder {images.folder}")
-    able: Sequence[Rollout] = config.tasks
-    left_out: Sequence[Omission] = ()
+    judges = {task for task, entry in zip(config.of_entries, config.entries, strict=True) if entry.judge_model}
+    able, left_out = workable(config.tasks, lambda task: bool(said["judge_model"]) or task.id in judges)
+    left_out = [*config.refused, *left_out]
     if said["skip_unrunnable"]:
-        able, left_out = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images, making)
+        able, unable = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images, making)
+        left_out += unable
+    else:
+        require_none(left_out, len(config.tasks) + len(config.refused))
     if said["require_fresh"] and able:
         here = making if sandbox in ROOTED else None
         able, stale = fresh_only([placed(task, images, here) for task in able], sandbox, images)
@@ -226,6 +237,7 @@ def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[
         "registry",
         "env",
         "skip_unrunnable",
+        "judge_model",
         "images",
         "environments",
         "canaries",
@@ -412,4 +424,4 @@ def sample(
     if folder.exists():
         raise KoderzError(f"{folder} is there already")
     shutil.copytree(SAMPLE, folder)
-    say(f"{folder}: run them with: koderz rollouts run {folder / 'sample.toml'} --model MODEL")
+    say(f"{folder}: run them with: koderz rollouts run {shlex.quote(str(folder / 'sample.toml'))} --model MODEL")

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import math
+import shlex
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from koderz.sandbox import SANDBOXES, has_workspaces
 from koderz.settings.trust import READS, RUNS_CODE
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.formats import load_task
+from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.tasks import Rollout, in_parts, with_digest
 
 
@@ -85,6 +87,7 @@ class Config:
     tasks: tuple[Rollout, ...]  # the different ones
     of_entries: tuple[str, ...]  # the id of each entry's task
     about: Mapping[str, str] = field(default_factory=dict)  # its dataset, for the record
+    refused: Sequence[Omission] = ()  # the tasks of its dataset that can't be loaded
 
     @property
     def models(self) -> Sequence[str | None]:
@@ -94,7 +97,7 @@ class Config:
     @property
     def dataset(self) -> Dataset:
         """Its tasks."""
-        return Dataset(self.tasks, self.about)
+        return Dataset(self.tasks, self.about, self.refused)
 
     def having(self, tasks: Collection[str]) -> Config:
         """The configuration without the entries of other tasks than these."""
@@ -132,7 +135,7 @@ def config_of(place: Path, dataset: Dataset) -> Config:
     tasks = tuple(dataclasses.replace(task, base=task.digest) for task in dataset.tasks)
     entries = tuple(TaskEntry(str(task.folder)) for task in tasks)
     name = place.absolute().name.removesuffix(".gz").removesuffix(".jsonl")
-    return Config(place, "", name, 1, entries, tasks, tuple(task.id for task in tasks), dataset.about)
+    return Config(place, "", name, 1, entries, tasks, tuple(task.id for task in tasks), dataset.about, dataset.refused)
 
 
 def read_config(path: Path, variables: Mapping[str, str] = MappingProxyType({})) -> Config:
@@ -147,7 +150,7 @@ def read_config(path: Path, variables: Mapping[str, str] = MappingProxyType({}))
     except IsADirectoryError:
         raise KoderzError(
             f"{path} is a folder; a configuration is a TOML file with [[tasks]]. The tasks of a folder are run by: "
-            f"koderz rollouts run --dataset {path} --agent koderz --model MODEL"
+            f"koderz rollouts run --dataset {shlex.quote(str(path))} --agent koderz --model MODEL"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{path} can't be read: {error}") from None
@@ -174,7 +177,8 @@ def _config(path: Path, text: str, variables: tuple[tuple[str, str], ...]) -> Co
     tasks = _told_apart({task.digest: task for task in (*loaded, *own)})
     of_entries = tuple(tasks[each.digest].id for each in (*loaded, *own))
     entries = (*stated, *of_dataset)
-    return Config(path, text, name, parallel, entries, tuple(tasks.values()), of_entries, dataset.about)
+    every = tuple(tasks.values())
+    return Config(path, text, name, parallel, entries, every, of_entries, dataset.about, dataset.refused)
 
 
 def _dataset(path: Path, name: str, registry: str, variables: Mapping[str, str]) -> Dataset:

@@ -11,7 +11,7 @@ from koderz.analysis.blocks import Table
 from koderz.cli.console import print_json, say, warn
 from koderz.cli.flags import Json, Trust
 from koderz.cli.tables import print_blocks
-from koderz.systems.rollouts.task_commands import Places, tasks_and_making, with_tasks
+from koderz.systems.rollouts.task_commands import Places, read_places, with_tasks
 from koderz_tracker.files import MB
 
 _HERE = {
@@ -34,7 +34,7 @@ def needs(places: Places, given: dict[str, Any], json: Json = False, trust_confi
     from koderz.errors import KoderzError
     from koderz.systems.rollouts.needs import needs_of
 
-    tasks, making, _ = tasks_and_making(places, given, trust_config=trust_config)
+    _, tasks, making, _ = read_places(places, given, trust_config=trust_config)
     found = {}
     for task in tasks:
         try:

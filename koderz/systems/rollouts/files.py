@@ -16,12 +16,14 @@ from koderz.systems.rollouts.artifacts import Collected, keep
 from koderz.systems.rollouts.results import RolloutRow, cell, row_of, table_lines
 from koderz_tracker.files import write_whole
 from koderz_tracker.records import Attempt, Call, Experiment, Fault, Once, Record
+from koderz_tracker.runs import plan_and_line
 from koderz_tracker.stories import Stories
 from koderz_tracker.summary import Summary
 from koderz_tracker.terminals import plain
 
 DOCUMENT = "rollouts"  # the name under which a plan has its entry
 MANIFEST = "manifest.json"
+LEFT_OUT = "left-out.json"
 LAUNCH_FAILED = "launch_failed"
 _NOT_LAUNCHED = {LAUNCH_FAILED: 127, "unprepared": 1}  # what a shell ends with, by the cause of the fault
 _HEAD = 20  # lines of a test's output in scoring_results.md
@@ -77,7 +79,7 @@ class RolloutFiles:
     """The files of one run; `about` is a `RolloutsDocument` as the plan has it."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        self._stories = Stories(folder, with_messages=False)
+        self._folder, self._stories = folder, Stories(folder, with_messages=False)
         self._run, self._about = folder.name, msgspec.convert(about, RolloutsDocument)
         self._place, self._numbers = Path(self._about.output), self._about.numbers
         self._ended: dict[int, EndedRollout] = {}
@@ -101,6 +103,9 @@ class RolloutFiles:
         """Writes all files, each as a whole. Raises OSError."""
         self._write(self._numbers)
         self._write_lists()
+        plan, _ = plan_and_line(self._folder)
+        if left_out := (plan.details.get("suite") or {}).get("left_out"):
+            self._put(f"{self._rollout}/{LEFT_OUT}", _json(left_out))
 
     def _write(self, experiments: Iterable[str]) -> None:
         self._stories.refresh()

@@ -51,7 +51,8 @@ def read_harbor_task(folder: Path, variables: Mapping[str, str]) -> Rollout:
     What not every sandbox can honour is in its `needs`. Raises KoderzError naming the file and what is wrong with it.
     """
     where = folder / "task.toml"
-    return _Reader(folder, read_task_toml(where, text_of(where)), variables).read()
+    table, ignored = read_task_toml(where, text_of(where))
+    return replace(_Reader(folder, table, variables).read(), ignored_keys=ignored)
 
 
 def text_of(path: Path) -> str:

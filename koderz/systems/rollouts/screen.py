@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.analysis.conversation import shortened, told_reply, told_results
-from koderz.cli.console import OutputOptions, is_live, say, say_all
+from koderz.cli.console import OutputOptions, counted, is_live, say, say_all
 from koderz.cli.session import SessionScreen
 from koderz.runs.observer import beside
 from koderz.systems.rollouts.figures import canaries_line, lines_of
-from koderz.systems.rollouts.files import DOCUMENT, LAUNCH_FAILED, RolloutsDocument, launched
+from koderz.systems.rollouts.files import DOCUMENT, LAUNCH_FAILED, LEFT_OUT, RolloutsDocument, launched
 from koderz_tracker.records import Attempt, Call, Experiment, Fault, OfExperiment, Once, Record
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class RolloutsScreen(SessionScreen):
         parallel = f"parallel={self._parallel}"
         say(f"[rollouts] config={about.config} name={about.name} tasks={self._entries} {parallel}")
         say(f"[rollouts] output={self._folder}")
+        if left_out := (plan.record.details.get("suite") or {}).get("left_out"):
+            say(f"[rollouts] left out: {counted(len(left_out), 'task')}, in the end listed in {LEFT_OUT} there")
         if not self._verbose:
             say("[rollouts] Running in quiet mode - use -vv for full output")
         say(f"[rollouts] Starting {len(about.runs)} tasks with {parallel}")

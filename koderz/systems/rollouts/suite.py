@@ -23,10 +23,10 @@ from koderz.systems.rollouts.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.config import Config, read_config
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.environments import notes_on
-from koderz.systems.rollouts.formats import require_work
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.instances import stood_in
 from koderz.systems.rollouts.machines import is_separate
+from koderz.systems.rollouts.omissions import ignored_keys, notices_of, require_none, workable
 from koderz.systems.rollouts.opinions import is_for_judge, opinions, simulated_opinion
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.resources import require_network, resources_of, settled
@@ -54,9 +54,11 @@ def _read(place: Path, options: RolloutsOptions) -> tuple[Dataset, Config | None
         if config
         else set()
     )
-    for task in found.tasks:
-        require_work(task, judged=bool(options.judge_model) or task.id in judged)
-    return found, config
+    able, left_out = workable(found.tasks, lambda task: bool(options.judge_model) or task.id in judged)
+    left_out = [*found.refused, *left_out]
+    if not options.skip_unrunnable:
+        require_none(left_out, len(found.tasks) + len(found.refused))
+    return replace(found, tasks=able, refused=left_out), config
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class RolloutsSuite(Suite):
         self._images = ImageStore(options.images)
         self._making = options.making(self._images)
         tasks = [self._placed(task, options.sandbox_of(task.sandbox, sandbox)) for task in dataset.tasks]
-        self.notices = [*_notices(left_out, len(tasks) + len(left_out)), *notes_on(tasks)]
+        self.notices = [*notices_of(left_out, len(tasks) + len(left_out)), *ignored_keys(tasks), *notes_on(tasks)]
         self._variants = Variants(config) if config else None
         if not options.entry_sandbox:
             tasks = [in_parts(task, lambda part: replace(part, sandbox="")) for task in tasks]
@@ -154,12 +156,12 @@ class RolloutsSuite(Suite):
         """Raises KoderzError for a task that asks for nothing, or that nothing would judge."""
         options: RolloutsOptions = source.options
         dataset, config = _read(source.dataset or SAMPLE, options)
-        left_out: Sequence[Omission] = ()
+        left_out = dataset.refused
         if options.skip_unrunnable and source.sandbox:
             images = ImageStore(options.images)
             sandbox_of = partial(_sandbox_of, options, source.sandbox)
-            tasks, left_out = runnable(dataset.tasks, sandbox_of, images, options.making(images))
-            dataset = replace(dataset, tasks=tasks)
+            tasks, unable = runnable(dataset.tasks, sandbox_of, images, options.making(images))
+            dataset, left_out = replace(dataset, tasks=tasks), [*left_out, *unable]
         if options.require_fresh:
             images = ImageStore(options.images)
             sandbox = source.sandbox or "local"
@@ -263,14 +265,6 @@ class RolloutsSuite(Suite):
         if is_for_judge(text_of(messages[0])):
             return simulated_opinion()
         return simulate(messages)
-
-
-def _notices(left_out: Sequence[Omission], tasks: int) -> Sequence[str]:
-    """Sentences about the tasks that were left out."""
-    if not left_out:
-        return ()
-    counted = f"{len(left_out)} of {tasks} tasks are left out:"
-    return [counted, *(f"{each.id}: {each.why}" for each in left_out)]
 
 
 def _sandbox_of(options: RolloutsOptions, usual: str, task: Rollout) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from koderz.cli.console import say, warn, writing
-from koderz.cli.flags import Quiet, Trust
+from koderz.cli.console import print_json, say, warn, writing
+from koderz.cli.flags import Quiet, SummaryJson, Trust
 from koderz.cli.options import with_settings
 from koderz.errors import KoderzError
 from koderz.settings.layers import OWN, Scope
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from koderz.sandbox.workspace import Backend
     from koderz.settings.schema import Settings
     from koderz.systems.rollouts.audit import Audit
+    from koderz.systems.rollouts.datasets import Dataset
     from koderz.systems.rollouts.environments import Making
+    from koderz.systems.rollouts.runnable import Omission
     from koderz.systems.rollouts.tasks import Rollout
 
 Places = Annotated[
@@ -46,32 +48,78 @@ def check(
         bool, typer.Option("--strict", help="Fail a task too where doing nothing scores above 0.")
     ] = False,
     flaky: Annotated[bool, typer.Option("--flaky", help="Try each three times.")] = False,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Only the first N.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=4096, help="Tasks at once.")] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the last check of these: only what is new or has changed.")
+    ] = False,
+    json: SummaryJson = False,
+    quiet: Quiet = False,
     trust_config: Trust = False,
 ) -> None:
     """Check that each task's own solution passes, and that doing nothing doesn't. Exit code 1 where one fails.
 
     Examples:
         koderz rollouts check tasks
+        koderz rollouts check tasks --jobs 2 --resume
     """
     import asyncio
 
-    from koderz.systems.rollouts.checking import check_tasks
+    from koderz.systems.rollouts.check_log import CheckLog, log_of, table_lines
+    from koderz.systems.rollouts.check_screen import CheckScreen
+    from koderz.systems.rollouts.checking import Checked, check_tasks
 
-    failed = False
-    tasks, backend = _tasks_and_backend(places, given, trust_config=trust_config)
-    for checked in asyncio.run(check_tasks(tasks, backend, times=3 if flaky else 1)):
-        wrong = checked.wrong or (checked.warning if strict else "")
-        failed = failed or bool(wrong)
-        say(f"{'failed' if wrong else 'ok':6}  {checked.id}{f': {wrong}' if wrong else ''}")
-        if checked.warning and not strict:
-            warn(f"{checked.id}: {checked.warning}")
-    raise typer.Exit(1 if failed else 0)
+    found = _found(places, given, trust_config=trust_config)
+    tasks = found.tasks[:limit]
+
+    def take(task: Rollout, checked: Checked) -> None:
+        log.add(task, checked)
+        screen.take(checked)
+
+    with CheckLog(log_of(places, found.backend.name, flaky=flaky), found.left_out, resume=resume) as log:
+        waiting, is_stopped = log.taken_up(tasks), False
+        if len(waiting) < len(tasks) and not json:
+            warn(f"{len(tasks) - len(waiting)} of {len(tasks)} tasks were checked before and haven't changed")
+        with CheckScreen(len(waiting), strict=strict, json=json, quiet=quiet) as screen:
+            for each in found.left_out:
+                screen.refused(each)
+            try:
+                asyncio.run(check_tasks(waiting, found.backend, times=3 if flaky else 1, jobs=jobs, take=take))
+            except KeyboardInterrupt:
+                is_stopped = True
+        document = log.document(len(tasks))
+    if json:
+        print_json(document)
+    else:
+        for line in table_lines(document):
+            warn(line)
+    if is_stopped:
+        warn("stopped; the same command with --resume goes on")
+        raise typer.Exit(130)
+    failed = any(each.wrong or (strict and each.warning) for each in log.checked.values())
+    raise typer.Exit(1 if failed or (found.left_out and not found.skips) else 0)
 
 
-def tasks_and_making(
-    places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool
-) -> tuple[Sequence[Rollout], Making, Settings]:
-    """The tasks as they are written, and the terms on which environments are made of their Dockerfiles."""
+class _Found(NamedTuple):
+    """The tasks of a command that can run here, those that can't, and the sandbox, not yet entered."""
+
+    tasks: Sequence[Rollout]
+    left_out: Sequence[Omission]
+    skips: bool  # whether the latter are to be left out without a word of failure
+    backend: Backend
+
+
+class Read(NamedTuple):
+    """The datasets of a command, and the terms on which environments are made of its tasks' Dockerfiles."""
+
+    datasets: Sequence[Dataset]
+    tasks: Sequence[Rollout]
+    making: Making
+    settings: Settings
+
+
+def read_places(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> Read:
+    """The tasks at these places as they are written. Raises KoderzError for a place that has none."""
     from koderz.engines.owners import schema_here
     from koderz.sandbox.images import ImageStore
     from koderz.settings.toml import read_sources
@@ -83,32 +131,42 @@ def tasks_and_making(
     schema = schema_here(given, scope=OWN)
     settings = read_sources(given, names=_OF_TASKS, scope=OWN, schema=schema, trust_config=trust_config).settings
     options = settings.of(RolloutsOptions)
-    found = [task for place in places for task in read_dataset(place, options.registry, options.variables).tasks]
-    found = [*stood_in(found, options.environments, options.images)]
-    return each_once(found, "the tasks"), options.making(ImageStore(options.images)), settings
+    datasets = [read_dataset(place, options.registry, options.variables) for place in places]
+    every = [*stood_in([task for each in datasets for task in each.tasks], options.environments, options.images)]
+    return Read(datasets, each_once(every, "the tasks"), options.making(ImageStore(options.images)), settings)
+
+
+def _found(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> _Found:
+    """The tasks at these places. Raises KoderzError for a place that has none."""
+    from koderz.systems.rollouts.environments import notes_on
+    from koderz.systems.rollouts.options import RolloutsOptions
+    from koderz.systems.rollouts.runnable import ROOTED, placed, runnable
+    from koderz.systems.rollouts.workspaces import open_backend
+
+    datasets, written, making, settings = read_places(places, given, trust_config=trust_config)
+    images, sandbox = making.images, settings.sandbox
+    tasks = [placed(task, images, making if sandbox in ROOTED else None) for task in written]
+    able, unable = runnable(tasks, lambda _: sandbox, images)
+    for note in notes_on(able):
+        warn(note)
+    left_out = [*(each for dataset in datasets for each in dataset.refused), *unable]
+    skips = settings.of(RolloutsOptions).skip_unrunnable
+    return _Found(able, left_out, skips, open_backend(sandbox, settings, images))
 
 
 def _tasks_and_backend(
     places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool
 ) -> tuple[Sequence[Rollout], Backend]:
     """The tasks that can run here, and the sandbox, not yet entered. Raises KoderzError for others, unless left out."""
-    from koderz.systems.rollouts.environments import notes_on
-    from koderz.systems.rollouts.options import RolloutsOptions
-    from koderz.systems.rollouts.runnable import ROOTED, placed, require_runnable, runnable
-    from koderz.systems.rollouts.workspaces import open_backend
+    from koderz.systems.rollouts.omissions import notices_of, require_none
 
-    found, making, settings = tasks_and_making(places, given, trust_config=trust_config)
-    images, here = making.images, making if settings.sandbox in ROOTED else None
-    tasks: Sequence[Rollout] = [placed(task, images, here) for task in found]
-    if settings.of(RolloutsOptions).skip_unrunnable:
-        tasks, left_out = runnable(tasks, lambda _: settings.sandbox, images)
-        for each in left_out:
-            warn(f"left out: {each.id}: {each.why}")
-    else:
-        require_runnable(tasks, lambda _: settings.sandbox, images)
-    for note in notes_on(tasks):
-        warn(note)
-    return tasks, open_backend(settings.sandbox, settings, images)
+    found = _found(places, given, trust_config=trust_config)
+    total = len(found.tasks) + len(found.left_out)
+    if not found.skips:
+        require_none(found.left_out, total)
+    for line in notices_of(found.left_out, total):
+        warn(line)
+    return found.tasks, found.backend
 
 
 @with_tasks

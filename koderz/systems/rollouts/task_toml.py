@@ -1,11 +1,13 @@
 """Harbor's task.toml, schema 1.4, as typed values: a dataclass for each table, with Harbor's names and defaults.
 
-Older files are read too: `version`, `memory` and `storage` as "2G", and `allow_internet`. Unlike in Harbor, a key that
-no table has is refused, since it could be a misspelt one; [metadata] may hold any.
+Older files are read too: `version`, `memory` and `storage` as "2G", and `allow_internet`. A key that no table has is
+ignored, as by Harbor, but noted, since it could be a misspelt one; [metadata] may hold any.
 """
 
 from __future__ import annotations
 
+import difflib
+import functools
 import ipaddress
 import math
 import re
@@ -14,14 +16,13 @@ import types
 import typing
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import msgspec
 
 from koderz.errors import KoderzError
-from koderz.suites.keys import require_keys
 
 NetworkMode = Literal["public", "no-network", "allowlist"]
 User = str | int | None
@@ -195,13 +196,15 @@ class TaskTable:
     artifacts: tuple[str | ArtifactTable, ...] = ()
 
 
-def read_task_toml(path: Path, text: str) -> TaskTable:
-    """Reads a task.toml. Raises KoderzError with the file, the field and what is wrong with it."""
+def read_task_toml(path: Path, text: str) -> tuple[TaskTable, tuple[str, ...]]:
+    """Reads a task.toml: its table, and the keys that are ignored, each with the one that may be meant.
+
+    Raises KoderzError with the file, the field and what is wrong with it.
+    """
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise KoderzError(f"{path}: not TOML ({error})") from None
-    _require_known(found, TaskTable, f"{path}: ", "")
     for environment in _environments(found):
         if isinstance(environment.get("os"), str):
             environment["os"] = environment["os"].lower()
@@ -212,7 +215,7 @@ def read_task_toml(path: Path, text: str) -> TaskTable:
         raise KoderzError(f"{path}: {f'{place[:-1]}: ' if place else ''}{what[0].lower()}{what[1:]}") from None
     for name, wrong in _wrong(table):
         raise KoderzError(f"{path}: {name} {wrong}")
-    return table
+    return table, tuple(_ignored(found, TaskTable, ""))
 
 
 def artifact_of(entry: str | ArtifactTable) -> ArtifactTable:
@@ -237,18 +240,28 @@ def _environments(found: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield each["environment"]
 
 
-def _require_known(found: object, kind: Any, where: str, name: str) -> None:
-    """Raises KoderzError for the first key that the table of this type hasn't got, in tables within it too."""
+def _ignored(found: object, kind: Any, name: str) -> Iterator[str]:
+    """The keys that the table of this type hasn't got, in tables within it too."""
     if typing.get_origin(kind) in (types.UnionType, typing.Union):
         kind = next((each for each in typing.get_args(kind) if _has_tables(each)), None)
     if isinstance(found, list) and typing.get_origin(kind) is tuple:
         for each in found:
-            _require_known(each, typing.get_args(kind)[0], where, name)
+            yield from _ignored(each, typing.get_args(kind)[0], name)
     elif isinstance(found, dict) and isinstance(kind, type) and is_dataclass(kind):
-        kinds = typing.get_type_hints(kind)
-        require_keys(found, [each.name for each in fields(kind)], f"{where}{f'[{name}]' if name else 'the file'}")
+        kinds = _kinds(kind)
         for key, value in found.items():
-            _require_known(value, kinds[key], where, f"{name}.{key}".lstrip("."))
+            where = f"{name}.{key}".lstrip(".")
+            if key in kinds:
+                yield from _ignored(value, kinds[key], where)
+            else:
+                near = difflib.get_close_matches(key, kinds, 1)
+                yield f"{where} (did you mean {near[0]}?)" if near else where
+
+
+@functools.cache
+def _kinds(table: type) -> Mapping[str, Any]:
+    """The type of each field of a table. Finding them takes longer than reading a file."""
+    return typing.get_type_hints(table)
 
 
 def _has_tables(kind: Any) -> bool:

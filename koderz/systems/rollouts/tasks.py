@@ -219,6 +219,7 @@ class Rollout:
     states_network: bool = field(default=False, repr=False)  # whether its files can say which network it has
     publishes: bool = field(default=False, repr=False)  # whether PUBLISHED travels
     takes_overrides: bool = field(default=False, repr=False)
+    ignored_keys: tuple[str, ...] = field(default=(), repr=False)  # of its task.toml
     metadata: Mapping[str, Any] = field(
         default_factory=dict, repr=False
     )  # of its file or row, by which it is clustered

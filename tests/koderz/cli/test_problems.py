@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 from tests.conftest import Shell
 from tests.koderz.analysis import builders
@@ -52,3 +54,14 @@ def test_problems_tells_missing_runs_and_arms_in_one_line(command: Command, kode
     _write(koderz, 1, [True])
     assert "has no arm iterative" in command("benchmark", "problems", "latest", "--arm", "iterative", code=2).err
     assert "no results yet" in command("benchmark", "problems", "--arm", "iterative", code=2).err
+
+
+def test_printed_command_quotes_an_id_with_blanks(command: Command, tmp_path: Path) -> None:
+    rows = ({"id": f"a sum; of {n}", "input": f"{n} + 1?", "target": str(n + 1)} for n in range(30))
+    (tmp_path / "faq.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    suite = ("--suite", "qa", "--dataset", tmp_path / "faq.jsonl")
+    command("benchmark", *suite, "--model", "simulated", "--sink", "json", "--quiet")
+
+    done = command("benchmark", "show", "latest", "--failures")
+
+    assert re.search(r"--problem 'a sum; of \d+'$", done.err.rstrip())

@@ -171,17 +171,20 @@ def test_redone_it_is_the_same_to_the_byte(tmp_path: Path) -> None:
     assert write_summary(folder)[0].read_bytes() == first
 
 
-def test_json_keeps_the_old_summary_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])
+def test_json_keeps_the_old_summary_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     folder = asyncio.run(builders.recorded(tmp_path, judged(0)))
     path, _ = write_summary(folder)
     before = path.read_bytes()
 
     def full(file: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StorageError, match=f"koderz benchmark resume {builders.RUN}"):
+    with pytest.raises(StorageError, match=f"koderz benchmark resume {builders.RUN}") as raised:
         write_summary(folder)
+
+    assert ("make room" in str(raised.value)) == (code != errno.EACCES)
 
     assert path.read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == [builders.RUN, path.name]

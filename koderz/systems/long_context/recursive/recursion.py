@@ -24,6 +24,19 @@ CHARS_A_TOKEN = 3  # on the careful side, so that what is said to fit does
 FULL = 0.85  # of the window: a history beyond it is condensed
 PATIENCE = 4.0  # deadlines that a cell may take in a replay, where it once came to its end
 _LEAST_SHOWN = 500  # characters of what a block printed
+PROTOCOL = 2
+"""The rules by which replies are read. In 1 an answer ends at its balanced parenthesis, and some mistakes aren't told.
+
+The record of a session says which, so that a replay reads replies as its run did.
+"""
+_FENCED = (
+    "FINAL and FINAL_VAR inside a block aren't read. To end, write them outside of any block, on a line of their own."
+)
+_UNTOUCHED = (
+    "FINAL_VAR: `answer` is as it was at the start, so there is no answer in it. Name a variable that you have set, or "
+    "give the answer itself with FINAL(...)."
+)
+_AT_FIRST = str({"content": "", "ready": False})  # `answer`, as each session begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,7 @@ class RecursionContext:
     level: Level
     session: AnySession
     first: tuple[Message, ...]
+    protocol: int = PROTOCOL
     messages: list[Message] = field(default_factory=list)  # after the first
     call: int | None = None  # the last one of its own
     cells: int = 0
@@ -106,8 +120,8 @@ class Recursion:
         """
         own = await self._sessions.open()
         try:
-            await self._begun(own, context, level)
-            work = RecursionContext(level, own, self._first_messages(len(context), question, level))
+            protocol = await self._begun(own, context, level)
+            work = RecursionContext(level, own, self._first_messages(len(context), question, level), protocol)
             for turn in range(1, self._limits.max_turns + 1):
                 if limit := await self._limit(work, turn):
                     self.notes.append(f"{level.path or 'root'}: {limit}")
@@ -123,36 +137,46 @@ class Recursion:
         finally:
             await own.close()
 
-    async def _begun(self, own: AnySession, context: str, level: Level) -> None:
-        """Puts the context into a new session, also in a replay, which waits for it as for a cell."""
+    async def _begun(self, own: AnySession, context: str, level: Level) -> int:
+        """Puts the context into a new session, also in a replay, which waits for it as for a cell.
+
+        Returns the protocol that replies follow.
+        """
 
         async def begin() -> dict[str, Any]:
             await own.put("context", context)
-            return {"container": self._sessions.container, "image": self._sessions.image}
+            return {"container": self._sessions.container, "image": self._sessions.image, "protocol": PROTOCOL}
 
         before = await self._once(f"session {level.path}", begin, rerun=True)
         if before["container"] != self._sessions.container:
             self.notes.append(f"{level.path or 'root'}: code ran in {before['container']} before")
+        return int(before.get("protocol", 1))
 
     # A turn
 
     async def _turn(self, work: RecursionContext, turn: int) -> None:
         reply = await self._called(work.conversation, work.level, self._role(work.level), work.level.purpose)
         work.call = reply.call
-        said = read(reply.text)
+        said = read(reply.text, work.protocol)
         done = [await self._cell(work, code) for code in said.blocks]
         room = min(SHOWN, max(_LEAST_SHOWN, self._limits.room // (4 * max(1, len(done)))))
         parts = [output_text(done, room)] if done else []
         if said.is_open:
             parts.append(self._prompts.render("rlm-open-block"))
+        if work.protocol > 1 and _has_fenced_final(reply.text):
+            parts.append(_FENCED)
         ready = [cell["final_answer"] for cell in done if cell["final_answer"] is not None]
         if ready:
             work.answer = ready[0]
         elif said.final is not None:
             work.answer = said.final
         elif said.final_variable is not None:
-            work.answer = await self._variable(work, said.final_variable)
-            if work.answer is None:
+            found = await self._variable(work, said.final_variable)
+            if work.protocol > 1 and said.final_variable == "answer" and found == _AT_FIRST:
+                parts.append(_UNTOUCHED)
+            elif found is not None:
+                work.answer = found
+            else:
                 parts.append(self._prompts.render("rlm-unknown-variable", variable=said.final_variable))
         elif not done:
             parts.append(self._prompts.render("rlm-no-code"))
@@ -295,8 +319,8 @@ class Recursion:
         if not self._fits(messages) or (cap is not None and self._spent + self._dearest > cap):
             return ""
         if work.level.depth:
-            return _plain((await self._called(messages, work.level, self._helper, "child")).text)
-        return _plain((await self._ask(messages, None, "final", parent=work.call)).text)
+            return _plain((await self._called(messages, work.level, self._helper, "child")).text, work.protocol)
+        return _plain((await self._ask(messages, None, "final", parent=work.call)).text, work.protocol)
 
     # Who is asked, and what it is told first
 
@@ -313,9 +337,9 @@ class Recursion:
         return {"role": "system", "content": system}, {"role": "user", "content": f"{asked}\n\n{begin}"}
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, protocol: int) -> str:
     """The last reply, without the markup of a final answer."""
-    turn = read(text)
+    turn = read(text, protocol)
     return text.strip() if turn.final is None else turn.final
 
 
@@ -361,7 +385,7 @@ class ParsedReply(NamedTuple):
     final_variable: str | None  # or the variable that holds it
 
 
-def read(reply: str) -> ParsedReply:
+def read(reply: str, protocol: int = PROTOCOL) -> ParsedReply:
     """The blocks and the final answer of a reply. Text in a fence is never a final answer."""
     blocks: list[str] = []
     outside: list[str] = []
@@ -382,7 +406,7 @@ def read(reply: str) -> ParsedReply:
     is_open = bool(fence) and runs
     if is_open:
         blocks.append("\n".join(code))
-    final, variable = _final("\n".join(outside))
+    final, variable = _final("\n".join(outside), protocol)
     return ParsedReply(tuple(block.strip() for block in blocks if block.strip()), is_open, final, variable)
 
 
@@ -405,21 +429,40 @@ def _block(heading: str, cell: Mapping[str, Any], room: int) -> str:
     return f"{heading}\n{text or 'No output'}"
 
 
-def _final(text: str) -> tuple[str | None, str | None]:
+def _has_fenced_final(reply: str) -> bool:
+    """Whether a line in a fence ends the work, as the model may think."""
+    fence = ""
+    for line in reply.split("\n"):
+        opening = _OPENS.match(line)
+        if fence and line.strip() == fence:
+            fence = ""
+        elif fence and _FINAL.match(line):
+            return True
+        elif not fence and opening:
+            fence = opening[1]
+    return False
+
+
+def _final(text: str, protocol: int) -> tuple[str | None, str | None]:
     found = _FINAL.search(text)
     if not found:
         return None, None
-    inside = _balanced(text[found.end() :]).strip()
+    rest = text[found.end() :]
     if found[1]:
-        return None, inside.strip("\"' \t\n")
-    return inside, None
+        return None, _closed(rest, by_line=False).strip("\"' \t\n")
+    return _closed(rest, by_line=protocol > 1).strip(), None
 
 
-def _balanced(text: str) -> str:
-    """The text before the parenthesis that closes; all of it if none does."""
-    depth = 1
+def _closed(text: str, *, by_line: bool) -> str:
+    """The text before the parenthesis that closes; all of it if none does.
+
+    With `by_line` that is the last one of its line which closes none opened before it: `1) one 2) two)` is one answer.
+    """
+    depth, end = 0, None
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
-        if not depth:
-            return text[:place]
-    return text
+        if depth < 0 and letter == ")":
+            end, depth = place, 0
+        if end is not None and (letter == "\n" or not by_line):
+            break
+    return text if end is None else text[:end]

@@ -57,14 +57,24 @@ def regrade(
         elif not json:
             say(f"{'resolved' if each.report['resolved'] else 'unresolved':10}  {each.instance}")
 
-    asyncio.run(regraded(rows, predictions, take, logs=logs, images=images, environments=environments, most=parallel))
+    total = asyncio.run(
+        regraded(rows, predictions, take, logs=logs, images=images, environments=environments, most=parallel)
+    )
     reports: dict[str, Any] = {each.instance: each.report for each in sorted(found) if each.report}
     with writing(output):
         write_whole(output, [orjson.dumps(reports, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
     resolved = [name for name, report in reports.items() if report["resolved"]]
+    empty = [each.instance for each in found if each.is_empty]
     ungraded = [each.instance for each in found if each.fault]
     if json:
-        print_json({"resolved": resolved, "graded": len(found) - len(ungraded), "ungraded": ungraded})
+        about = {"resolved": resolved, "graded": len(found) - len(ungraded), "ungraded": ungraded}
+        print_json({**about, "empty": empty, "instances": total})
     else:
-        say(f"{len(resolved)} of {len(found) - len(ungraded)} resolved: {output}")
+        counts = {
+            "with an empty patch": len(empty),
+            "not graded": len(ungraded),
+            "without prediction": total - len(found),
+        }
+        more = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+        say(f"{len(resolved)} of {total} instances resolved{f' ({more})' if more else ''}: {output}")
     raise typer.Exit(3 if ungraded else 0)

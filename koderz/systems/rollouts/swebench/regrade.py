@@ -34,7 +34,12 @@ def read_predicted(rows: Path, predictions: Path) -> list[Predicted]:
 
     Raises KoderzError for an instance that the rows lack, and for two predictions of one instance.
     """
-    instances = {instance.id: instance for instance in read_instances(rows)}
+    return predicted_of(read_instances(rows), rows, predictions)
+
+
+def predicted_of(known: Sequence[Instance], rows: Path, predictions: Path) -> list[Predicted]:
+    """As `read_predicted`, for the instances in `rows`."""
+    instances = {instance.id: instance for instance in known}
     found: dict[str, Prediction] = {}
     for each in read_predictions(predictions):
         if each.instance not in instances:
@@ -53,6 +58,7 @@ class Regraded(NamedTuple):
     instance: str
     report: Report  # empty where there is no log
     fault: str = ""
+    is_empty: bool = False  # whether its patch is
 
 
 async def regraded(
@@ -64,23 +70,27 @@ async def regraded(
     images: Path | None = None,
     environments: Path | None = None,
     most: int = 1,
-) -> None:
+) -> int:
     """Grades the predictions in a file, and hands over each report as soon as it is there.
+
+    Returns the number of instances in the rows.
 
     With a folder of logs from these, else by running the tests of `most` instances at once. Raises KoderzError for
     files that can't be read and instances that can't run here, Unreachable without a sandbox.
     """
-    predicted = read_predicted(rows, predictions)
+    instances = read_instances(rows)
+    predicted = predicted_of(instances, rows, predictions)
     if logs:
         for each in of_logs(predicted, logs):
             take(each)
-        return
+        return len(instances)
     rules, store = read_environments(environments, "--environments") if environments else (), ImageStore(images)
     predicted = [replace(each, instance=with_substitute(each.instance, rules, store)) for each in predicted]
     for known in predicted:
         _require_runnable(known.instance, store)
     async with Local(images=store) as local:
         await _run(predicted, InstanceJudge(InstancePlaces(local)), take, most)
+    return len(instances)
 
 
 def _require_runnable(instance: Instance, images: ImageStore) -> None:
@@ -96,17 +106,22 @@ def _require_runnable(instance: Instance, images: ImageStore) -> None:
         )
 
 
+def is_empty(patch: str | None) -> bool:
+    """Whether a patch changes nothing: it is null, empty or made of blanks."""
+    return patch is None or not patch.strip()
+
+
 def of_logs(predicted: Sequence[Predicted], folder: Path) -> Iterator[Regraded]:
     """Grades by recorded logs, `INSTANCE/test_output.txt`.
 
-    A null or empty patch, whose tests are never run, needs no log. Raises KoderzError for a log that can't be read.
+    A patch that is null or blank is never resolved, and needs no log. Raises KoderzError for a log that can't be read.
     """
     if not folder.is_dir():
         raise KoderzError(f"there is no folder of logs {folder}")
     for each in predicted:
         log = folder / each.instance.id / LOG
-        if each.patch is None or not (each.patch.strip() or log.exists()):
-            yield Regraded(each.instance.id, blank(patch_exists=each.patch is not None))
+        if is_empty(each.patch):
+            yield Regraded(each.instance.id, blank(patch_exists=each.patch is not None), is_empty=True)
         elif log.exists():
             yield Regraded(each.instance.id, report_of(each.instance.expected, read_log(log), each.instance.parser))
         else:
@@ -121,7 +136,8 @@ async def _run(
     async def run(each: Predicted) -> None:
         async with free:
             try:
-                take(Regraded(each.instance.id, (await judge.judge(each.instance, each.patch)).report))
+                report = (await judge.judge(each.instance, each.patch)).report
+                take(Regraded(each.instance.id, report, is_empty=is_empty(each.patch)))
             except Fault as fault:
                 why = {"infra_failure": True, "infra_failure_reason": fault.cause}
                 take(Regraded(each.instance.id, {**blank(patch_exists=each.patch is not None), **why}, str(fault)))

@@ -17,7 +17,9 @@ from koderz.errors import KoderzError, Unreachable
 from koderz.suites.suite import SuiteSource
 from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
+from koderz.systems.rollouts.omissions import Reason, by_reason
 from koderz.systems.rollouts.options import RolloutsOptions
+from koderz.systems.rollouts.runnable import Omission
 from koderz.systems.rollouts.suite import RolloutsSuite
 
 from .test_harbor_tasks import written
@@ -207,8 +209,9 @@ def test_file_that_is_no_dataset_is_told(tmp_path: Path) -> None:
 def test_two_tasks_of_one_id_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         written(tmp_path / "all" / name, '[task]\nname = "org/x"')
-    with pytest.raises(KoderzError, match="two tasks have the id org/x"):
-        read_dataset(tmp_path / "all", None, {})
+    found = read_dataset(tmp_path / "all", None, {})
+    assert len(found.tasks) == 1
+    assert "two tasks have the id org/x" in found.refused[0].why
 
 
 def test_configuration_names_a_dataset_above_its_tasks(tmp_path: Path) -> None:
@@ -232,6 +235,39 @@ def test_configuration_names_a_dataset_above_its_tasks(tmp_path: Path) -> None:
         ("oracle", "own"),
         ("koderz", "one"),
         ("koderz", "two"),
+    ]
+
+
+def test_task_that_cannot_be_loaded_is_refused_alone(tmp_path: Path) -> None:
+    for name in ("able", "broken", "twin"):
+        written(tmp_path / "all" / name)
+    for name in ("torn", "untold"):
+        (tmp_path / "all" / name).mkdir()
+        (tmp_path / "all" / name / "task.toml").write_text("[verifier\n" if name == "torn" else "")
+    (tmp_path / "all/broken/instruction.md").write_text("\n")
+    (tmp_path / "all/twin/task.toml").write_text('[task]\nname = "able"\n')
+
+    suite = RolloutsSuite.load(SuiteSource(tmp_path / "all", RolloutsOptions(skip_unrunnable=True), sandbox="local"))
+    assert [task.id for task in suite.tasks] == ["able"]
+    assert suite.notices[0] == "4 of 5 tasks are left out:"
+    told = "\n".join(suite.notices)
+    assert f"1  such as torn: {tmp_path}/all/torn/task.toml: not TOML" in told
+    assert "twin: " in told
+    assert "two tasks have the id able" in told
+
+    with pytest.raises(KoderzError, match=r"torn/task.toml: not TOML .* \(and 3 more of 5\); --skip-unrunnable leaves"):
+        RolloutsSuite.load(SuiteSource(tmp_path / "all", RolloutsOptions(), sandbox="local"))
+
+
+def test_left_out_tasks_are_counted_by_reason() -> None:
+    left_out = [
+        Omission(f"t{n}", f"/all/t{n}/environment/Dockerfile, line {n}: COPY to /tmp/{n}/, outside of WORKDIR")
+        for n in range(3)
+    ]
+    found = by_reason([Omission("x", "/all/x/task.toml: environment.gpus = 2 needs --sandbox modal"), *left_out])
+    assert found == [
+        Reason("Dockerfile…: COPY to , outside of WORKDIR", 3, "t0"),
+        Reason("task.toml: environment.gpus = … needs --sandbox modal", 1, "x"),
     ]
 
 

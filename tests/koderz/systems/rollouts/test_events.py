@@ -339,6 +339,12 @@ def test_artifacts_are_kept_at_their_destinations(tmp_path: Path) -> None:
     assert manifest["notes"] == ["a note"]
 
 
+def test_artifacts_that_are_all_absent_leave_a_manifest(tmp_path: Path) -> None:
+    keep(Collected({}, ("/gone: there is none",)), {"/gone": "gone"}, tmp_path / "task/run")
+    manifest = json.loads((tmp_path / "task/run/manifest.json").read_text())
+    assert manifest["artifacts"] == [{"source": "/gone", "destination": "gone", "status": "missing"}]
+
+
 def test_artifacts_survive_their_record() -> None:
     collected = Collected({"/x": b"\0\xff"}, ("n",))
     assert Collected.of_record(json.loads(json.dumps(collected.recorded()))) == collected

@@ -44,6 +44,28 @@ def _ended(run: str) -> records.Experiment:
     )
 
 
+def test_tasks_that_were_left_out_are_listed(tmp_path: Path) -> None:
+    left_out = [{"id": "broken", "why": "not TOML"}]
+    plan = records.Plan(
+        run_id=NAME,
+        mode="rollouts",
+        arms=[records.Arm(name="nop", solver="nop", models={})],
+        tasks=["one"],
+        samples=1,
+        config={},
+        environment={},
+        details={"suite": {"left_out": left_out}},
+    )
+
+    async def write() -> None:
+        with Tracker.create(tmp_path, NAME, plan):
+            files.RolloutFiles(tmp_path / NAME, _about(tmp_path)).write(cast("Summary", None))
+
+    asyncio.run(write())
+    listed = tmp_path / f"data/rollouts/nightly/{STAMP}/left-out.json"
+    assert json.loads(listed.read_bytes()) == left_out
+
+
 def test_lists_are_written_sparingly_and_whole_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = records.Plan(
         run_id=NAME,

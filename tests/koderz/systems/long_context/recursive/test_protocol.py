@@ -24,7 +24,11 @@ BLOCK = "```repl\nx = 1\n```"
         ("```repl\nFINAL(no)\n```", ParsedReply(("FINAL(no)",), False, None, None)),
         ("```\nFINAL(no)\n```", ParsedReply((), False, None, None)),
         (f"{BLOCK}\nFINAL(yes)", ParsedReply(("x = 1",), False, "yes", None)),
-        ("  FINAL(f(x) and (y))) rest", ParsedReply((), False, "f(x) and (y)", None)),
+        ("  FINAL(f(x) and (y))) rest", ParsedReply((), False, "f(x) and (y))", None)),
+        ("FINAL(1) alpha 2) beta)", ParsedReply((), False, "1) alpha 2) beta", None)),
+        ("FINAL(yes) (or so I think)", ParsedReply((), False, "yes", None)),
+        ("FINAL(a\nb) c)\nd)", ParsedReply((), False, "a\nb) c", None)),
+        ("FINAL_VAR(n) 2) m)", ParsedReply((), False, None, "n")),
         ('FINAL("quoted")', ParsedReply((), False, '"quoted"', None)),
         ("FINAL(two\nlines)", ParsedReply((), False, "two\nlines", None)),
         ("FINAL(never closed", ParsedReply((), False, "never closed", None)),
@@ -37,6 +41,10 @@ BLOCK = "```repl\nx = 1\n```"
 )
 def test_reply_is_parsed(reply: str, said: ParsedReply) -> None:
     assert read(reply) == said
+
+
+def test_reply_of_an_older_run_ends_at_its_balanced_parenthesis() -> None:
+    assert read("FINAL(1) alpha 2) beta)", 1).final == "1"
 
 
 def cell(output: str = "", *variables: str) -> dict[str, Any]:

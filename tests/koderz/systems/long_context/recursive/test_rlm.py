@@ -276,20 +276,40 @@ def test_models_that_break_the_protocol_are_told_so(played: Played) -> None:
         "```repl\nprint('open')",
         "FINAL_VAR(nothing)",
         "```repl\nFINAL(no)\n```",
+        "```\nFINAL(no)\n```",
+        "FINAL_VAR(answer)",
         "```repl\nprint('x' * 10_000_000)\n```",
         "FINAL(4711)",
     ]
 
     verdict, world = played(lambda messages, purpose: replies[turn(messages) - 1])
     assert verdict.passed
-    prose, unclosed, unknown, fenced, large = world.asked[1:]
+    prose, unclosed, unknown, fenced, shown, untouched, large = world.asked[1:]
     assert "neither a ```repl block nor a final answer" in prose
     assert "REPL output:\nopen" in unclosed
     assert "no closing" in unclosed
     assert "there is no variable nothing" in unknown
     assert "NameError" in fenced
+    assert "inside a block aren't read" in fenced
+    assert "inside a block aren't read" in shown
+    assert "`answer` is as it was at the start" in untouched
     assert "chars...]" in large
     assert len(large) < 25_000
+
+
+def test_replies_of_an_older_run_are_read_as_they_were(runner: asyncio.Runner, pool: Pool) -> None:
+    replies = ["```repl\nFINAL_VAR('context')\n```", "FINAL_VAR(answer)"]
+
+    async def go() -> tuple[Verdict, World]:
+        _, world = await solved(pool, lambda messages, purpose: "FINAL(1)")
+        begun = [line for line in world.lines if isinstance(line, Once) and line.name in ("long_context", "session ")]
+        begun[-1].value.pop("protocol")
+        return await solved(pool, lambda messages, purpose: replies[turn(messages) - 1], begun)
+
+    verdict, world = runner.run(go())
+    assert "aren't read" not in world.asked[1]
+    assert verdict.cause == "answer"
+    assert "content" in verdict.detail + verdict.feedback
 
 
 def test_history_that_fills_the_window_is_condensed(played: Played) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from koderz.errors import KoderzError
+from koderz.systems.rollouts.swebench.command import regrade
 from koderz.systems.rollouts.swebench.regrade import of_logs, read_predicted
 from koderz.systems.rollouts.swebench.rows import read_instances
 
@@ -78,6 +80,27 @@ def test_regrade_reads_recorded_logs(tmp_path: Path) -> None:
     assert found["a__b-3"]["patch_is_None"]
     assert not found["a__b-4"]["resolved"]
     assert regraded[-1].fault == f"there is no {tmp_path}/logs/a__b-5/test_output.txt"
+
+
+@pytest.mark.parametrize("patch", ["", " \n\t", None])
+def test_regrade_never_resolves_an_empty_patch_and_counts_instances(
+    patch: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = write(tmp_path / "rows.jsonl", *({**ROW, "instance_id": f"a__b-{n}"} for n in range(1, 4)))
+    predictions = write(tmp_path / "p.jsonl", predicted("a__b-1"), predicted("a__b-2", patch))
+    log_of(tmp_path / "logs", "a__b-1", GOOD)
+    log_of(tmp_path / "logs", "a__b-2", GOOD)
+
+    def regraded(*, json: bool) -> str:
+        with pytest.raises(typer.Exit) as ended:
+            regrade(rows, predictions, tmp_path / "report.json", logs=tmp_path / "logs", parallel=1, json=json)
+        assert ended.value.exit_code == 0
+        return capsys.readouterr().out
+
+    assert "1 of 3 instances resolved (1 with an empty patch, 1 without prediction): " in regraded(json=False)
+    told = json.loads(regraded(json=True))
+    assert (told["resolved"], told["empty"], told["graded"], told["instances"]) == (["a__b-1"], ["a__b-2"], 2, 3)
+    assert not json.loads((tmp_path / "report.json").read_text())["a__b-2"]["resolved"]
 
 
 @pytest.mark.parametrize("kind", ["lines", "list", "object", "objects by id"])
