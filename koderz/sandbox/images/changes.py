@@ -79,16 +79,22 @@ def copy_folder(root: Path, folder: str, target: Path, upper: Path | None = None
     inner = resolved(root, folder).lstrip("/")
     if upper is not None:
         inner = _resolved_in_both(root, upper, folder).lstrip("/")
+    places = (*([upper / inner] if upper else []), root / inner)  # the mode that counts is set last
+    folders = [(target, place.lstat()) for place in places if stat.S_ISDIR(_mode(place))]
     for name, source in sorted(_merged(root, upper, inner)):
         here = target / name
-        mode = source.lstat().st_mode
-        if stat.S_ISLNK(mode):
+        about = source.lstat()
+        if stat.S_ISLNK(about.st_mode):
             here.symlink_to(source.readlink())
-        elif stat.S_ISDIR(mode):
+            os.utime(here, ns=(about.st_mtime_ns, about.st_mtime_ns), follow_symlinks=False)
+        elif stat.S_ISDIR(about.st_mode):
             here.mkdir(exist_ok=True)
-            here.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
+            folders.append((here, about))
         else:
             copy_file(source, here)
+    for here, about in reversed(folders):  # last, as what is put into a folder changes its time, or needs its mode
+        here.chmod(stat.S_IMODE(about.st_mode))
+        os.utime(here, ns=(about.st_mtime_ns, about.st_mtime_ns))
 
 
 def _compared(root: Path, upper: Path, inner: str, depth: int, *, lower: bool) -> Iterator[ImageChange]:
