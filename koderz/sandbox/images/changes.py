@@ -78,16 +78,26 @@ def copy_folder(root: Path | Layers, folder: str, target: Path, upper: Path | No
     layers = Layers.of(root)
     if upper is not None:
         layers = Layers((upper, *layers.folders), layers.hosted)
-    for name, source in sorted(layers.below(resolved(layers, folder).lstrip("/"))):
+    inner = resolved(layers, folder).lstrip("/")
+    top = layers.find(inner)
+    folders = [(target, top.lstat())] if top and stat.S_ISDIR(mode_of(top)) else []
+    copied: dict[tuple[int, int], Path] = {}  # files that have several names, by their identity
+    for name, source in sorted(layers.below(inner)):
         here = target / name
-        mode = source.lstat().st_mode
-        if stat.S_ISLNK(mode):
+        about = source.lstat()
+        if stat.S_ISLNK(about.st_mode):
             here.symlink_to(source.readlink())
-        elif stat.S_ISDIR(mode):
+            os.utime(here, ns=(about.st_mtime_ns, about.st_mtime_ns), follow_symlinks=False)
+        elif stat.S_ISDIR(about.st_mode):
             here.mkdir(exist_ok=True)
-            here.chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
+            folders.append((here, about))
+        elif about.st_nlink > 1 and (first := copied.setdefault((about.st_dev, about.st_ino), here)) != here:
+            here.hardlink_to(first)
         else:
             copy_file(source, here)
+    for here, about in reversed(folders):  # last, as what is put into a folder changes its time, or needs its mode
+        here.chmod(stat.S_IMODE(about.st_mode))
+        os.utime(here, ns=(about.st_mtime_ns, about.st_mtime_ns))
 
 
 def _compared(root: Layers, upper: Path, inner: str, depth: int, *, lower: bool) -> Iterator[ImageChange]:
