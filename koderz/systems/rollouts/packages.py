@@ -181,10 +181,13 @@ def userland_names(layers: Layers) -> Iterator[str]:
 
 
 def _has_venv(layers: Layers) -> bool:
-    found = [f"{folder}/{name}/ensurepip" for folder in ("usr/lib", "usr/local/lib") for name in layers.names(folder)]
-    prefixes = userland.python().prefixes if layers.hosted else ()
-    own = (path for prefix in prefixes for path in Path(prefix, "lib").glob("python3*/ensurepip"))
-    return any(map(layers.is_folder, found)) or any(own)
+    """Whether the wheel of pip is there, with which an interpreter fills new environments."""
+    tops = ("usr/lib", "usr/local/lib")
+    folders = [f"{top}/{name}/ensurepip/_bundled" for top in tops for name in layers.names(top)]
+    names = [name for folder in (*folders, "usr/share/python-wheels") for name in layers.names(folder)]
+    for prefix in userland.python().prefixes if layers.hosted else ():
+        names += [path.name for path in Path(prefix, "lib").glob("python3*/ensurepip/_bundled/*.whl")]
+    return any(name.startswith("pip-") for name in names)
 
 
 def explained(ended: Ended) -> str:
