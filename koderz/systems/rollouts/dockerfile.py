@@ -1,4 +1,4 @@
-"""What a Dockerfile does, as its reference says: stages with their steps, environment, working folder and user.
+"""The stages of a Dockerfile, with their steps, environment, working folder and user, as Docker's reference has them.
 
 Nothing is carried out here.
 """
@@ -127,7 +127,7 @@ def follow(
     hidden: Sequence[str] = (),
     is_strict: bool = True,
 ) -> Build:
-    """What a Dockerfile does with the files of a folder, by default its own.
+    """The stages and steps of a Dockerfile that is built with the files of a folder, by default its own.
 
     `images` finds the images that stages begin with, `arguments` are values of ARG, `hidden` are paths of the folder
     that no image may have. Raises KoderzError with file, line and remedy for what Docker would refuse, and for what

@@ -67,7 +67,7 @@ class Instruction:
 
 
 class SyntaxFault(ValueError):
-    """What is wrong with an instruction, whose line is put before it."""
+    """A mistake in an instruction, whose line is put before it."""
 
 
 def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
