@@ -15,7 +15,7 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -27,8 +27,10 @@ from koderz.suites.keys import misspelt
 _WILDCARDS = re.compile(r"[*?\[]")
 _PART = re.compile(r"\[(\^?)((?:\\.|[^\]\\])+)\]|\\(.)|(\*+)|(\?)|(.)", re.DOTALL)
 _SYMBOLIC = re.compile(r"([ugoa]*)([-+=])([rwxX]*)")
+_MOST_PATTERNS = 1_000
 _MOST_UNPACKED = 4 << 30  # bytes of one archive
 _MOST_MEMBERS = 1_000_000
+_LAST_TIME = 1 << 33  # seconds; file systems keep no later one
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class _IgnoredFiles:
         return False
 
 
-@cache
+@lru_cache(1 << 6)
 def _ignored_files(patterns: tuple[str, ...]) -> _IgnoredFiles:
     return _IgnoredFiles(patterns)
 
@@ -96,7 +98,10 @@ def ignored_by(dockerfile: Path, hidden: Iterable[str] = ()) -> tuple[str, ...]:
         except (OSError, UnicodeDecodeError) as error:
             raise KoderzError(f"{path} can't be read: {error}") from None
         lines = [line.strip() for line in text.splitlines() if not line.startswith("#")]
-        return (*(line for line in lines if line.strip("!/ ")), *paths)
+        patterns = [line for line in lines if line.strip("!/ ")]
+        if len(patterns) > _MOST_PATTERNS:
+            raise KoderzError(f"{path} has more than {_MOST_PATTERNS:,} patterns; leave out folders rather than files")
+        return (*patterns, *paths)
     return paths
 
 
@@ -130,7 +135,7 @@ def _skipped(places: set[int], pattern: Sequence[str]) -> set[int]:
     return places
 
 
-@cache
+@lru_cache(1 << 12)
 def _segment_pattern(segment: str) -> re.Pattern[str]:
     """The pattern of a name in which *, ? and [a-z] are as in Go's filepath.Match."""
     pieces = [""]  # what lies between stars
@@ -138,7 +143,7 @@ def _segment_pattern(segment: str) -> re.Pattern[str]:
         if stars:
             pieces.append("")
         elif group:
-            inner = re.sub(r"\\(.)|([\[&~|^])", lambda m: "\\" + (m[1] or m[2]), group)
+            inner = re.sub(r"\\(.)|([\[&~|^])", lambda found: re.escape(found[1] or found[2]), group)
             pieces[-1] += f"[{'^' if negated else ''}{inner}]"
         else:
             pieces[-1] += "." if one else re.escape(escaped or plain)
@@ -371,7 +376,8 @@ class _Laying:
                     self._member(archive, member, posixpath.join(folder, names[-1]), to)
 
     def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo, to: str, top: str) -> None:
-        mode, times = self._changed(member.mode & 0o7777, is_folder=member.isdir()), (int(member.mtime * 10**9),) * 2
+        mode = self._changed(member.mode & 0o7777, is_folder=member.isdir())
+        times = (int(member.mtime * 10**9) if 0 <= member.mtime < _LAST_TIME else 0,) * 2
         if member.isdir():
             self.folders(to := resolved(self.root, to))
             self._folders.append((self.root / to.lstrip("/"), mode, times))

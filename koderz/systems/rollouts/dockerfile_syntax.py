@@ -32,7 +32,7 @@ _WORDS = {
 _QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)""", re.DOTALL)
 _LONGEST_LINE = 65_535  # characters; docker reads no longer ones
 _LONGEST_VALUE = 131_071  # characters of a variable; Linux starts no program with longer ones
-_MOST = 10_000  # instructions
+_MOST = 2_000  # instructions
 _DEEPEST = 50  # variables in the words of others
 
 
@@ -67,7 +67,7 @@ class Instruction:
 
 
 class SyntaxFault(ValueError):
-    """What is wrong with an instruction, whose line is put before it."""
+    """A mistake in an instruction, whose line is put before it."""
 
 
 def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
