@@ -29,7 +29,7 @@ class Checked:
 
     @property
     def status(self) -> str:
-        """What is known of the task: it is sound, unsound or unprepared, or nothing (`unclear`)."""
+        """The task's state: `sound`, `unsound`, `unprepared`, or `unclear` if the sandbox can't tell."""
         if not self.is_decided:
             return "unclear"
         return ("unsound" if self.wrong else "sound") if self.is_prepared else "unprepared"

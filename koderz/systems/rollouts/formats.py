@@ -17,9 +17,9 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.keys import require_keys
-from koderz.systems.rollouts.compose import read_compose
+from koderz.systems.rollouts.compose import Service, read_compose, with_service
 from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
-from koderz.systems.rollouts.recipes import read_dockerfile
+from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.tasks import Need, Repo, Rollout, Rubric, Verifier, with_digest
 from koderz.systems.rollouts.trees import files_below, shown_below
 from koderz_tracker.files import MB
@@ -88,7 +88,7 @@ def _read(folder: Path, overrides: Path | None, *, apply_overrides: bool, variab
     loaders: dict[str, Callable[[], Rollout]] = {
         "tb_meta.json": lambda: _of_tb_meta(folder, _overrides(folder, overrides) if apply_overrides else {}),
         "task.toml": lambda: read_harbor_task(folder, variables),
-        "task.yaml": lambda: _of_terminal_bench(folder),
+        "task.yaml": lambda: _of_terminal_bench(folder, variables),
     }
     for name, load in loaders.items():
         if (folder / name).is_file():
@@ -226,7 +226,7 @@ def _overrides(folder: Path, given: Path | None) -> Mapping[str, Any]:
     return found
 
 
-def _of_terminal_bench(folder: Path) -> Rollout:
+def _of_terminal_bench(folder: Path, variables: Mapping[str, str]) -> Rollout:
     import yaml
 
     where = folder / "task.yaml"
@@ -236,10 +236,13 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         raise KoderzError(f"{where}: not YAML ({str(error).splitlines()[0]})") from None
     if not isinstance(meta, dict) or not isinstance(meta.get("instruction"), str):
         raise KoderzError(f"{where}: the field 'instruction' is missing")
-    image, needs = read_dockerfile(folder / "Dockerfile"), []
-    if (compose := folder / "docker-compose.yaml").is_file():
-        services, image = read_compose(compose, image)
-        needs = [Need(f"{compose}: {what}", machine) for what, machine in services]
+    compose, dockerfile = folder / "docker-compose.yaml", folder / "Dockerfile"
+    service = read_compose(compose, variables) if compose.is_file() else Service()
+    if service.image and not dockerfile.is_file():
+        image = Recipe(service.workdir or "/app", is_assumed=not service.workdir)
+    else:
+        image = read_dockerfile(dockerfile, workdir=service.workdir)
+    image = with_service(image, service)
     return Rollout(
         folder=folder,
         format="terminal-bench",
@@ -254,7 +257,10 @@ def _of_terminal_bench(folder: Path) -> Rollout:
         ),
         solution=folder / "solution.sh",
         image_name=image.image,
-        needs=tuple(needs),
+        needs=tuple(Need(f"{compose}: {what}", machine) for what, machine in service.lacks),
+        ignored_keys=tuple(f"{compose.name}: {key}" for key in service.ignored),
+        asked=image.asked,
+        mounted=image.mounted,
         context=folder,
         base_image=image.base,
         stated=image.stated,

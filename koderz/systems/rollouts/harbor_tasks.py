@@ -10,7 +10,7 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
-from koderz.systems.rollouts.compose import read_compose
+from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, read_compose, with_service
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.task_toml import (
     AgentTable,
@@ -52,7 +52,8 @@ def read_harbor_task(folder: Path, variables: Mapping[str, str]) -> Rollout:
     """
     where = folder / "task.toml"
     table, ignored = read_task_toml(where, text_of(where))
-    return replace(_Reader(folder, table, variables).read(), ignored_keys=ignored)
+    reader = _Reader(folder, table, variables, ignored=[f"{where.name}: {key}" for key in ignored])
+    return replace(reader.read(), ignored_keys=tuple(reader.ignored))
 
 
 def text_of(path: Path) -> str:
@@ -83,6 +84,7 @@ class _Reader:
     table: TaskTable
     variables: Mapping[str, str]
     needs: list[Need] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)  # keys that nothing reads
 
     def read(self) -> Rollout:
         table, environment = self.table, self.table.environment
@@ -108,7 +110,8 @@ class _Reader:
             base_image=recipe.base,
             stated=recipe.stated,
             network=_network(table.agent) or _network(environment) or _public(environment),
-            asked=_asked(environment),
+            asked=_asked(environment, recipe),
+            mounted=recipe.mounted,
             healthcheck=_healthcheck(environment.healthcheck),
             artifacts=self._artifacts(table.artifacts, "artifacts"),
             verifier=self._verifier(table.verifier, None),
@@ -190,7 +193,7 @@ class _Reader:
             found,
             is_separate=True,
             network=found.network or _network(table) or _public(table),
-            asked=_asked(table),
+            asked=_asked(table, recipe),
             healthcheck=_healthcheck(table.healthcheck),
             workdir=table.workdir or (recipe.workdir if recipe else ""),
         )
@@ -215,13 +218,17 @@ class _Reader:
         dockerfile, compose = folder / "Dockerfile", folder / _COMPOSE
         if not (table.docker_image or compose.is_file() or dockerfile.is_file()):
             raise KoderzError(f"{dockerfile} is missing; write it, or name {where}.docker_image in task.toml")
-        recipe = read_dockerfile(dockerfile, tests=tests) if dockerfile.is_file() else Recipe("/app", is_assumed=True)
+        service = read_compose(compose, self.variables, HARBOR_SERVICES) if compose.is_file() else Service()
+        if dockerfile.is_file():
+            recipe = read_dockerfile(dockerfile, tests=tests, workdir=service.workdir)
+        else:
+            recipe = Recipe(service.workdir or "/app", is_assumed=not service.workdir)
         if table.docker_image:  # which Harbor takes rather than the Dockerfile's
             recipe = replace(recipe, stated={})
         if compose.is_file():
-            services, recipe = read_compose(compose, recipe)
-            for what, machine in services:
-                self.needs.append(Need(f"{compose}: {what}", machine))
+            recipe = with_service(recipe, service)
+            self.needs += [Need(f"{compose}: {what}", machine) for what, machine in service.lacks]
+            self.ignored += [f"{compose.name}: {key}" for key in service.ignored]
         if image := table.docker_image or recipe.image:
             return replace(recipe, image=image, refused="")
         return recipe
@@ -314,11 +321,13 @@ def _public(table: EnvironmentTable) -> Network:
     return Network("no-network") if table.allow_internet is False else Network()
 
 
-def _asked(table: EnvironmentTable) -> RequestedResources:
+def _asked(table: EnvironmentTable, recipe: Recipe | None) -> RequestedResources:
+    """The resources of a machine, by its compose file where its table is silent."""
+    besides = recipe.asked if recipe else RequestedResources()
     kinds = table.gpu_types or ()
     gpus = f"{kinds[0]}:{table.gpus}" if kinds and table.gpus else str(table.gpus or "")
     memory, storage = megabytes(table.memory_mb, table.memory), megabytes(table.storage_mb, table.storage)
-    return RequestedResources(table.cpus or None, memory, storage, gpus)
+    return RequestedResources(table.cpus or besides.cpus, memory or besides.memory_mb, storage, gpus)
 
 
 def _healthcheck(table: HealthcheckTable | None) -> Healthcheck | None:

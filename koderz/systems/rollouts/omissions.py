@@ -56,7 +56,7 @@ def notices_of(left_out: Sequence[Omission], tasks: int) -> Iterator[str]:
 
 
 def ignored_keys(tasks: Iterable[Rollout]) -> Iterator[str]:
-    """A sentence for each key of a task.toml that nothing reads, as in Harbor."""
+    """A sentence for each key of tasks' files that nothing reads, in Harbor as here."""
     counts, examples = Counter[str](), dict[str, str]()
     for task in tasks:
         for key in dict.fromkeys(task.ignored_keys):
@@ -64,7 +64,7 @@ def ignored_keys(tasks: Iterable[Rollout]) -> Iterator[str]:
             examples.setdefault(key, task.id)
     for key, number in counts.most_common(_SHOWN):
         more = "" if number == 1 else f" and {number - 1} more"
-        yield f"task.toml: nothing reads the key {key}, in {examples[key]}{more}"
+        yield f"{key}: nothing reads this, in {examples[key]}{more}"
 
 
 def workable(

@@ -123,7 +123,7 @@ class RolloutsOptions:
         check=wrong_names,
         risk=SENDS,
     )
-    skip_unrunnable: bool = option(False, "Leave out the tasks that can't run here, named and counted.")
+    skip_unrunnable: bool = option(False, "Leave out the tasks that can't be loaded or run here, counted by reason.")
     require_fresh: bool = option(
         False, "Leave out the tasks whose own solution passes only as published, named and counted."
     )

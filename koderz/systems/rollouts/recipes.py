@@ -19,7 +19,7 @@ from koderz.sandbox.workspace import userland
 from koderz.systems.rollouts.build_context import Copy, Folder
 from koderz.systems.rollouts.dockerfile import PATH, ROOT, SHELL, Build, BuildStep, Run, follow
 from koderz.systems.rollouts.dockerfile_syntax import parse
-from koderz.systems.rollouts.tasks import Step
+from koderz.systems.rollouts.tasks import RequestedResources, Step
 
 _USUAL = "/app"
 _ASSUMED = StoredImage("", "", Path(), _USUAL, {"PATH": PATH})
@@ -49,10 +49,12 @@ class Recipe:
     installs: tuple[str, ...] = ()  # Python packages of a verifier's, as pip takes them
     programs: tuple[str, ...] = ()  # Debian packages of a verifier's
     image: str = ""  # a published one that takes its place
+    asked: RequestedResources = field(default_factory=RequestedResources)  # by a compose file
+    mounted: tuple[tuple[str, str], ...] = ()  # folders of the context, each with its place below `workdir`
 
 
-def read_dockerfile(path: Path, *, tests: bool = False) -> Recipe:
-    """Reads a Dockerfile, a verifier's with `tests`.
+def read_dockerfile(path: Path, *, tests: bool = False, workdir: str = "") -> Recipe:
+    """Reads a Dockerfile, a verifier's with `tests`. `workdir`: where its image works, if a compose file says so.
 
     `refused` names the line, and docker, if it needs more than the host's userland.
     """
@@ -60,7 +62,7 @@ def read_dockerfile(path: Path, *, tests: bool = False) -> Recipe:
         text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError):
         raise KoderzError(f"{path} is missing or can't be read") from None
-    recipe = Recipe(_USUAL, is_assumed=True)
+    recipe = Recipe(workdir or _USUAL, is_assumed=not workdir)
     try:
         build = follow(text, path, lambda _: None, is_strict=False)
         if not build.target.has_workdir:
@@ -72,7 +74,8 @@ def read_dockerfile(path: Path, *, tests: bool = False) -> Recipe:
     recipe.stated, recipe.base = dict(stage.stated), build.base
     if PATH in recipe.stated.get("PATH", ""):  # the host's programs are those of no image
         recipe.stated["PATH"] = recipe.stated["PATH"].replace(PATH, userland.environment()["PATH"])
-    recipe.workdir, recipe.is_assumed = stage.workdir, not stage.has_workdir
+    if not workdir:
+        recipe.workdir, recipe.is_assumed = stage.workdir, not stage.has_workdir
     try:
         _require_host(
             build, recipe.workdir, {each.name: f"{path}, line {each.line}" for each in parse(text, str(path))}

@@ -123,15 +123,23 @@ def read_places(places: Sequence[Path], given: Mapping[str, Any], *, trust_confi
     from koderz.engines.owners import schema_here
     from koderz.sandbox.images import ImageStore
     from koderz.settings.toml import read_sources
-    from koderz.systems.rollouts.datasets import each_once, read_dataset
+    from koderz.systems.rollouts.datasets import Dataset, each_once, read_dataset
     from koderz.systems.rollouts.instances import stood_in
     from koderz.systems.rollouts.options import RolloutsOptions
+    from koderz.systems.rollouts.runnable import Omission
 
     given = {"suite": "rollouts", **given}
     schema = schema_here(given, scope=OWN)
     settings = read_sources(given, names=_OF_TASKS, scope=OWN, schema=schema, trust_config=trust_config).settings
     options = settings.of(RolloutsOptions)
-    datasets = [read_dataset(place, options.registry, options.variables) for place in places]
+    datasets = []
+    for place in places:
+        try:
+            datasets.append(read_dataset(place, options.registry, options.variables))
+        except KoderzError as error:
+            if len(places) == 1:
+                raise
+            datasets.append(Dataset((), refused=[Omission(place.name, str(error))]))
     every = [*stood_in([task for each in datasets for task in each.tasks], options.environments, options.images)]
     return Read(datasets, each_once(every, "the tasks"), options.making(ImageStore(options.images)), settings)
 

@@ -219,7 +219,8 @@ class Rollout:
     states_network: bool = field(default=False, repr=False)  # whether its files can say which network it has
     publishes: bool = field(default=False, repr=False)  # whether PUBLISHED travels
     takes_overrides: bool = field(default=False, repr=False)
-    ignored_keys: tuple[str, ...] = field(default=(), repr=False)  # of its task.toml
+    ignored_keys: tuple[str, ...] = field(default=(), repr=False)  # of its files, that nothing reads
+    mounted: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # of `context`, each with its place
     metadata: Mapping[str, Any] = field(
         default_factory=dict, repr=False
     )  # of its file or row, by which it is clustered

@@ -97,6 +97,7 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             for path, text in task.injected.items():
                 git.write(tree, path, text.encode())
             await _build(task, tree, backend)
+            _mount(task, tree)
             # The history of an instance's image has its fix, so that its checkouts have none.
             return await git.stored(tree, folder, keep=task.has_tree_of_image and task.instance is None)
     except (KoderzError, OSError) as error:
@@ -149,6 +150,23 @@ async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
                 shutil.copystat(source, tree / path)
         else:
             await _run(step.text, task, tree, backend)
+
+
+def _mount(task: Rollout, tree: Path) -> None:
+    """Lays the folders that its compose file mounts, in place of what is there, without the task's hidden files."""
+    every = shown_below(task) if task.mounted else {}
+    for source, place in task.mounted:
+        target = tree / place
+        if target.is_dir():
+            for each in target.iterdir():
+                shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+        target.mkdir(parents=True, exist_ok=True)
+        prefix = "" if source == "." else f"{source}/"
+        for path, file in every.items():
+            if path.startswith(prefix):
+                here = target / path.removeprefix(prefix)
+                here.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file, here)
 
 
 def _copied(step: Step, task: Rollout) -> Mapping[str, Path]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from koderz.cli.console import print_json, say, warn, writing
 from koderz.cli.flags import SummaryJson
 from koderz_tracker.files import write_whole
+
+if TYPE_CHECKING:
+    from koderz.systems.rollouts.swebench.regrade import Regraded
 
 
 def regrade(
@@ -46,7 +50,7 @@ def regrade(
 
     import orjson
 
-    from koderz.systems.rollouts.swebench.regrade import Regraded, regraded
+    from koderz.systems.rollouts.swebench.regrade import regraded
 
     found: list[Regraded] = []
 
@@ -64,17 +68,21 @@ def regrade(
     with writing(output):
         write_whole(output, [orjson.dumps(reports, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)])
     resolved = [name for name, report in reports.items() if report["resolved"]]
-    empty = [each.instance for each in found if each.is_empty]
     ungraded = [each.instance for each in found if each.fault]
     if json:
         about = {"resolved": resolved, "graded": len(found) - len(ungraded), "ungraded": ungraded}
-        print_json({**about, "empty": empty, "instances": total})
+        print_json({**about, "empty": [each.instance for each in found if each.is_empty], "instances": total})
     else:
-        counts = {
-            "with an empty patch": len(empty),
-            "not graded": len(ungraded),
-            "without prediction": total - len(found),
-        }
-        more = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-        say(f"{len(resolved)} of {total} instances resolved{f' ({more})' if more else ''}: {output}")
+        say(f"{len(resolved)} of {total} instances resolved{_not_resolved(found, total)}: {output}")
     raise typer.Exit(3 if ungraded else 0)
+
+
+def _not_resolved(found: Sequence[Regraded], total: int) -> str:
+    """The numbers of instances whose patches no test was run on; empty if there are none."""
+    counts = {
+        "with an empty patch": sum(each.is_empty for each in found),
+        "not graded": sum(bool(each.fault) for each in found),
+        "without prediction": total - len(found),
+    }
+    more = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
+    return f" ({more})" if more else ""

@@ -111,7 +111,12 @@ def test_check_resumes_and_says_it_as_json(collection: Collection) -> None:
 
     assert collection.checked == ["unprepared", "unsound"]
     assert {name: found[name] for name in ("tasks", "refused", "accepted", "checked", "prepared", "sound")} == {
-        "tasks": 4, "refused": 1, "accepted": 3, "checked": 3, "prepared": 2, "sound": 1,
+        "tasks": 4,
+        "refused": 1,
+        "accepted": 3,
+        "checked": 3,
+        "prepared": 2,
+        "sound": 1,
     }
     assert [(each["status"], each["number"], each["example"]) for each in found["reasons"]] == [
         ("refused", 1, "torn"),

@@ -282,8 +282,8 @@ def test_damaged_file_is_one_line_with_the_field(tmp_path: Path, toml: str, said
 )
 def test_key_that_harbor_ignores_is_noted(tmp_path: Path, toml: str, key: str) -> None:
     task = loaded(tmp_path / "t", toml)
-    assert task.ignored_keys == (key,)
-    assert [*ignored_keys([task, task])] == [f"task.toml: nothing reads the key {key}, in {task.id} and 1 more"]
+    assert task.ignored_keys == (f"task.toml: {key}",)
+    assert [*ignored_keys([task, task])] == [f"task.toml: {key}: nothing reads this, in {task.id} and 1 more"]
 
 
 @pytest.mark.parametrize(
