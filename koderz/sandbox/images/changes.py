@@ -73,14 +73,16 @@ def carry(root: Path, upper: Path, fresh: Path, wanted: Callable[[ImageChange], 
 def copy_folder(root: Path, folder: str, target: Path, upper: Path | None = None) -> None:
     """Copies a folder of an image into `target`, which may exist; with `upper`, as the command that wrote it left it.
 
-    Links in the path of the folder are followed within the image, those in it are copied as links. Special files are
-    left out. Nothing where the image hasn't got the folder. Raises OSError where the disk refuses.
+    Links in the path of the folder are followed within the image, those in it are copied as links. Modes, times and
+    hard links are kept, special files are left out. Nothing where the image hasn't got the folder. Raises OSError where
+    the disk refuses.
     """
     inner = resolved(root, folder).lstrip("/")
     if upper is not None:
         inner = _resolved_in_both(root, upper, folder).lstrip("/")
     places = (*([upper / inner] if upper else []), root / inner)  # the mode that counts is set last
     folders = [(target, place.lstat()) for place in places if stat.S_ISDIR(_mode(place))]
+    copied: dict[tuple[int, int], Path] = {}  # files that have several names, by their identity
     for name, source in sorted(_merged(root, upper, inner)):
         here = target / name
         about = source.lstat()
@@ -90,6 +92,8 @@ def copy_folder(root: Path, folder: str, target: Path, upper: Path | None = None
         elif stat.S_ISDIR(about.st_mode):
             here.mkdir(exist_ok=True)
             folders.append((here, about))
+        elif about.st_nlink > 1 and (first := copied.setdefault((about.st_dev, about.st_ino), here)) != here:
+            here.hardlink_to(first)
         else:
             copy_file(source, here)
     for here, about in reversed(folders):  # last, as what is put into a folder changes its time, or needs its mode
