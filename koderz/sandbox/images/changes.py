@@ -72,8 +72,9 @@ def carry(root: Path | Layers, upper: Path, fresh: Path, wanted: Callable[[Image
 def copy_folder(root: Path | Layers, folder: str, target: Path, upper: Path | None = None) -> None:
     """Copies a folder of an image into `target`, which may exist; with `upper`, as the command that wrote it left it.
 
-    Links in the path of the folder are followed within the image, those in it are copied as links. Special files are
-    left out. Nothing where the image hasn't got the folder. Raises OSError where the disk refuses.
+    Links in the path of the folder are followed within the image, those in it are copied as links. Modes, times and
+    hard links are kept, special files are left out. Nothing where the image hasn't got the folder. Raises OSError where
+    the disk refuses.
     """
     layers = Layers.of(root)
     if upper is not None:

@@ -18,7 +18,7 @@ _MODULES = re.compile(r"\.gitmodules|gi(?:tmod|7\w*)~\d+", re.IGNORECASE)
 
 
 def diffable(listing: Listing) -> Listing:
-    """What of a listing git can hold: nothing that it takes for its own, and nothing below that."""
+    """The part of a listing that git can hold: nothing that it takes for its own, and nothing below that."""
     entries: dict[str, os.stat_result] = {}
     for path, about in listing.entries.items():
         above, _, name = path.rpartition("/")
@@ -45,7 +45,7 @@ def fits(present: Sequence[str], before: Listing, now: Listing, limit: int) -> b
 
 
 def undiffable(now: Listing, seen: Listing, before: Listing) -> Sequence[str]:
-    """What no diff has and no honest change either, as `path: why`.
+    """List what neither a diff nor an honest change has, as `path: why`.
 
     Special files that servers leave are not in it, unless they stand in the place of a file; nor are repositories, as
     agents may well clone something.

@@ -120,7 +120,7 @@ class Store:
         return shared
 
     async def listing(self) -> Listing:
-        """What a checkout has before anybody has changed it."""
+        """The listing of a checkout that nobody has changed."""
         if self.kept:
             return self.kept
         return await asyncio.to_thread(Listing.of, await self.baseline())
@@ -186,7 +186,7 @@ class Store:
 
 
 async def _ignored(paths: Sequence[str], folder: Path, where: Mapping[str, str]) -> set[str]:
-    """Those of some new paths that files named .gitignore leave out."""
+    """The paths among new ones that files named .gitignore leave out."""
     if not paths:
         return set()
     words, own = ("check-ignore", "-z", "--stdin"), [f"./{path}" for path in paths]  # as `:` begins a pattern

@@ -18,7 +18,7 @@ SPECIAL, TOO_DEEP = "neither a file, a folder nor a link", "too deep"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is in a folder, each folder before what lies in it, with the modes that it had when it was listed.
+    """The content of a folder, each folder before what lies in it, with the modes that it had when it was listed.
 
     All of it can be read, and its folders changed, until the listing is closed: what was shut is opened by then.
     """

@@ -204,14 +204,18 @@ def test_carried_links_lead_nowhere_on_this_machine(local: Local, place: Path, w
 def test_folder_of_an_image_is_copied_as_it_is_or_was_left(
     local: Local, place: Path, works: Works, tmp_path: Path
 ) -> None:
-    works("rm file; echo 5 > sub/deep; mkdir empty; ln -s /etc/passwd ln; mkfifo pipe 2>/dev/null")
+    works("rm file; echo 5 > sub/deep; ln -s /etc/passwd ln; mkfifo pipe 2>/dev/null; ln sub/deep hard")
+    works("mkdir empty; chmod 750 sub; touch -h -d 2001-01-01T00:00:00.5Z sub ln; chmod 711 .; touch -d @5 .")
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     new.mkdir()
     copy_folder(root_of(local), "/app", old)
     copy_folder(root_of(local), "/app", new, place / "upper")
     assert sorted(path.name for path in old.rglob("*")) == ["deep", "file", "sub", "tool"]
-    assert sorted(path.name for path in new.rglob("*")) == ["deep", "empty", "ln", "sub", "tool"]
+    assert sorted(path.name for path in new.rglob("*")) == ["deep", "empty", "hard", "ln", "sub", "tool"]
+    assert (new / "hard").samefile(new / "sub/deep")
+    assert [path.stat().st_mode & 0o777 for path in (new, new / "sub")] == [0o711, 0o750]
+    assert [path.lstat().st_mtime for path in (new, new / "sub", new / "ln")] == [5, 978307200.5, 978307200.5]
     assert (new / "sub/deep").read_text() == "5\n"
     assert (new / "ln").is_symlink()
     copy_folder(root_of(local), "/none", new / "empty")

@@ -142,7 +142,8 @@ RUN echo three >> notes.txt && git commit -qam lost && git reset -q --hard HEAD~
 
 @pytest.mark.parametrize("line", ["git reset -q --hard HEAD@{1}", "true"])
 def test_lost_commit_can_be_recovered(runner: asyncio.Runner, local: Local, tmp_path: Path, line: str) -> None:
-    task = _task(tmp_path, _LOST, "git log --format=%s; git status --short", "lost\nfirst\n")
+    look = "test \"$(git log --format=%s | tr '\\n' ' ')\" = 'lost first ' && git status --short && echo right"
+    task = _task(tmp_path, _LOST, look, "right\n")
     _, diff, graded = runner.run(_worked(task, local, line))
     assert graded.scored.success == (line != "true"), graded.log
     assert ("+three" in diff) == (line != "true")
@@ -173,4 +174,18 @@ def test_settings_of_git_forge_no_reward(runner: asyncio.Runner, local: Local, t
     forge = "echo 1 > /logs/verifier/reward.txt; kill $(cut -d' ' -f4 /proc/$PPID/stat)"
     (tmp_path / "forge").write_text(forge)
     _, _, graded = runner.run(_worked(task, local, f"git config core.fsmonitor {forge!r}"))
+    assert not graded.scored.success
+
+
+def test_settings_of_git_put_no_reward_in_place(runner: asyncio.Runner, local: Local, tmp_path: Path) -> None:
+    """Though git writes where a repository says that its files belong."""
+    task = _task(tmp_path, _DOCKERFILE, "", "")
+    script = (
+        "git checkout -qf HEAD && ls a.log || exit 1; test -s answer.txt; echo $((! $?)) > /logs/verifier/reward.txt"
+    )
+    (tmp_path / "tests/test.sh").write_text(script)
+    forge = f"echo 1 > reward.txt; git add -f reward.txt; {_ME}; git commit -qm x -- reward.txt; rm reward.txt a.log"
+    _, _, graded = runner.run(_worked(task, local, f"{forge}; git config core.worktree /logs/verifier"))
+    assert graded.published
+    assert graded.published.success  # where the agent worked nobody is kept from it
     assert not graded.scored.success
