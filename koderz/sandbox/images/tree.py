@@ -41,7 +41,7 @@ class Layers:
     def inside(self, above: Sequence[Path], folder: str, name: str) -> Sequence[Path]:
         """The `sources` of a name in a folder, from those of the folder, whose path begins with /."""
         found: list[Path] = []
-        hosted = [Path(folder, name)] if self.hosted and f"{folder}/{name}" in self.hosted else []
+        hosted = [Path(f"{folder}/{name}")] if f"{folder}/{name}" in self.hosted else []
         for each in (*(source / name for source in above), *hosted):
             mode = mode_of(each)
             if not mode:

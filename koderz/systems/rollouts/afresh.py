@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from koderz.sandbox.images.tree import Layers
 from koderz.sandbox.workspace import git
 from koderz.sandbox.workspace.guarding import guard
 from koderz.sandbox.workspace.snapshots import Listing, changes, copy_tree
@@ -47,7 +48,9 @@ class Laid(NamedTuple):
     aside: Sequence[str]  # what was put aside, as `path: why`
 
 
-async def lay(task: Rollout, work: Work, store: git.Store, place: Path, terms: Terms, root: Path | None = None) -> Laid:
+async def lay(
+    task: Rollout, work: Work, store: git.Store, place: Path, terms: Terms, root: Layers | None = None
+) -> Laid:
     """Makes a fresh tree in the empty folder `place`, and puts aside what would have a say in grading.
 
     It is a copy of the checkout as the agent left it, where that is there, else one with the diff applied. `root` is

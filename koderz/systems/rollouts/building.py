@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import posixpath
 import re
+import socket
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from koderz.sandbox.workspace.built import NAMES, building, find_built, seal
 from koderz.sandbox.workspace.folders import make_tree, remove
 from koderz.sandbox.workspace.hosted import HOST, host_image
 from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.workspace.proxy import PublicHosts, proxying
 from koderz.sandbox.workspace.rooted import UPPER
 from koderz.systems.rollouts.build_context import Copy, copy_into
 from koderz.systems.rollouts.dockerfile import BuildStage, Run
@@ -109,7 +112,8 @@ class _Building:
     async def command(self, step: Run, at: UnpackedImage, place: Path) -> None:
         """Follows a RUN. All its processes have ended then."""
         layers = Layers((place / UPPER, *at.layers.folders), at.hosted)
-        shown = await asyncio.to_thread(self.packages.shown, layers)
+        online = self.environment.is_online and not step.is_offline
+        shown = await asyncio.to_thread(self.packages.shown, layers, online=online)
         wanted = Command(
             step.command,
             {**step.environment, **shown.environment},
@@ -120,7 +124,14 @@ class _Building:
             in_image=True,
             limits=Limits(seconds=_RUN_SECONDS, memory_mb=_RUN_MEMORY, disk_mb=self.environment.layer_mb),
         )
-        ended = await self.backend.run(wanted, place)
+        async with contextlib.AsyncExitStack() as stack:
+            if online:
+
+                async def serve(listening: socket.socket) -> None:
+                    await stack.enter_async_context(proxying(listening, PublicHosts()))
+
+                wanted = replace(wanted, bridge=serve)
+            ended = await self.backend.run(wanted, place)
         if ended.cause:
             limit = {"timeout": f"{_RUN_SECONDS:.0f} seconds", "disk": f"{self.environment.layer_mb} MB of --layer-mb"}
             raise KoderzError(f"{step.where}: {_shown(step.text)} exceeds {limit.get(ended.cause, ended.cause)}")

@@ -172,5 +172,6 @@ def _assumed_workdir(folder: Path) -> str:
 
 def notes_on(tasks: Iterable[Rollout]) -> list[str]:
     """Differences of the environments of tasks from those with Docker: a line for each, with the number of tasks."""
-    counted = Counter(note for task in tasks if task.made for note in dict.fromkeys(task.made.notes))
+    of_tasks = ({re.sub(r"^line \d+: ", "", note): None for note in task.made.notes} for task in tasks if task.made)
+    counted = Counter(note for notes in of_tasks for note in notes)
     return [f"{note}{f' (in {count} tasks)' if count > 1 else ''}" for note, count in counted.items()]

@@ -22,8 +22,10 @@ from typing import IO
 from koderz.errors import KoderzError
 from koderz.sandbox.archives import Member, damage, decompressed, forget
 from koderz.sandbox.images.tree import Layers, copy_file, mode_of, read_in_root, resolved
-from koderz.sandbox.workspace import Ended, Mount, userland
+from koderz.sandbox.workspace import BRIDGE_URL, Ended, Mount, userland
+from koderz.sandbox.workspace.proxy import variables
 
+REAL_APT = "/opt/koderz/apt-get"  # the image's own, where lines reach the network
 BUILD, WHEELS = "/opt/koderz/build", "/opt/koderz/packages"
 """Where lines see what stands in for programs, and the folder of --packages."""
 
@@ -46,6 +48,7 @@ _VARIABLES = {
     "npm_config_audit": "false",
     "npm_config_fund": "false",
 }
+_OFFLINE = ("PIP_NO_INDEX", "UV_NO_INDEX", "UV_OFFLINE", "UV_PYTHON_DOWNLOADS", "npm_config_offline")
 _OF_HOST = {"PIP_BREAK_SYSTEM_PACKAGES": "1", "UV_BREAK_SYSTEM_PACKAGES": "1"}
 _HAVING = {  # a Debian package, and what is there where it is: any of these paths
     "apt-utils": ("",),
@@ -95,8 +98,8 @@ class Packages:
         if folder is not None and not folder.is_dir():
             raise KoderzError(f"--packages: there is no folder {folder}")
 
-    def shown(self, layers: Layers) -> Shown:
-        """The variables and files for the next line, in a root with these layers."""
+    def shown(self, layers: Layers, *, online: bool = False) -> Shown:
+        """The variables and files for the next line, in a root with these layers; `online` if it has a proxy."""
         (self.place / "debs").mkdir(parents=True, exist_ok=True)
         if not self._is_laid:
             (self.place / "nothing").mkdir()
@@ -106,7 +109,13 @@ class Packages:
         (self.place / "present").write_text("\n".join(sorted(present(layers))))
         mounts = [Mount(self.place, BUILD), Mount((self.folder or self.place / "nothing").absolute(), WHEELS)]
         mounts += [Mount(_GUEST / "apt-get", f"/usr/bin/{name}") for name in ("apt-get", "apt")]
-        return Shown({**_VARIABLES, **(_OF_HOST if layers.hosted else {})}, mounts)
+        environment = {**_VARIABLES, **(_OF_HOST if layers.hosted else {})}
+        apt = layers.find(resolved(layers, "/usr/bin/apt-get").lstrip("/"))
+        if online:
+            environment = {name: value for name, value in environment.items() if name not in _OFFLINE}
+            environment |= variables(BRIDGE_URL)
+            mounts += [Mount(apt, REAL_APT)] if apt else []
+        return Shown(environment, mounts)
 
     def lay_uv(self, sources: Sequence[str], target: Path) -> None:
         """Lays uv's programs of its wheel, or of this machine, into a root. Raises KoderzError where there are none."""

@@ -6,8 +6,12 @@ import asyncio
 import io
 import json
 import tarfile
+import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +21,13 @@ from typer.testing import CliRunner
 from koderz.cli import app
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.images import ImageStore
+from koderz.sandbox.images.changes import changes
 from koderz.sandbox.workspace import Command, Limits
 from koderz.sandbox.workspace.built import NAMES, built_environments, kept_folder, remove_built
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.workspace.proxy import PublicHosts
+from koderz.sandbox.workspace.rooted import UPPER
 from koderz.systems.rollouts.building import build
 from koderz.systems.rollouts.datasets import read_dataset
 from koderz.systems.rollouts.environments import Making, environed, notes_on
@@ -124,6 +131,22 @@ def test_environment_is_shared_and_nobody_changes_it(written: Callable[..., Roll
     assert seen(task, local, "cat /opt/state; command -v git") == "clean\n/usr/bin/git\n"
 
 
+def test_changes_of_an_environment_are_told_from_all_that_it_has(written: Callable[..., Rollout], local: Local) -> None:
+    task = made(written("FROM ubuntu:24.04\nWORKDIR /work\nRUN mkdir /opt/a && touch /opt/a/b /opt/c\n"), local)
+    with scratch() as place:
+        line = "echo x > /opt/a/b; rm /opt/c /usr/bin/env; cp /bin/true /usr/bin/git; touch /usr/local/bin/own"
+        seen(task, local, line, place)
+        found = changes(local.images.unpacked(task.image_name).layers, place / UPPER)
+
+    assert {change.path: change.kind for change in found} == {
+        "/opt/a/b": "changed",
+        "/opt/c": "removed",
+        "/usr/bin/env": "removed",
+        "/usr/bin/git": "changed",
+        "/usr/local/bin/own": "added",
+    }
+
+
 def test_environment_is_built_once_for_equal_lines(written: Callable[..., Rollout], local: Local) -> None:
     lines = "FROM ubuntu:24.04\nWORKDIR /work\nCOPY notes.txt .\nRUN date +%N > /opt/when\n"
     one, same = (made(written(lines, name, notes__txt="a"), local) for name in ("one", "same"))
@@ -215,6 +238,47 @@ def test_apt_leaves_what_is_there_and_unpacks_what_is_not(
     write_deb(packages / "words_1.0_all.deb", "words", "", {"./lib/words": "good day\n"})
     task = made(written(lines.format("greeter=1.0"), "there"), local, packages=packages)
     assert seen(task, local, "greet; ls /opt/koderz /var/lib/apt 2>/dev/null") == "good day\n"
+
+
+def test_apt_downloads_where_lines_reach_the_network(
+    written: Callable[..., Rollout], local: Local, tmp_path: Path
+) -> None:
+    if not Path("/usr/bin/apt-get").exists():
+        pytest.skip("this machine has no apt")
+    repository = "mkdir -p /repo /etc/apt/apt.conf.d /etc/apt/preferences.d /etc/apt/trusted.gpg.d /var/lib/apt/lists"
+    task = written(
+        f"FROM ubuntu:24.04\nWORKDIR /work\nRUN {repository}/partial\nCOPY greeter.deb Packages /repo/\n"
+        "RUN echo 'deb [trusted=yes] copy:/repo ./' > /etc/apt/sources.list && apt-get update\n"
+        "RUN apt-get install -y greeter\n"
+    )
+    assert task.context
+    deb = task.context / "greeter.deb"
+    write_deb(deb, "greeter", "", {"./usr/bin/greet": "#!/bin/sh\necho hello\n"})
+    about = f"Filename: ./greeter.deb\nSize: {deb.stat().st_size}\nSHA256: {sha256(deb.read_bytes()).hexdigest()}\n"
+    stanza = "Package: greeter\nVersion: 1.0\nArchitecture: all\nMaintainer: nobody\n"
+    (task.context / "Packages").write_text(stanza + about)
+    found = made(task, local, is_online=True)
+
+    assert seen(found, local, "greet; ls /var/cache/apt/archives/*.deb /opt/koderz 2>/dev/null") == "hello\n"
+
+
+def test_network_is_there_while_lines_are_followed_and_never_later(
+    written: Callable[..., Rollout], local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = "python3 -c 'import urllib.request as u; print(u.urlopen(\"http://packages.example.org/\").read().decode())'"
+    lines = f"FROM ubuntu:24.04\nWORKDIR /work\nRUN {ask} > /opt/got\n"
+    assert "403" in why(written(lines.replace("packages.example.org", "127.0.0.2"), "own"), local, is_online=True)
+    assert "--allow-network build" in why(written(lines, "offline"), local)
+
+    async def addresses(_self: PublicHosts, host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"] if host == "packages.example.org" else []
+
+    monkeypatch.setattr(PublicHosts, "addresses", addresses)
+    with served(b"a package") as port:
+        there = lines.replace("example.org/", f"example.org:{port}/")
+        task = made(written(there, "online"), local, is_online=True)
+        assert seen(task, local, "cat /opt/got") == "a package\n"
+        assert "a package" not in seen(task, local, f"{ask}; env | grep -i proxy")
 
 
 def test_pip_takes_wheels_of_the_folder(written: Callable[..., Rollout], local: Local, tmp_path: Path) -> None:
@@ -322,6 +386,25 @@ def test_clean_removes_environments_that_nobody_uses(written: Callable[..., Roll
     (other / "about.json").write_text('{"base": "/", "layers": [], "environment": {}, "bytes": 7}')
     assert remove_built("0" * 32)
     assert not other.exists()
+
+
+@contextmanager
+def served(content: bytes) -> Iterator[int]:
+    """The port of a server on this machine that answers all requests so."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
 
 
 def write_deb(path: Path, name: str, needs: str, files: dict[str, str]) -> None:
