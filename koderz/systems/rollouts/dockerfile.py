@@ -152,7 +152,7 @@ class _Follower:
         arguments: Mapping[str, str],
         ignored: tuple[str, ...],
     ) -> None:
-        self.file, self.context, self.images, self.ignored = dockerfile, context, images, ignored
+        self.file, self.context, self.images, self.ignored = str(dockerfile), context, images, ignored
         machine = _MACHINES.get(os.uname().machine, os.uname().machine)
         platform = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
         of_platform = {f"{kind}{name}": value for kind in ("TARGET", "BUILD") for name, value in platform.items()}
