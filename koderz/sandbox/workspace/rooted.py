@@ -112,6 +112,8 @@ class Root:
         for path in reversed(made):
             here = self.upper / path.lstrip("/")
             with contextlib.suppress(OSError):  # it holds something now, or is gone
+                if here.parent.resolve() != self.upper.resolve() / path.lstrip("/").rpartition("/")[0]:
+                    continue  # a link that the command made leads to this machine's own files
                 if here.is_dir() and not here.is_symlink():
                     here.rmdir()
                 elif not here.lstat().st_size:

@@ -27,6 +27,7 @@ from koderz.sandbox.workspace.proxy import PublicHosts, proxying
 from koderz.sandbox.workspace.rooted import UPPER
 from koderz.systems.rollouts.build_context import Copy, copy_into
 from koderz.systems.rollouts.dockerfile import BuildStage, Run
+from koderz.systems.rollouts.environments import SCRATCH
 from koderz.systems.rollouts.packages import Packages, explained
 from koderz.systems.rollouts.tasks import Environment
 
@@ -105,6 +106,10 @@ class _Building:
 
     async def image(self, name: str) -> UnpackedImage:
         known = self.environment.bases[name]
+        if known == SCRATCH:
+            root = self.draft / SCRATCH
+            root.mkdir(exist_ok=True)
+            return UnpackedImage(SCRATCH, SCRATCH, root, root=root)
         if known == HOST:
             return await asyncio.to_thread(host_image)
         return await asyncio.to_thread(self.backend.images.unpacked, known)

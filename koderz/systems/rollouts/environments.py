@@ -20,6 +20,9 @@ from koderz.systems.rollouts.build_context import Copy
 from koderz.systems.rollouts.dockerfile import Build, Run, follow
 from koderz.systems.rollouts.tasks import Environment, Rollout, in_parts
 
+SCRATCH = "scratch"
+"""The name of the empty image."""
+
 _FORM = "1"  # of environments: another one where the same lines make something else
 _INSTALLS = re.compile(r"\b(?:apt|apt-get|pip3?|uv|uvx|npm|npx)\b")
 _UV = ("uv", "uvx")
@@ -48,6 +51,8 @@ def environment_of(folder: Path, hidden: Sequence[str], making: Making) -> Envir
         for step in stage.steps:
             if isinstance(step, Copy) and step.image:
                 bases[step.image] = _copied_image(step, making)
+    if build.base == SCRATCH:
+        raise KoderzError(f"{dockerfile}: FROM scratch: an empty image has no shell; use --sandbox docker")
     digest = hashlib.sha256(_FORM.encode())
     for part in _parts(build, folder, making, bases):
         digest.update(part + b"\0")
@@ -69,8 +74,8 @@ def base_of(name: str, making: Making) -> StoredImage | None:
 
 
 def _require_base(where: str, name: str, making: Making) -> str:
-    if name == "scratch":
-        raise KoderzError(f"{where}: an empty image has no shell to follow lines in; use --sandbox docker")
+    if name == SCRATCH:
+        return SCRATCH
     parse_reference(name)
     if found := making.images.find(name):
         return found.name
@@ -97,7 +102,7 @@ def _text(dockerfile: Path) -> str:
 
 def _parts(build: Build, folder: Path, making: Making, bases: Mapping[str, str]) -> Iterator[bytes]:
     """All that an environment depends on: bases, lines after replacement, the files copied, and packages."""
-    for name in sorted({*bases.values()}):
+    for name in sorted({*bases.values()} - {SCRATCH}):
         found = host_image() if name == HOST else making.images.require(name)
         yield f"{name} {found.digest}".encode()
     installs, copies = False, False

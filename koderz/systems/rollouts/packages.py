@@ -7,6 +7,7 @@ find wheels and archives by their own variables.
 from __future__ import annotations
 
 import io
+import json
 import os
 import posixpath
 import re
@@ -74,7 +75,6 @@ _PIP_OF = (re.compile(r"No matching distribution found for ([^\s;]+)"), re.compi
 _UV_OF = re.compile(
     r"[Bb]ecause(?: there (?:are no|is no) versions? of)? ([\w.-]+)(?:\[[^\]]*\])? (?:was not found|and)"
 )
-_NPM_OF = re.compile(r"npm (?:ERR!|error) (?:request to \S*/|.*cache mode is 'only-if-cached'.*?/)([@\w./-]+)")
 _NO_NETWORK = re.compile(
     r"Could not resolve host|Temporary failure in name resolution|unable to resolve host|Name or service not known"
 )
@@ -105,11 +105,14 @@ class Packages:
             (self.place / "nothing").mkdir()
             for deb in sorted(self.folder.glob("*.deb")) if self.folder else ():
                 self._lay(deb, layers)
+            self._lay_npm()
             self._is_laid = True
         (self.place / "present").write_text("\n".join(sorted(present(layers))))
         mounts = [Mount(self.place, BUILD), Mount((self.folder or self.place / "nothing").absolute(), WHEELS)]
         mounts += [Mount(_GUEST / "apt-get", f"/usr/bin/{name}") for name in ("apt-get", "apt")]
         environment = {**_VARIABLES, **(_OF_HOST if layers.hosted else {})}
+        if not online and any("npm" in layers.names(folder) for folder in _PROGRAMS):
+            mounts.append(Mount(_GUEST / "npm", "/usr/local/sbin/npm"))
         apt = layers.find(resolved(layers, "/usr/bin/apt-get").lstrip("/"))
         if online:
             environment = {name: value for name, value in environment.items() if name not in _OFFLINE}
@@ -133,6 +136,24 @@ class Packages:
             else:
                 raise KoderzError(f"the program {name} isn't here; {_REMEDY.replace('it', 'the wheel of uv', 1)}")
             here.chmod(0o755)
+
+    def _lay_npm(self) -> None:
+        """Notes for each package of npm its archive, and those of the packages that it needs."""
+        own = self.place / "npm"
+        own.mkdir()
+        needs, archives = dict[str, list[str]](), dict[str, str]()
+        for path in sorted(self.folder.glob("*.tgz")) if self.folder else ():
+            with damage(path), tarfile.open(path, "r:gz", tarinfo=Member) as archive:
+                content = archive.extractfile("package/package.json")
+                about = json.loads(content.read(1 << 20)) if content else {}
+                needs[about["name"]] = [*about.get("dependencies", {})]
+                archives[about["name"]] = f"{WHEELS}/{path.name}"
+        for name in needs:
+            wanted = [name]
+            for each in wanted:
+                wanted += [other for other in needs.get(each, ()) if other not in wanted]
+            if all(each in archives for each in wanted):
+                (own / name.replace("/", "+")).write_text(" ".join(archives[each] for each in wanted))
 
     def _lay(self, deb: Path, layers: Layers) -> None:
         """Unpacks a deb, and notes what it needs."""
@@ -212,8 +233,8 @@ def explained(ended: Ended) -> str:
             return f"it needs the Python package {found[1]}, which isn't here; {_REMEDY.replace('it', 'its wheel', 1)}"
         if found := _UV_OF.search(line):
             return f"it needs the Python package {found[1]}, which isn't here; {_REMEDY.replace('it', 'its wheel', 1)}"
-        if found := _NPM_OF.search(line):
-            return f"it needs the npm package {found[1]}, which isn't here; {_REMEDY.replace('it', 'its .tgz', 1)}"
+        if lacking := re.match(r"koderz lacks npm packages: (.*)", line):
+            return f"it needs {lacking[1]} of npm, which isn't here; {_REMEDY.replace('it', 'its .tgz', 1)}"
         if _NO_NETWORK.search(line):
             return f"it needs the network: {line.strip()[:160]}; build with --allow-network build"
     return lines[-1][:200]

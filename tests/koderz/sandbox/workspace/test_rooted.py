@@ -308,3 +308,11 @@ def test_special_files_are_listed_and_not_carried(local: Local, place: Path, wor
 def test_files_keep_their_modes(works: Works) -> None:
     said = works("stat -c %a /tmp /app/tool /app/file; umask")
     assert said.output.startswith("1777\n755\n644\n")
+
+
+def test_mount_points_are_not_removed_through_links_of_a_command(works: Works, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "own" / "point").mkdir(parents=True)
+    seen = Mount(tmp_path, "/opt/a/point")
+    works(f"mv /opt/a /opt/b && ln -s {tmp_path}/own /opt/a", mounts=[seen])
+
+    assert (tmp_path / "own/point").is_dir()

@@ -213,7 +213,8 @@ def test_environment_copies_from_stages_and_keeps_links_of_its_base(
 ) -> None:
     task = written(
         "FROM ubuntu:24.04 AS maker\nRUN mkdir -p /made/sub && echo built > /made/sub/a && ln -s a /made/sub/b\n"
-        "FROM ubuntu:24.04\nWORKDIR /work\nCOPY --from=maker /made/ .\nCOPY tool.sh /bin/tool\n",
+        "FROM scratch AS files\nCOPY tool.sh /tools/\n"
+        "FROM ubuntu:24.04\nWORKDIR /work\nCOPY --from=maker /made/ .\nCOPY --from=files /tools/tool.sh /bin/tool\n",
         tool__sh="#!/bin/sh\n",
     )
     found = made(task, local)
@@ -300,6 +301,23 @@ def test_pip_takes_wheels_of_the_folder(written: Callable[..., Rollout], local: 
     assert seen(task, local, "/opt/venv/bin/python -c 'import greeting; print(greeting.TEXT)'") == "good day\n"
     wanted = {(each.kind, each.name): each.here for each in needs_of(task, Making(local.images, packages))}
     assert wanted[("pip", "greeting==1.0")] == "packages"
+
+
+def test_npm_takes_archives_of_the_folder(written: Callable[..., Rollout], local: Local, tmp_path: Path) -> None:
+    if not Path("/usr/bin/npm").exists():
+        pytest.skip("this machine has no npm")
+    lines = "FROM ubuntu:24.04\nWORKDIR /work\nRUN npm install greeting@1.0.0 && npm install greeting\n"
+    assert "it needs greeting@1.0.0 of npm, which isn't here; put its .tgz" in why(written(lines, "lacking"), local)
+
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for name, needs in (("greeting", {"@cases/words": "^1.0.0"}), ("@cases/words", {})):
+        about = json.dumps({"name": name, "version": "1.0.0", "main": "index.js", "dependencies": needs})
+        content = "module.exports = require('@cases/words')" if needs else "module.exports = 'good day'"
+        archive = tarred({"package/package.json": about, "package/index.js": content})
+        (packages / f"{name.lstrip('@').replace('/', '-')}-1.0.0.tgz").write_bytes(archive)
+    task = made(written(lines, "there"), local, packages=packages)
+    assert seen(task, local, "node -p 'require(\"greeting\")'") == "good day\n"
 
 
 def test_base_images_are_taken_from_the_store(
