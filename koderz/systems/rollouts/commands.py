@@ -205,6 +205,7 @@ def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Con
     from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.canaries import canaries_of, with_canaries
     from koderz.systems.rollouts.options import wrong_amount
+    from koderz.systems.rollouts.runnable import ROOTED, placed
 
     amount = said["canaries"]
     if not amount:
@@ -212,7 +213,9 @@ def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Con
     if wrong := wrong_amount(amount):
         raise KoderzError(f"--canaries {wrong}")
     images, shown = ImageStore(said["images"] and Path(said["images"])), said["canaries_shown"]
-    found = canaries_of(config.tasks, amount, shown=shown, sandbox=sandbox, images=images)
+    making = _making(said, images) if sandbox in ROOTED else None
+    tasks = [placed(task, images, making) for task in config.tasks]
+    found = canaries_of(tasks, amount, shown=shown, sandbox=sandbox, images=images)
     return with_canaries(config, found)
 
 

@@ -171,8 +171,10 @@ class RolloutsSuite(Suite):
             dataset, left_out = replace(dataset, tasks=fresh), [*left_out, *stale]
         if options.canaries:
             images, sandbox = ImageStore(options.images), source.sandbox or "local"
+            making = options.making(images) if sandbox in ROOTED else None
+            placed_here = [placed(task, images, making) for task in dataset.tasks]
             added = canaries_of(
-                dataset.tasks, options.canaries, shown=options.canaries_shown, sandbox=sandbox, images=images
+                placed_here, options.canaries, shown=options.canaries_shown, sandbox=sandbox, images=images
             )
             dataset = replace(dataset, tasks=[*dataset.tasks, *added])
             config = with_canaries(config, added) if config else None
