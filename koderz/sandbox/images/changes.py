@@ -38,7 +38,7 @@ def changes(root: Path | Layers, upper: Path) -> list[ImageChange]:
     Times don't count as changes, nor does a file that was written with the content and mode that it had. `upper` need
     not exist.
     """
-    found = _compared(Layers.of(root), upper, "", 0, lower=True) if upper.is_dir() else ()
+    found = _compared(Layers.of(root), upper, "", 0, lower=not is_opaque(upper)) if upper.is_dir() else ()
     return sorted(found, key=lambda change: change.path)
 
 
@@ -118,13 +118,15 @@ def _compared(root: Layers, upper: Path, inner: str, depth: int, *, lower: bool)
             if not (below and is_plain and _is_equal(below, upper / path)):
                 yield ImageChange(f"/{path}", "changed" if old else "added", is_special=not is_plain)
         else:
-            yield from _of_folder(root, upper, path, depth, old, mode)
+            yield from _of_folder(root, upper, path, depth, old, mode, lower=lower)
     if not lower and root.is_folder(inner):
         names = {entry.name for entry in found if not is_white_out(Path(entry.path))}
         yield from (ImageChange(f"/{inner}/{name}", "removed") for name in sorted({*root.names(inner)} - names))
 
 
-def _of_folder(root: Layers, upper: Path, path: str, depth: int, old: int, mode: int) -> Iterator[ImageChange]:
+def _of_folder(
+    root: Layers, upper: Path, path: str, depth: int, old: int, mode: int, *, lower: bool
+) -> Iterator[ImageChange]:
     is_too_deep = depth >= _DEEPEST or len(os.fsencode(path)) > _LONGEST
     if stat.S_ISDIR(old):
         if stat.S_IMODE(old) != stat.S_IMODE(mode):
@@ -134,7 +136,7 @@ def _of_folder(root: Layers, upper: Path, path: str, depth: int, old: int, mode:
     if not is_too_deep:
         with contextlib.suppress(OSError):  # it is the owner's
             (upper / path).chmod(stat.S_IMODE(mode) | stat.S_IRWXU)
-        yield from _compared(root, upper, path, depth + 1, lower=not is_opaque(upper / path))
+        yield from _compared(root, upper, path, depth + 1, lower=lower and not is_opaque(upper / path))
 
 
 def _is_equal(old: Path, new: Path) -> bool:

@@ -25,13 +25,19 @@ class Layers:
     def of(cls, root: Path | Layers) -> Layers:
         return root if isinstance(root, Layers) else cls((root,))
 
+    @property
+    def tops(self) -> Sequence[Path]:
+        """The folders through which the root shows: none below one that has all of it."""
+        last = next((place for place, folder in enumerate(self.folders) if is_opaque(folder)), len(self.folders))
+        return self.folders[: last + 1]
+
     def find(self, inner: str) -> Path | None:
         """The file, folder or link that shows at a path; None where nothing does."""
         return next(iter(self.sources(inner)), None)
 
     def sources(self, inner: str) -> Sequence[Path]:
         """The folders that are merged at a path, the topmost first; else the one file or link that shows there."""
-        found: Sequence[Path] = self.folders
+        found = self.tops
         here = ""
         for name in inner.split("/") if inner else ():
             found = self.inside(found, here, name)
@@ -121,7 +127,7 @@ def resolved(root: Path | Layers, path: str) -> str:
     """
     layers = Layers.of(root)
     done: list[str] = []
-    sources: list[Sequence[Path]] = [layers.folders]  # of each folder in `done`, and of the one above them all
+    sources: list[Sequence[Path]] = [layers.tops]  # of each folder in `done`, and of the one above them all
     rest, links = path.split("/")[::-1], 0
     while rest:
         name = rest.pop()

@@ -30,6 +30,7 @@ _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "f
 _OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: may be writable for the machine's root
 _SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
 _MOST_LINKS = 40  # that are followed for one path, as by the kernel
+_OPAQUE = "user.overlay.opaque"
 
 
 def confine(readable: Readable) -> None:
@@ -120,7 +121,7 @@ def furnish_image(
     """
     kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
     made: list[str] = []
-    _overlay(overlay, STAGE)
+    _overlay(overlay, STAGE, is_copied=not hosted)
     for path, *own in hosted:
         _overlay(own, mount_point(path, made))
     devices = mount_point("/dev", made)
@@ -135,14 +136,42 @@ def furnish_image(
     return made
 
 
-def _overlay(folders: Sequence[str], place: str) -> None:
+def _overlay(folders: Sequence[str], place: str, *, is_copied: bool = False) -> None:
+    """Mounts folders over each other; with `is_copied` a copy of all in the upper one where the kernel refuses."""
     *lower, upper, work = map(_escaped, folders)
     data = f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work},userxattr"
     try:
+        if is_copied and _is_whole(folders[-2]):  # as a kernel left it that refused, since nothing else may read it
+            raise OSError(0, "")
         kernel.mount("overlay", place, kernel.MS_NOSUID | kernel.MS_NODEV, kind="overlay", data=data)
     except OSError as error:
+        if is_copied and _copy(folders[:-2], folders[-2]):
+            kernel.mount(folders[-2], place, kernel.MS_BIND)
+            return
         why = f"overlayfs refuses {folders[-2]}: {error.strerror}; TMPDIR names a folder on another disk"
         raise OSError(error.errno, why) from None
+
+
+def _copy(lower: Sequence[str], upper: str) -> bool:
+    """Copies folders into the one that takes what is changed, unless it has all already. False where that fails.
+
+    It is marked as one through which nothing of the others shows.
+    """
+    if _is_whole(upper):
+        return True
+    for folder in reversed(lower):
+        words = ["cp", "-a", "--reflink=auto", "--no-preserve=ownership", f"{folder}/.", upper]
+        if os.spawnvp(os.P_WAIT, "cp", words):  # noqa: S606 a shell would do no more
+            return False
+    os.setxattr(upper, _OPAQUE, b"y")
+    return True
+
+
+def _is_whole(folder: str) -> bool:
+    try:
+        return os.getxattr(folder, _OPAQUE) == b"y"
+    except OSError:
+        return False
 
 
 def mount_point(path: str, made: list[str], *, is_folder: bool = True) -> str:

@@ -49,7 +49,7 @@ class Root:
     @property
     def overlay(self) -> list[str]:
         """See `koderz.sandbox.linux.mounts.furnish_image`."""
-        return [str(path.absolute()) for path in (*self.image.layers.folders, self.upper, self.work)]
+        return [str(path.absolute()) for path in (*self.image.layers.tops, self.upper, self.work)]
 
     @property
     def hosted(self) -> list[list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,28 @@ def test_mount_points_are_not_removed_through_links_of_a_command(works: Works, p
     works(f"mv /opt/a /opt/b && ln -s {tmp_path}/own /opt/a", mounts=[seen])
 
     assert (tmp_path / "own/point").is_dir()
+
+
+def test_root_is_copied_where_the_kernel_refuses_to_mount_folders_over_each_other(
+    local: Local, place: Path, tmp_path: Path
+) -> None:
+    image = local.images.unpacked("app")
+    over = [tmp_path / f"{number:0200}" for number in range(40)]  # the kernel takes names of 4,096 bytes in all
+    for folder in over:
+        (folder / "app").mkdir(parents=True)
+    (over[0] / "app/file").write_text("built\n")
+    local.images.lent["built"] = replace(image, name="built", over=tuple(over))
+
+    def run(line: str) -> str:
+        wanted = Command(["sh", "-c", line], image="built", checkout="/app", in_image=True, limits=Limits(PATIENCE))
+        return asyncio.run(local.run(wanted, place)).output
+
+    assert run("cat file sub/deep; echo mine > own; rm tool") == "built\ntwo\n"
+    assert run("cat own; ls tool 2>/dev/null; echo changed > file; cat file") == "mine\nchanged\n"
+    found = changes(local.images.unpacked("built").layers, place / "upper")
+    assert {change.path: change.kind for change in found} == {
+        "/app/file": "changed",
+        "/app/own": "added",
+        "/app/tool": "removed",
+    }
+    assert (over[0] / "app/file").read_text() == "built\n"
