@@ -276,7 +276,7 @@ class _Laying:
     def folders(self, path: str) -> None:
         """Makes the folders of a path without links that aren't there."""
         here = self.root
-        for name in path.split("/"):
+        for name in filter(None, path.split("/")):
             here /= name
             if not os.path.lexists(here):
                 self._open(here.parent)

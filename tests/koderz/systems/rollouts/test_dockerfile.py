@@ -380,8 +380,9 @@ def test_copies_keep_modes_times_and_links(tmp_path: Path) -> None:
 
 def test_links_of_the_root_are_followed_inside_of_it(tmp_path: Path) -> None:
     context = _laid({"notes.txt": "n", "d/etc/x": "x", "d/f": "f"}, tmp_path / "context")
-    root, outside = tmp_path / "root", tmp_path / "outside"
-    (root / "usr/bin").mkdir(parents=True)
+    real, root, outside = tmp_path / "real", tmp_path / "root", tmp_path / "outside"
+    (real / "usr/bin").mkdir(parents=True)
+    root.symlink_to(real)
     outside.mkdir()
     (outside / "f").write_text("outside")
     (root / "bin").symlink_to("usr/bin")
