@@ -173,9 +173,11 @@ def found_in(root: Path, source: str, ignored: tuple[str, ...] = ()) -> list[str
 
 
 def _is_shown(root: Path, path: str, ignored: _IgnoredFiles) -> bool:
-    if not path or path not in ignored:
+    """Whether a path isn't ignored, nor the file that it leads to; a folder may have exceptions in it."""
+    place = _place(root, path)
+    if not any(each in ignored for each in {path, place.relative_to(root).as_posix()} - {"", "."}):
         return True
-    return ignored.has_exceptions and _place(root, path).is_dir()
+    return ignored.has_exceptions and place.is_dir()
 
 
 def _names(root: Path, path: str) -> list[str]:
@@ -190,21 +192,25 @@ def _place(root: Path, path: str) -> Path:
     return root / resolved(root, path).lstrip("/")
 
 
-def require_found(where: str, name: str, root: Path, ignored: tuple[str, ...]) -> list[str]:
-    """The paths that a source matches. Raises KoderzError, which says why, where there are none."""
+def require_found(where: str, name: str, root: Path, ignored: tuple[str, ...], of: str = "") -> list[str]:
+    """The paths that a source matches. Raises KoderzError, which says why, where there are none.
+
+    `of` is what the root is called, by default its path.
+    """
+    of = of or str(root)
     try:
         if found := found_in(root, name, ignored):
             return found
         path = posixpath.normpath("/" + name).lstrip("/")
         if found_in(root, name):
-            why = f"{root} has {name}, but .dockerignore leaves it out, or it is a test or solution"
+            why = f"{of} has {name}, but .dockerignore leaves it out, or it is a test or solution"
         elif os.path.lexists(root / path):
-            why = f"{name} is a link that leads out of {root}, or nowhere; copy its file there"
+            why = f"{name} is a link that leads out of {of}, or nowhere; copy its file there"
         else:
             near = misspelt(posixpath.basename(path), _names(root, posixpath.dirname(path)))
-            why = f"there is no {name} in {root}{near}"
+            why = f"there is no {name} in {of}{near}"
     except OSError as error:
-        why = f"{name} in {root} can't be read: {error.strerror or error}"
+        why = f"{name} in {of} can't be read: {error.strerror or error}"
     raise KoderzError(f"{where}: {why}")
 
 
@@ -229,7 +235,8 @@ def copy_into(root: Path, step: Copy, source: Path | None = None) -> None:
             laying.write(inline, step.target)
         for name in step.sources:
             assert origin
-            names = [name] if step.context else require_found(step.where, name, origin, ())
+            of = step.image or f"the stage {step.stage}"
+            names = [name] if step.context else require_found(step.where, name, origin, (), of)
             for each in names:
                 laying.copy(origin, each, step)
         laying.finish()
@@ -269,7 +276,7 @@ class _Laying:
     def folders(self, path: str) -> None:
         """Makes the folders of a path without links that aren't there."""
         here = self.root
-        for name in path.split("/"):
+        for name in filter(None, path.split("/")):
             here /= name
             if not os.path.lexists(here):
                 self._open(here.parent)
