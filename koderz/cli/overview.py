@@ -16,7 +16,7 @@ from koderz.cli.console import counted, elapsed, print_json, say_all, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
-from koderz_tracker.causes import cause_counts
+from koderz_tracker.causes import TASK, cause_counts
 from koderz_tracker.records import Measure
 from koderz_tracker.runs import read_plan
 
@@ -200,7 +200,9 @@ def _faults(run: Run) -> Iterator[str]:
         return
     yield ""
     count, causes = counted(len(run.faults), "fault"), cause_counts(fault["cause"] for fault in run.faults)
-    yield f"{count} ({causes}), not counted as failures; run again with: koderz benchmark retry {run.name}"
+    is_final = all(fault["cause"] == TASK for fault in run.faults)
+    again = "their tasks are at fault" if is_final else f"run again with: koderz benchmark retry {run.name}"
+    yield f"{count} ({causes}), not counted as failures; {again}"
     for fault in run.faults[:_MOST_FAULTS]:
         yield f"  {fault['problem_id']} ({fault['solver']}): {fault['reason']}"
     if len(run.faults) > _MOST_FAULTS:

@@ -10,6 +10,7 @@ from koderz.cli.console import OutputOptions, counted, say, say_all, warn
 from koderz.runs.observer import NOTHING_TO_DO
 from koderz.settings.systems import added, names_of
 from koderz.types import MAIN, TIME
+from koderz_tracker.causes import TASK
 from koderz_tracker.members import Extensible
 from koderz_tracker.records import PASSES
 from koderz_tracker.summary import USUAL
@@ -331,7 +332,10 @@ def next_steps(summary: Summary, run: str) -> Iterator[str]:
         count = f"{len(summary.faults)} of {summary.planned} experiments"
         yield f"{count} ended in a fault, the first with: {first['reason']}{where}"
         again = "rescore" if summary.config.get("imported") else "retry"  # nobody is there to be asked again
-        yield f"run them again with: koderz benchmark {again} {run}"
+        if all(fault.get("cause") == TASK for fault in summary.faults):
+            yield "their tasks are at fault, so that running them again can't help"
+        else:
+            yield f"run them again with: koderz benchmark {again} {run}"
     if summary.status in ("interrupted", "stopped", "failed", "incomplete") and summary.reason:
         done = sum(len(arm.results) for arm in summary.arms.values()) + len(summary.faults)
         if done < summary.planned:

@@ -30,6 +30,7 @@ class Terms:
     lifted: tuple[str, ...] = ()  # guards that its own solution can't pass under
     rewards: tuple[str, ...] = ()  # the names of its own solution's rewards; empty: it isn't known to be rewarded
     tests: tuple[str, ...] = field(default=(), repr=False)  # that its own solution passes, where pytest judges
+    solution_fails: bool = field(default=False, repr=False)  # whether its own solution passes on no terms
 
 
 @dataclass(frozen=True, slots=True)

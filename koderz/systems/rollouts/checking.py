@@ -62,15 +62,16 @@ async def check_tasks(
 
 async def check(task: Rollout, stores: Stores, times: int = 1) -> Checked:
     """Tries a task's own solution, and doing nothing, so many times."""
-    warning = ""
+    warning, is_prepared = "", False
     for _ in range(times):
         try:
+            await stores.of(task)
+            is_prepared = True
             solved, left = await _graded(task, stores, solve=True), await _graded(task, stores, solve=False)
         except Unreachable:
             raise
         except Fault as fault:
-            prepared, decided = fault.cause != "unprepared", fault.cause != "sandbox"
-            return Checked(task.id, str(fault), is_prepared=prepared, is_decided=decided)
+            return Checked(task.id, str(fault), is_prepared=is_prepared, is_decided=fault.cause != "sandbox")
         except KoderzError as error:
             return Checked(task.id, str(error))
         if not solved.scored.success or solved.scored.score_of_graded != 1:

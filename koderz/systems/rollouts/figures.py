@@ -90,6 +90,7 @@ def canaries_line(part: Mapping[str, Any]) -> str:
 KINDS: Mapping[str, str] = {
     "image": "image",
     **dict.fromkeys(("setup", "unprepared", "launch_failed", "data"), "setup"),
+    "task": "task",
     "healthcheck": "healthcheck",
     **dict.fromkeys(("sandbox", "worker_lost"), "sandbox"),
     **dict.fromkeys(("provider", "unreachable", "rejected"), "provider"),

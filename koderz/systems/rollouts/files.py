@@ -25,7 +25,7 @@ DOCUMENT = "rollouts"  # the name under which a plan has its entry
 MANIFEST = "manifest.json"
 LEFT_OUT = "left-out.json"
 LAUNCH_FAILED = "launch_failed"
-_NOT_LAUNCHED = {LAUNCH_FAILED: 127, "unprepared": 1}  # what a shell ends with, by the cause of the fault
+_NOT_LAUNCHED = {LAUNCH_FAILED: 127, "unprepared": 1, "task": 1}  # what a shell ends with, by the cause of the fault
 _HEAD = 20  # lines of a test's output in scoring_results.md
 _PAUSES = 20  # between two times that the lists are written, in times of what that takes
 

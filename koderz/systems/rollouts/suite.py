@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -229,6 +230,12 @@ class RolloutsSuite(Suite):
             graded = await grade(task.payload, diff, store, backend, left, collected, terms)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
+        if terms.solution_fails:
+            check = f"koderz rollouts check {shlex.quote(str(task.payload.folder))}"
+            raise Fault(
+                f"{task.id}: its own solution doesn't pass here, so nothing is said of an agent's: {check}",
+                cause="task",
+            )
         graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
         said = await opinions(task.payload, diff, context.ask) if context.ask else None
         resources = self._resources(task.payload, backend)

@@ -59,7 +59,7 @@ async def _found(task: Rollout, whole: Rollout, stores: Stores, name: str) -> Te
     except (OSError, msgspec.MsgspecError):
         found = await _tried(task, whole, stores)
     if found is None:
-        return Terms()
+        return Terms(solution_fails=True)
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_whole(kept, [msgspec.json.encode(found)], durable=False)
     return found
@@ -119,7 +119,9 @@ async def _strictest(trial: _Trial) -> Terms | None:
 async def _passes(trial: _Trial, terms: Terms) -> Run | None:
     try:
         found = await trial(terms)
-    except (Fault, git.GitError):
+    except (Fault, git.GitError) as error:
+        if isinstance(error, Fault) and error.cause == "sandbox":  # which says nothing of the solution
+            raise
         return None
     return found if found.success and not found.doubt else None
 

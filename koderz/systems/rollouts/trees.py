@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import cast
 
-from koderz.errors import Fault, KoderzError
+from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.workspace import Backend, Command, Images, Limits, git
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
 from koderz.systems.rollouts.tasks import Rollout, Step
+from koderz_tracker.causes import Cause
 
 _RUN_SECONDS = 600.0
 _IGNORING = ".harborignore"
@@ -82,6 +83,7 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
 
     Raises Fault where it can't be made.
     """
+    cause: Cause = "unprepared"
     try:
         if task.made and isinstance(backend, Local):
             from koderz.systems.rollouts.building import build
@@ -91,6 +93,7 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             tree.chmod(0o755)
             if task.repo.git_url:
                 await _export(task, tree)
+            cause = "task"
             for path, source in task.files.items():
                 _lay(tree, path, source)
             _remove(tree, task.removed)
@@ -101,7 +104,9 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
             # The history of an instance's image has its fix, so that its checkouts have none.
             return await git.stored(tree, folder, keep=task.has_tree_of_image and task.instance is None)
     except (KoderzError, OSError) as error:
-        raise Fault(f"{task.id} can't be prepared: {error}", cause="unprepared") from error
+        if isinstance(error, OSError | Unreachable):  # of this machine
+            cause = "unprepared"
+        raise Fault(f"{task.id} can't be prepared: {error}", cause=cause) from error
 
 
 async def _export(task: Rollout, tree: Path) -> None:

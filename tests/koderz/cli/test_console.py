@@ -237,6 +237,15 @@ def test_faults_are_told_with_the_first_reason_and_the_way_to_retry(
     ]
 
 
+def test_retry_is_not_advised_where_tasks_are_at_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    faults = [fault(1, cause="task"), fault(2, cause="task")]
+    _, err = shown(tmp_path, capsys, judged(0), *faults, Finished(status="incomplete"))
+    assert err[1] == "their tasks are at fault, so that running them again can't help"
+
+    _, err = shown(tmp_path / "b", capsys, judged(0), faults[0], fault(2), Finished(status="incomplete"))
+    assert "koderz benchmark retry" in err[1]
+
+
 def test_submitted_run_draws_no_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     handed_over = Finished(status="detached", reason="3 experiments are with Modal")
 

@@ -131,7 +131,7 @@ class InstanceJudge:
         report, log = await self.published(instance, instance.patch)
         if not report["resolved"]:
             failing = next(_failing(report), f"its tests don't run: {_last_words(log)}")
-            raise Fault(f"{instance.id}: its own solution doesn't pass here: {failing}", cause="unprepared")
+            raise Fault(f"{instance.id}: its own solution doesn't pass here: {failing}", cause="task")
         ways: list[By] = ["pytest", "log"] if runner_of(instance.log_parser) == "pytest" else ["log"]
         for terms in (Terms(by, lifted) for by in ways for lifted in _LIFTED):
             prepared = await self._prepared(instance, instance.patch, terms)
@@ -142,7 +142,7 @@ class InstanceJudge:
                 skipped = (test for test, status in found.statuses.items() if status in (SKIPPED, XFAIL))
                 settled = replace(terms, excused=frozenset(skipped))
                 if (await self._fresh(instance, "", settled)).report["resolved"]:
-                    raise Fault(f"{instance.id} is unsound here: doing nothing passes", cause="unprepared")
+                    raise Fault(f"{instance.id} is unsound here: doing nothing passes", cause="task")
                 return settled
         return Terms("published")
 

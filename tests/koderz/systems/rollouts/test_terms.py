@@ -5,24 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from koderz.errors import Fault
 from koderz.sandbox.images import ImageStore
 from koderz.sandbox.workspace import Ended
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
+from koderz.suites.suite import JudgeContext, SuiteSource
 from koderz.systems.rollouts import terms as terms_module
 from koderz.systems.rollouts.afresh import Terms
 from koderz.systems.rollouts.carrying import is_work
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.options import RolloutsOptions
+from koderz.systems.rollouts.suite import RolloutsSuite
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.terms import LIFTABLE, fresh_only, terms_of
+from koderz.systems.rollouts.trees import prepared
 from koderz.systems.rollouts.verifiers import Run
 from koderz.systems.rollouts.workspaces import Stores, Workspace, at_once
 from tests.koderz.systems.rollouts.hand_made import hand_made
+from tests.koderz.systems.rollouts.test_harbor_tasks import written
 
 Solved = Callable[[Rollout, str], tuple[Terms, Graded]]
 
@@ -191,6 +198,33 @@ def test_terms_lift_no_guard_too_many(needed: tuple[str, ...], carried: str) -> 
     assert {*found.lifted} == {*needed}
     assert found.carried == carried
     assert found.tests == (() if "reports" in needed else ("a",))
+
+
+def test_task_whose_own_solution_fails_is_at_fault(runner: asyncio.Runner, local: Local, tmp_path: Path) -> None:
+    folder = written(tmp_path / "t", "")
+    (folder / "solution").mkdir(exist_ok=True)
+    (folder / "solution/solve.sh").write_text("true\n")
+    (folder / "tests/test.sh").write_text("echo 0 > /logs/verifier/reward.txt\n")
+    suite = RolloutsSuite.load(SuiteSource(folder, RolloutsOptions(), sandbox="local"))
+    suite._stores.backends[""] = local
+    context = cast("JudgeContext", SimpleNamespace(ask=None))
+
+    with pytest.raises(Fault, match="its own solution doesn't pass here") as raised:
+        runner.run(suite.judge(suite.tasks[0], "", context))
+
+    assert raised.value.cause == "task"
+
+
+def test_environment_that_cannot_be_made_is_a_fault_of_the_task(
+    runner: asyncio.Runner, local: Local, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "t", "")
+    (folder / "environment/Dockerfile").write_text("FROM x\nWORKDIR /work\nRUN exit 3\n")
+
+    with pytest.raises(Fault, match=r"RUN .* fails") as raised:
+        runner.run(prepared(load_task(folder), tmp_path / "store", local))
+
+    assert raised.value.cause == "task"
 
 
 def test_terms_are_none_where_nothing_passes() -> None:
