@@ -33,6 +33,11 @@ def _is_of_git(name: str, mode: int) -> bool:
     return any(_REPOSITORY.fullmatch(part) or (is_link and _MODULES.fullmatch(part)) for part in parts)
 
 
+def is_rules(path: str, listing: Listing) -> bool:
+    """Whether a path is a file by which git ignores others. A link is none, wherever it leads."""
+    return path.rpartition("/")[2] == ".gitignore" and stat.S_ISREG(listing.entries[path].st_mode)
+
+
 def fits(present: Sequence[str], before: Listing, now: Listing, limit: int) -> bool:
     """Whether a diff of `limit` bytes may hold some files, by their number if they are new, and by their new sizes."""
     new, total = 0, 0

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.process import kill
-from koderz.sandbox.workspace.diffable import diffable, fits, undiffable
+from koderz.sandbox.workspace.diffable import diffable, fits, is_rules, undiffable
 from koderz.sandbox.workspace.folders import keep_only
 from koderz.sandbox.workspace.snapshots import Listing, changes, copy_tree, link_tree
 
@@ -163,7 +163,7 @@ class Store:
             shutil.copyfile(self.folder / "index", git_dir / "index")
             seen = diffable(now)
             found = await asyncio.to_thread(changes, diffable(before), seen)
-            rules = {path for path in seen.files() if path.rpartition("/")[2] == ".gitignore"}
+            rules = {path for path in seen.files() if is_rules(path, seen)}
             await asyncio.to_thread(link_tree, seen, rules, shown)
             new = {path for path in found.present if path not in before.entries}
             new -= await _ignored(sorted(new), shown, where)
