@@ -103,16 +103,19 @@ class Packages:
         (self.place / "debs").mkdir(parents=True, exist_ok=True)
         if not self._is_laid:
             (self.place / "nothing").mkdir()
+            for name in ("apt-get", "npm"):  # an installation need not keep that they can be run
+                shutil.copyfile(_GUEST / name, self.place / name)
+                (self.place / name).chmod(0o755)
             for deb in sorted(self.folder.glob("*.deb")) if self.folder else ():
                 self._lay(deb, layers)
             self._lay_npm()
             self._is_laid = True
         (self.place / "present").write_text("\n".join(sorted(present(layers))))
         mounts = [Mount(self.place, BUILD), Mount((self.folder or self.place / "nothing").absolute(), WHEELS)]
-        mounts += [Mount(_GUEST / "apt-get", f"/usr/bin/{name}") for name in ("apt-get", "apt")]
+        mounts += [Mount(self.place / "apt-get", f"/usr/bin/{name}") for name in ("apt-get", "apt")]
         environment = {**_VARIABLES, **(_OF_HOST if layers.hosted else {})}
         if not online and any("npm" in layers.names(folder) for folder in _PROGRAMS):
-            mounts.append(Mount(_GUEST / "npm", "/usr/local/sbin/npm"))
+            mounts.append(Mount(self.place / "npm", "/usr/local/sbin/npm"))
         apt = layers.find(resolved(layers, "/usr/bin/apt-get").lstrip("/"))
         if online:
             environment = {name: value for name, value in environment.items() if name not in _OFFLINE}
@@ -139,7 +142,7 @@ class Packages:
 
     def _lay_npm(self) -> None:
         """Notes for each package of npm its archive, and those of the packages that it needs."""
-        own = self.place / "npm"
+        own = self.place / "archives"
         own.mkdir()
         needs, archives = dict[str, list[str]](), dict[str, str]()
         for path in sorted(self.folder.glob("*.tgz")) if self.folder else ():
