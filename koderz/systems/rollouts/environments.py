@@ -57,11 +57,9 @@ def environment_of(folder: Path, hidden: Sequence[str], making: Making) -> Envir
     for part in _parts(build, folder, making, bases):
         digest.update(part + b"\0")
     name = f"{NAMES}{digest.hexdigest()[:32]}"
-    has_host = any(base == HOST for base in bases.values())
-    notes = [*build.notes]
-    if has_host:
-        notes.insert(0, f"{build.stages[0].image} isn't in --images: this machine's programs stand in for it")
-    return Environment(name, build, bases, tuple(notes), making.packages, making.is_online, making.layer_mb)
+    absent = dict.fromkeys(stage.image for stage in build.stages if bases.get(stage.image) == HOST)
+    notes = [f"{image} isn't in --images: this machine's programs stand in for it" for image in absent]
+    return Environment(name, build, bases, (*notes, *build.notes), making.packages, making.is_online, making.layer_mb)
 
 
 def base_of(name: str, making: Making) -> StoredImage | None:
@@ -107,7 +105,8 @@ def _parts(build: Build, folder: Path, making: Making, bases: Mapping[str, str])
         yield f"{name} {found.digest}".encode()
     installs, copies = False, False
     for stage in build.stages:
-        yield repr((bases.get(stage.image), stage.parent, sorted(stage.environment.items()), stage.workdir)).encode()
+        ends = sorted(stage.environment.items()), stage.workdir, stage.user
+        yield repr((bases.get(stage.image), stage.parent, *ends)).encode()
         for step in stage.steps:
             if isinstance(step, Copy):
                 copies = copies or bool(step.context)

@@ -76,7 +76,7 @@ def written(tmp_path: Path) -> Callable[..., Rollout]:
 
 def made(task: Rollout, local: Local, **terms: Any) -> Rollout:
     """The task in its environment, which is built."""
-    found = environed(task, Making(local.images, **terms))
+    found = task if task.made else environed(task, Making(local.images, **terms))
     assert found.made, found.refused
     asyncio.run(build(found.made, local))
     return found
@@ -156,6 +156,17 @@ def test_environment_is_built_once_for_equal_lines(written: Callable[..., Rollou
     assert (
         seen(one, local, "cat /opt/when") == seen(same, local, "cat /opt/when") != seen(other, local, "cat /opt/when")
     )
+
+
+def test_environments_differ_by_the_user_that_lines_end_with(written: Callable[..., Rollout], local: Local) -> None:
+    lines = "FROM ubuntu:24.04\nWORKDIR /work\n"
+    one, other = (
+        environed(written(text, name), Making(local.images))
+        for name, text in (("one", lines), ("other", f"{lines}USER user\n"))
+    )
+
+    assert one.image_name != other.image_name
+    assert seen(made(other, local), local, "whoami") == "user\n"
 
 
 def test_environment_shows_nobodys_home_and_no_secrets(
