@@ -212,6 +212,40 @@ def _cpu() -> float:
     return time.process_time() + _of_children()
 
 
+_PLANNED = 3566  # tasks of the largest published collection that was tried
+_FILES = {
+    "task.toml": 'schema_version = "1.1"\n[task]\nname = "bench/{0}"\n[agent]\ntimeout_sec = 60.0\n[metadata]\na = 1\n',
+    "instruction.md": "Write what is asked for to answer.txt: {0}.\n",
+    "environment/Dockerfile": "FROM ubuntu:24.04\nENV A=1\nWORKDIR /work\nCOPY notes.txt .\nRUN mkdir -p out\n",
+    "environment/notes.txt": "one\ntwo\n",
+    "solution/solve.sh": "#!/bin/bash\nwc -l < notes.txt > answer.txt\n",
+    "tests/test.sh": "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n",
+    **{f"tests/data{number}.txt": "x\n" * 100 for number in range(5)},
+}
+
+
+def planning(_options: argparse.Namespace) -> Iterator[Figure]:
+    """The plan of a collection of Harbor's tasks, by a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(_PLANNED):
+            for path, text in _FILES.items():
+                file = Path(folder, "tasks", f"task-{number:05}", path)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text.replace("{0}", f"{number:05}"))
+        words = ("rollouts", "run", "--dataset", "tasks", "--agent", "nop", "--sandbox", "local", "--dry-run", "--json")
+        command = [sys.executable, "-m", "koderz", *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        began = time.monotonic()
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.monotonic() - began
+        if status:
+            raise SystemExit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    yield Figure(f"the plan of {_PLANNED:,} tasks, wall", wall, "s").at_most(20.0)
+    yield Figure("the same, CPU", usage.ru_utime + usage.ru_stime, "s")
+    yield Figure("the same, memory", usage.ru_maxrss / 1024, "MB").at_most(300.0)
+
+
 def files(_options: argparse.Namespace) -> Iterator[Figure]:
     """Files that are written as rollouts end one after the other, and anew by `koderz sync`."""
     (small, _), (large, anew) = (asyncio.run(_written(count)) for count in (2_000, 10_000))
