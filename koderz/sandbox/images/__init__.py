@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
 from koderz.sandbox.images.references import Reference, parse_reference
-from koderz.sandbox.images.tree import read_in_root, resolved
+from koderz.sandbox.images.tree import Layers, read_in_root, resolved
 from koderz.settings.paths import cache_folder
 
 if TYPE_CHECKING:
@@ -42,21 +42,29 @@ class UnpackedImage(StoredImage):
 
     root: Path = Path()  # a folder with its files, shared by all that run in it: never write below it
     owners: Mapping[str, str] = field(default_factory=dict, hash=False)  # a folder of each other user than root
+    over: tuple[Path, ...] = ()  # folders with what was built upon it, the topmost first: never write below them
+    hosted: tuple[str, ...] = ()  # paths at which it has what this machine has there: ("/usr",)
+
+    @property
+    def layers(self) -> Layers:
+        """All its files."""
+        return Layers((*self.over, self.root), self.hosted)
 
     def path(self, inner: str) -> Path:
         """Where a path of the image lies here, links followed as from within the image. It need not exist."""
-        return self.root / resolved(self.root, inner).lstrip("/")
+        path = resolved(self.layers, inner).lstrip("/")
+        return self.layers.find(path) or self.root / path
 
     def account(self, user: str = "") -> Account:
         """The account of a user, or of the image's own. Raises KoderzError for one that the image doesn't have."""
         wanted, _, group = (user or self.user or "0").partition(":")
-        rows = _rows(self.root, "/etc/passwd", 6)
+        rows = _rows(self.layers, "/etc/passwd", 6)
         row = next((row for row in rows if wanted in (row[0], row[2])), None)
         if row is None and not wanted.isdecimal():
             raise KoderzError(f"the image {self.name} has no user {wanted!r}")
         number = row[2] if row else wanted
         if group and not group.isdecimal():
-            groups = (each[2] for each in _rows(self.root, "/etc/group", 3) if each[0] == group)
+            groups = (each[2] for each in _rows(self.layers, "/etc/group", 3) if each[0] == group)
             if not (group := next(groups, "")):
                 raise KoderzError(f"the image {self.name} has no group of its user {self.user!r}")
         home = row[5] if row and row[5].startswith("/") else "/"
@@ -97,6 +105,7 @@ class ImageStore:
         self._held: Sequence[ImageInFile] | None = None
         self._broken: list[KoderzError] = []
         self._unpacked: dict[str, UnpackedImage] = {}
+        self.lent: dict[str, UnpackedImage] = {}  # by name, beside those in the folder
 
     def names(self) -> list[str]:
         """The whole names of all images, sorted. Raises KoderzError for a damaged file."""
@@ -111,6 +120,8 @@ class ImageStore:
         Nothing is unpacked. Raises KoderzError for what is no name, for an image that is damaged or for another kind
         of machine, and for a damaged file if it could have been in that.
         """
+        if name in self.lent:
+            return self.lent[name]
         reference = parse_reference(name)
         found = self._find(reference)
         return _stored(found, reference) if found else None
@@ -135,6 +146,8 @@ class ImageStore:
         """
         from koderz.sandbox.images.unpacking import unpack
 
+        if name in self.lent:
+            return self.lent[name]
         stored = self.require(name)
         if stored.digest not in self._unpacked:
             held = self._find(parse_reference(name))
@@ -187,7 +200,7 @@ def _stored(held: ImageInFile, reference: Reference) -> StoredImage:
     return StoredImage(str(reference), held.id, held.source, workdir, environment, config.user)
 
 
-def _rows(root: Path, path: str, fields: int) -> list[list[str]]:
+def _rows(root: Layers, path: str, fields: int) -> list[list[str]]:
     """The lines of a table of an image, such as /etc/passwd, of those that have so many fields and numbers in them."""
     text = read_in_root(root, path, _LARGEST).decode("utf-8", "replace")
     rows = [line.split(":") for line in text.splitlines()]

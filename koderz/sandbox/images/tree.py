@@ -5,17 +5,129 @@ from __future__ import annotations
 import os
 import posixpath
 import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 _MOST_LINKS = 40  # that are followed for one path, as by the kernel
+_OPAQUE = "user.overlay.opaque"
+_DEEPEST, _LONGEST = 200, 2500  # folders in each other, and bytes of a path; what is beyond isn't looked at
 
 
-def resolved(root: Path, path: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Folders over each other, read as overlayfs shows them with `userxattr`. Paths in them have no / in front."""
+
+    folders: tuple[Path, ...]  # the topmost first
+    hosted: tuple[str, ...] = ()  # what this machine has at these paths lies below all of them: ("/usr",)
+
+    @classmethod
+    def of(cls, root: Path | Layers) -> Layers:
+        return root if isinstance(root, Layers) else cls((root,))
+
+    @property
+    def tops(self) -> Sequence[Path]:
+        """The folders through which the root shows: none below one that has all of it."""
+        last = next((place for place, folder in enumerate(self.folders) if is_opaque(folder)), len(self.folders))
+        return self.folders[: last + 1]
+
+    def find(self, inner: str) -> Path | None:
+        """The file, folder or link that shows at a path; None where nothing does."""
+        return next(iter(self.sources(inner)), None)
+
+    def sources(self, inner: str) -> Sequence[Path]:
+        """The folders that are merged at a path, the topmost first; else the one file or link that shows there."""
+        found = self.tops
+        here = ""
+        for name in inner.split("/") if inner else ():
+            found = self.inside(found, here, name)
+            here = f"{here}/{name}"
+        return found
+
+    def inside(self, above: Sequence[Path], folder: str, name: str) -> Sequence[Path]:
+        """The `sources` of a name in a folder, from those of the folder, whose path begins with /."""
+        found: list[Path] = []
+        hosted = [Path(f"{folder}/{name}")] if f"{folder}/{name}" in self.hosted else []
+        for each in (*(source / name for source in above), *hosted):
+            mode = mode_of(each)
+            if not mode:
+                continue
+            if not stat.S_ISDIR(mode):
+                return found or ([] if is_white_out(each) else [each])
+            found.append(each)
+            if is_opaque(each):
+                break
+        return found
+
+    def names(self, inner: str) -> dict[str, Path]:
+        """The entries that show in a folder, by name. Empty for what is no folder."""
+        shown: dict[str, Path] = {}
+        gone: set[str] = set()
+        for folder in self.sources(inner):
+            if stat.S_ISDIR(mode_of(folder)):
+                for entry in os.scandir(folder):
+                    if is_white_out(Path(entry.path)):
+                        gone.add(entry.name)
+                    elif entry.name not in gone:
+                        shown.setdefault(entry.name, Path(entry.path))
+        return shown
+
+    def below(self, inner: str) -> Iterator[tuple[str, Path]]:
+        """Each path below a folder, relative to that, and what shows there. Special files are left out."""
+        waiting = [""]
+        while waiting:
+            prefix = waiting.pop()
+            for name, source in self.names(posixpath.join(inner, prefix) if prefix else inner).items():
+                mode, path = mode_of(source), posixpath.join(prefix, name)
+                if stat.S_ISDIR(mode) and path.count("/") < _DEEPEST and len(os.fsencode(path)) <= _LONGEST:
+                    waiting.append(path)
+                if stat.S_ISDIR(mode) or stat.S_ISREG(mode) or stat.S_ISLNK(mode):
+                    yield path, source
+
+    def is_folder(self, inner: str) -> bool:
+        """Whether a folder shows at a path, not one behind a link."""
+        found = self.find(inner)
+        return bool(found and stat.S_ISDIR(mode_of(found)))
+
+
+def mode_of(path: Path) -> int:
+    """The mode of what lies there itself; 0 where there is nothing."""
+    try:
+        return path.lstat().st_mode
+    except OSError:
+        return 0
+
+
+def is_white_out(path: Path) -> bool:
+    """Whether overlayfs shows nothing in its place, nor what lower folders have there."""
+    try:
+        about = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISCHR(about.st_mode) and about.st_rdev == 0
+
+
+def is_opaque(path: Path) -> bool:
+    """Whether overlayfs shows nothing of lower folders in this one."""
+    try:
+        return os.getxattr(path, _OPAQUE, follow_symlinks=False) == b"y"
+    except OSError:
+        return False
+
+
+def make_opaque(path: Path) -> None:
+    """See `is_opaque`."""
+    os.setxattr(path, _OPAQUE, b"y", follow_symlinks=False)
+
+
+def resolved(root: Path | Layers, path: str) -> str:
     """The path in the root that `path` leads to: absolute there, and without links or `..`. It need not exist.
 
     Raises OSError where links go round in circles.
     """
+    layers = Layers.of(root)
     done: list[str] = []
+    sources: list[Sequence[Path]] = [layers.tops]  # of each folder in `done`, and of the one above them all
     rest, links = path.split("/")[::-1], 0
     while rest:
         name = rest.pop()
@@ -23,28 +135,29 @@ def resolved(root: Path, path: str) -> str:
             continue
         if name == "..":
             del done[-1:]
+            sources = sources[: len(done) + 1]
             continue
-        here = Path(posixpath.join(root, *done, name))
-        try:
-            is_link = stat.S_ISLNK(here.lstat().st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            is_link = False
-        if not is_link:
+        here = "".join(f"/{each}" for each in done) if layers.hosted else ""
+        found = layers.inside(sources[-1], here, name)
+        if not found or not stat.S_ISLNK(mode_of(found[0])):
             done.append(name)
+            sources.append(found)
             continue
         if (links := links + 1) > _MOST_LINKS:
             raise OSError(f"{path}: too many links")
-        target = str(here.readlink())
+        target = str(found[0].readlink())
         if target.startswith("/"):
             done.clear()
+        sources = sources[: len(done) + 1]
         rest += target.split("/")[::-1]
     return "/" + "/".join(done)
 
 
-def read_in_root(root: Path, path: str, limit: int) -> bytes:
+def read_in_root(root: Path | Layers, path: str, limit: int) -> bytes:
     """The beginning of a regular file of a root; nothing where there is none."""
     try:
-        opened = os.open(root / resolved(root, path).lstrip("/"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        found = Layers.of(root).find(resolved(root, path).lstrip("/"))
+        opened = os.open(found or os.devnull, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return b""
     with os.fdopen(opened, "rb") as file:

@@ -361,7 +361,8 @@ class Broker:
 
     def require_writer(self, process: callers.Process, inside: str) -> None:
         """Raises Refusal where a process may not write a file of the folder."""
-        loads = process.tainted and os.path.basename(inside) in _REWARDS
+        # Settings of a repository may have git put its files there.
+        loads = os.path.basename(inside) in _REWARDS and (process.tainted or programs.is_git(process.number))
         if (process.judged and self._guards_rewards) or (loads and self._guards_loaders):
             raise Refusal(errno.EACCES, f"write {self._at}/{inside}")
 

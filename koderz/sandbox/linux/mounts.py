@@ -30,6 +30,7 @@ _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "f
 _OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: may be writable for the machine's root
 _SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
 _MOST_LINKS = 40  # that are followed for one path, as by the kernel
+_OPAQUE = "user.overlay.opaque"
 
 
 def confine(readable: Readable) -> None:
@@ -109,21 +110,20 @@ def furnish(entries: Iterable[Entry], processes: int) -> None:
     make_read_only("/", recursive=False)
 
 
-def furnish_image(overlay: Sequence[str], entries: Iterable[Entry], processes: int, folder: str) -> list[str]:
+def furnish_image(
+    overlay: Sequence[str], hosted: Sequence[Sequence[str]], entries: Iterable[Entry], processes: int, folder: str
+) -> list[str]:
     """Makes an image, and over it a folder that takes what is changed, the root of this mount namespace.
 
-    `overlay`: the image's folder, that folder, and an empty one beside it. Returns the paths in the root that had to be
-    made as mount points, and for `folder`, in which the command begins. Raises OSError if the kernel refuses.
+    `overlay`: the image's folders, the topmost first, that folder, and an empty one beside it; `hosted`: the same of
+    folders of this machine in the root, each after its path. Returns the paths in the root that had to be made as mount
+    points, and for `folder`, in which the command begins. Raises OSError if the kernel refuses.
     """
     kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
-    lower, upper, work = map(_escaped, overlay)
-    data = f"lowerdir={lower},upperdir={upper},workdir={work},userxattr"
-    try:
-        kernel.mount("overlay", STAGE, kernel.MS_NOSUID | kernel.MS_NODEV, kind="overlay", data=data)
-    except OSError as error:
-        why = f"overlayfs refuses {overlay[1]}: {error.strerror}; TMPDIR names a folder on another disk"
-        raise OSError(error.errno, why) from None
     made: list[str] = []
+    _overlay(overlay, STAGE, is_copied=not hosted)
+    for path, *own in hosted:
+        _overlay(own, mount_point(path, made))
     devices = mount_point("/dev", made)
     kernel.mount("none", devices, kind="tmpfs", data="mode=755")
     _fill_devices(devices)
@@ -134,6 +134,44 @@ def furnish_image(overlay: Sequence[str], entries: Iterable[Entry], processes: i
     mount_point(folder, made)
     kernel.change_root(STAGE)
     return made
+
+
+def _overlay(folders: Sequence[str], place: str, *, is_copied: bool = False) -> None:
+    """Mounts folders over each other; with `is_copied` a copy of all in the upper one where the kernel refuses."""
+    *lower, upper, work = map(_escaped, folders)
+    data = f"lowerdir={':'.join(lower)},upperdir={upper},workdir={work},userxattr"
+    try:
+        if is_copied and _is_whole(folders[-2]):  # as a kernel left it that refused, since nothing else may read it
+            raise OSError(0, "")
+        kernel.mount("overlay", place, kernel.MS_NOSUID | kernel.MS_NODEV, kind="overlay", data=data)
+    except OSError as error:
+        if is_copied and _copy(folders[:-2], folders[-2]):
+            kernel.mount(folders[-2], place, kernel.MS_BIND)
+            return
+        why = f"overlayfs refuses {folders[-2]}: {error.strerror}; TMPDIR names a folder on another disk"
+        raise OSError(error.errno, why) from None
+
+
+def _copy(lower: Sequence[str], upper: str) -> bool:
+    """Copies folders into the one that takes what is changed, unless it has all already. False where that fails.
+
+    It is marked as one through which nothing of the others shows.
+    """
+    if _is_whole(upper):
+        return True
+    for folder in reversed(lower):
+        words = ["cp", "-a", "--reflink=auto", "--no-preserve=ownership", f"{folder}/.", upper]
+        if os.spawnvp(os.P_WAIT, "cp", words):  # noqa: S606 a shell would do no more
+            return False
+    os.setxattr(upper, _OPAQUE, b"y")
+    return True
+
+
+def _is_whole(folder: str) -> bool:
+    try:
+        return os.getxattr(folder, _OPAQUE) == b"y"
+    except OSError:
+        return False
 
 
 def mount_point(path: str, made: list[str], *, is_folder: bool = True) -> str:

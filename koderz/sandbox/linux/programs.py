@@ -218,8 +218,12 @@ def _is_pipe(path: str) -> bool:
 
 def is_of_git(thread: int, program: str) -> bool:
     """Whether git starts a program that isn't its own, as settings in a checkout may say."""
-    starter, name = _running(thread), os.path.basename(program)
-    return starter.startswith("git") and not name.startswith("git")
+    return is_git(thread) and not os.path.basename(program).startswith("git")
+
+
+def is_git(process: int) -> bool:
+    """Whether a process runs git, or a program of its own."""
+    return _running(process).startswith("git")
 
 
 def only_copies(process: int) -> bool:

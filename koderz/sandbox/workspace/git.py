@@ -11,26 +11,26 @@ import contextlib
 import os
 import re
 import shutil
-import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.sandbox.process import kill
-from koderz.sandbox.workspace.folders import keep_only, make_usable, sweep
+from koderz.sandbox.workspace.diffable import diffable, fits, is_rules, undiffable
+from koderz.sandbox.workspace.folders import keep_only
+from koderz.sandbox.workspace.snapshots import Listing, changes, copy_tree, link_tree
 
 WAYS = ("git apply", "git apply --ignore-whitespace", "patch --fuzz=5")  # of applying a diff, from the strictest on
 
 _MAIN = "refs/heads/main"
-_CLONE = "clone"  # in a store: what is the `.git` of each checkout, with an index that knows of no file's times
+_CLONE = "clone"  # in a store: what is the `.git` of each checkout that is a clone
+_BASELINE = "baseline"  # in a store: a checkout that is only read
 _ATTRIBUTES = "* -text -eol -crlf -ident -filter -working-tree-encoding !diff -export-subst -export-ignore\n"
 _SECONDS = 600.0
-_LEAST_OF_A_FILE = 100  # bytes of a diff for each new file
-_MOST_COMPRESSED = 8  # bytes of new contents for each byte of a diff, as binary files are compressed in it
 _SOURCE = re.compile(rb"^(?:copy|rename) (?:from|old) (.*\S)", re.MULTILINE)
 _PATCH = ("--strip=1", "--fuzz=5", "--unified", "--batch", "--forward", "--get=0", "--quiet")
 _OFF = (
@@ -92,26 +92,38 @@ class DiffTooLargeError(GitError):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A repository of one commit, from which checkouts are made, and against which diffs are taken."""
+    """A folder as it was made, from which checkouts are made, and against which diffs are taken."""
 
-    folder: Path  # bare
+    folder: Path  # a bare repository of one commit
     commit: str
+    kept: Listing | None = field(default=None, repr=False, compare=False)  # of which checkouts are copies, not clones
 
     async def checkout(self, folder: Path) -> None:
-        """A clone in the empty `folder`, with a `.git` that knows of this commit alone and of no remote."""
+        """A copy of the folder as it was made in the empty `folder`.
+
+        Else a clone with a `.git` that knows of this commit alone and of no remote.
+        """
+        if self.kept:
+            await asyncio.to_thread(copy_tree, self.kept, folder)
+            return
         await asyncio.to_thread(shutil.copytree, self.folder / _CLONE, folder / ".git")
         await _git("reset", "-q", "--hard", self.commit, inside=folder)
 
     async def baseline(self) -> Path:
         """A checkout that all share, and that is only read."""
-        shared = self.folder / "baseline"
+        shared = self.folder / _BASELINE
         if not shared.exists():
             with tree_of(shared) as tree:
                 await self.checkout(tree)
                 with contextlib.suppress(OSError):  # another was quicker
-                    tree.rename(shared)
-                    tree.mkdir()
+                    _seal(tree, shared)
         return shared
+
+    async def listing(self) -> Listing:
+        """The listing of a checkout that nobody has changed."""
+        if self.kept:
+            return self.kept
+        return await asyncio.to_thread(Listing.of, await self.baseline())
 
     async def patched(self, folder: Path, diff: bytes) -> str:
         """A checkout in the empty `folder` with a diff applied in the first of the `WAYS` in which it fits: that way.
@@ -132,69 +144,65 @@ class Store:
     async def diff(self, folder: Path, limit: int) -> str:
         """Difference between a checkout and its commit in the form of `git apply`, new and binary files included.
 
-        Ignored files are left out. Where a text isn't UTF-8, all files are taken for binary ones. Raises
-        DiffTooLargeError above `limit` bytes, and before git reads what is sure to be above.
+        Ignored files are left out, as is what git takes for its own: repositories, and so a task's history. Where a
+        text isn't UTF-8, all files are taken for binary ones. Raises DiffTooLargeError above `limit` bytes, and before
+        git reads what is sure to be above.
         """
         return (await self.change(folder, limit)).diff
 
     async def change(self, folder: Path, limit: int) -> Change:
-        """The same diff, and what was removed from the checkout so that it can be taken: see `sweep`."""
-        with tempfile.TemporaryDirectory(dir=self.folder.parent) as own:
-            _lean_on(self.folder, Path(own))
-            where = {"GIT_DIR": own, "GIT_WORK_TREE": str(folder)}
-            shutil.copyfile(self.folder / _CLONE / "index", Path(own, "index"))
-            sizes = await self._sizes(folder, where)
-            removed = await asyncio.to_thread(sweep, folder, sizes)
-            await _require_small(sizes, folder, where, limit)
-            try:
-                await _git("add", "-A", inside=folder, environment=where)
-            except GitError:
-                make_usable(folder)
-                await _git("add", "-A", inside=folder, environment=where)
+        """The same diff, and what an honest change doesn't have and the diff can't. The checkout stays as it is."""
+        before = await self.listing()
+        with (
+            tempfile.TemporaryDirectory(dir=self.folder.parent) as own,
+            contextlib.closing(await asyncio.to_thread(Listing.of, folder)) as now,
+        ):
+            git_dir, shown = Path(own, "git"), Path(own, "tree")  # git sees what is laid there, and nothing else
+            _lean_on(self.folder, git_dir)
+            where = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(shown)}
+            shutil.copyfile(self.folder / "index", git_dir / "index")
+            seen = diffable(now)
+            found = await asyncio.to_thread(changes, diffable(before), seen)
+            rules = {path for path in seen.files() if is_rules(path, seen)}
+            await asyncio.to_thread(link_tree, seen, rules, shown)
+            new = {path for path in found.present if path not in before.entries}
+            new -= await _ignored(sorted(new), shown, where)
+            present = [path for path in found.present if path in new or path in before.entries]
+            if not fits(present, before, seen, limit):
+                raise DiffTooLargeError("", limit)
+            await asyncio.to_thread(link_tree, seen, {*present} - rules, shown)
+            await _index(found.gone, "--force-remove", inside=shown, environment=where)
+            await _index(present, "--add", "--replace", inside=shown, environment=where)
             form = ("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
             words = ("diff", "--cached", *form, self.commit)
-            diff = await _git(*words, inside=folder, environment=where, limit=limit)
+            diff = await _git(*words, inside=shown, environment=where, limit=limit)
+            dropped = undiffable(now, seen, before)
             try:
-                return Change(diff.decode(), removed)
+                return Change(diff.decode(), dropped)
             except UnicodeDecodeError:
-                _ignore_attributes(Path(own), "* -diff\n")
-                whole = await _git(*words, inside=folder, environment=where, limit=limit)
-                return Change(whole.decode(), removed)
-
-    async def ignored(self, folder: Path) -> Sequence[str]:
-        """The paths of a checkout's ignored files, which no diff has."""
-        with tempfile.TemporaryDirectory(dir=self.folder.parent) as own:
-            _lean_on(self.folder, Path(own))
-            shutil.copyfile(self.folder / _CLONE / "index", Path(own, "index"))
-            where = {"GIT_DIR": own, "GIT_WORK_TREE": str(folder)}
-            listed = await _git("ls-files", "-o", "-i", "--exclude-standard", "-z", inside=folder, environment=where)
-        return [os.fsdecode(path) for path in listed.split(b"\0") if path]
-
-    async def _sizes(self, folder: Path, where: Mapping[str, str]) -> Mapping[str, int]:
-        """The bytes of each file of the commit, by its path."""
-        listed = await _git("ls-tree", "-r", "-l", "-z", self.commit, inside=folder, environment=where)
-        found = (each.partition(b"\t") for each in listed.split(b"\0") if each)
-        sizes = {os.fsdecode(path): about.split()[3] for about, _, path in found}
-        return {path: int(size) if size.isdigit() else 0 for path, size in sizes.items()}
+                _ignore_attributes(git_dir, "* -diff\n")
+                whole = await _git(*words, inside=shown, environment=where, limit=limit)
+                return Change(whole.decode(), dropped)
 
 
-async def _require_small(sizes: Mapping[str, int], folder: Path, where: Mapping[str, str], limit: int) -> None:
-    """Raises DiffTooLargeError where new files are too many, or new contents too large, for a diff of `limit` bytes."""
-    listed = await _git("ls-files", "-o", "--exclude-standard", "-z", inside=folder, environment=where)
-    new = [os.fsdecode(path) for path in listed.split(b"\0") if path]
-    changed = (_size(folder / path, before) for path, before in sizes.items())
-    total = sum(changed) + sum(_size(folder / path, -1) for path in new)
-    if len(new) * _LEAST_OF_A_FILE > limit or total > limit * _MOST_COMPRESSED:
-        raise DiffTooLargeError("", limit)
+async def _ignored(paths: Sequence[str], folder: Path, where: Mapping[str, str]) -> set[str]:
+    """The paths among new ones that files named .gitignore leave out."""
+    if not paths:
+        return set()
+    words, own = ("check-ignore", "-z", "--stdin"), [f"./{path}" for path in paths]  # as `:` begins a pattern
+    found = await _git(*words, inside=folder, environment=where, stdin=_nul(own), accepted=(0, 1))
+    return {os.fsdecode(path).removeprefix("./") for path in found.split(b"\0") if path}
 
 
-def _size(path: Path, before: int) -> int:
-    """The bytes of a file, or 0 where it is none or has as many as before."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) and found.st_size != before else 0
+async def _index(paths: Sequence[str], *words: str, inside: Path, environment: Mapping[str, str]) -> None:
+    """Puts files into the index, or takes them out of it."""
+    if paths:
+        command = ("update-index", *words, "-z", "--stdin")
+        await _git(*command, inside=inside, environment=environment, stdin=_nul(paths))
+
+
+def _nul(paths: Iterable[str]) -> bytes:
+    return b"".join(os.fsencode(path) + b"\0" for path in paths)
 
 
 @contextmanager
@@ -248,32 +256,54 @@ async def unignored(folder: Path, rules: str) -> Sequence[str]:
     return [os.fsdecode(path) for path in listed.split(b"\0") if path]
 
 
-async def stored(tree: Path, folder: Path) -> Store:
-    """A new store at `folder` whose one commit has all that is in `tree`, with a fixed author and date."""
+async def stored(tree: Path, folder: Path, *, keep: bool = False) -> Store:
+    """A new store at `folder` of all that is in `tree`, which it takes, as a commit with a fixed author and date.
+
+    With `keep` checkouts are copies of the folder as it is; else they are clones of the commit.
+    """
     await _git("init", "-q", "--bare", str(folder))
     _ignore_attributes(folder)
-    where = {"GIT_DIR": str(folder), "GIT_WORK_TREE": str(tree)}
-    sweep(tree)
-    await _git("add", "-A", "-f", inside=tree, environment=where)
-    written = (await _git("write-tree", inside=tree, environment=where)).decode().strip()
+    listing = await asyncio.to_thread(Listing.of, tree)
+    seen = diffable(listing)
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        where = {"GIT_DIR": str(folder), "GIT_WORK_TREE": own}
+        await asyncio.to_thread(link_tree, seen, seen.files(), Path(own))
+        await _index([*seen.files()], "--add", inside=Path(own), environment=where)
+    written = (await _git("write-tree", inside=folder)).decode().strip()
     commit = (await _git("commit-tree", written, "-m", "Baseline", inside=folder)).decode().strip()
     await _git("update-ref", _MAIN, commit, inside=folder)
-    (folder / "index").unlink()
+    (folder / "index").unlink(missing_ok=True)
+    await _git("read-tree", commit, inside=folder)  # an index that knows of no file's times
+    if keep:
+        await asyncio.to_thread(_seal, tree, folder / _BASELINE)
+        return Store(folder, commit, replace(listing, tree=folder / _BASELINE))
     await _git("repack", "-a", "-d", "-q", inside=folder)
     with tempfile.TemporaryDirectory(dir=folder) as clone:
         await _git("clone", "-q", "--no-hardlinks", "--no-tags", "--no-checkout", str(folder), clone)
         await _git("remote", "remove", "origin", inside=Path(clone))
-        await _git("read-tree", commit, inside=Path(clone))
+        shutil.copyfile(folder / "index", Path(clone, ".git/index"))
         _ignore_attributes(Path(clone, ".git"))
         shutil.move(Path(clone, ".git"), folder / _CLONE)
     return Store(folder, commit)
 
 
+def _seal(tree: Path, baseline: Path) -> None:
+    tree.rename(baseline)
+    tree.mkdir()  # for whoever made it, and removes it
+
+
 async def apply(diff: bytes, checkout: Path, *words: str) -> None:
     """Applies a diff to a clean checkout, wholly or not at all. GitError where it doesn't fit, or would leave it."""
     _require_own_sources(diff)
-    if diff.strip():
-        await _git("apply", "--binary", "--whitespace=nowarn", *words, "-", inside=checkout, stdin=diff)
+    if not diff.strip():
+        return
+    with tempfile.TemporaryDirectory() as own:
+        where = {}
+        if "--3way" not in words:  # which asks for the objects of the checkout's own
+            _lean_on(None, Path(own))
+            where = {"GIT_DIR": own, "GIT_WORK_TREE": str(checkout)}
+        command = ("apply", "--binary", "--whitespace=nowarn", *words, "-")
+        await _git(*command, inside=checkout, environment=where, stdin=diff)
 
 
 async def touched(diff: bytes) -> Sequence[str]:
@@ -383,12 +413,13 @@ def _ignore_attributes(git_dir: Path, more: str = "") -> None:
     (git_dir / "info/attributes").write_text(_ATTRIBUTES + more)
 
 
-def _lean_on(store: Path, git_dir: Path) -> None:
-    """Makes a repository that sees the objects of another, and puts none there."""
+def _lean_on(store: Path | None, git_dir: Path) -> None:
+    """Makes a repository without settings, which sees the objects of another, and puts none there."""
     for name in ("objects/info", "refs"):
         (git_dir / name).mkdir(parents=True)
     (git_dir / "HEAD").write_text(f"ref: {_MAIN}\n")
-    (git_dir / "objects/info/alternates").write_text(f"{store / 'objects'}\n")
+    if store:
+        (git_dir / "objects/info/alternates").write_text(f"{store / 'objects'}\n")
     _ignore_attributes(git_dir)
 
 
@@ -398,11 +429,13 @@ async def _git(
     environment: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     limit: int = 1 << 28,
+    accepted: Collection[int] = (0,),
 ) -> bytes:
     """Run git and return its output. Raises GitError with git's message, DiffTooLargeError above `limit` bytes."""
     settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
     variables = {**_ENVIRONMENT, **(environment or {})}
-    return await _run("git", [*settings, *words], inside=inside, environment=variables, stdin=stdin, limit=limit)
+    command = [*settings, *words]
+    return await _run("git", command, inside=inside, environment=variables, stdin=stdin, limit=limit, accepted=accepted)
 
 
 async def _run(
@@ -413,6 +446,7 @@ async def _run(
     environment: Mapping[str, str],
     stdin: bytes | None,
     limit: int = 1 << 28,
+    accepted: Collection[int] = (0,),
 ) -> bytes:
     """The same of any program."""
     program = shutil.which(name)
@@ -439,7 +473,7 @@ async def _run(
     finally:
         kill(process)
         await process.wait()
-    if process.returncode:
+    if process.returncode not in accepted:
         messages = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
         why = next((line for line in messages if line.startswith("fatal: ")), messages[-1])
         raise GitError(f"{name}: {why[:500]}")

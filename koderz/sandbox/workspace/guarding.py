@@ -68,23 +68,27 @@ def _compiled(checkout: Path, baseline: Path) -> Iterator[str]:
 
 def _links(checkout: Path, baseline: Path, seen: PurePosixPath) -> Iterator[str]:
     """Removes new symbolic links that lead out of the checkout, which is seen at `seen`."""
-    for path, here in _below(checkout):
+    for path in sorted(checkout.rglob("*")):
         if not path.is_symlink():
             continue
+        here = path.relative_to(checkout)
         before, target = baseline / here, path.readlink()
         if before.is_symlink() and before.readlink() == target:
             continue
         reached = os.path.normpath(os.path.join(seen, here.parent, target))  # noqa: PTH118
         if not PurePosixPath(reached).is_relative_to(seen) or climbs(str(target)):
-            git.restore(checkout, here.as_posix(), baseline)
+            if ".git" in here.parts:  # which nothing is restored into
+                path.unlink()
+            else:
+                git.restore(checkout, here.as_posix(), baseline)
             yield f"{here}: a link that leaves {seen}"
 
 
 def _below(tree: Path) -> Iterator[tuple[Path, Path]]:
-    """Entries of a checkout outside its repository, with their paths. Entries removed meanwhile are left out."""
+    """Entries of a checkout outside of repositories, with their paths. Entries removed meanwhile are left out."""
     for path in sorted(tree.rglob("*")):
         here = path.relative_to(tree)
-        if here.parts[0] != ".git" and (path.exists() or path.is_symlink()):
+        if ".git" not in here.parts and (path.exists() or path.is_symlink()):
             yield path, here
 
 

@@ -182,7 +182,7 @@ class Local:
         """Puts what an image of the store has in a folder into `target`; nothing where it hasn't got that."""
         root = await self._root(Command([], image=image), target.parent)
         if root:
-            await asyncio.to_thread(copy_folder, root.image.root, folder, target)
+            await asyncio.to_thread(copy_folder, root.image.layers, folder, target)
 
     async def _root(self, command: Command, place: Path) -> Root | None:
         """The root of a command whose image is of the store. Raises Fault where it can't be had."""
@@ -240,7 +240,8 @@ class Local:
         began = time.monotonic()
         own = interpreter is not None or self._bubblewrap is None or root is not None  # namespaces
         beginning = interpreter.forked(theirs) if interpreter else self._started(command, place, theirs, own=own)
-        with control, theirs, self._cores.taken(command.limits.cpus) as cores:
+        changing = root.at_work() if root else contextlib.nullcontext(list[str]())
+        with changing as made, control, theirs, self._cores.taken(command.limits.cpus) as cores:
             async with beginning as printed:
                 theirs.close()
                 try:
@@ -254,10 +255,9 @@ class Local:
                     elif command.channel:
                         message = _sent_with(command.channel.folder, control, message)
                     ended, hello = await self._followed(printed, control, message, command, place, contact)
+                    made += hello["made"]
                 finally:
                     control.close()  # at which everything in there ends
-        if root:
-            root.remove(hello["made"])
         if not interpreter:
             self.isolation = "+".join(hello["layers"]) + ("" if own else " by bubblewrap")
         return replace(ended, seconds=time.monotonic() - began)
@@ -295,6 +295,7 @@ class Local:
             folder=wanted.checkout,
             entries=[[entry.kind, entry.source, entry.target] for entry in entries],
             overlay=root.overlay if root else [],
+            hosted=root.hosted if root else [],
             user=[root.account.user, root.account.group] if root else [],
             writable=writable if wanted.read_only else [*writable, "/" if root else wanted.checkout],
             memory=limits.memory_mb << 20,

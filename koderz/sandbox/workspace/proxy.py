@@ -14,12 +14,15 @@ from urllib.parse import urlsplit
 PROXY_PORT = 16162
 """The port of a command's own loopback at which it reaches the proxy."""
 
-_URL = f"http://127.0.0.1:{PROXY_PORT}"
-VARIABLES = {
-    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"), _URL),
-    **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1"),
-}
-"""The variables by which programs find it."""
+
+def variables(url: str) -> dict[str, str]:
+    """The variables by which programs find a proxy."""
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+    return {**dict.fromkeys(names, url), **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1")}
+
+
+VARIABLES = variables(f"http://127.0.0.1:{PROXY_PORT}")
+"""The variables by which programs find the proxy at that port."""
 
 _LONGEST_HEAD, _HEAD_SECONDS, _CONNECT_SECONDS = 1 << 16, 30.0, 30.0
 _OWN = re.compile(rb"\r\n(?:proxy-[\w-]+|connection):[^\r\n]*", re.IGNORECASE)
@@ -66,10 +69,23 @@ class AllowedHosts:
         return any(address in network for network in self._networks if network.version == address.version)
 
 
+class PublicHosts(AllowedHosts):
+    """All hosts at public addresses, none of which is this machine or in its own networks."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def _names_it(self, host: str) -> bool:
+        return bool(host)
+
+    def _lists(self, address: Address) -> bool:
+        return address.is_global
+
+
 @asynccontextmanager
-async def proxying(listening: socket.socket, hosts: Sequence[str]) -> AsyncIterator[None]:
+async def proxying(listening: socket.socket, hosts: Sequence[str] | AllowedHosts) -> AsyncIterator[None]:
     """Answers CONNECT, and http:// requests, of whoever connects to a socket that listens, within the block."""
-    allowed, busy = AllowedHosts(hosts), set[asyncio.Task[None]]()
+    allowed, busy = hosts if isinstance(hosts, AllowedHosts) else AllowedHosts(hosts), set[asyncio.Task[None]]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

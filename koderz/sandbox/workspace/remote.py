@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
 import stat
 import tarfile
@@ -19,6 +20,7 @@ SPEC, TREE, OUTPUT, WIRE, BEAT, CLOCK, BESIDE, ENDED = b"s", b"t", b"o", b"w", b
 
 _BLOCK = 4096  # bytes that anything takes at least
 _LATEST = 1 << 33  # seconds since 1970
+_SECOND = 1000000000  # nanoseconds
 _NAMES: Mapping[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}
 
 
@@ -52,19 +54,21 @@ def unpack(file: Any, folders: Sequence[str], room: float, owner: int | None = N
             path = os.path.join(folders[int(number)], inner)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             if each.issym():
-                links.append((each.linkname, path))
+                links.append((each.linkname, path, _time(each)))
                 continue
             if each.isdir():
                 os.makedirs(path, exist_ok=True)
-                made.append((path, each.mode & 0o777 | 0o700))
+                made.append((path, each.mode & 0o777 | 0o700, _time(each)))
             else:
                 _write(archive.extractfile(each), path, each)
             if owner is not None:
                 os.chown(path, owner, owner)
-    for target, path in links:
+    for target, path, when in links:
         os.symlink(target, path)
-    for path, mode in made:
+        os.utime(path, ns=(when, when), follow_symlinks=False)
+    for path, mode, when in reversed(made):  # last, as what is put into a folder changes its time
         os.chmod(path, mode)
+        os.utime(path, ns=(when, when))
 
 
 def entries(folder: str, hidden: Collection[str] = ()) -> Iterator[tuple[str, os.stat_result]]:
@@ -80,13 +84,15 @@ def entries(folder: str, hidden: Collection[str] = ()) -> Iterator[tuple[str, os
 
 
 def _archive(file: Any, mode: Any) -> tarfile.TarFile:
-    return tarfile.open(fileobj=file, mode=mode, format=tarfile.GNU_FORMAT, **_NAMES)
+    return tarfile.open(fileobj=file, mode=mode, format=tarfile.PAX_FORMAT, **_NAMES)
 
 
 def _add(archive: tarfile.TarFile, path: str, name: str, told: os.stat_result) -> None:
     """Adds a file, folder or link; nothing where it is something else or can't be read."""
     entry = tarfile.TarInfo(name)
-    entry.mode, entry.mtime = stat.S_IMODE(told.st_mode), int(told.st_mtime)
+    entry.mode, entry.mtime = stat.S_IMODE(told.st_mode), max(0, told.st_mtime_ns // _SECOND)
+    if told.st_mtime_ns > 0 and told.st_mtime_ns % _SECOND:
+        entry.pax_headers = {"mtime": f"{told.st_mtime_ns // _SECOND}.{told.st_mtime_ns % _SECOND:09d}"}
     with suppress(OSError):
         if stat.S_ISREG(told.st_mode):
             with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -106,5 +112,12 @@ def _write(source: Any, path: str, entry: tarfile.TarInfo) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
         shutil.copyfileobj(source, file)
         os.chmod(file.fileno(), entry.mode & 0o777 | 0o400)
-    when = min(max(0, int(entry.mtime)), _LATEST)
-    os.utime(path, (when, when))
+    when = _time(entry)
+    os.utime(path, ns=(when, when))
+
+
+def _time(entry: tarfile.TarInfo) -> int:
+    """Nanoseconds since 1970, which are more than the number has that tarfile makes of them."""
+    seconds = min(max(0, int(entry.mtime)), _LATEST)
+    part = re.fullmatch("[0-9]+[.]([0-9]{9})", entry.pax_headers.get("mtime", ""))
+    return seconds * _SECOND + (int(part[1]) if part else 0)

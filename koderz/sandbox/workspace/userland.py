@@ -18,12 +18,15 @@ from koderz.sandbox.workspace import HOME
 from koderz.settings.paths import home_folder
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_OF_ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types")
-_CERTIFICATES = ("ssl/certs", "ssl/openssl.cnf", "pki/tls/certs")
+OF_ETC = (
+    *("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
+    *("ssl/certs", "ssl/openssl.cnf", "pki/tls/certs"),
+)
+"""What of this machine's /etc is seen."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
 _ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix]))"
-_FILES = {
+FILES = {  # of /etc, made up
     "passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:65534:65534:user:{HOME}:/bin/sh\n",
     "group": "root:x:0:\nuser:x:65534:\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
@@ -79,6 +82,11 @@ def _metadata(name: str) -> object:
     return next(found.locate_file(each.parts[0]) for each in found.files or () if ".dist-info" in each.parts[0])
 
 
+def system_folders() -> list[str]:
+    """The folders of this machine's programs and libraries, some of which may be links."""
+    return [folder for folder in _SYSTEM if os.path.lexists(folder)]  # noqa: PTH
+
+
 def entries(etc: Path) -> Iterator[Entry]:
     """The tree but for what is a command's own. Files that are made up lie in the folder `etc`."""
     for folder in map(Path, _SYSTEM):
@@ -86,13 +94,13 @@ def entries(etc: Path) -> Iterator[Entry]:
             yield Entry("link", str(folder.readlink()), str(folder))
         elif folder.is_dir():
             yield Entry("read", str(folder), str(folder))
-    for name, text in _FILES.items():
+    for name, text in FILES.items():
         path = etc / name
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         yield Entry("read", str(path), f"/etc/{name}")
-    for name in (*_OF_ETC, *_CERTIFICATES):
+    for name in OF_ETC:
         if Path("/etc", name).exists():
             yield Entry("read", f"/etc/{name}", f"/etc/{name}")
 

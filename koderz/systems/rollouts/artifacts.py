@@ -102,7 +102,6 @@ def _line(number: int, artifact: Artifact, workdir: str) -> str:
     source = _whole(artifact.source, workdir)
     above, name = posixpath.split(source)
     excluded = "".join(f" --exclude={shlex.quote(pattern)}" for pattern in artifact.exclude)
-    excluded += " --exclude=./.git" if source == workdir else ""
     found, target = shlex.quote(source), f"{_PACKED}/{number}.tar"
     if source == workdir or source == PUBLISHED.source:
         return f"[ ! -e {found} ] || tar -C {found} -cf {target}{excluded} ."
@@ -138,7 +137,7 @@ def put_back(
             continue
         is_whole = target in (workdir, PUBLISHED.source)
         folder = place / "put-back" / str(number)
-        left_out += unpack(packed, folder, source)
+        left_out += unpack(packed, folder, source, repositories=True)
         found = folder if is_whole else folder / PurePosixPath(target).name
         if not found.exists():
             continue
@@ -159,23 +158,27 @@ def lay(found: Path, target: Path, top: Path) -> None:
     if target.is_symlink() or (target.exists() and (target.is_file() or found.is_file())):
         shutil.rmtree(target) if target.is_dir() and not target.is_symlink() else target.unlink()
     if found.is_dir():
-        for path in found.rglob("*"):  # links in the tree that is laid over would lead what follows elsewhere
+        # Links in the tree that is laid over would lead what follows elsewhere, and objects of git are read-only.
+        for path in found.rglob("*"):
             here = target / path.relative_to(found)
-            if here.is_symlink():
+            if here.is_symlink() or here.is_file():
                 here.unlink()
         shutil.copytree(found, target, symlinks=True, dirs_exist_ok=True)
     else:
         shutil.copy2(found, target)
 
 
-def unpack(packed: bytes, folder: Path, source: str) -> list[str]:
-    """Unpacks an archive into a new folder. Returns what was left out: links that leave it, special files, a `.git`."""
+def unpack(packed: bytes, folder: Path, source: str, *, repositories: bool = False) -> list[str]:
+    """Unpacks an archive into a new folder. Returns what was left out: links that leave it, special files, a `.git`.
+
+    `repositories`: whether to unpack a `.git`, too. Nobody should use git there, which does what its settings say.
+    """
     folder.mkdir(parents=True)
     left_out = []
     try:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             for member in archive:
-                if ".git" in PurePosixPath(member.name).parts:
+                if not repositories and ".git" in PurePosixPath(member.name).parts:
                     left_out.append(f"{source}: {member.name}: a repository's own file")
                     continue
                 try:

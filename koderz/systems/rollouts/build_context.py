@@ -15,7 +15,7 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -27,8 +27,10 @@ from koderz.suites.keys import misspelt
 _WILDCARDS = re.compile(r"[*?\[]")
 _PART = re.compile(r"\[(\^?)((?:\\.|[^\]\\])+)\]|\\(.)|(\*+)|(\?)|(.)", re.DOTALL)
 _SYMBOLIC = re.compile(r"([ugoa]*)([-+=])([rwxX]*)")
+_MOST_PATTERNS = 1_000
 _MOST_UNPACKED = 4 << 30  # bytes of one archive
 _MOST_MEMBERS = 1_000_000
+_LAST_TIME = 1 << 33  # seconds; file systems keep no later one
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class _IgnoredFiles:
         return False
 
 
-@cache
+@lru_cache(1 << 6)
 def _ignored_files(patterns: tuple[str, ...]) -> _IgnoredFiles:
     return _IgnoredFiles(patterns)
 
@@ -96,7 +98,10 @@ def ignored_by(dockerfile: Path, hidden: Iterable[str] = ()) -> tuple[str, ...]:
         except (OSError, UnicodeDecodeError) as error:
             raise KoderzError(f"{path} can't be read: {error}") from None
         lines = [line.strip() for line in text.splitlines() if not line.startswith("#")]
-        return (*(line for line in lines if line.strip("!/ ")), *paths)
+        patterns = [line for line in lines if line.strip("!/ ")]
+        if len(patterns) > _MOST_PATTERNS:
+            raise KoderzError(f"{path} has more than {_MOST_PATTERNS:,} patterns; leave out folders rather than files")
+        return (*patterns, *paths)
     return paths
 
 
@@ -130,7 +135,7 @@ def _skipped(places: set[int], pattern: Sequence[str]) -> set[int]:
     return places
 
 
-@cache
+@lru_cache(1 << 12)
 def _segment_pattern(segment: str) -> re.Pattern[str]:
     """The pattern of a name in which *, ? and [a-z] are as in Go's filepath.Match."""
     pieces = [""]  # what lies between stars
@@ -138,7 +143,7 @@ def _segment_pattern(segment: str) -> re.Pattern[str]:
         if stars:
             pieces.append("")
         elif group:
-            inner = re.sub(r"\\(.)|([\[&~|^])", lambda m: "\\" + (m[1] or m[2]), group)
+            inner = re.sub(r"\\(.)|([\[&~|^])", lambda found: re.escape(found[1] or found[2]), group)
             pieces[-1] += f"[{'^' if negated else ''}{inner}]"
         else:
             pieces[-1] += "." if one else re.escape(escaped or plain)
@@ -168,9 +173,11 @@ def found_in(root: Path, source: str, ignored: tuple[str, ...] = ()) -> list[str
 
 
 def _is_shown(root: Path, path: str, ignored: _IgnoredFiles) -> bool:
-    if not path or path not in ignored:
+    """Whether a path isn't ignored, nor the file that it leads to; a folder may have exceptions in it."""
+    place = _place(root, path)
+    if not any(each in ignored for each in {path, place.relative_to(root).as_posix()} - {"", "."}):
         return True
-    return ignored.has_exceptions and _place(root, path).is_dir()
+    return ignored.has_exceptions and place.is_dir()
 
 
 def _names(root: Path, path: str) -> list[str]:
@@ -185,21 +192,25 @@ def _place(root: Path, path: str) -> Path:
     return root / resolved(root, path).lstrip("/")
 
 
-def require_found(where: str, name: str, root: Path, ignored: tuple[str, ...]) -> list[str]:
-    """The paths that a source matches. Raises KoderzError, which says why, where there are none."""
+def require_found(where: str, name: str, root: Path, ignored: tuple[str, ...], of: str = "") -> list[str]:
+    """The paths that a source matches. Raises KoderzError, which says why, where there are none.
+
+    `of` is what the root is called, by default its path.
+    """
+    of = of or str(root)
     try:
         if found := found_in(root, name, ignored):
             return found
         path = posixpath.normpath("/" + name).lstrip("/")
         if found_in(root, name):
-            why = f"{root} has {name}, but .dockerignore leaves it out, or it is a test or solution"
+            why = f"{of} has {name}, but .dockerignore leaves it out, or it is a test or solution"
         elif os.path.lexists(root / path):
-            why = f"{name} is a link that leads out of {root}, or nowhere; copy its file there"
+            why = f"{name} is a link that leads out of {of}, or nowhere; copy its file there"
         else:
             near = misspelt(posixpath.basename(path), _names(root, posixpath.dirname(path)))
-            why = f"there is no {name} in {root}{near}"
+            why = f"there is no {name} in {of}{near}"
     except OSError as error:
-        why = f"{name} in {root} can't be read: {error.strerror or error}"
+        why = f"{name} in {of} can't be read: {error.strerror or error}"
     raise KoderzError(f"{where}: {why}")
 
 
@@ -224,7 +235,8 @@ def copy_into(root: Path, step: Copy, source: Path | None = None) -> None:
             laying.write(inline, step.target)
         for name in step.sources:
             assert origin
-            names = [name] if step.context else require_found(step.where, name, origin, ())
+            of = step.image or f"the stage {step.stage}"
+            names = [name] if step.context else require_found(step.where, name, origin, (), of)
             for each in names:
                 laying.copy(origin, each, step)
         laying.finish()
@@ -264,7 +276,7 @@ class _Laying:
     def folders(self, path: str) -> None:
         """Makes the folders of a path without links that aren't there."""
         here = self.root
-        for name in path.split("/"):
+        for name in filter(None, path.split("/")):
             here /= name
             if not os.path.lexists(here):
                 self._open(here.parent)
@@ -371,7 +383,8 @@ class _Laying:
                     self._member(archive, member, posixpath.join(folder, names[-1]), to)
 
     def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo, to: str, top: str) -> None:
-        mode, times = self._changed(member.mode & 0o7777, is_folder=member.isdir()), (int(member.mtime * 10**9),) * 2
+        mode = self._changed(member.mode & 0o7777, is_folder=member.isdir())
+        times = (int(member.mtime * 10**9) if 0 <= member.mtime < _LAST_TIME else 0,) * 2
         if member.isdir():
             self.folders(to := resolved(self.root, to))
             self._folders.append((self.root / to.lstrip("/"), mode, times))

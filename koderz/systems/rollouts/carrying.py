@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from koderz.sandbox.images.changes import ImageChange, carry
-from koderz.sandbox.images.tree import copy_file
+from koderz.sandbox.images.tree import Layers, copy_file
 from koderz.sandbox.workspace import HOME, Backend
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.rooted import UPPER
@@ -72,21 +72,21 @@ _TOOLS = {
 }
 
 
-def root_of(task: Rollout, backend: Backend) -> Path | None:
-    """The folder of the image in whose root the task's commands run here; None where they run in none."""
+def root_of(task: Rollout, backend: Backend) -> Layers | None:
+    """The files of the image in whose root the task's commands run here; None where they run in none."""
     if isinstance(backend, Local) and isinstance(task.image, str):
-        return backend.images.unpacked(task.image).root
+        return backend.images.unpacked(task.image).layers
     return None
 
 
-def carry_outside(worked: Path, place: Path, root: Path | None, workdir: str) -> Sequence[str]:
+def carry_outside(worked: Path, place: Path, root: Layers | None, workdir: str) -> Sequence[str]:
     """Carries the changes outside of the checkout from one place into another. Returns the paths of what it carried."""
     if root is None:
         return [*_carry_home(worked / "home", place / "home")]
     programs = {*_TOOLS, *_programs(root)}
     fresh = place / UPPER
     fresh.mkdir(exist_ok=True)
-    fresh.chmod(root.stat().st_mode & 0o7777)
+    fresh.chmod(root.folders[-1].stat().st_mode & 0o7777)
 
     def is_wanted(change: ImageChange) -> bool:
         return not change.is_folder and is_work(change.path, programs, workdir, is_new=change.kind == "added")
@@ -118,11 +118,9 @@ def _is_for_python(parts: Sequence[str]) -> bool:
     return len(parts) > 1 and (parts[-2].startswith("python3") or parts[-2] in ("site-packages", "dist-packages"))
 
 
-def _programs(root: Path) -> Iterator[str]:
+def _programs(root: Layers) -> Iterator[str]:
     for folder in ("bin", "usr/bin", "usr/local/bin", "sbin", "usr/sbin"):
-        here = root / folder
-        if here.is_dir() and not here.is_symlink():
-            yield from (entry.name for entry in os.scandir(here))
+        yield from root.names(folder)
 
 
 def _carry_home(worked: Path, home: Path) -> Iterator[str]:

@@ -23,13 +23,16 @@ from koderz.cli.options import changeable, with_settings
 from koderz.errors import KoderzError, StorageError
 from koderz.settings.layers import OWN, SOLVING
 from koderz.settings.schema import OF_PROGRAMS
+from koderz.systems.rollouts.environment_commands import clean, needs
 from koderz.systems.rollouts.swebench.command import regrade
 from koderz.systems.rollouts.task_commands import audit, check
 from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
+    from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.config import Config
+    from koderz.systems.rollouts.environments import Making
     from koderz.systems.rollouts.results import Benchmark
 
 DATA = Path("data")
@@ -165,26 +168,36 @@ def _runnable(config: Config, said: Mapping[str, Any], sandbox: str, settled: Co
     """
     from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.omissions import require_none, workable
-    from koderz.systems.rollouts.runnable import placed, runnable
+    from koderz.systems.rollouts.runnable import ROOTED, placed, runnable
     from koderz.systems.rollouts.terms import fresh_only
 
     named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
+    making = _making(said, images)
     if images.folder and not images.folder.is_dir():
         raise KoderzError(f"--images: there is no folder {images.folder}")
     judges = {task for task, entry in zip(config.of_entries, config.entries, strict=True) if entry.judge_model}
     able, left_out = workable(config.tasks, lambda task: bool(said["judge_model"]) or task.id in judges)
     left_out = [*config.refused, *left_out]
     if said["skip_unrunnable"]:
-        able, unable = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images)
+        able, unable = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images, making)
         left_out += unable
     else:
         require_none(left_out, len(config.tasks) + len(config.refused))
     if said["require_fresh"] and able:
-        able, stale = fresh_only([placed(task, images) for task in able], sandbox, images)
+        here = making if sandbox in ROOTED else None
+        able, stale = fresh_only([placed(task, images, here) for task in able], sandbox, images)
         left_out = [*left_out, *stale]
     if not able:
         raise KoderzError(f"{config.path}: no task can run here; the first: {left_out[0].why}")
     return config.having({task.id for task in able}) if left_out else config
+
+
+def _making(said: Mapping[str, Any], images: ImageStore) -> Making:
+    """The terms on which environments are made of Dockerfiles."""
+    from koderz.systems.rollouts.environments import Making
+
+    packages = Path(said["packages"]) if said["packages"] else None
+    return Making(images, packages, said["host_base"], said["allow_network"] == "build", said["layer_mb"])
 
 
 def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Config:
@@ -192,6 +205,7 @@ def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Con
     from koderz.sandbox.images import ImageStore
     from koderz.systems.rollouts.canaries import canaries_of, with_canaries
     from koderz.systems.rollouts.options import wrong_amount
+    from koderz.systems.rollouts.runnable import ROOTED, placed
 
     amount = said["canaries"]
     if not amount:
@@ -199,7 +213,9 @@ def _with_canaries(config: Config, said: Mapping[str, Any], sandbox: str) -> Con
     if wrong := wrong_amount(amount):
         raise KoderzError(f"--canaries {wrong}")
     images, shown = ImageStore(said["images"] and Path(said["images"])), said["canaries_shown"]
-    found = canaries_of(config.tasks, amount, shown=shown, sandbox=sandbox, images=images)
+    making = _making(said, images) if sandbox in ROOTED else None
+    tasks = [placed(task, images, making) for task in config.tasks]
+    found = canaries_of(tasks, amount, shown=shown, sandbox=sandbox, images=images)
     return with_canaries(config, found)
 
 
@@ -229,6 +245,10 @@ def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[
         "environments",
         "canaries",
         "canaries_shown",
+        "packages",
+        "host_base",
+        "allow_network",
+        "layer_mb",
     }
     flags = {name: value for name, value in given.items() if name in own}
     schema = schema_here({**given, "suite": "rollouts"}, scope=OWN)
@@ -389,6 +409,8 @@ def _find(data: Path, name: str, latest: bool, stamp: str | None) -> Benchmark:
 app.command(cls=PanelCommand)(regrade)
 app.command(cls=PanelCommand)(check)
 app.command(cls=PanelCommand)(audit)
+app.command(cls=PanelCommand)(needs)
+app.command(cls=PanelCommand)(clean)
 
 
 @app.command(cls=PanelCommand)

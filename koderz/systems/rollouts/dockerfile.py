@@ -1,4 +1,4 @@
-"""What a Dockerfile does, as its reference says: stages with their steps, environment, working folder and user.
+"""The stages of a Dockerfile, with their steps, environment, working folder and user, as Docker's reference has them.
 
 Nothing is carried out here.
 """
@@ -127,7 +127,7 @@ def follow(
     hidden: Sequence[str] = (),
     is_strict: bool = True,
 ) -> Build:
-    """What a Dockerfile does with the files of a folder, by default its own.
+    """The stages and steps of a Dockerfile that is built with the files of a folder, by default its own.
 
     `images` finds the images that stages begin with, `arguments` are values of ARG, `hidden` are paths of the folder
     that no image may have. Raises KoderzError with file, line and remedy for what Docker would refuse, and for what
@@ -152,7 +152,7 @@ class _Follower:
         arguments: Mapping[str, str],
         ignored: tuple[str, ...],
     ) -> None:
-        self.file, self.context, self.images, self.ignored = dockerfile, context, images, ignored
+        self.file, self.context, self.images, self.ignored = str(dockerfile), context, images, ignored
         machine = _MACHINES.get(os.uname().machine, os.uname().machine)
         platform = {"PLATFORM": f"linux/{machine}", "OS": "linux", "ARCH": machine, "VARIANT": ""}
         of_platform = {f"{kind}{name}": value for kind in ("TARGET", "BUILD") for name, value in platform.items()}
@@ -187,16 +187,15 @@ class _Follower:
         if not self.stages:
             raise KoderzError(f"{self.file} has no FROM; begin with FROM IMAGE")
         needed, waiting = set[int](), [len(self.stages) - 1]
-        first: KoderzError | None = None
         while waiting:
             stage = self.stages[waiting.pop()]
-            first = first or self.faults.get(stage.number)
             if stage.number not in needed:
                 needed.add(stage.number)
                 others = [stage.parent, *(step.stage for step in stage.steps if isinstance(step, Copy))]
                 waiting += [each for each in others if each is not None]
         notes = [note for number in sorted(needed) for note in self.notes.get(number, ())]
-        return Build(tuple(self.stages[number] for number in sorted(needed)), tuple(notes), first)
+        faults = [self.faults[number] for number in sorted(needed) if number in self.faults]
+        return Build(tuple(self.stages[number] for number in sorted(needed)), tuple(notes), *faults[:1])
 
     def at(self, of: Instruction) -> str:
         return f"{self.file}, line {of.line}"
@@ -311,7 +310,7 @@ class _Follower:
         else:
             text += "".join(f"\n{each.content}{each.name}" for each in of.heredocs)
         command = of.words if of.is_json else (*stage.shell, text)
-        where, user = self.at(of), "" if stage.user in ROOT else stage.user
+        where, user = self.at(of), "" if stage.user.partition(":")[0] in ROOT else stage.user
         return Run(where, f"RUN {of.text}", command, dict(values), stage.workdir, user, offline)
 
     def copy(self, of: Instruction, stage: BuildStage, values: Mapping[str, str]) -> Copy:
@@ -383,8 +382,10 @@ def _absolute(workdir: str, path: str) -> str:
 
 
 def _inline(heredoc: Heredoc, values: Mapping[str, str], escape: str) -> Inline:
-    text = heredoc.text
-    return Inline(heredoc.name, text if heredoc.is_quoted else replaced(text, values, escape, has_quotes=False))
+    name, text = posixpath.basename(heredoc.name), heredoc.text
+    if name in ("", ".", ".."):
+        raise SyntaxFault(f"<<{heredoc.name[:40]} can't be the name of a file")
+    return Inline(name, text if heredoc.is_quoted else replaced(text, values, escape, has_quotes=False))
 
 
 def _script(text: str) -> str:

@@ -30,9 +30,11 @@ _WORDS = {
     for escape, e in (("\\", r"\\"), ("`", "`"))
 }  # by the character that escapes others: a blank in quotes, or an escaped one, belongs to a word
 _QUOTED = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)""", re.DOTALL)
+_PLAIN = {"\\": re.compile(r"""[^$'"}\\]+"""), "`": re.compile(r"""[^$'"}`]+""")}
+_NAME = re.compile(r"\d+|[@*#?$!-]|\w+")
 _LONGEST_LINE = 65_535  # characters; docker reads no longer ones
 _LONGEST_VALUE = 131_071  # characters of a variable; Linux starts no program with longer ones
-_MOST = 10_000  # instructions
+_MOST = 2_000  # instructions
 _DEEPEST = 50  # variables in the words of others
 
 
@@ -42,7 +44,7 @@ class Heredoc:
 
     name: str
     content: str  # as it is written
-    is_quoted: bool  # whether variables in it stay as they are
+    is_quoted: bool  # whether variables in it stay
     strips_tabs: bool  # whether it was opened by <<-
     word: str  # by which it was opened
 
@@ -67,17 +69,16 @@ class Instruction:
 
 
 class SyntaxFault(ValueError):
-    """What is wrong with an instruction, whose line is put before it."""
+    """A mistake in an instruction, whose line is put before it."""
 
 
 def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
     """The instructions of a Dockerfile. Raises KoderzError, which names `where` and the line, for what is none."""
     lines = text.removeprefix("\ufeff").split("\n")
     for number, line in enumerate(lines, 1):
-        if len(line) > _LONGEST_LINE:
-            raise KoderzError(f"{where}, line {number}: it has more than {_LONGEST_LINE:,} characters; break it by \\")
-        if "\0" in line:
-            raise KoderzError(f"{where}, line {number}: a NUL character; a Dockerfile is a text in UTF-8")
+        if "\0" in line or len(line) > _LONGEST_LINE:
+            why = "a NUL character" if "\0" in line else f"more than {_LONGEST_LINE:,} characters; break it by \\"
+            raise KoderzError(f"{where}, line {number}: {why}")
     number, at, found = 1, 0, list[Instruction]()
     try:
         escape = _escape_of(lines)
@@ -86,7 +87,7 @@ def parse(text: str, where: str = "Dockerfile") -> tuple[Instruction, ...]:
             if joined:
                 instruction = _instruction(joined, number, escape)
                 at, heredocs = _read_heredocs(instruction, lines, at)
-                found.append(replace(instruction, heredocs=heredocs))
+                found.append(replace(instruction, heredocs=heredocs) if heredocs else instruction)
     except SyntaxFault as error:
         raise KoderzError(f"{where}, line {number}: {error}") from None
     if not 0 < len(found) <= _MOST:
@@ -201,7 +202,8 @@ def replaced(text: str, values: Mapping[str, str], escape: str = "\\", *, has_qu
 
     Without `has_quotes` quotes are letters like others, as in a heredoc. Raises SyntaxFault.
     """
-    return _Replacing(text, values, escape, has_quotes).until("")
+    plain = _PLAIN[escape].match(text)
+    return text if plain and plain.end() == len(text) else _Replacing(text, values, escape, has_quotes).until("")
 
 
 class _Replacing:
@@ -210,13 +212,12 @@ class _Replacing:
     def __init__(self, text: str, values: Mapping[str, str], escape: str, has_quotes: bool) -> None:
         self.text, self.values, self.escape, self.at = text, values, escape, 0
         self.has_quotes, self.depth, self.size = has_quotes, 0, 0
-        self.plain = re.compile(rf"""[^$'"}}{re.escape(escape)}]+""")
 
     def until(self, stop: str) -> str:
         """The text up to a character, or to the end where there is none."""
         found, text = list[str](), self.text
         while self.at < len(text):
-            if plain := self.plain.match(text, self.at):
+            if plain := _PLAIN[self.escape].match(text, self.at):
                 self.at = plain.end()
                 found.append(plain[0])
                 continue
@@ -227,8 +228,7 @@ class _Replacing:
             if char == "$":
                 found.append(self.variable())
             elif char == "'" and self.has_quotes:
-                end = text.find("'", self.at)
-                if end < 0:
+                if (end := text.find("'", self.at)) < 0:
                     raise SyntaxFault(f"a quote ' isn't closed in {text[:60]}")
                 found.append(text[self.at : end])
                 self.at = end + 1
@@ -295,6 +295,6 @@ class _Replacing:
         return value
 
     def name(self) -> str:
-        found = re.compile(r"\d+|[@*#?$!-]|\w+").match(self.text, self.at)
+        found = _NAME.match(self.text, self.at)
         self.at = found.end() if found else self.at
         return found[0] if found else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from collections.abc import Sequence
@@ -13,7 +14,10 @@ from typing import cast
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Image, Images, Mount, git
 from koderz.sandbox.workspace.guarding import guard
+from koderz.sandbox.workspace.local import Local
+from koderz.sandbox.workspace.snapshots import Listing, copy_tree
 from koderz.systems.rollouts.artifacts import Collected, put_back
+from koderz.systems.rollouts.building import build
 from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Verifier
 from koderz.systems.rollouts.tools import command_with, stands_in
 from koderz.systems.rollouts.trees import files_below, shown
@@ -45,13 +49,17 @@ async def lay_separate(
         await store.checkout(checkout)
         baseline = await store.baseline()
     else:
+        baseline = place / "baseline"
         checkout.mkdir()
+        if verifier.made and isinstance(backend, Local):
+            await build(verifier.made, backend)
         if runs(backend, verifier.image):
             await cast("Images", backend).copy_out(verifier.image, workdir, checkout)
-        baseline = place / "baseline"
-        await asyncio.to_thread(shutil.copytree, checkout, baseline, symlinks=True)
-    mounts, left_out = put_back(collected, place, workdir)
-    return mounts, [*left_out, *guard(checkout, baseline, (), seen=workdir)]
+    with contextlib.closing(await asyncio.to_thread(Listing.of, checkout)) as made:
+        if verifier.image:
+            await asyncio.to_thread(copy_tree, made, baseline)
+        mounts, left_out = put_back(collected, place, workdir)
+        return mounts, [*left_out, *guard(checkout, baseline, (), seen=workdir)]
 
 
 async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Command) -> Command:

@@ -7,12 +7,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from koderz.errors import KoderzError, Unreachable
 from koderz.settings.options import option
 from koderz.settings.trust import RUNS_CODE, SENDS
 from koderz.suites.options import cluster_column
+
+if TYPE_CHECKING:
+    from koderz.sandbox.images import ImageStore
+    from koderz.systems.rollouts.environments import Making
 
 AMOUNT = re.compile(r"(\d{1,5})(%?)")
 """An amount of canaries: a number of them, or a share of the tasks in per cent."""
@@ -86,6 +90,21 @@ class RolloutsOptions:
         names_files=True,
         risk=RUNS_CODE,
     )
+    packages: Path | None = option(
+        None,
+        "A folder of wheels, debs and npm's archives, which Dockerfiles install from.",
+        "DIR",
+        names_files=True,
+        risk=RUNS_CODE,
+        changeable=True,
+    )
+    host_base: bool = option(
+        True, "Follow a Dockerfile on this machine's programs where its base image isn't in --images."
+    )
+    allow_network: Literal["none", "build"] = option(
+        "none", "none, or build: lines of Dockerfiles reach the network while they are followed.", "WHICH", risk=SENDS
+    )
+    layer_mb: int = option(8192, "The most disk that a Dockerfile's lines may take.", "MB", bounds=(16, 1 << 20))
     max_diff_mb: int = option(10, "The largest diff that is graded.", "MB", bounds=(1, 1024))
     registry: str | None = option(
         None, "A registry.json that names datasets: --dataset NAME[@VERSION].", "FILE|URL", risk=RUNS_CODE
@@ -115,6 +134,13 @@ class RolloutsOptions:
     def variables(self) -> Mapping[str, str]:
         """The variables of this machine that tasks may take their own from, as far as they are set."""
         return variables_of(self.env)
+
+    def making(self, images: ImageStore) -> Making:
+        """The terms on which environments are made of Dockerfiles."""
+        from koderz.systems.rollouts.environments import Making
+
+        online = self.allow_network == "build"
+        return Making(images, self.packages, self.host_base, online, self.layer_mb)
 
     def sandbox_of(self, named: str, usual: str) -> str:
         """The sandbox of an entry that names one, or none, in a run whose own is `usual`."""

@@ -94,7 +94,7 @@ def _require_host(build: Build, workdir: str, lines: Mapping[str, str]) -> None:
         raise ValueError(str(build.fault))
     if len(build.stages) > 1:
         raise ValueError(f"{lines['FROM']}: several stages need the image")
-    if build.target.user not in ROOT:
+    if build.target.user.partition(":")[0] not in ROOT:
         raise ValueError(f"{lines['USER']}: USER {build.target.user} needs the image")
     if workdir == "/" or workdir.startswith(("/usr", "/etc", "/proc", "/dev")):
         raise ValueError(f"{lines['WORKDIR']}: WORKDIR {workdir} can't be the checkout")

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from koderz.errors import KoderzError
 from koderz.sandbox.images import ImageStore
+from koderz.systems.rollouts.environments import Making, environed
 from koderz.systems.rollouts.harbor_tasks import IMAGED
 from koderz.systems.rollouts.tasks import Rollout, in_parts
 
-_ROOTED = ("local", "contained")
+ROOTED = ("local", "contained")
 """The sandboxes that run in the root of an image without a daemon."""
 
 NO_IMAGES = ImageStore()
@@ -24,12 +25,13 @@ class Omission(NamedTuple):
     why: str
 
 
-def unmet(task: Rollout, sandbox: str, images: ImageStore = NO_IMAGES) -> str:
+def unmet(task: Rollout, sandbox: str, images: ImageStore = NO_IMAGES, making: Making | None = None) -> str:
     """The first part of a task that a sandbox can't honour, in one line; empty if there is none.
 
-    `images` are those that sandboxes without a daemon can use. Those that tasks need are unpacked. Raises KoderzError
-    for a damaged one.
+    `images` are those that sandboxes without a daemon can use. Those that tasks need are unpacked. `making` says how
+    environments are made of Dockerfiles there. Raises KoderzError for a damaged image.
     """
+    task = placed(task, images, making if sandbox in ROOTED else None)
     for need in task.needs:
         if sandbox not in need.sandboxes and not (need.image and _has(images, need.image, sandbox)):
             return f"{need.where} needs {need.machine}"
@@ -45,8 +47,13 @@ def unmet(task: Rollout, sandbox: str, images: ImageStore = NO_IMAGES) -> str:
     return next(filter(None, (_unmet_by(images, name, refused, sandbox, task) for name, refused in machines)), "")
 
 
-def placed(task: Rollout, images: ImageStore) -> Rollout:
-    """The task with the WORKDIR of its image, and of its verifier's, where it names no other and the image is here."""
+def placed(task: Rollout, images: ImageStore, making: Making | None = None) -> Rollout:
+    """The task with the WORKDIR of its image, and of its verifier's, where it names no other and the image is here.
+
+    With `making` it has the environment that its Dockerfile makes.
+    """
+    if making:
+        task = environed(task, making)
 
     def of_part(part: Rollout) -> Rollout:
         verifier = part.verifier
@@ -63,7 +70,7 @@ def placed(task: Rollout, images: ImageStore) -> Rollout:
 
 def _has(images: ImageStore, name: str, sandbox: str) -> bool:
     """Whether a sandbox without a daemon can use the image of that name."""
-    return sandbox in _ROOTED and images.find(name) is not None
+    return sandbox in ROOTED and images.find(name) is not None
 
 
 def _unmet_by(images: ImageStore, name: str, refused: str, sandbox: str, task: Rollout) -> str:
@@ -81,11 +88,12 @@ def runnable(
     tasks: Iterable[Rollout],
     sandbox_of: Callable[[Rollout], str],
     images: ImageStore = NO_IMAGES,
+    making: Making | None = None,
 ) -> tuple[Sequence[Rollout], Sequence[Omission]]:
     """The tasks that can run, and those that can't."""
     able, left_out = list[Rollout](), list[Omission]()
     for task in tasks:
-        if why := unmet(task, sandbox_of(task), images):
+        if why := unmet(task, sandbox_of(task), images, making):
             left_out.append(Omission(task.id, why))
         else:
             able.append(task)
@@ -96,8 +104,9 @@ def require_runnable(
     tasks: Iterable[Rollout],
     sandbox_of: Callable[[Rollout], str],
     images: ImageStore = NO_IMAGES,
+    making: Making | None = None,
 ) -> None:
     """Raises KoderzError for the first task that can't run."""
     for task in tasks:
-        if why := unmet(task, sandbox_of(task), images):
+        if why := unmet(task, sandbox_of(task), images, making):
             raise KoderzError(f"{why}; --skip-unrunnable leaves such tasks out")

@@ -23,6 +23,7 @@ from koderz.systems.rollouts.afresh import Terms
 from koderz.systems.rollouts.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.config import Config, read_config
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
+from koderz.systems.rollouts.environments import notes_on
 from koderz.systems.rollouts.grading import Graded, grade
 from koderz.systems.rollouts.instances import stood_in
 from koderz.systems.rollouts.machines import is_separate
@@ -30,7 +31,7 @@ from koderz.systems.rollouts.omissions import ignored_keys, notices_of, require_
 from koderz.systems.rollouts.opinions import is_for_judge, opinions, simulated_opinion
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.resources import require_network, resources_of, settled
-from koderz.systems.rollouts.runnable import Omission, placed, require_runnable, runnable
+from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, require_runnable, runnable
 from koderz.systems.rollouts.simulated import simulate
 from koderz.systems.rollouts.tasks import Rollout, in_parts
 from koderz.systems.rollouts.terms import fresh_only, terms_of
@@ -117,11 +118,13 @@ class RolloutsSuite(Suite):
         options: RolloutsOptions,
         config: Config | None = None,
         left_out: Sequence[Omission] = (),
+        sandbox: str = "",
     ) -> None:
         self.source, self._dataset, self._left_out = source, dataset, left_out
         self._images = ImageStore(options.images)
-        tasks = [placed(task, self._images) for task in dataset.tasks]
-        self.notices = [*notices_of(left_out, len(tasks) + len(left_out)), *ignored_keys(tasks)]
+        self._making = options.making(self._images)
+        tasks = [self._placed(task, options.sandbox_of(task.sandbox, sandbox)) for task in dataset.tasks]
+        self.notices = [*notices_of(left_out, len(tasks) + len(left_out)), *ignored_keys(tasks), *notes_on(tasks)]
         self._variants = Variants(config) if config else None
         if not options.entry_sandbox:
             tasks = [in_parts(task, lambda part: replace(part, sandbox="")) for task in tasks]
@@ -146,6 +149,9 @@ class RolloutsSuite(Suite):
         self.judge_calls = max((len(task.rubrics) for task in tasks), default=1)
         self._stores = Stores()
 
+    def _placed(self, task: Rollout, sandbox: str) -> Rollout:
+        return placed(task, self._images, self._making if sandbox in ROOTED else None)
+
     @classmethod
     def load(cls, source: SuiteSource) -> RolloutsSuite:
         """Raises KoderzError for a task that asks for nothing, or that nothing would judge."""
@@ -155,27 +161,31 @@ class RolloutsSuite(Suite):
         if options.skip_unrunnable and source.sandbox:
             images = ImageStore(options.images)
             sandbox_of = partial(_sandbox_of, options, source.sandbox)
-            tasks, unable = runnable(dataset.tasks, sandbox_of, images)
+            tasks, unable = runnable(dataset.tasks, sandbox_of, images, options.making(images))
             dataset, left_out = replace(dataset, tasks=tasks), [*left_out, *unable]
         if options.require_fresh:
             images = ImageStore(options.images)
-            placed_here = [placed(task, images) for task in dataset.tasks]
-            fresh, stale = fresh_only(placed_here, source.sandbox or "local", images)
+            sandbox = source.sandbox or "local"
+            making = options.making(images) if sandbox in ROOTED else None
+            placed_here = [placed(task, images, making) for task in dataset.tasks]
+            fresh, stale = fresh_only(placed_here, sandbox, images)
             dataset, left_out = replace(dataset, tasks=fresh), [*left_out, *stale]
         if options.canaries:
             images, sandbox = ImageStore(options.images), source.sandbox or "local"
+            making = options.making(images) if sandbox in ROOTED else None
+            placed_here = [placed(task, images, making) for task in dataset.tasks]
             added = canaries_of(
-                dataset.tasks, options.canaries, shown=options.canaries_shown, sandbox=sandbox, images=images
+                placed_here, options.canaries, shown=options.canaries_shown, sandbox=sandbox, images=images
             )
             dataset = replace(dataset, tasks=[*dataset.tasks, *added])
             config = with_canaries(config, added) if config else None
-        return cls(str(source.dataset or "embedded sample"), dataset, options, config, left_out)
+        return cls(str(source.dataset or "embedded sample"), dataset, options, config, left_out, source.sandbox)
 
     def details(self, tasks: Sequence[Task[Rollout]], settings: Settings) -> Mapping[str, Any]:
         """The dataset, and the tasks that were left out. Raises KoderzError for one that can't run here."""
         payloads = [task.payload for task in tasks]
         require_network((task.published or task for task in payloads), settings.sandbox, self._options)
-        require_runnable(payloads, lambda task: task.sandbox or settings.sandbox, self._images)
+        require_runnable(payloads, lambda task: task.sandbox or settings.sandbox, self._images, self._making)
         left_out = {"left_out": [each._asdict() for each in self._left_out]} if self._left_out else {}
         return {**({"dataset": dict(self._dataset.about)} if self._dataset.about else {}), **left_out}
 

@@ -17,28 +17,32 @@ from koderz_tracker.files import write_whole
 
 if TYPE_CHECKING:
     from koderz.sandbox.workspace import Backend
+    from koderz.settings.schema import Settings
     from koderz.systems.rollouts.audit import Audit
+    from koderz.systems.rollouts.datasets import Dataset
+    from koderz.systems.rollouts.environments import Making
     from koderz.systems.rollouts.runnable import Omission
     from koderz.systems.rollouts.tasks import Rollout
 
-_Places = Annotated[
+Places = Annotated[
     list[Path],
     typer.Argument(
         metavar="DIR|DATASET…",
         help="Tasks' folders, folders of such, rows of SWE-bench, or NAME[@VERSION] of --registry.",
     ),
 ]
-_OF_TASKS = ("sandbox", "docker_image", "images", "environments", "registry", "env", "skip_unrunnable")
-_with_tasks = with_settings(
+_MAKING = ("packages", "host_base", "allow_network", "layer_mb")
+_OF_TASKS = ("sandbox", "docker_image", "images", "environments", "registry", "env", "skip_unrunnable", *_MAKING)
+with_tasks = with_settings(
     usual={"suite": "rollouts"},
     scope=Scope(only=_OF_TASKS),
     told={"sandbox": "Where commands run: local, docker, podman, modal or uncontained. Default: local."},
 )
 
 
-@_with_tasks
+@with_tasks
 def check(
-    places: _Places,
+    places: Places,
     given: dict[str, Any],
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail a task too where doing nothing scores above 0.")
@@ -105,16 +109,24 @@ class _Found(NamedTuple):
     backend: Backend
 
 
-def _found(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> _Found:
-    """The tasks at these places. Raises KoderzError for a place that has none."""
+class Read(NamedTuple):
+    """The datasets of a command, and the terms on which environments are made of its tasks' Dockerfiles."""
+
+    datasets: Sequence[Dataset]
+    tasks: Sequence[Rollout]
+    making: Making
+    settings: Settings
+
+
+def read_places(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> Read:
+    """The tasks at these places as they are written. Raises KoderzError for a place that has none."""
     from koderz.engines.owners import schema_here
     from koderz.sandbox.images import ImageStore
     from koderz.settings.toml import read_sources
     from koderz.systems.rollouts.datasets import Dataset, each_once, read_dataset
     from koderz.systems.rollouts.instances import stood_in
     from koderz.systems.rollouts.options import RolloutsOptions
-    from koderz.systems.rollouts.runnable import Omission, placed, runnable
-    from koderz.systems.rollouts.workspaces import open_backend
+    from koderz.systems.rollouts.runnable import Omission
 
     given = {"suite": "rollouts", **given}
     schema = schema_here(given, scope=OWN)
@@ -128,12 +140,26 @@ def _found(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bo
             if len(places) == 1:
                 raise
             datasets.append(Dataset((), refused=[Omission(place.name, str(error))]))
-    images = ImageStore(options.images)
     every = [*stood_in([task for each in datasets for task in each.tasks], options.environments, options.images)]
-    tasks = [placed(task, images) for task in each_once(every, "the tasks")]
-    able, unable = runnable(tasks, lambda _: settings.sandbox, images)
+    return Read(datasets, each_once(every, "the tasks"), options.making(ImageStore(options.images)), settings)
+
+
+def _found(places: Sequence[Path], given: Mapping[str, Any], *, trust_config: bool) -> _Found:
+    """The tasks at these places. Raises KoderzError for a place that has none."""
+    from koderz.systems.rollouts.environments import notes_on
+    from koderz.systems.rollouts.options import RolloutsOptions
+    from koderz.systems.rollouts.runnable import ROOTED, placed, runnable
+    from koderz.systems.rollouts.workspaces import open_backend
+
+    datasets, written, making, settings = read_places(places, given, trust_config=trust_config)
+    images, sandbox = making.images, settings.sandbox
+    tasks = [placed(task, images, making if sandbox in ROOTED else None) for task in written]
+    able, unable = runnable(tasks, lambda _: sandbox, images)
+    for note in notes_on(able):
+        warn(note)
     left_out = [*(each for dataset in datasets for each in dataset.refused), *unable]
-    return _Found(able, left_out, options.skip_unrunnable, open_backend(settings.sandbox, settings, images))
+    skips = settings.of(RolloutsOptions).skip_unrunnable
+    return _Found(able, left_out, skips, open_backend(sandbox, settings, images))
 
 
 def _tasks_and_backend(
@@ -151,9 +177,9 @@ def _tasks_and_backend(
     return found.tasks, found.backend
 
 
-@_with_tasks
+@with_tasks
 def audit(
-    places: _Places,
+    places: Places,
     given: dict[str, Any],
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write each exploit's result here.")

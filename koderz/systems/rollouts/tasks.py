@@ -13,6 +13,7 @@ from koderz.sandbox.workspace import Image, Limits
 from koderz.sandbox.workspace.scripts import Script
 
 if TYPE_CHECKING:
+    from koderz.systems.rollouts.dockerfile import Build
     from koderz.systems.rollouts.swebench.rows import Instance
 
 Format = Literal["tb", "harbor", "terminal-bench", "swebench"]
@@ -119,6 +120,7 @@ class Verifier:
     programs: tuple[str, ...] = ()  # and its Debian packages
     workdir: str = ""  # of a separate one; empty: the agent's
     workdir_of_image: bool = False  # whether `workdir` stands in for that of its image
+    made: Environment | None = None  # what its image is made of here
     asked: RequestedResources = field(default_factory=RequestedResources)  # of a separate one
     healthcheck: Healthcheck | None = None  # of a separate one
 
@@ -136,6 +138,19 @@ class Need:
     machine: str  # the one that could, as it completes `… needs`
     sandboxes: tuple[str, ...] = ()  # that could
     image: str = ""  # the image by which others could, too
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The environment that the lines of a Dockerfile make without Docker."""
+
+    name: str  # of the image that it is, once it is built
+    build: Build
+    bases: Mapping[str, str]  # the image, by its name in the Dockerfile, or this machine's programs
+    notes: tuple[str, ...] = ()  # what is another than with Docker, a line each
+    packages: Path | None = None
+    is_online: bool = False  # whether lines may reach the network while they are followed
+    layer_mb: int = 8192  # the most that a layer takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +198,7 @@ class Rollout:
     stated: Mapping[str, str] = field(default_factory=dict, repr=False)  # by its ENV, which its image has already
     image_name: str = field(default="", repr=False)  # of a published image; empty: that of the Dockerfile
     workdir_of_image: bool = field(default=False, repr=False)  # whether `workdir` stands in for the image's own
+    made: Environment | None = field(default=None, repr=False)  # what its image is made of here
     network: Network = field(default_factory=Network, repr=False)  # of the agent
     asked: RequestedResources = field(default_factory=RequestedResources, repr=False)
     healthcheck: Healthcheck | None = field(default=None, repr=False)  # before anybody works

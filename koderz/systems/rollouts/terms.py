@@ -47,7 +47,8 @@ async def terms_of(task: Rollout, stores: Stores, whole: Rollout | None = None) 
     """
     if task.verifier is None or task.solution is None or not task.solution.is_file():
         return Terms()
-    name = f"{task.digest}-{stores.backend_of(task).name}"
+    made = f"-{task.made.name.rpartition(':')[2]}" if task.made else ""
+    name = f"{task.digest}{made}-{stores.backend_of(task).name}"
     return await stores.terms(name.encode(), lambda: _found(task, whole or task, stores, name))
 
 

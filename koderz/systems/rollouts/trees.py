@@ -80,13 +80,18 @@ async def shown(folders: Sequence[Path], target: Path) -> Path | None:
 
 
 async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
-    """The task's repository as one commit of a new history, created at `folder`.
+    """The task's folder as it is made, or its repository as one commit of a new history, stored at `folder`.
 
     Raises Fault where it can't be made.
     """
     cause: Cause = "unprepared"
     try:
+        if task.made and isinstance(backend, Local):
+            from koderz.systems.rollouts.building import build
+
+            await build(task.made, backend)
         with git.tree_of(folder) as tree:
+            tree.chmod(0o755)
             if task.repo.git_url:
                 await _export(task, tree)
             cause = "task"
@@ -100,7 +105,8 @@ async def prepared(task: Rollout, folder: Path, backend: Backend) -> git.Store:
                 await break_tree(task.instance, tree)
                 _withhold(tree, task.instance.withheld)
             _mount(task, tree)
-            return await git.stored(tree, folder)
+            # The history of an instance's image has its fix, so that its checkouts have none.
+            return await git.stored(tree, folder, keep=task.has_tree_of_image and task.instance is None)
     except (KoderzError, OSError) as error:
         if isinstance(error, OSError | Unreachable):  # of this machine
             cause = "unprepared"
@@ -157,7 +163,8 @@ async def _build(task: Rollout, tree: Path, backend: Backend) -> None:
     for step in task.steps:
         if step.word == "COPY":
             for path, source in _copied(step, task).items():
-                git.write(tree, path, source.read_bytes(), executable=bool(source.stat().st_mode & 0o100))
+                git.write(tree, path, source.read_bytes())
+                shutil.copystat(source, tree / path)
         else:
             await _run(step.text, task, tree, backend)
 
@@ -199,18 +206,19 @@ def _copied(step: Step, task: Rollout) -> Mapping[str, Path]:
 
 async def _run(line: str, task: Rollout, tree: Path, backend: Backend) -> None:
     with scratch() as place:
-        shutil.copytree(tree, place / "checkout", symlinks=True)
+        shutil.move(tree, place / "checkout")
         wanted = Command(
             ["/bin/sh", "-c", line],
             environment={**task.stated, **task.environment},
             checkout=task.workdir,
             limits=Limits(seconds=_RUN_SECONDS),
         )
-        ended = await backend.run(wanted, place)
+        try:
+            ended = await backend.run(wanted, place)
+        finally:
+            shutil.move(place / "checkout", tree)
         if ended.status:
             said = ended.output.strip().splitlines() or [f"exit code {ended.status}"]
             raise KoderzError(
                 f"RUN {shlex.quote(line)} fails without the image: {said[-1][:200]}; use --sandbox docker"
             )
-        shutil.rmtree(tree)
-        shutil.move(place / "checkout", tree)

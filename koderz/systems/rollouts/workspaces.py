@@ -382,7 +382,7 @@ class Workspace:
             change = await self._store.change(self._place / "checkout", self._most)
         except git.DiffTooLargeError as error:
             return {"diff": error.diff, "too_large": True}
-        except git.GitError as error:
+        except (git.GitError, OSError) as error:
             if shutil.disk_usage(self._place).free < _LEAST_FREE:
                 raise Fault(f"the disk below {self._place} is full: {error}", cause="sandbox") from error
             return {"diff": "", "too_large": False, "error": str(error)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,14 +205,18 @@ def test_carried_links_lead_nowhere_on_this_machine(local: Local, place: Path, w
 def test_folder_of_an_image_is_copied_as_it_is_or_was_left(
     local: Local, place: Path, works: Works, tmp_path: Path
 ) -> None:
-    works("rm file; echo 5 > sub/deep; mkdir empty; ln -s /etc/passwd ln; mkfifo pipe 2>/dev/null")
+    works("rm file; echo 5 > sub/deep; ln -s /etc/passwd ln; mkfifo pipe 2>/dev/null; ln sub/deep hard")
+    works("mkdir empty; chmod 750 sub; touch -h -d 2001-01-01T00:00:00.5Z sub ln; chmod 711 .; touch -d @5 .")
     old, new = tmp_path / "old", tmp_path / "new"
     old.mkdir()
     new.mkdir()
     copy_folder(root_of(local), "/app", old)
     copy_folder(root_of(local), "/app", new, place / "upper")
     assert sorted(path.name for path in old.rglob("*")) == ["deep", "file", "sub", "tool"]
-    assert sorted(path.name for path in new.rglob("*")) == ["deep", "empty", "ln", "sub", "tool"]
+    assert sorted(path.name for path in new.rglob("*")) == ["deep", "empty", "hard", "ln", "sub", "tool"]
+    assert (new / "hard").samefile(new / "sub/deep")
+    assert [path.stat().st_mode & 0o777 for path in (new, new / "sub")] == [0o711, 0o750]
+    assert [path.lstat().st_mtime for path in (new, new / "sub", new / "ln")] == [5, 978307200.5, 978307200.5]
     assert (new / "sub/deep").read_text() == "5\n"
     assert (new / "ln").is_symlink()
     copy_folder(root_of(local), "/none", new / "empty")
@@ -304,3 +309,36 @@ def test_special_files_are_listed_and_not_carried(local: Local, place: Path, wor
 def test_files_keep_their_modes(works: Works) -> None:
     said = works("stat -c %a /tmp /app/tool /app/file; umask")
     assert said.output.startswith("1777\n755\n644\n")
+
+
+def test_mount_points_are_not_removed_through_links_of_a_command(works: Works, place: Path, tmp_path: Path) -> None:
+    (tmp_path / "own" / "point").mkdir(parents=True)
+    seen = Mount(tmp_path, "/opt/a/point")
+    works(f"mv /opt/a /opt/b && ln -s {tmp_path}/own /opt/a", mounts=[seen])
+
+    assert (tmp_path / "own/point").is_dir()
+
+
+def test_root_is_copied_where_the_kernel_refuses_to_mount_folders_over_each_other(
+    local: Local, place: Path, tmp_path: Path
+) -> None:
+    image = local.images.unpacked("app")
+    over = [tmp_path / f"{number:0200}" for number in range(40)]  # the kernel takes names of 4,096 bytes in all
+    for folder in over:
+        (folder / "app").mkdir(parents=True)
+    (over[0] / "app/file").write_text("built\n")
+    local.images.lent["built"] = replace(image, name="built", over=tuple(over))
+
+    def run(line: str) -> str:
+        wanted = Command(["sh", "-c", line], image="built", checkout="/app", in_image=True, limits=Limits(PATIENCE))
+        return asyncio.run(local.run(wanted, place)).output
+
+    assert run("cat file sub/deep; echo mine > own; rm tool") == "built\ntwo\n"
+    assert run("cat own; ls tool 2>/dev/null; echo changed > file; cat file") == "mine\nchanged\n"
+    found = changes(local.images.unpacked("built").layers, place / "upper")
+    assert {change.path: change.kind for change in found} == {
+        "/app/file": "changed",
+        "/app/own": "added",
+        "/app/tool": "removed",
+    }
+    assert (over[0] / "app/file").read_text() == "built\n"

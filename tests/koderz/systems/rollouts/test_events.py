@@ -359,3 +359,17 @@ def test_artifacts_are_put_back_over_links(tmp_path: Path) -> None:
     assert (mounts, left_out) == ([], [])
     assert (checkout / "out/a").read_text() == "1"
     assert not [*(tmp_path / "outside").iterdir()]
+
+
+def test_repository_in_artifacts_reaches_the_verifier_alone(tmp_path: Path) -> None:
+    """Where results are kept, somebody might use git, which does what the agent's settings say."""
+    own = tmp_path / "place/checkout/.git"
+    own.mkdir(parents=True)
+    for name in ("object", "HEAD"):
+        (own / name).write_text("old")
+        (own / name).chmod(0o444)
+    collected = Collected({"/app": _tar(("./.git/HEAD", "file", "new"), ("./a", "file", "1"))})
+    assert put_back(collected, tmp_path / "place", "/app") == ([], [])
+    assert [(own / name).read_text() for name in ("object", "HEAD")] == ["old", "new"]
+    keep(collected, {"/app": "app"}, tmp_path / "kept")
+    assert [path.name for path in (tmp_path / "kept/app").iterdir()] == ["a"]

@@ -170,11 +170,11 @@ def test_change_that_git_refuses_is_not_the_hosts_fault(
     """Where one is found that nothing here knows of."""
 
     async def work(workspace: Workspace) -> dict[str, Any]:
-        await workspace.shell("mkdir -p 'git~1' && touch 'git~1/x'")
-        monkeypatch.setattr(git, "sweep", lambda *_: [])
+        await workspace.shell("touch new")
+        monkeypatch.setattr(git, "link_tree", lambda _, __, target: target.mkdir(exist_ok=True))
         return await workspace.diff()
 
-    assert "adding files failed" in worked(task, work)["error"]
+    assert "Unable to process path new" in worked(task, work)["error"]
 
 
 def test_diff_takes_in_nothing_of_the_host(worked: Worked, task: Rollout, tmp_path: Path) -> None:
