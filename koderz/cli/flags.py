@@ -143,9 +143,7 @@ Faults = Annotated[
     typer.Option("--faults", metavar="fail", help="fail: each fault counts as a failure. Default: neither way."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
-SummaryJson = Annotated[
-    bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")
-]
+SummaryJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Wait = Annotated[
     bool,

@@ -21,7 +21,7 @@ from koderz_tracker.records import Blob, Text
 
 _OF_COMPLETION = (
     "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_known", "cost_source", "latency",
-    "finish_reason", "retries", "adapted", "throttled",
+    "finish_reason", "retries", "adapted", "throttled", "batch",
 )  # fmt: skip
 _OF_REPLY = ("call", "tokens_in", "tokens_out", "cost", "finish_reason", "tool_calls")
 _AS_IT_IS = ("verdict", "cause", "score", "metrics", "sandbox", "passes", "facts")
@@ -39,6 +39,7 @@ class Ask:
     depth: int = 0  # of a recursion; this and the next are on record, and no part of the key
     parent: int | None = None  # the call that it is made for
     known_by: str = ""  # stands for the messages in the key
+    key: str = ""  # under which its answer will be on record
 
     def digest(self) -> str:
         """The digest of the call, 32 hex digits. Raises Fault if the call can't be recorded."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from koderz.engines import Engine
-from koderz.errors import FatalFault, Fault
-from koderz.experiments.budget import CapReached
+from koderz.errors import FatalFault, Fault, RunStopped
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Identity, Plan
@@ -196,7 +195,7 @@ class Orchestrator:
             await self.record(outcome.record)
             await self._decide(outcome.record)
         fault = outcome.fault
-        if isinstance(fault, CapReached):
+        if isinstance(fault, RunStopped):
             self.stop("stopped", str(fault))
         elif isinstance(fault, FatalFault):
             self.stop("failed", self._reason(fault))
@@ -278,7 +277,7 @@ class Orchestrator:
             engine.cancel()
             return
         self.stop("interrupted", "interrupted")
-        asyncio.get_running_loop().call_later(self.plan.settings.grace, engine.cancel)
+        asyncio.get_running_loop().call_later(0 if self._engine.rests else self.plan.settings.grace, engine.cancel)
 
 
 def _is_elsewhere(recorded: Sequence[Record]) -> bool:

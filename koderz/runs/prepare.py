@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from koderz.engines import ENGINES, require_able
+from koderz.engines.batching import require_batchable
 from koderz.engines.owners import chosen_here, schema_of
 from koderz.errors import KoderzError
 from koderz.experiments.recall import memory_details
@@ -100,6 +101,7 @@ def _checked(plan: Plan, observer: Observer) -> Plan:
     for note in plan.record.notes:
         observer.notice(note)
     require_able(plan)
+    require_batchable(plan)
     return plan
 
 
