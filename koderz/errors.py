@@ -5,6 +5,7 @@ KoderzError            wrong usage, configuration or input file (exit 2)
 │  └─ StorageError     the disk refuses what has to be recorded (exit 3)
 ├─ Unreachable         something that nothing can do without is not there (exit 4)
 └─ Fault               not the model's doing; ends one experiment, never counts as a verdict (exit 3)
+   ├─ RunStopped        no more calls are made in this session, which can be resumed
    ├─ UserCodeFault     a solver, suite, scorer or metric raised an error that is no Fault
    └─ FatalFault       every further call would end the same way: ends the run (exit 4)
 """
@@ -24,6 +25,7 @@ __all__ = [
     "JournalError",
     "KoderzError",
     "PromptTooLong",
+    "RunStopped",
     "StorageError",
     "Unreachable",
     "UserCodeFault",
@@ -95,6 +97,12 @@ class FatalFault(Fault):
 
     exit_code = 4
     cause = "rejected"
+
+
+class RunStopped(Fault):
+    """No more calls are made in this session, and the run stops. It can be resumed."""
+
+    cause: Cause = "rejected"
 
 
 def frames_of(error: BaseException) -> list[Frame]:

@@ -119,6 +119,7 @@ class Completion:
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # as chat completions have them: id, type, function{name, arguments}
     body: str = ""  # the server's whole answer, where it is on the wire of the client that asked
     items: tuple[Mapping[str, Any], ...] = ()  # the turn's items as sent, where later turns have to bring them along
+    batch: dict[str, str] | None = None  # {id, custom_id} of the batch that it came in
 
 
 @dataclass(frozen=True, slots=True)

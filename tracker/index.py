@@ -44,7 +44,7 @@ _FORMATS = dict(
     zip(("code", "success", "check", "length", "offset", "experiment", "cost", "crc"), "BBHIQQdI", strict=True)
 )
 _ENTRY = struct.Struct("<" + "".join(_FORMATS.values()))
-_MAGIC = b"koderz-index-5  "
+_MAGIC = b"koderz-index-6  "
 _HEADER = len(_MAGIC) + 32
 
 

@@ -27,6 +27,8 @@ from koderz_tracker.basis import Whole as Whole
 from koderz_tracker.basis import now as now
 from koderz_tracker.causes import cause_of
 from koderz_tracker.errors import JournalError
+from koderz_tracker.lines import kind_of as kind_of
+from koderz_tracker.lines import time_of as time_of
 from koderz_tracker.measures import PASSES as PASSES
 from koderz_tracker.measures import Headline as Headline
 from koderz_tracker.measures import Measure as Measure
@@ -168,6 +170,7 @@ class Call(OfExperiment, frozen=True, kw_only=True):
     body: Text = ""  # the server's whole answer, if it was passed on to a client as it is
     items: list[dict[str, Any]] | Blob = []  # items of the reply as the server sent them, for later turns
     throttled: Whole = 0  # tries before that were refused because of load, as with 429
+    batch: dict[str, str] | None = None  # {id, custom_id} of the batch that it came in, without a latency then
     key: str = ""  # a digest of what the solver asked, by which a replay finds this line
     reused: Reused | None = None  # the call of another run whose reply this is; null: the model was asked
     cost_saved: float = 0.0  # US dollars that the reply cost in that run
@@ -371,6 +374,23 @@ class Decision(Line, frozen=True, kw_only=True):
         return self.outcome != "money"
 
 
+class Batch(Line, frozen=True, kw_only=True):
+    """A batch of calls: once before it is sent, then again with whatever its provider says of it."""
+
+    kind: ClassVar[Literal["batch"]] = "batch"
+    name: str  # a digest of its lines, which the provider keeps as the metadata `koderz_batch`
+    state: str  # "sending"; then the provider's word, or "lost" if it never arrived, "gone" if its results are
+    id: str = ""  # the provider's id of it; empty: it may or may not have arrived
+    provider: str  # by the word before the slash in names of models
+    model: str  # that is asked
+    count: Whole  # its calls
+    done: Whole = 0  # of these, with a reply
+    failed: Whole = 0  # of these, without one
+    newest: str = ""  # the newest batch that its provider had before this one was sent
+    lines: str = ""  # of each call its custom id, the digest of its request and its likely US dollars; first line only
+    reason: str = ""  # the provider's words if it failed
+
+
 Record = (
     Plan
     | LongMessage
@@ -387,14 +407,13 @@ Record = (
     | Reward
     | JudgeCalibration
     | Decision
+    | Batch
 )
 
 Keyed = Call | Attempt | Once | Grade
 """A record that a solver received, and that a replay finds by its key."""
 
 KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
-
-_PREFIX = b'{"kind":"'
 
 
 @cache
@@ -420,9 +439,10 @@ _SELDOM: dict[type[Struct], tuple[str, ...]] = {
     Cell: ("names",),
     Arm: ("baseline", "settings", "simulated"),
     Call: (
-        *("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled"),
+        *("depth", "parent", "tool_calls", "body", "items", "tokens_reasoning", "cost_source", "throttled", "batch"),
         *("reused", "cost_saved", "asked"),
     ),
+    Batch: ("id", "done", "failed", "newest", "lines", "reason"),
     UntilDecided: ("margin", "measure"),
     Decision: ("margin", "left_out"),
     Attempt: ("task_id", "artifacts", "passes", "facts"),
@@ -451,32 +471,9 @@ def _fields(record: Struct) -> dict[str, Any]:
             del fields[name]
     if isinstance(record, Call) and record.cost_source:  # a line from before there was either has neither
         fields["tokens_reasoning"] = record.tokens_reasoning
+    if isinstance(record, Call) and record.batch:  # nobody waited for this one call, and older readers know no null
+        del fields["latency"]
     return fields
-
-
-class _Other(Struct):
-    """The fields that a line of any kind has."""
-
-    kind: str
-    time: str
-
-
-def kind_of(line: bytes) -> str:
-    """The kind of a journal line; "" if it is no such line.
-
-    As koderz writes lines, it is found without parsing the rest.
-    """
-    if line.startswith(_PREFIX):
-        return line[len(_PREFIX) : line.find(b'"', len(_PREFIX))].decode("ascii", "replace")
-    try:  # another program may have put blanks between, or its keys in another order
-        return msgspec.json.decode(line, type=_Other).kind
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
-
-
-def time_of(line: bytes) -> str:
-    """The time at which a line was written, for lines of unknown kinds too."""
-    return msgspec.json.decode(line, type=_Other).time
 
 
 def decode(line: bytes) -> Record | None:

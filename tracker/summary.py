@@ -14,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from koderz_tracker.basis import UntilDecided
+from koderz_tracker.batches import told_batches
 from koderz_tracker.breakdown import Mean, Slice, breakdown, by_task, mean_of, mean_score
 from koderz_tracker.clusters import ChanceEstimate, clusters_in, clusters_of, count_of, interval_in, pass_hat_k_of
 from koderz_tracker.decisions import decisions_in, told_decisions
@@ -169,6 +170,7 @@ class Summary:
     decision: Mapping[str, Any] | None = None  # the last one of such a run; `arms` has each
     notes: Sequence[str] = ()  # warnings about its tasks or samples that were known when it was planned
     asked: Mapping[str, str] = field(default_factory=dict, repr=False)  # by task, a digest of what it asks
+    batches: Sequence[Mapping[str, Any]] = ()  # the batches in which its calls were sent, each as it was last seen
     schema_version: int = SCHEMA_VERSION  # the version of this format
 
     @property
@@ -212,8 +214,7 @@ KEYS = frozenset({*(item.name for item in fields(Summary)), "results", "summary"
 
 def summarize(folder: Path) -> Summary:
     """The summary of the run in `folder`, without secrets. Raises JournalError if its journal is damaged."""
-    journal = folder / NAME
-    index = load_index(journal)
+    index = load_index(journal := folder / NAME)
     lines = Outline(index)
     plan = read_plan(folder)
     plan = (scrubber := scrubber_of(plan)).record(plan)
@@ -269,6 +270,7 @@ def summarize(folder: Path) -> Summary:
         decision=told_decisions(plan, decisions_in(folder, index)) if plan.until_decided else None,
         notes=plan.notes,
         asked={task: digest for task, digest in zip(plan.tasks, plan.asked, strict=False) if digest},
+        batches=told_batches(folder, index),
     )
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from koderz.analysis.blocks import Heading, Table, as_html
 from koderz.analysis.history import history_of
-from koderz.engines.resources import listed_tariff
+from koderz.engines.batching import batched_roles
+from koderz.engines.resources import listed_tariff, own_prices
 from koderz.engines.reuse import OnRecord, on_record, recorded_replies
+from koderz.models import parse_model_name
+from koderz.models.prices import batch_price_of
 from koderz.models.tariffs import Tariff
 from koderz.plans.arms import opened_models
-from koderz.plans.estimate import NOT_TRIED, Ending, Estimate, Foreseen, Share, estimate
+from koderz.plans.estimate import NOT_TRIED, Ending, Estimate, Foreseen, Share, estimate, expected_calls
 from koderz.plans.plan import Plan
 from koderz_tracker.records import PASSES
 
@@ -44,7 +48,35 @@ class Forecast:
             },
             "estimate": self.estimate,
             **({"reuse": self.on_record} if self.on_record else {}),
+            **({"batches": {"cost": self._cost_in_batches, "rounds": self._rounds}} if self._in_batches else {}),
         }
+
+    @cached_property
+    def _in_batches(self) -> dict[str, float]:
+        """The models that are asked in batches, and the share of their live price that they cost there."""
+        found = {}
+        for arm, role in batched_roles(self.plan):
+            name = arm.models[role]
+            found[name] = 0.5
+            if tariff := self.tariffs.get(name):
+                own = batch_price_of(parse_model_name(name), own_prices(self.plan))
+                price, live = tariff.in_batches(own).price, tariff.price
+                found[name] = (price.input + price.output) / (live.input + live.output or 1.0)
+        return found
+
+    @property
+    def _cost_in_batches(self) -> tuple[float, float] | None:
+        """The least and the most that the plan costs in batches, in US dollars; None if a price is unknown."""
+        shares = [(share.cost, self._in_batches.get(share.model, 1.0)) for share in self.estimate.models]
+        ends = [(cost[0] * part, cost[1] * part) for cost, part in shares if cost]
+        return (sum(low for low, _ in ends), sum(high for _, high in ends)) if len(ends) == len(shares) else None
+
+    @property
+    def _rounds(self) -> tuple[int, int]:
+        """The least and the most rounds of batches: as many as an experiment has calls after each other."""
+        roles = {(arm.name, role) for arm, role in batched_roles(self.plan)}
+        calls = [each.calls for arm, _, each in expected_calls(self.plan) if (arm.name, each.role) in roles]
+        return int(max((low for low, _ in calls), default=0)), int(max((high for _, high in calls), default=0))
 
     def lines(self, sampled: Summary | None = None) -> list[str]:
         """The forecast in lines, and first what a sample of the tasks came to."""
@@ -65,6 +97,11 @@ class Forecast:
         yield f"Mode: {plan.record.mode}; samples: {plan.record.samples}; temperature: {config['temperature']:g}"
         yield from (f"Model: {name}: {tariff or _UNPRICED}" for name, tariff in self.tariffs.items())
         yield f"Cost: {_cost(guess)}"
+        if self._in_batches:
+            cost, live = self._cost_in_batches, guess.cost
+            price = f"at most {_dollars(cost[1])} instead of {_dollars(live[1])}" if cost and live else "price unknown"
+            rounds = f"{_span(*self._rounds)} round{'s' * (self._rounds[1] != 1)} of up to 24 h"
+            yield f"In batches: {price}, in {rounds}"
         yield from (_share(each) for each in (guess.models if len(guess.models) > 1 else ()))
         if self.on_record:
             yield self.on_record.line.replace("reuse", "Reuse", 1)

@@ -134,7 +134,8 @@ def sink_title(name: str) -> str:
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun: `1 run`, `2 runs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def elapsed(seconds: float) -> str:

@@ -160,9 +160,7 @@ Faults = Annotated[
     typer.Option("--faults", metavar="fail", help="fail: each fault counts as a failure. Default: neither way."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, on standard output.")]
-SummaryJson = Annotated[
-    bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, on standard output.")
-]
+SummaryJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
 gate = partial(typer.Option, rich_help_panel="Gates (exit code 1)")
 """Declares the option of a gate."""
 

@@ -294,6 +294,13 @@ def add_resume_commands(app: typer.Typer) -> None:
     text = "Run the solvers again over the recorded replies with new verdicts. No call is made unless asked for."
     text += _examples("rescore latest")
     app.command(name="rescore", cls=PanelCommand, help=text)(_resuming("rescore", _OF_RESCORING))
+    text = (
+        "Cancel a run's batches at their provider, and keep what they had done by then. Resuming sends the rest again."
+    )
+    text += _examples("cancel latest")
+    app.command(name="cancel", cls=PanelCommand, help=text)(
+        _resuming("resume", {**_SHOWN, **_ACCEPTED}, buys=False, code=_code_of_cancelling)
+    )
 
 
 def _examples(*commands: str) -> str:
@@ -306,13 +313,21 @@ _OF_ADDRESSES = {
 }
 
 
-def _resuming(how: Literal["resume", "retry", "rescore"], flags: Mapping[str, Any]) -> Callable[..., None]:
+def _code_of_cancelling(session: SessionResult) -> int:
+    return 0 if session.ended.status in ("stopped", "incomplete") else exit_code(session)
+
+
+def _resuming(
+    how: Literal["resume", "retry", "rescore"], flags: Mapping[str, Any], **fixed: Any
+) -> Callable[..., None]:
+    """A command that works on a run again. `fixed`: further arguments of `take_up`."""
+
     @with_settings("results", of_run=True, told=_OF_ADDRESSES)
     @with_flags(flags)
     def command(run: Run, given: dict[str, Any], **flags: Any) -> None:
         shown, demands = _shown(flags), demands_in(flags)
         way = {name: value for name, value in flags.items() if value is not None}
-        take_up(run, given, shown, demands, how=how, **way)
+        take_up(run, given, shown, demands, how=how, **way, **fixed)
 
     return command
 
@@ -329,6 +344,7 @@ def take_up(
     demands: Demands | None = None,
     *,
     screen: SessionScreen | None = None,
+    code: Callable[[SessionResult], int] | None = None,
     **way: Any,
 ) -> None:
     """Resumes, retries or rescores a run, and ends with its exit code. `way`: the fields of `ResumeOptions`.
@@ -341,7 +357,7 @@ def take_up(
     screen = screen or SessionScreen(shown)
     results: Path | None = given.pop("results", None)
     sessions = resume_together(run, ResumeOptions(**way), results=results, changes=given, observer=screen)
-    finish(sessions, shown, tell=screen.results, demands=demands)
+    finish(sessions, shown, tell=screen.results, code=code or exit_code, demands=demands)
 
 
 def _last_of(plan: Plan) -> Path | None:

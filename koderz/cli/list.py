@@ -16,6 +16,8 @@ from koderz.cli.flags import Results
 from koderz.errors import KoderzError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from koderz.analysis.blocks import Block
     from koderz.analysis.rows import ArmRow, RunRow
     from koderz_tracker.rewards import RewardsSummary
@@ -67,7 +69,7 @@ def list_runs(
     if json:
         print_json([*rows, *given])
     elif rows:
-        print_blocks([*_listing(rows), *map(Text, _sinks(rows, at_work(results)))])
+        print_blocks([*_listing(rows), *map(Text, [*_under_way(rows, results), *_sinks(rows, at_work(results))])])
     if given and not json:
         print_blocks([Table(_OF_REWARDS, [*map(_rewards_line, given)], ruled=False)])
     for line in found.unreadable[:_MOST_NOTES]:
@@ -265,6 +267,17 @@ def _with_faults(row: RunRow) -> str:
         if arm.bounds
     ]
     return f", with these {', '.join(of_arms)}" if of_arms and row.headline.measure == PASSES else ""
+
+
+def _under_way(rows: Sequence[RunRow], results: Path) -> Iterator[str]:
+    """A line for each run that has batches at its provider."""
+    from koderz.cli.batches import batch_lines
+    from koderz_tracker.journal import NAME as JOURNAL
+
+    for row in rows:
+        if row.status not in ("complete", "decided"):
+            for line in batch_lines(results / row.run_id) if (results / row.run_id / JOURNAL).is_file() else ():
+                yield f"{row.run_id}: {line}"
 
 
 def _sinks(rows: Sequence[RunRow], now: Mapping[str, Collection[str]]) -> Iterator[str]:

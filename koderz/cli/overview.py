@@ -12,6 +12,7 @@ from koderz.analysis.forecast import forecast_of
 from koderz.analysis.measures import SUCCESS, headline_measure
 from koderz.analysis.sequential import decision_lines
 from koderz.analysis.story import thought_of
+from koderz.cli.batches import batch_lines
 from koderz.cli.console import counted, elapsed, print_json, say_all, shortened
 from koderz.engines.owners import schema_of, schema_of_plan
 from koderz.errors import KoderzError
@@ -118,6 +119,8 @@ def _head(run: Run) -> Iterator[str]:
     if run.throttled:
         each = (f"{provider} {counted(times, 'request')}" for provider, times in run.throttled.items())
         yield f"Refused for load and asked again: {', '.join(each)}"
+    if run.folder and config.get("batch"):
+        yield from map(_sentence, batch_lines(run.folder))
     if run.damaged_lines:
         lines = counted(run.damaged_lines, "line")
         yield f"{lines} of its journal can't be read and are left out: koderz doctor --repair {run.name}"
@@ -138,6 +141,10 @@ def _head(run: Run) -> Iterator[str]:
         yield f"Paid: ${run.paid['total']:.4f}{_unjudged(run.paid)}"
     if run.folder and (sinks := describe_sinks(run.folder)):
         yield f"Sinks: {'; '.join(f'{name} {words}' for name, words in sinks.items())}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _figures(run: Run, name: str, *, has_sections: bool) -> Iterator[str]:

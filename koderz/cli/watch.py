@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from koderz.cli.batches import batch_lines, batches_waited_for
 from koderz.cli.console import LINE_EVERY, is_live, link, say, warn
 from koderz.cli.flags import Results, Run
 from koderz.cli.progress import Pulse, word_for_passed
@@ -65,6 +66,8 @@ async def _watch(results: Path, name: str, every: float | None, *, detailed: boo
     follower = Follower(folder, steps.hear if detailed else lambda _: None)
     remote = _remote(folder, plan)
     say(f"{folder.name}: {plan.mode}, {plan.config.get('local_model')}, {plan.planned} experiments")
+    for line in batch_lines(folder) if plan.config.get("batch") else ():
+        say(line)
     shown: tuple[object, ...] = ()
     damaged = 0
     while True:
@@ -150,4 +153,5 @@ def _pulse(follower: Follower, plan: Plan, *, busy: bool) -> Pulse:
         seconds_left=(plan.planned - follower.done) / experiments if experiments else None,
         in_flight=follower.in_flight if busy else 0,  # a process that died left calls without an end
         passed=word_for_passed(plan),
+        doing=batches_waited_for(follower.path.parent) if plan.config.get("batch") else "",
     )

@@ -164,6 +164,14 @@ class Engine(Extensible, ABC):
         """A text on what experiments wait for, shown beside the progress. By default empty: for nothing."""
         return ""
 
+    @property
+    def rests(self) -> bool:
+        """Whether all that is under way waits for what goes on without this process. By default it doesn't.
+
+        Ctrl-C then ends the run at once.
+        """
+        return False
+
     async def check(self) -> dict[str, Any]:
         """Facts about models and machines for the run's record. By default none.
 
@@ -256,7 +264,7 @@ ENGINES: Registry[type[Engine]] = Registry(
     "engines",
     _as_class,
     {"local": "koderz.engines.local:LocalEngine", "modal": "koderz.modal.engine:ModalEngine"},
-    {"engine.modal": "koderz.modal.names:ModalOptions"},
+    {"engine.local": "koderz.settings.batches:BatchOptions", "engine.modal": "koderz.modal.names:ModalOptions"},
 )
 """The engines that there are: each name stands for a subclass of `Engine`."""
 

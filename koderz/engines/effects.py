@@ -8,6 +8,7 @@ from koderz.engines.owners import owners_of, schema_of, schema_of_plan, use_of_f
 from koderz.errors import KoderzError
 from koderz.models.names import parse_model_name
 from koderz.plans.plan import Plan, needs_of
+from koderz.settings.batches import BatchOptions
 from koderz.settings.layers import Schema, options_in
 from koderz.settings.options import fields_of, flag_of
 from koderz.settings.schema import Settings
@@ -36,6 +37,7 @@ READERS: Mapping[str, Reader] = {
     "decision": ("a run with --until-decided", lambda plan, _: plan.settings.until_decided is not None),
     "sinks": ("a run with another sink than json", lambda plan, _: bool({*plan.settings.chosen_sinks} - {"json"})),
     "mlflow": ("the sink mlflow", lambda plan, _: "mlflow" in plan.settings.chosen_sinks),
+    "batches": ("a run with --batch", lambda plan, _: plan.settings.of(BatchOptions).batch),
     "manager": (
         "a run with --wasm-url",
         lambda plan, _: any(field.name == "wasm_url" and value for field, value in options_in(plan.settings)),

@@ -52,6 +52,7 @@ _ALWAYS = (
     ("suite", "humaneval"),
     ("solver", "iterative"),
     ("sandbox", "docker"),
+    ("engine", "local"),
     ("engine", "modal"),
     ("model", "simulated"),
 )

@@ -19,8 +19,10 @@ from koderz.plans.arms import asked_models, opened_models
 from koderz.plans.plan import Plan, needs_of
 from koderz.sandbox import FULL, NoSandbox, Sandbox
 from koderz.sandbox.calibration import calibrated_sandbox
+from koderz.settings.batches import ALL_AT_ONCE
 from koderz.settings.options import fields_of, flag_of
 from koderz.settings.requests import headers_in, is_sendable
+from koderz.settings.schema import Settings
 from koderz.settings.servers import ModelOptions
 from koderz.solvers.handles import SHARING
 from koderz.suites.references import references_of
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from koderz.models.pool import ModelPool
     from koderz.models.tariffs import Tariff
     from koderz.sandbox.exclusive import Exclusive
-    from koderz.settings.schema import Settings
 
 
 @asynccontextmanager
@@ -230,10 +231,12 @@ def _endpoints(plan: Plan, environ: Mapping[str, str]) -> Callable[..., Endpoint
     of the models that answer, and to no other server.
     """
     settings = plan.settings
+    # Where all experiments wait for batches, what is asked live besides is asked as in any other run.
+    at_once = settings.concurrency if settings.concurrency < ALL_AT_ONCE else Settings().concurrency
     common = Endpoint(
         timeout=settings.request_timeout,
         max_retries=settings.max_retries,
-        concurrency=settings.max_connections or settings.concurrency,
+        concurrency=settings.max_connections or at_once,
         num_ctx=settings.context,
         keep_alive=settings.keep_alive,
         wire=settings.wire,

@@ -7,11 +7,11 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from koderz.errors import Fault
+from koderz.errors import Fault, RunStopped
 from koderz.experiments.costs import Estimate
 
 
-class CapReached(Fault):
+class CapReached(RunStopped):
     """The next call could cost more than is left of the run's cap. The run stops, and resumes with a higher cap."""
 
     cause = "cost_cap"
@@ -29,9 +29,12 @@ class Budget:
     def __init__(self, cap: float | None, spent: float = 0.0, *, of_experiment: bool = False) -> None:
         self.cap = cap
         self.spent = spent
+        self.held = 0.0  # US dollars that calls in batches are likely to cost
         self._of_experiment = of_experiment
         self._under_way: set[Estimate] = set()
         self._freed = asyncio.Condition()
+        self._door, self._room = asyncio.Lock(), asyncio.Event()  # of calls in batches
+        self._in_batches = 0
 
     @asynccontextmanager
     async def call(self, estimate: Estimate) -> AsyncIterator[None]:
@@ -49,6 +52,30 @@ class Budget:
             if self.cap is not None:
                 await asyncio.shield(self._release(estimate))
 
+    @asynccontextmanager
+    async def call_in_batch(self, dollars: float, *, is_held: bool) -> AsyncIterator[None]:
+        """Holds the likely cost of a call in a batch. Raises as `call` does where it doesn't fit by itself.
+
+        `is_held`: whether it was sent in an earlier session, and counts already. Thousands of them wait at once, so
+        they are reckoned by one sum and come in one after the other. One that doesn't fit beside those under way waits
+        for their real costs, and so goes into a later batch.
+        """
+        if not is_held:
+            async with self._door:
+                while self.cap is not None and self.spent + self.held + dollars > self.cap:
+                    if not self._in_batches:
+                        raise self._reached(self.cap, dollars)
+                    self._room.clear()
+                    await self._room.wait()
+                self.held += dollars
+        self._in_batches += 1
+        try:
+            yield
+        finally:
+            self._in_batches -= 1
+            self.held = max(0.0, self.held - dollars)
+            self._room.set()
+
     def paid(self, cost: float) -> None:
         self.spent += cost
 
@@ -62,8 +89,8 @@ class Budget:
 
     def _fits(self, estimate: Estimate, cap: float) -> bool:
         if not self._under_way:
-            return self.spent + estimate.likely <= cap
-        return self.spent + math.fsum(each.doubtful for each in (*self._under_way, estimate)) <= cap
+            return self.spent + self.held + estimate.likely <= cap
+        return self.spent + self.held + math.fsum(each.doubtful for each in (*self._under_way, estimate)) <= cap
 
     def _reached(self, cap: float, estimate: float) -> Fault:
         state = f"is reached: ${self.spent:.4f} is spent, and the next call could cost ${estimate:.4f}"

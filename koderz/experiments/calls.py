@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -16,7 +16,8 @@ from koderz.experiments.budget import Budget
 from koderz.experiments.costs import Estimate, Gauge, request_of
 from koderz.experiments.lines import Answer, Ask, completion_of, digest_of, sampling_sent
 from koderz.models.clients import MalformedError, NotSpokenError, translated, wire_of
-from koderz.models.providers import ClientModel
+from koderz.models.gathering import IN_BATCH, Gatherer
+from koderz.models.providers import BatchModel, ClientModel
 from koderz.plans.arms import Arm, model_key
 from koderz.plans.plan import Identity
 from koderz.settings.requests import read_body
@@ -43,17 +44,24 @@ class Caller:
         baseline: Price | None = None,
         places: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         recorded: RecordedReplies | None = None,
+        batches: Gatherer | None = None,
+        in_batches: Collection[tuple[str, str]] = (),
     ) -> None:
         """`spent`: US dollars that the run has cost already; `baseline`: the price of the baseline model.
 
         `places`: where and how models are asked, see `places_of`. `recorded`: replies that come before a model's.
+        `in_batches`: the arms and roles whose calls are answered in `batches`.
         """
         self.closed: Fault | None = None  # why no more calls are made
         self._models, self._places, self._recorded = models, places, recorded
         self._baseline = baseline
         self._budget = Budget(settings.max_cost, spent)
+        self._batches, self._in_batches = batches, in_batches
+        if batches:
+            self._budget.held = batches.owed
         self._experiment_cap = settings.max_experiment_cost
-        self._budgets: dict[str, Budget] = {}  # of experiments under way, by id
+        self._budgets: dict[str, Budget] = {}  # of experiments under way, by id, if they have a cap
+        self._uncapped = Budget(None)
         self._dropped: dict[str, set[str]] = defaultdict(set)  # by experiment: of what its client asked
         self._sampling = Sampling(
             settings.sampling_temperature,
@@ -82,11 +90,14 @@ class Caller:
         asked = model_key(role, name, self._elsewhere)
         sampling = self._sampling_of(ask, role, name, identity.sample)
         digest = self._digest(asked, ask, role, sampling, identity.sample)
-        if self._recorded and digest and (call := self._recorded.take(digest)):
+        is_batched = (identity.arm.name, role) in self._in_batches
+        is_owed = bool(is_batched and self._batches and self._batches.is_owed(identity.experiment_id, ask.key))
+        if self._recorded and digest and not is_owed and (call := self._recorded.take(digest)):
             return Answer(completion_of(call), role, name, sampling, digest, call.reused, call.cost_saved)
         model = self._models[asked]
-        own = self._budgets.get(identity.experiment_id) or Budget(None)
-        async with self._proving(asked), self._within_caps(asked, ask, sampling, own) as learn:
+        own = self._budgets.get(identity.experiment_id) or self._uncapped
+        asking = self._in_batch if is_batched else self._live
+        async with asking(asked, ask, sampling, own, identity.experiment_id) as learn:
             if self.closed:
                 raise self.closed
             try:
@@ -129,11 +140,18 @@ class Caller:
     @contextmanager
     def experiment(self, experiment_id: str, spent: float) -> Iterator[None]:
         """Applies an experiment's own cap while the block runs; `spent` are the US dollars on record for it."""
+        if self._experiment_cap is None:
+            yield
+            return
         self._budgets[experiment_id] = Budget(self._experiment_cap, spent, of_experiment=True)
         try:
             yield
         finally:
             del self._budgets[experiment_id]
+
+    def working(self) -> AbstractContextManager[None]:
+        """A block in which an experiment goes on besides its calls, so that no batch is sent without what follows."""
+        return self._batches.working() if self._batches else nullcontext()
 
     def also_spent(self, dollars: float) -> None:
         """Counts a cost other than that of a call against the cap."""
@@ -166,6 +184,40 @@ class Caller:
         return replace(self._sampling, **own)
 
     @asynccontextmanager
+    async def _live(
+        self, name: str, ask: Ask, sampling: Sampling, own: Budget, _experiment_id: str
+    ) -> AsyncIterator[Callable[[Completion], None]]:
+        """A call of its own; where others are answered in batches, its experiment goes on meanwhile."""
+        with self.working():
+            async with self._proving(name), self._within_caps(name, ask, sampling, own) as learn:
+                yield learn
+
+    @asynccontextmanager
+    async def _in_batch(
+        self, name: str, ask: Ask, sampling: Sampling, own: Budget, experiment_id: str
+    ) -> AsyncIterator[Callable[[Completion], None]]:
+        """A call that is answered in a batch, whose likely cost at the price of batches is held in both budgets."""
+        assert self._batches, "there are arms and roles in batches"
+        call = self._batches.call(experiment_id, ask.key)
+        gauge, request = self._gauge(name, in_batch=True), request_of(ask.messages, self._longest(sampling))
+        if gauge:
+            estimate = gauge.estimate(request)
+            gauge.close(estimate)
+            call.dollars = estimate.likely
+        owed = self._batches.owes(call)
+        call.dollars = call.dollars if owed is None else owed
+        with self._batches.waiting(experiment_id):
+            async with (
+                own.call_in_batch(call.dollars, is_held=owed is not None),
+                self._budget.call_in_batch(call.dollars, is_held=owed is not None),
+            ):
+                token = IN_BATCH.set(call)
+                try:
+                    yield partial(gauge.learn, request) if gauge else lambda _: None
+                finally:
+                    IN_BATCH.reset(token)
+
+    @asynccontextmanager
     async def _within_caps(
         self, name: str, ask: Ask, sampling: Sampling, own: Budget
     ) -> AsyncIterator[Callable[[Completion], None]]:
@@ -175,8 +227,7 @@ class Caller:
             async with own.call(Estimate.of(0.0)), self._budget.call(Estimate.of(0.0)):
                 yield lambda _: None
             return
-        longest = (sampling.max_tokens or self._sampling.max_tokens or 0) + (sampling.reasoning_tokens or 0)
-        request = request_of(ask.messages, longest)
+        request = request_of(ask.messages, self._longest(sampling))
         estimate = gauge.estimate(request)
         try:
             async with own.call(estimate), self._budget.call(estimate):
@@ -184,14 +235,20 @@ class Caller:
         finally:
             gauge.close(estimate)
 
-    def _gauge(self, name: str) -> Gauge | None:
-        """The gauge of a model's costs; None without a cap, or if no price is known."""
-        if self._budget.cap is None and self._experiment_cap is None:
+    def _longest(self, sampling: Sampling) -> int:
+        """The most tokens that a reply may have."""
+        return (sampling.max_tokens or self._sampling.max_tokens or 0) + (sampling.reasoning_tokens or 0)
+
+    def _gauge(self, name: str, *, in_batch: bool = False) -> Gauge | None:
+        """The gauge of a model's costs; None without a cap, or if no price is known. In batches there is always one."""
+        if self._budget.cap is None and self._experiment_cap is None and not in_batch:
             return None
-        if name not in self._gauges:
-            price = self._models[name].price()
-            self._gauges[name] = Gauge(price) if price else None
-        return self._gauges[name]
+        key = f"{name} in batches" if in_batch else name
+        if key not in self._gauges:
+            model = self._models[name]
+            price = model.batch_price() if in_batch and isinstance(model, BatchModel) else model.price()
+            self._gauges[key] = Gauge(price) if price else None
+        return self._gauges[key]
 
     @asynccontextmanager
     async def _proving(self, name: str) -> AsyncIterator[None]:

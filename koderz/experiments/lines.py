@@ -21,7 +21,7 @@ from koderz_tracker.records import Blob, Text
 
 _OF_COMPLETION = (
     "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_known", "cost_source", "latency",
-    "finish_reason", "retries", "adapted", "throttled",
+    "finish_reason", "retries", "adapted", "throttled", "batch",
 )  # fmt: skip
 _OF_REPLY = ("call", "tokens_in", "tokens_out", "cost", "finish_reason", "tool_calls")
 _AS_IT_IS = ("verdict", "cause", "score", "metrics", "sandbox", "passes", "facts")
@@ -40,6 +40,7 @@ class Ask:
     parent: int | None = None  # the call that it is made for
     known_by: str = ""  # stands for the messages in the key
     nth: int = 1  # how many equal ones its experiment has asked with it; counted by whoever makes the key
+    key: str = ""  # under which its answer will be on record
 
     def digest(self) -> str:
         """The digest of the call, 32 hex digits. Raises Fault if the call can't be recorded."""

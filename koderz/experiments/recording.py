@@ -18,6 +18,7 @@ JUDGE_ASK = "judge-ask"  # how the keys of a judge's own calls begin, which no s
 
 GRACE = 1.0  # seconds, at least, in which a replay must ask for what is recorded next
 _LONGEST_GRACE = 600.0  # seconds: a gap in the recording may also be a pause between two sessions
+_NOTHING_DUE: deque[str] = deque()  # of which an own one takes as much memory as 50 records
 _SETTLE = 10  # turns of the event loop in which a solver acts on one recorded result before it gets the next
 
 
@@ -67,7 +68,7 @@ class Recording:
         self.diverged = False
         keyed = _keyed(recorded)
         self._due = dict(keyed)  # what was recorded before a verdict was made anew is stale
-        self._order = deque(self._due)
+        self._order = deque(self._due) if self._due else _NOTHING_DUE
         self._strict = strict and len(self._due) == len(keyed)
         self._cells: list[CodeCell] = []
         self._late: dict[str, Record] = {}  # no longer waited for

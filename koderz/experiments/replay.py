@@ -71,6 +71,7 @@ class Replaying:
     judge_anew: bool = False  # and have the judge's model asked anew, rather than use its recorded replies
     calls_allowed: bool = True  # False: a new call is a fault
     begins_new: bool = True  # False: only experiments that ended before are worked on; so does rescoring
+    buys: bool = True  # False: no more batches are sent, and those under way are cancelled
     restart: bool = False  # the solver can't replay: it starts over, and replies answer it while its requests match
     audit: Audit | None = None  # what looks at the records as they are used; then nothing else is
 
@@ -295,7 +296,7 @@ class Handles:
         return lines.reply_of(call, self._backend)
 
     async def _call(self, ask: Ask, key: str) -> records.Call:
-        ask = replace(ask, nth=int(key.rpartition("/")[2]))
+        ask = replace(ask, key=key, nth=int(key.rpartition("/")[2]))
         answer = await self._backend.complete(self._turns.brought_along(ask), self.identity)
         if (
             answer.completion.finish_reason == CONTEXT and answer.role != MAIN

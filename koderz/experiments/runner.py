@@ -21,12 +21,12 @@ from koderz.errors import (
     Fault,
     KoderzError,
     PromptTooLong,
+    RunStopped,
     StorageError,
     UserCodeFault,
     frames_of,
     writable,
 )
-from koderz.experiments.budget import CapReached
 from koderz.experiments.calls import Caller
 from koderz.experiments.experiment import SANDBOX, UNPRICED, ExperimentOutcome, Ledger, PendingExperiment
 from koderz.experiments.lines import Answer, Ask, refers
@@ -112,7 +112,7 @@ class ExperimentRunner:
             verdict, fault = await self._performed(solver, handles)
         if meter.seconds:
             await self._pay(meter, handles)
-        if isinstance(fault, FatalFault | CapReached):
+        if isinstance(fault, FatalFault | RunStopped):
             return ExperimentOutcome(None, fault)
         if fault:
             totals = handles.totals
@@ -162,13 +162,16 @@ class ExperimentRunner:
         suite, context, has_turn = self._plan.suite, self._judging, EXCLUSIVE in identity.arm.solver.wants
         if isinstance(answer, Reply) and (verdict := verdict_without(answer, suite.measures)):
             return verdict
-        async with self._exclusive() if self._exclusive and EXCLUSIVE in task.needs and not has_turn else nullcontext():
-            if self._resources.references:
-                await self._resources.references.require(task)
-            if self._plan.record.config.get("imported") is True:
-                program = answer.text if isinstance(answer, Reply) else answer
-                return await program_suite(suite).judge_written(task, program, context)
-            return await suite.judge(task, answer, replace(context, ask=ask) if suite.asks_judge else context)
+        needs_turn = EXCLUSIVE in task.needs and not has_turn
+        turn = self._exclusive() if self._exclusive and needs_turn else nullcontext()
+        with self._caller.working():
+            async with turn:
+                if self._resources.references:
+                    await self._resources.references.require(task)
+                if self._plan.record.config.get("imported") is True:
+                    program = answer.text if isinstance(answer, Reply) else answer
+                    return await program_suite(suite).judge_written(task, program, context)
+                return await suite.judge(task, answer, replace(context, ask=ask) if suite.asks_judge else context)
 
     # How it ends
 

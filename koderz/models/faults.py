@@ -123,6 +123,10 @@ class NoSuchPath(FatalFault):
     """The server has nothing at the path, by its words and not by its status."""
 
 
+class Gone(Exception):
+    """The server doesn't have any more what is asked for."""
+
+
 class Response(NamedTuple):
     """A response over HTTP."""
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from koderz.models.accounts import RateAccount
 from koderz.models.faults import Retryable
@@ -140,8 +140,15 @@ class Limiter:
             self._cuts += 1
 
 
+class Sleeper(Protocol):
+    """Whoever waits between two tries."""
+
+    @property
+    def sleep(self) -> Callable[[float], Awaitable[None]]: ...
+
+
 async def retrying(
-    attempt: Callable[[], Awaitable[T]], limiter: Limiter, backoff: float, max_retries: int
+    attempt: Callable[[], Awaitable[T]], limiter: Sleeper, backoff: float, max_retries: int
 ) -> tuple[T, int]:
     """The result of `attempt`, and the number of retries; raises the last Retryable when they are used up.
 

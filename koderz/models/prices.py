@@ -64,6 +64,15 @@ def price_of(name: ModelName, own: Mapping[str, Price], base_url: str | None = N
     return tariff.price if tariff else None
 
 
+IN_BATCHES = " in batches"
+"""The end of the name under which the user's own price of a model's batches stands."""
+
+
+def batch_price_of(name: ModelName, own: Mapping[str, Price]) -> Price | None:
+    """The user's own price of a model in batches."""
+    return own.get(f"{name}{IN_BATCHES}") or own.get(f"{name.name}{IN_BATCHES}")
+
+
 def could_spend(models: Iterable[str], prices: Mapping[str, tuple[float, float]]) -> bool:
     """Whether settings from another person could spend the user's money.
 
@@ -76,9 +85,11 @@ def could_spend(models: Iterable[str], prices: Mapping[str, tuple[float, float]]
 
 def _is_understated(name: str, price: tuple[float, float]) -> bool:
     """Whether a price is below the published one, so that the user's cap would allow more than it says."""
-    names = [parse_model_name(each) for each in (name, *(f"{provider}/{name}" for provider in PROVIDERS))]
+    model, in_batches = name.removesuffix(IN_BATCHES), name.endswith(IN_BATCHES)
+    names = [parse_model_name(each) for each in (model, *(f"{provider}/{model}" for provider in PROVIDERS))]
     published = [found for found in (price_of(each, {}) for each in names) if found]
-    return any(price[0] < each.input or price[1] < each.output for each in published)
+    part = 0.5 if in_batches else 1.0
+    return any(price[0] < part * each.input or price[1] < part * each.output for each in published)
 
 
 def _published(name: ModelName, base_url: str | None) -> Tariff | None:

@@ -25,6 +25,7 @@ from koderz_tracker.registry import find
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from koderz.models.batches import BatchApi
     from koderz.models.limiter import Limiter
     from koderz.models.transport import Http
     from koderz.types import Completion, Message, Sampling
@@ -76,6 +77,18 @@ class ClientModel(Protocol):
         """The wire formats whose requests it takes untranslated."""
 
 
+@runtime_checkable
+class BatchModel(Protocol):
+    """A model that may be asked in batches."""
+
+    @property
+    def batches(self) -> BatchApi | None:
+        """The batch API of its server, if its wire format has one."""
+
+    def batch_price(self) -> Price | None:
+        """Return what its tokens cost in a batch; None if nobody knows."""
+
+
 class Opener(Protocol):
     """A function that opens a model on what it shares with the others of its provider and address."""
 
@@ -96,8 +109,17 @@ class Service:
     @cached_property
     def http(self) -> Http:
         """Connections to the address. Raises KoderzError if the provider has none."""
-        if not (address := self.endpoint.base_url):
+        if not self.endpoint.base_url:
             raise KoderzError(self.provider.no_address)
+        return self._connected(self.endpoint.base_url)
+
+    @cached_property
+    def batch_http(self) -> Http:
+        """Connections to the address below which batches are; Azure has them beside its deployments."""
+        address, below, _ = (self.endpoint.base_url or "").partition("/deployments/")
+        return self._connected(address) if below and self.endpoint.is_deployment else self.http
+
+    def _connected(self, address: str) -> Http:
         from koderz.models.transport import Http
 
         endpoint = self.endpoint
@@ -113,8 +135,8 @@ class Service:
 
     async def aclose(self) -> None:
         """Close the connections, if there ever were any."""
-        if "http" in self.__dict__:
-            await self.http.aclose()
+        for name in self.__dict__.keys() & {"http", "batch_http"}:
+            await self.__dict__[name].aclose()
 
 
 class Provider(Extensible):

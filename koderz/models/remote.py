@@ -10,12 +10,14 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from koderz.errors import FatalFault, Fault, ReplyTimedOut, Unreachable
+from koderz.models.batches import BATCH_APIS
 from koderz.models.clients import NotSpokenError, headers_of, unpacked, wire_of
 from koderz.models.faults import Filtered, NoSuchPath, Refused, Retryable, TimedOut, TooLong, clean, problem_of, without
+from koderz.models.gathering import IN_BATCH
 from koderz.models.limiter import retrying
 from koderz.models.names import is_another
 from koderz.models.outcomes import outcome_of
-from koderz.models.prices import tariff_of
+from koderz.models.prices import batch_price_of, tariff_of
 from koderz.models.rates import Forecast, limits_in
 from koderz.models.reasoning import part
 from koderz.models.tariffs import Price, Tariff, Usage
@@ -26,6 +28,7 @@ from koderz_tracker.messages import text_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from koderz.models.batches import BatchApi
     from koderz.models.faults import Refused
     from koderz.models.names import ModelName
     from koderz.models.providers import Service
@@ -45,6 +48,7 @@ class _Answer(NamedTuple):
     body: bytes
     latency: float  # seconds, without the wait for its turn
     header_cost: float | None = None  # US dollars that a gateway says in a header; no number if that is none
+    batch: dict[str, str] | None = None  # the batch that it came in, with its custom id
 
 
 class _Way(NamedTuple):
@@ -123,6 +127,7 @@ class RemoteModel:
             tool_calls=reply.tool_calls,
             body=answer.body.decode("utf-8", "replace") if client else "",
             items=() if client else reply.items,
+            batch=answer.batch,
         )
 
     def wire_for(self, sampling: Sampling) -> Wire:  # noqa: ARG002 of use to those that speak several
@@ -145,6 +150,17 @@ class RemoteModel:
         """The price of tokens; None if unknown."""
         return self._tariff.price if self._tariff else None
 
+    def batch_price(self) -> Price | None:
+        """The price of tokens in a batch; None if unknown."""
+        return self._batch_tariff.price if self._batch_tariff else None
+
+    @cached_property
+    def batches(self) -> BatchApi | None:
+        """The batch API of its server, if its wire format has one."""
+        api = BATCH_APIS.get(self.wire.client)
+        prefix = "" if self.service.endpoint.is_deployment else "/v1"
+        return api(self.service.batch_http, self.wire.headers, prefix) if api else None
+
     async def aclose(self) -> None:
         """Does nothing, since the connections belong to the service."""
 
@@ -158,6 +174,10 @@ class RemoteModel:
             service.say(f"{self.name} is reckoned {tariff}; another price can stand in koderz.toml")
         return tariff
 
+    @cached_property
+    def _batch_tariff(self) -> Tariff | None:
+        return self._tariff and self._tariff.in_batches(batch_price_of(self.name, self.service.prices))
+
     def _cost(self, answer: _Answer, usage: Usage) -> tuple[float, str]:
         """The US dollars that a call costs, and how that is known: what the server says comes before any list."""
         for told in (answer.header_cost, answer.reply.cost):
@@ -167,7 +187,7 @@ class RemoteModel:
                 self.service.say(
                     f"{self.name}: its server says what a call costs in a way that can't be: it is ignored"
                 )
-        tariff = self._tariff
+        tariff = self._batch_tariff if answer.batch else self._tariff
         return (tariff.cost(usage), tariff.source) if tariff else (0.0, "unknown")
 
     async def _exchange(
@@ -177,7 +197,8 @@ class RemoteModel:
 
         Raises Refused where the model takes it in no form.
         """
-        limiter, endpoint = self.service.limiter, self.service.endpoint
+        call, endpoint = IN_BATCH.get(), self.service.endpoint
+        limiter = call or self.service.limiter
         adaptation, extra = self._adaptations[way.wire], sampling.extra_body or {}
         retry = partial(retrying, limiter=limiter, backoff=endpoint.backoff, max_retries=endpoint.max_retries)
         throttled = 0
@@ -234,6 +255,12 @@ class RemoteModel:
         return request, tuple(f"{name} dropped" for name in (*refused, *left_out))
 
     async def _attempt(self, way: _Way, body: bytes, most_tokens: int | None) -> _Answer:
+        if (call := IN_BATCH.get()) and self.batches and not call.is_live:
+            answered = await call.answer(self.batches, self.name, way.wire.path, body)
+            if answered:
+                if answered.status != 200:
+                    raise problem_of(answered)
+                return _Answer(way.wire.read(answered.body), answered.body, 0.0, batch=call.source)
         amounts = self._forecast.amounts(len(body), most_tokens)
         async with self.service.limiter.turn(self.name.name, amounts) as booking:
             sent = time.perf_counter()

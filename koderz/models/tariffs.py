@@ -51,6 +51,15 @@ class Tariff(NamedTuple):
     assumed: bool = False  # whether it is worth a word that it may be otherwise
     listed: tuple[Provider, ModelInfo] | None = None  # by `genai-prices`
     own: bool = False  # whether it is the user's, from koderz.toml
+    share: float = 1.0  # of the listed price that is paid
+
+    def in_batches(self, own: Price | None) -> Tariff:
+        """The tariff of the same model in batches: the user's own, else half of this one."""
+        if own:
+            return Tariff(own, "as koderz.toml says", own=True)
+        halved = [Tier(above, paid / 2, charged / 2) for above, paid, charged in self.price.tiers]
+        price = Price(self.price.input / 2, self.price.output / 2, tuple(halved))
+        return self._replace(price=price, share=self.share / 2)
 
     @property
     def source(self) -> str:
@@ -79,7 +88,7 @@ class Tariff(NamedTuple):
             cache_read_tokens=read,
             cache_write_tokens=min(usage.cache_write, usage.tokens_in - read),
         )
-        return float(model.calc_price(counted, provider).total_price)
+        return self.share * float(model.calc_price(counted, provider).total_price)
 
 
 FREE = Price(0.0, 0.0)

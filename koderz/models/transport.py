@@ -6,6 +6,7 @@ Nothing compressed is asked for or read, so that `MAX_BYTES` bounds memory too.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from functools import cached_property
 from types import MappingProxyType
@@ -18,7 +19,7 @@ import msgspec
 from koderz.connections import CONNECT_SECONDS, HEADERS, httpx, is_hopeless, open_client, told
 from koderz.errors import FatalFault, Fault
 from koderz.models.endpoints import LEAST_HIDDEN, is_loopback
-from koderz.models.faults import Response, Retryable, TimedOut, clean, without
+from koderz.models.faults import Gone, Response, Retryable, TimedOut, clean, problem_of, without
 from koderz.models.waits import wait_in_headers
 from koderz_tracker.scrubber import secrets_of, shown_address
 
@@ -33,6 +34,7 @@ _MOST_TIMEOUTS = 2  # a model that didn't end its answer twice more won't
 _TIMEOUT = MappingProxyType({"timeout": {"connect": CONNECT_SECONDS}})  # what follows is under one deadline
 _NOTHING = httpx.ByteStream(b"")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+_Body = bytes | AsyncIterator[bytes] | None
 _HEADERS = MappingProxyType({**HEADERS, "accept": "application/json"})
 
 
@@ -75,14 +77,47 @@ class Http:
         """Gets a small resource, with a short timeout. Raises as `post` does."""
         return await self._send("GET", path, headers, None, min(_LOOK_TIMEOUT, self._timeout))
 
+    async def upload(self, path: str, parts: Sequence[bytes], kind: str, headers: Mapping[str, str]) -> Response:
+        """Sends a large body in parts. Raises as `post` does."""
+
+        async def body() -> AsyncIterator[bytes]:
+            for part in parts:
+                yield part
+
+        sent = {**headers, "content-type": kind, "content-length": str(sum(map(len, parts)))}
+        return await self._send("POST", path, sent, body(), self._timeout)
+
+    async def lines(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The lines of a large resource as they come, without secrets. Raises what `problem_of` and `get` do."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await self._client.send(self._request("GET", path, headers, None), stream=True)
+                try:
+                    if answer.status_code in (404, 410):
+                        raise Gone(path)
+                    if not answer.is_success:
+                        raise problem_of(self._response(answer, await _read(answer)))
+                    rest = b""
+                    async for part in answer.aiter_bytes():
+                        *whole, rest = (rest + part).split(b"\n")
+                        for line in whole:
+                            yield self._without_secrets(line)
+                        if len(rest) > MAX_BYTES:
+                            raise Fault(_TOO_LONG, cause="unreachable")
+                    yield self._without_secrets(rest)
+                finally:
+                    await answer.aclose()
+        except TimeoutError as error:
+            raise Retryable(f"no whole answer within {self._timeout:g} s; see --request-timeout") from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise Retryable(clean(told(error), self._secret, *self.hidden)) from error
+
     async def aclose(self) -> None:
         """Closes all connections, even those in use."""
         if "_client" in self.__dict__:
             await self._client.aclose()
 
-    async def _send(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, seconds: float
-    ) -> Response:
+    async def _send(self, method: str, path: str, headers: Mapping[str, str], body: _Body, seconds: float) -> Response:
         try:
             async with asyncio.timeout(seconds):
                 answer = await self._client.send(self._request(method, path, headers, body), stream=True)
@@ -101,10 +136,11 @@ class Http:
             said = clean(told(error), self._secret, *self.hidden)
             raise FatalFault(said, cause="unreachable") if is_hopeless(error) else Retryable(said) from error
 
-    def _request(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> httpx.Request:
+    def _request(self, method: str, path: str, headers: Mapping[str, str], body: _Body) -> httpx.Request:
         """A request as the client would build it, for a third of the CPU: its URL is read once."""
         if path not in self._urls:
-            self._urls[path] = httpx.URL(self.base_url + path + self._query)
+            query = self._query.replace("?", "&", 1) if "?" in path else self._query
+            self._urls[path] = httpx.URL(self.base_url + path + query)
         named = {**_HEADERS, **headers, **self._headers}
         values = {name.encode(): value.encode() for name, value in named.items()}
         return httpx.Request(method, self._urls[path], headers=values, content=body, extensions=_TIMEOUT)
@@ -126,6 +162,11 @@ class Http:
             headers=headers,
             sent=b"" if answer.is_success else sent,
         )
+
+    def _without_secrets(self, line: bytes) -> bytes:
+        if len(self._secret) >= _SECRET_LENGTH:
+            line = line.replace(self._secret.encode(), b"***")
+        return _without_values(line, self._values) if self._values else line
 
     @cached_property
     def _client(self) -> httpx.AsyncClient:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from koderz.engines import Engine
-from koderz.errors import FatalFault, Fault
-from koderz.experiments.budget import CapReached
+from koderz.errors import FatalFault, Fault, RunStopped
 from koderz.experiments.experiment import ExperimentOutcome, PendingExperiment
 from koderz.experiments.replay import Replaying
 from koderz.plans.plan import Identity, Plan
@@ -202,7 +201,7 @@ class Orchestrator:
             await self.record(outcome.record)
             await self._decide(outcome.record)
         fault = outcome.fault
-        if isinstance(fault, CapReached):
+        if isinstance(fault, RunStopped):
             self.stop("stopped", str(fault))
         elif isinstance(fault, FatalFault):
             self.stop("failed", self._reason(fault))
@@ -286,7 +285,8 @@ class Orchestrator:
             return
         self.stop("interrupted", "interrupted")
         if self._working:
-            asyncio.get_running_loop().call_later(self.plan.settings.grace, self._working.cancel)
+            grace = 0 if self._engine.rests else self.plan.settings.grace
+            asyncio.get_running_loop().call_later(grace, self._working.cancel)
 
 
 def _is_elsewhere(recorded: Sequence[Record]) -> bool:

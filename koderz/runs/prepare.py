@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from koderz.engines import ENGINES, require_able
+from koderz.engines.batching import require_batchable
 from koderz.engines.owners import chosen_here, schema_of
 from koderz.engines.reuse import runs_named
 from koderz.errors import KoderzError
@@ -101,6 +102,7 @@ def _checked(plan: Plan, observer: Observer) -> Plan:
     for note in plan.record.notes:
         observer.notice(note)
     require_able(plan)
+    require_batchable(plan)
     return plan
 
 

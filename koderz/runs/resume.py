@@ -21,6 +21,7 @@ from koderz.runs.observer import NOTHING_TO_DO, NullObserver, Observer
 from koderz.runs.orchestrator import DECIDED, SessionEnd
 from koderz.runs.session import SessionResult, carry_on, close
 from koderz.runs.sinks import start_sinks
+from koderz.settings.batches import BatchOptions
 from koderz.settings.layers import fields_in, replaced
 from koderz.settings.options import Field, flag_of, plain
 from koderz.settings.toml import results_folder
@@ -46,6 +47,7 @@ class ResumeOptions:
     trust_config: bool = False
     detach: bool = False
     past_decision: bool = False  # whether to ask all that is planned of a run that has been decided
+    buys: bool = True  # False: batches under way are cancelled, what they had done is taken, and no more is sent
 
     def __post_init__(self) -> None:
         """Refuses a cause that is none with KoderzError."""
@@ -61,6 +63,7 @@ class ResumeOptions:
             judge_anew=self.ask_judge,
             calls_allowed=self.calls or self.how != "rescore",
             begins_new=self.how != "retry",
+            buys=self.buys,
         )
 
 
@@ -116,6 +119,8 @@ async def resume_run(
         has_all &= are_decided(tracker.plan, decisions)  # or faults may have to be tried once more
         is_over = way.how != "rescore" and (has_all or (is_decided and not goes_past))
         needed = not is_over and (way.replaying().calls_allowed or way.ask_judge)
+        if not (way.buys or settings.of(BatchOptions).batch):
+            raise KoderzError(f"{folder.name} has no batches to be cancelled; Ctrl-C stops a run")
         addresses = {name: given.pop(name) for name in address_names(settings) if name in given}
         settings, from_file = with_addresses(
             tracker.plan, settings, addresses, environ, needed=needed, trust_config=way.trust_config

@@ -16,6 +16,8 @@ class Changes(TypedDict, total=False):
 
     agreement: float
     base_url: str | None
+    batch_fallback: Literal["fault", "live"]
+    batch_wait: float
     clock: Literal["cpu", "wall"]
     concurrency: int
     extra_headers: Sequence[str]
@@ -32,6 +34,7 @@ class Changes(TypedDict, total=False):
     mlflow_detail: Literal["traces", "runs", "parent", "full"] | None
     mlflow_experiment: str | None
     no_sinks: Sequence[str]
+    poll: float
     push: bool
     rates: Sequence[str]
     rounds: int | None
@@ -58,6 +61,8 @@ class Keywords(Changes, total=False):
     api_version: str | None
     backend: Literal["openai", "openai-chat", "vllm", "sglang"]
     baseline_model: str | None
+    batch: bool
+    batch_roles: Sequence[str]
     browsecomp_canary: str | None
     budget_calls: int
     burstiness: str

@@ -290,7 +290,7 @@ class Settings:
         "Maximum tasks at work at once. A task that is asked several times is at work until its last call; "
         "one that is asked once, until its reply.",
         "N",
-        bounds=(1, 4096),
+        bounds=(1, 100_000),
         common=True,
     )
     max_connections: int | None = _changeable(

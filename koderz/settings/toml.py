@@ -255,8 +255,14 @@ def _prices(where: str, table: Any) -> dict[str, tuple[float, float]]:
     for model, price in table.items():
         try:
             found[model] = msgspec.convert((price["input"], price["output"]), tuple[_Dollars, _Dollars])
+            if {"batch-input", "batch-output"} & price.keys():
+                pair = price["batch-input"], price["batch-output"]
+                found[f"{model} in batches"] = msgspec.convert(pair, tuple[_Dollars, _Dollars])
         except (TypeError, KeyError, msgspec.ValidationError):
-            problem = "give input and output as numbers from 0, US dollars a million tokens"
+            problem = (
+                "give input and output, and if batches have prices of their own batch-input and batch-output, "
+                "as numbers from 0, US dollars a million tokens"
+            )
             raise KoderzError(f"{where}.{model}: {problem}") from None
     return found
 

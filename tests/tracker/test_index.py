@@ -297,6 +297,7 @@ def test_codes_are_what_older_indexes_hold() -> None:
         "reward": 12,
         "calibration": 13,
         "decision": 14,
+        "batch": 15,
     }
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from koderz_tracker.errors import JournalError
 from koderz_tracker.records import (
     KINDS,
+    Batch,
     Blob,
     Call,
     Compute,
@@ -71,6 +72,14 @@ ONE_OF_EACH: tuple[Record, ...] = (
         alpha=0.05,
         left_out={"one": 1},
         path=((10, 28.4, 0.5, 70.0),),
+    ),
+    Batch(
+        name="0123456789abcdef",
+        state="sending",
+        provider="openai",
+        model="openai/gpt-6-luna",
+        count=1,
+        lines="exp_00000000000000ab-0123-1 89abcdef 0.001\n",
     ),
 )
 

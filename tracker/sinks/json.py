@@ -16,7 +16,10 @@ from koderz_tracker.files import before_resuming, write_whole
 from koderz_tracker.results import ANSWER, Result
 from koderz_tracker.summary import ArmResults, Summary, summarize
 
-_SELDOM = ("comparison", "breakdown", "generated", "rewarded_in", "until_decided", "decision", "notes", "asked")
+_SELDOM = (
+    *("comparison", "breakdown", "generated", "rewarded_in", "until_decided", "decision"),
+    *("notes", "asked", "batches"),
+)
 """Keys that a summary has only if there is something to say."""
 
 

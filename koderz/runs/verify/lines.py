@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from koderz.experiments.experiment import SANDBOX, UNPRICED, Totals
+from koderz.models.prices import IN_BATCHES
 from koderz.runs.share import PUBLISHED
 from koderz.runs.verify.asked import check_again, check_text
 from koderz.runs.verify.files import ExperimentLines, RunFiles
@@ -205,7 +206,11 @@ class JournalCheck:
             what = "of a reused reply" if call.reused else "saved"
             self._result.differs("cost", f"{place}, call {call.call}, {what}", call.cost or call.cost_saved, 0.0)
         paid = call.cost_saved if call.reused else call.cost
-        price = self._prices.get(call.model) or self._prices.get(call.model.partition("/")[2])
+        names = call.model, call.model.partition("/")[2]
+        price = next((self._prices[name] for name in names if name in self._prices), None)
+        if call.batch:
+            own = [self._prices[key] for name in names if (key := f"{name}{IN_BATCHES}") in self._prices]
+            price = own[0] if own else price and [price[0] / 2, price[1] / 2, *price[2:]]
         if call.model == SIMULATED:
             derived = 0.0
         elif price and len(price) >= 2 and not any(price[2:]):

@@ -62,12 +62,14 @@ ON_TRUST: Mapping[type[Record | records.Basis | records.Cell | records.Arm], Map
     records.Compute: dict.fromkeys(("time", "engine", "gpu", "seconds", "cost_per_second", "cost"), _RENTED),
     records.JudgeCalibration: {"time": _TIMES},
     records.Decision: {"time": _TIMES},
+    records.Batch: dict.fromkeys(records.Batch.__struct_fields__, "batches, as their provider told of them"),
 }
 """By kind of record and name of the field. A finding is not ruled out by its being here."""
 
 OF_REPLIES = frozenset({
     *("reply", "text", "reasoning", "tokens_in", "tokens_out", "tokens_reasoning", "cost", "cost_known", "cost_source"),
     *("cost_saved", "finish_reason", "answered_by", "retries", "throttled", "adapted", "tool_calls", "body", "items"),
+    "batch",
 })  # fmt: skip
 """Fields of the calls of a real model that are on trust with its replies; the simulated model is asked again."""
 

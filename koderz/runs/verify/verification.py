@@ -178,7 +178,7 @@ def _say_trust(plan: Plan, journal: JournalCheck, files: RunFiles, result: Verif
         result.trusts("sampling, as far as it is what servers were sent")
     if plan.config.get("imported"):
         result.trusts("where the imported file came from")
-    of_run = {type(line) for _, line in files.lines("resumed", "finished", "decision", "calibration")}
+    of_run = {type(line) for _, line in files.lines("resumed", "finished", "decision", "calibration", "batch")}
     of_plan = (Plan, Basis, *([Cell] if any(cell.names for cell in plan.cells or ()) else []))
     kinds: tuple[type[Any], ...] = (*of_plan, *sorted(journal.kinds | of_run, key=lambda kind: kind.kind))
     for kind in kinds:

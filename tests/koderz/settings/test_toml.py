@@ -66,7 +66,7 @@ def test_prices_are_dollars_a_million_tokens_in_and_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("\n\nconcurrency = 0", "line 3, concurrency: invalid value 0; it must be between 1 and 4,096"),
+        ("\n\nconcurrency = 0", "line 3, concurrency: invalid value 0; it must be between 1 and 100,000"),
         ("seed = 1\nmax-cost = -1", "line 2, max-cost: invalid value -1"),
         ("seed = 1\nmax_cost = -1", "line 2, max-cost: invalid value -1"),
         ("\n  model = 3", "line 2, local-model: invalid value 3"),
@@ -168,6 +168,7 @@ HARMLESS = {
     "role_options": (["judge.max-tokens=7", "judge.reasoning-effort=low"],),
 }
 CHOICES_OF_THE_BENCHMARK = (  # tasks and numbers: they change what a run says and how long it takes, nothing else
+    *("batch", "batch_roles", "batch_wait", "batch_fallback", "poll"),
     *(
         "suite",
         "problems",
