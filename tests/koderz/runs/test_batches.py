@@ -78,7 +78,7 @@ def test_batch_run_has_the_summary_of_a_live_one_at_half_the_price(place: Place,
         found = []
         async with place.server() as server:
             for each, batch in ((place, True), (other, False)):
-                more = {} if batch else {"poll": None}
+                more: dict[str, Any] = {} if batch else {"poll": None}
                 session = await each.begun(server, batch=batch, **more)
                 assert session.summary_path
                 found.append(json.loads(session.summary_path.read_text()))
