@@ -34,6 +34,7 @@ class Changes(TypedDict, total=False):
     mlflow_detail: Literal["traces", "runs", "parent", "full"] | None
     mlflow_experiment: str | None
     no_sinks: Sequence[str]
+    packages: str | Path | None
     poll: float
     push: bool
     rates: Sequence[str]
@@ -56,6 +57,7 @@ class Keywords(Changes, total=False):
 
     agent_memory: int
     agent_timeout: float | None
+    allow_network: Literal["none", "build"]
     alpha: float | None
     api_key_env: str | None
     api_version: str | None
@@ -103,6 +105,7 @@ class Keywords(Changes, total=False):
     hard: bool
     haystack: str | Path | None
     history: int
+    host_base: bool
     id: str | None
     ignore_eos: bool
     image: str | None
@@ -116,6 +119,7 @@ class Keywords(Changes, total=False):
     keep_alive: str | None
     keep_private_text: bool
     label: str | None
+    layer_mb: int
     limit: int | None
     margin: float | None
     matrix: str | Path | None

@@ -223,7 +223,7 @@ class BatchServer(ModelServer):
         failed = len(batch.results) - done
         if batch.style == "anthropic":
             kinds = ("succeeded", "errored", "canceled", "expired")
-            outcomes = [("errored" if kind == "refused" else kind) for _, kind, _ in batch.results]
+            outcomes: list[str] = [("errored" if kind == "refused" else kind) for _, kind, _ in batch.results]
             counts = (
                 {kind: outcomes.count(kind) for kind in kinds} if batch.state == "ended" else dict.fromkeys(kinds, 0)
             )

@@ -20,7 +20,7 @@ from koderz.systems.rollouts import terms as terms_module
 from koderz.systems.rollouts.afresh import Terms
 from koderz.systems.rollouts.carrying import is_work
 from koderz.systems.rollouts.formats import load_task
-from koderz.systems.rollouts.grading import Graded, grade
+from koderz.systems.rollouts.grading import Graded, Published, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.suite import RolloutsSuite
 from koderz.systems.rollouts.tasks import Rollout
@@ -101,7 +101,7 @@ def test_terms_of_a_plain_task_are_the_strictest_and_are_kept(
 )
 def test_terms_believe_no_reward_without_passed_tests(solved: Solved, tmp_path: Path, line: str) -> None:
     _, graded = solved(load_task(hand_made(tmp_path, "weak-ledger")), line)
-    assert graded.published == (True, {"reward": 1.0})
+    assert graded.published == Published(True, {"reward": 1.0})
     assert (graded.scored.success, graded.scored.total_score, graded.cause) == (False, 0, "tampering")
     assert graded.rewards == {"reward": 0.0}
     assert any("hasn't passed" in text for text in graded.tampering), graded.tampering
@@ -130,7 +130,7 @@ os._exit(0)
 def test_terms_doubt_forged_reports_by_tests_turned_round(solved: Solved, tmp_path: Path) -> None:
     line = f"cat > ledger.py <<'END'\n{_FORGED}\nEND\n"
     _, graded = solved(load_task(hand_made(tmp_path, "weak-ledger")), line)
-    assert graded.published == (True, {"reward": 1.0})
+    assert graded.published == Published(True, {"reward": 1.0})
     assert (graded.scored.success, graded.cause) == (False, "tampering")
 
 
@@ -163,7 +163,11 @@ def test_terms_grade_as_published_what_passes_no_other_way(solved: Solved, tmp_p
     task = _task(tmp_path, "grep -q yes /tmp/it", "echo yes > /tmp/it\n")
     terms, graded = solved(task, "echo yes > /tmp/it")
     assert terms.graded == "published"
-    assert (graded.scored.success, graded.graded, graded.published) == (True, "published", (True, {"reward": 1.0}))
+    assert (graded.scored.success, graded.graded, graded.published) == (
+        True,
+        "published",
+        Published(True, {"reward": 1.0}),
+    )
     _, graded = solved(task, "true")
     assert (graded.scored.success, graded.graded, graded.rewards) == (False, "published", {"reward": 0.0})
     able, left_out = fresh_only([task], "local", ImageStore())

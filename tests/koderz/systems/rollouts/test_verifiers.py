@@ -12,7 +12,7 @@ from koderz.errors import Fault
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
 from koderz.systems.rollouts.formats import load_task
-from koderz.systems.rollouts.grading import Graded, grade
+from koderz.systems.rollouts.grading import Graded, Published, grade
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Rollout
 from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace
@@ -79,7 +79,7 @@ def test_published_grading_goes_on_where_the_agent_ended(tmp_path: Path) -> None
     tests = "ls /tests/test.sh; cat a.log ~/b /tmp/c; echo $((! $?)) > /logs/verifier/reward.txt\n"
     task = _harbor(tmp_path / "task", tests)
     found = _graded(task, "ls /tests && exit; echo 1 > a.log; echo 2 > ~/b; echo 3 > /tmp/c; touch new; sleep 1000 &")
-    assert found.published == (True, {"reward": 1.0})
+    assert found.published == Published(True, {"reward": 1.0})
     assert (found.scored.success, found.cause, found.graded) == (False, "tampering", "both")
     assert "\n1\ncat: /home/user/b: No such file" in found.log
 
