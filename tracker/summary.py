@@ -457,10 +457,9 @@ def missing_of(faults: Iterable[dict[str, Any]], arm: str) -> list[dict[str, Any
 def _result(experiment: Experiment, cluster: str) -> Result:
     taken = {name: getattr(experiment, name) for name in _TAKEN}
     taken |= {name: sys.intern(taken[name]) for name in _WORDS}
-    taken["resources"] = experiment.facts.get("resources")
     taken["reused_calls"] = sum(map(len, experiment.reused.values()))
-    taken["untold"] = experiment.facts.get("untold", ())
-    taken["answer"] = experiment.facts.get(ANSWER, UNSET)
+    usual = {"resources": None, "untold": (), ANSWER: UNSET}
+    taken |= {name: experiment.facts.get(name, default) for name, default in usual.items()}
     return Result(**taken, tokens=experiment.tokens_in + experiment.tokens_out, cluster=cluster)
 
 

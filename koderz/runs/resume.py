@@ -105,12 +105,11 @@ async def resume_run(
     folder = await find_anywhere(results_folder(results, environ, trust_config=way.trust_config), name, environ)
     given = {name: value for name, value in (changes or {}).items() if value is not None}
     with Tracker.reopen(folder) as tracker:
-        refuse_log(tracker.plan)
+        _refuse_imported(tracker, way)
         if listener:
             tracker.tell(listener)
         settings = restored_settings(tracker.plan)
         require_own(tracker, fields_in(settings), way.trust_config, environ)
-        _refuse_imported(tracker, way)
         tracker.select(faults=way.how != "resume", judged=way.how == "rescore", causes=way.causes)
         decisions = decisions_in(folder) if tracker.plan.until_decided else {}
         is_decided = cut_short(tracker.plan, decisions)
@@ -180,6 +179,7 @@ def require_own(tracker: Tracker, fields: Mapping[str, Field], trust: bool, envi
 
 def _refuse_imported(tracker: Tracker, way: ResumeOptions) -> None:
     """Refuses to ask a model in an imported run, whose replies came from a file and maybe another model."""
+    refuse_log(tracker.plan)
     if tracker.plan.config.get("imported") and way.replaying().calls_allowed:
         raise KoderzError(
             f"{tracker.folder.name} was imported, so there is nobody to ask for more; import a fuller file, "

@@ -324,8 +324,8 @@ def test_root_is_copied_where_the_kernel_refuses_to_mount_folders_over_each_othe
 ) -> None:
     image = local.images.unpacked("app")
     over = [tmp_path / f"{number:0200}" for number in range(40)]  # the kernel takes names of 4,096 bytes in all
-    for layer in over:
-        (layer / "app").mkdir(parents=True)
+    for place_over in over:
+        (place_over / "app").mkdir(parents=True)
     (over[0] / "app/file").write_text("built\n")
     local.images.lent["built"] = replace(image, name="built", over=tuple(over))
 
