@@ -29,7 +29,7 @@ def needs(places: Places, given: dict[str, Any], json: Json = False, trust_confi
     What isn't comes from --images and --packages, or from the network with --allow-network build.
 
     Examples:
-        koderz rollouts needs tasks --packages packages
+        koderz rollouts needs tasks
     """
     from koderz.errors import KoderzError
     from koderz.systems.rollouts.needs import needs_of

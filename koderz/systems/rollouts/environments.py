@@ -38,6 +38,10 @@ class Making:
     is_online: bool = False  # whether lines may reach the network while they are followed
     layer_mb: int = 8192
 
+    def __post_init__(self) -> None:
+        if self.packages and not self.packages.is_dir():
+            raise KoderzError(f"--packages {self.packages} is no folder; name one of wheels, debs and npm's archives")
+
 
 def environment_of(folder: Path, hidden: Sequence[str], making: Making) -> Environment:
     """How the Dockerfile in a folder is followed here. Raises KoderzError for one that can't be."""
