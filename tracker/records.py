@@ -119,12 +119,6 @@ class Plan(Line, frozen=True, kw_only=True, dict=True):
             return sum(cell.samples for cell in self.cells if cell.task in self.apart)
         return len(self.apart) * len(self.arms) * self.samples
 
-    def planned_of(self, arm: str) -> int:
-        """The number of planned experiments of an arm, without those on tasks that stand apart from all figures."""
-        if self.cells is not None:
-            return sum(cell.samples for cell in self.cells if cell.arm == arm and cell.task not in self.apart)
-        return (len(self.tasks) - len(self.apart)) * self.samples
-
     @property
     def suite(self) -> str:
         """The name of the suite, or of the generated data."""

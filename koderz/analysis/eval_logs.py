@@ -17,7 +17,7 @@ from koderz._version import __version__
 from koderz.analysis.conversation import chat_of, chat_reply
 from koderz.analysis.logs.files import zip_module
 from koderz.analysis.logs.inspect_ai import ASKED, OWN
-from koderz.analysis.story import Story, told_frames
+from koderz.analysis.story import Story, planned_of, told_frames
 from koderz_tracker.files import whole_file
 from koderz_tracker.measures import PASSING
 from koderz_tracker.records import Call, Experiment, Fault, Plan
@@ -61,13 +61,13 @@ def _write(plan: Plan, arm: str, stories: Sequence[Story], path: Path) -> None:
             summaries.append(_summary(sample))
         add("_journal/summaries/1.json", summaries)
         add("summaries.json", summaries)
-        whole = len(stories) >= plan.planned_of(arm)
+        whole = len(stories) >= planned_of(plan, arm)
         add("header.json", {
             "version": 2,
             "status": "success" if whole else "started",
             "eval": about,
             "plan": steps,
-            "results": _results(plan.planned_of(arm), about, stories, summaries),
+            "results": _results(planned_of(plan, arm), about, stories, summaries),
             "stats": {
                 "started_at": _moment(plan.time),
                 "completed_at": _moment(max(story.outcome.time for story in stories)) if whole else "",
@@ -132,7 +132,7 @@ def _sample(plan: Plan, story: Story) -> dict[str, Any]:
     sample: dict[str, Any] = {
         "id": story.problem_id,
         "epoch": story.sample + 1,
-        "input": first[0]["content"] if len(first) == 1 else [_message(each) for each in first],
+        "input": [*map(_message, first)] if len(first) > 1 else "".join(each["content"] for each in first),
         "target": str(plan.basis.expectations.get(story.problem_id, {}).get("expected_response") or ""),
         "messages": messages,
         "scores": {name: {"value": value, **answer, **told} for name, value in _values(plan, ended).items()},

@@ -91,7 +91,7 @@ def _steps(story: Story) -> list[dict[str, Any]]:
 
 
 def _of_agent(message: Mapping[str, Any]) -> dict[str, Any]:
-    """What only steps of agents have: thoughts, calls of tools and, of a recorded reply, what it took."""
+    """The fields of an agent's step alone: thoughts, calls of tools and, of a recorded reply, tokens and costs."""
     found: dict[str, Any] = {"reasoning_content": message["reasoning"]} if message["reasoning"] else {}
     if message["tool_calls"]:
         found["tool_calls"] = [
