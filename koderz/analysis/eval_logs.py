@@ -106,12 +106,15 @@ def _spec(plan: Plan, arm: str, stories: Sequence[Story]) -> dict[str, Any]:
 
 
 def _values(plan: Plan, ended: Experiment | Fault) -> dict[str, Any]:
-    """The values of an experiment by scorer: whether it passed, its score, and its metrics."""
+    """The values of an experiment by scorer: whether it passed, its score, and its metrics; the headline's first."""
     if isinstance(ended, Fault):
         return {}
-    passed = {_PASSED: "C" if ended.success else "I"} if (plan.headline or PASSING).passed else {}
+    headline = plan.headline or PASSING
+    passed = {_PASSED: "C" if ended.success else "I"} if headline.passed else {}
     score = {} if ended.score is None else {"score": ended.score}
-    return {**(ended.metrics or {}), **score, **passed}
+    found = {**(ended.metrics or {}), **score, **passed}
+    first = _PASSED if passed else headline.measure
+    return {name: found[name] for name in sorted(found, key=lambda name: name != first)}
 
 
 def _sample(plan: Plan, story: Story) -> dict[str, Any]:
@@ -132,6 +135,7 @@ def _sample(plan: Plan, story: Story) -> dict[str, Any]:
     sample: dict[str, Any] = {
         "id": story.problem_id,
         "epoch": story.sample + 1,
+        "uuid": uuid.uuid5(uuid.NAMESPACE_URL, f"{plan.run_id}/{story.experiment_id}").hex,
         "input": [*map(_message, first)] if len(first) > 1 else "".join(each["content"] for each in first),
         "target": str(plan.basis.expectations.get(story.problem_id, {}).get("expected_response") or ""),
         "messages": messages,
@@ -161,7 +165,7 @@ def _messages(story: Story) -> list[dict[str, Any]]:
         if step.call:
             for message in [*chat_of(step.asked), {**chat_reply(step.call), "model": step.call.model}]:
                 functions |= {call["id"]: call["name"] for call in message.get("tool_calls") or ()}
-                found.append(_message(message, functions))
+                found.append({"id": f"{story.experiment_id}-{len(found) + 1}", **_message(message, functions)})
     return found
 
 
@@ -213,7 +217,7 @@ def _summary(sample: Mapping[str, Any]) -> dict[str, Any]:
         name: {key: value[:_LONGEST] if key in cut else value for key, value in score.items()}
         for name, score in sample["scores"].items()
     }
-    kept = ("id", "epoch", "target", "metadata", "model_usage", "completed_at", "total_time")
+    kept = ("id", "epoch", "uuid", "target", "metadata", "model_usage", "completed_at", "total_time")
     return {
         **{name: sample[name] for name in kept if name in sample},
         "input": asked[:_LONGEST] if isinstance(asked, str) else asked,
