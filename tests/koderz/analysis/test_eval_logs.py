@@ -63,7 +63,8 @@ def written(run: Path, to: Path) -> list[Path]:
 def a_run(folder: Path, passed: list[bool], number: int = 0, **planned: Any) -> Path:
     """A run with one sample a task and a fault after them."""
     tasks = len(passed) + 1
-    of = plan(tasks, run_id=f"bench_{number:08x}_20260131_120000", asked=[f"{n:012x}" for n in range(tasks)], **planned)
+    given = {"asked": [f"{task:012x}" for task in range(tasks)], **planned}
+    of = plan(tasks, run_id=f"bench_{number:08x}_20260131_120000", **given)
     lines = [
         record
         for task, success in enumerate(passed)
@@ -111,6 +112,13 @@ def test_logs_compare_as_their_runs_do(tmp_path: Path, planned: dict[str, Any]) 
             assert theirs[side][name] == ours[side][name], name
     assert theirs["measure"].direction == ours["measure"].direction
     assert theirs["measures"]["tokens"] == ours["measures"]["tokens"]
+
+
+def test_log_that_only_has_the_texts_of_tasks_is_compared_by_their_ids(tmp_path: Path) -> None:
+    run, other = a_run(tmp_path, A, 1), a_run(tmp_path, B, 2, asked=())
+    (log,) = written(other, tmp_path / "logs")
+    assert load_run(log).asked
+    assert compare_runs([str(run), str(log)], tmp_path).document()["pairs"] == 24
 
 
 def test_log_of_a_simulated_model_says_so(tmp_path: Path) -> None:
