@@ -84,6 +84,66 @@ def known_by(message: Mapping[str, Any]) -> int:
     return hash(orjson.dumps({**message, "content": said}, option=orjson.OPT_SORT_KEYS))
 
 
+def chat_of(messages: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Messages of any wire by their role (system, user, assistant or tool) with a text as content.
+
+    One of the model's may have `reasoning` and `tool_calls`, each {id, name, arguments, error}; a tool's has the
+    `tool_call_id` that it answers. Offers of tools are left out.
+    """
+    for message in messages:
+        role, content = str(message["role"]), message.get("content")
+        if role in (REQUEST, "tools"):
+            continue
+        texts: list[str] = []
+        thoughts = [message["reasoning_content"]] if message.get("reasoning_content") else []
+        calls = [*map(_chat_call, message.get("tool_calls") or ())]
+        if role == "tool":
+            content = [{"type": "tool_result", "tool_use_id": message.get("tool_call_id"), "content": content}]
+        for part in content if isinstance(content, list) else filter(None, [content]):
+            kind = _kind(part)
+            if kind in _RESULTS:
+                answered = {"tool_call_id": part.get("tool_use_id") or part.get("call_id") or ""}
+                yield {"role": "tool", "content": _flat(part.get(_RESULTS[kind])), **answered}
+            elif kind in _THOUGHTS:
+                thoughts.append(_flat(part.get(_THOUGHTS[kind])))
+            elif kind in _CALLS:
+                named = {"name": part.get("name"), "arguments": part.get(_CALLS[kind])}
+                calls.append(_chat_call({"id": part.get("call_id") or part.get("id"), "function": named}))
+            else:
+                texts.append(_flat(part))
+        if texts or thoughts or calls:
+            own = {"reasoning": "\n".join(filter(None, thoughts)), "tool_calls": calls}
+            who = "assistant" if is_own(message) else "system" if role in _OWN else "user"
+            yield {"role": who, "content": "\n".join(texts), **(own if who == "assistant" else {})}
+
+
+def chat_reply(call: Call) -> dict[str, Any]:
+    """A model's reply as one of these messages."""
+    return {
+        "role": "assistant",
+        "content": str(call.reply if call.text is None else call.text),
+        "reasoning": str(call.reasoning),
+        "tool_calls": [*map(_chat_call, call.tool_calls)],
+    }
+
+
+def _chat_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function") or {}
+    given, error = function.get("arguments"), None
+    if isinstance(given, str):
+        try:
+            given = orjson.loads(given or "{}")
+        except orjson.JSONDecodeError as reason:  # a free text, or one that was cut off
+            error = str(reason)
+    arguments = given if isinstance(given, Mapping) else {"arguments": given}
+    return {
+        "id": str(call.get("id") or ""),
+        "name": str(function.get("name") or ""),
+        "arguments": dict(arguments),
+        "error": error,
+    }
+
+
 def shortened(text: str, most: int, where: str = _WHERE) -> str:
     """The text without its middle if longer than `most`, with a note on the omitted characters."""
     if len(text) <= most:

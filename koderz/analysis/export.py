@@ -331,11 +331,10 @@ def format_of(path: Path | None, given: str | None) -> Format:
     for format_ in FORMATS:
         if name == format_:
             return format_
-    raise KoderzError(
-        f"--format: invalid value {name!r}; choose from {', '.join([*FORMATS, *names_of('formats')])}"
-        if name
-        else "say which --format"
-    )
+    if not name:
+        raise KoderzError("say which --format")
+    known = [*FORMATS, "eee", "hf", "inspect", *names_of("formats")]
+    raise KoderzError(f"--format: invalid value {name!r}; choose from {', '.join(known)}")
 
 
 Library = Literal["pandas", "polars"]

@@ -14,6 +14,9 @@ from koderz.errors import KoderzError
 from koderz.settings.systems import added
 from koderz_tracker.records import Plan
 
+INSPECT = "inspect"
+"""The name of koderz' own format of logs, which fits every system."""
+
 Stories = Iterable[tuple[Plan, Story]]
 """Experiments, each with its run's plan."""
 
@@ -54,6 +57,10 @@ def own_format(name: str | None) -> Format | None:
     """The format with this name; None for one of koderz' tables, which `koderz.analysis.export` writes."""
     if name is None or name in TABLES:
         return None
+    if name == INSPECT:
+        from koderz.analysis.eval_logs import inspect
+
+        return Format(inspect, is_folder=True)
     found = added("formats", name)
     return None if found is None else Format.of(found, name)
 

@@ -19,7 +19,7 @@ import orjson
 from koderz._version import __version__
 from koderz.analysis.export import arms_of
 from koderz.analysis.runs import FAULT, FaultsAs, Run, load_run
-from koderz.analysis.story import Experiments, Story
+from koderz.analysis.story import Experiments, Story, planned_of
 from koderz.errors import KoderzError
 from koderz_tracker.files import write_whole
 from koderz_tracker.messages import text_of
@@ -71,11 +71,7 @@ class Extent:
         figures, results = run.arms[arm].summary, run.arms[arm].results
         if figures.success_rate is None:
             raise KoderzError(f"{run.run_id}: nothing of {arm} was judged, so there is no result to report")
-        planned = (
-            sum(cell.samples for cell in plan.cells or () if cell.arm == arm and cell.task not in plan.apart)
-            if plan.cells is not None
-            else (len(plan.tasks) - len(plan.apart)) * plan.samples
-        )
+        planned = planned_of(plan, arm)
         counts = {"planned": planned, "judged": len(results), "faults": len(run.missing_of(arm))}
         is_whole = len(results) >= planned or (run.status == "decided" and not counts["faults"])
         if not is_whole and not self.incomplete:

@@ -222,6 +222,13 @@ _KODERZ_OWN = ("koderz", "oracle", "nop", "scripted")
 _NO_MODEL = ("agent:oracle", "agent:nop", "patch:base", "patch:human")
 
 
+def planned_of(plan: Plan, arm: str) -> int:
+    """The number of planned experiments of an arm, without those on tasks that stand apart from all figures."""
+    if plan.cells is not None:
+        return sum(cell.samples for cell in plan.cells if cell.arm == arm and cell.task not in plan.apart)
+    return (len(plan.tasks) - len(plan.apart)) * plan.samples
+
+
 def worker_of(plan: Plan, arm: str) -> str:
     """The name of an arm in predictions: its agent and model, such as `codex+openai/gpt-6-luna`.
 

@@ -32,7 +32,9 @@ _QUICK = 500  # experiments that a report takes no time for
 _Format = Annotated[
     str | None,
     typer.Option(
-        "--format", metavar="NAME", help="csv, parquet, jsonl, md, md-wide, eee, hf or a suite's; or as --output says."
+        "--format",
+        metavar="NAME",
+        help="csv, parquet, jsonl, md, md-wide, eee, hf, inspect or a suite's; or as --output says.",
     ),
 ]
 

@@ -55,8 +55,8 @@ def read_lines(path: Path) -> Iterator[Any]:
                     raise
 
 
-def _zips() -> Any:
-    """The module zipfile that reads zstd, as Python's does from 3.14 on."""
+def zip_module() -> Any:
+    """The module zipfile that knows zstd, as Python's does from 3.14 on."""
     if sys.version_info >= (3, 14):
         import zipfile
     else:
@@ -77,7 +77,7 @@ class Zip:
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self._path, self._left = path, _MOST
-        self._zip = _zips().ZipFile(file)
+        self._zip = zip_module().ZipFile(file)
         self.names = self._zip.namelist()
 
     def read(self, name: str) -> Any:
@@ -94,7 +94,7 @@ def unzipped(path: Path) -> Iterator[Zip]:
     with _opened(path) as file, damage(path):
         try:
             yield Zip(file, path)
-        except (_zips().BadZipFile, _zstd_error()) as error:
+        except (zip_module().BadZipFile, _zstd_error()) as error:
             raise ValueError(str(error)) from None
 
 

@@ -13,6 +13,12 @@ _LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect_ai.scorer.value_t
 _STATUS = {"success": "complete", "started": "unfinished", "cancelled": "interrupted", "error": "failed"}
 _TOLD = ("epochs", "limit", "sample_id", "message_limit", "token_limit", "time_limit", "fail_on_error", "temperature")
 
+ASKED = "koderz_asked"
+"""The key of a sample's metadata under which koderz writes its digest of what the task asks."""
+
+OWN = "koderz"
+"""The key of a log's metadata under which koderz writes what inspect has no place for."""
+
 
 def read_archive(path: Path) -> Log:
     """The log in a `.eval`. One that still goes on, or was killed, has only its journal, which is read then."""
@@ -40,7 +46,7 @@ def _log(header: Mapping[str, Any], samples: list[Any], path: Path) -> Log:
     results, stats = table(header.get("results")), table(header.get("stats"))
     names = [text(table(each).get("name")) for each in listed(results.get("scores")) or listed(about.get("scorers"))]
     headline = text(table(results.get("headline")).get("score")) or next(iter(names), "")
-    dataset = table(about.get("dataset"))
+    dataset, own = table(about.get("dataset")), table(table(about.get("metadata")).get(OWN))
     version = text(table(about.get("packages")).get("inspect_ai"))
     config = {**config, **table(about.get("model_generate_config"))}
     told = {name: config[name] for name in (*_TOLD, "max_tokens", "top_p", "seed") if config.get(name) is not None}
@@ -72,6 +78,8 @@ def _log(header: Mapping[str, Any], samples: list[Any], path: Path) -> Log:
         reason=reason,
         planned=count(results.get("total_samples"))
         or (count(dataset.get("samples")) or 0) * (config.get("epochs") or 1),
+        simulated=own.get("simulated") is True,
+        lower_is_better=own.get("lower_is_better") is True,
         notes=notes,
     )
 
@@ -108,6 +116,7 @@ def _row(sample: Mapping[str, Any], headline: str) -> Row | None:
         tokens_out=sum(tokens[1]) if usage else None,
         seconds=number(sample.get("total_time")),
         asks=text(asked),
+        asked=text(table(sample.get("metadata")).get(ASKED)),
     )
 
 

@@ -40,6 +40,7 @@ class Row:
     tokens_out: int | None = None
     seconds: float | None = None
     asks: str | None = None  # the text of its task, or what a tool has in its place
+    asked: str = ""  # koderz' digest of what its task asks, in a log that koderz wrote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class Log:
     scorer: str = "score"  # the name of what `value` is
     arm: str = ""  # of rows that name none; empty: the scorer
     lower_is_better: bool = False
+    simulated: bool = False  # whether a simulated model of koderz' replied
     started: str = ""  # ISO 8601
     ended: str = ""
     status: str = "complete"
@@ -115,9 +117,9 @@ def summary_of(log: Log, path: Path) -> Summary:
             "samples": max(seen.values()),
             "imported": log.tool,
         },
-        "simulated": False,
+        "simulated": log.simulated,
         "faults": faults,
-        "asked": {row.task: digest(row.asks) for row in rows if row.asks},
+        "asked": {row.task: row.asked or digest(row.asks or "") for row in rows if row.asked or row.asks},
         "notes": notes,
         "arms": {arm: {"results": results} for arm, results in judged.items()},
         **kind,

@@ -34,6 +34,7 @@ SYSTEM = System(
     formats={
         **dict.fromkeys(("predictions", "swebench"), f"{_HERE}.predictions:predictions"),
         "harbor": f"{_HERE}.harbor:harbor",
+        "atif": f"{_HERE}.atif:atif",
     },
     checks={"rollouts": f"{_HERE}.agents.checks:check"},
     commands={"rollouts": (f"{_HERE}.commands", "Have agents work on prepared repositories, graded by hidden tests.")},

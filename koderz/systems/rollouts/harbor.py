@@ -29,12 +29,17 @@ def harbor(stories: Stories, folder: Path) -> None:
             folders[plan.run_id] = _task_folders(plan)
         if story.problem_id in plan.apart:
             continue
-        name = re.sub(r"[^\w.-]+", "-", story.problem_id) + f"__{story.experiment_id.removeprefix('exp_')}"
+        name = trial_name(story)
         (folder / name).mkdir(exist_ok=True)
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         task = folders[plan.run_id].get(story.experiment_id, story.problem_id)
         trial = _trial(plan, story, task, folder / name)
         write_whole(folder / name / "result.json", [orjson.dumps(trial, option=options)])
+
+
+def trial_name(story: Story) -> str:
+    """The name of an experiment's folder among Harbor's trials."""
+    return re.sub(r"[^\w.-]+", "-", story.problem_id) + f"__{story.experiment_id.removeprefix('exp_')}"
 
 
 def _task_folders(plan: Plan) -> dict[str, str]:
@@ -71,12 +76,12 @@ def _trial(plan: Plan, story: Story, path: str, place: Path) -> dict[str, Any]:
         },
         "verifier_result": None,
         "exception_info": None,
-        "started_at": _moment(min([ended.time, *(record.time for record in (*story.calls, *story.attempts))])),
-        "finished_at": _moment(ended.time),
+        "started_at": moment(min([ended.time, *(record.time for record in (*story.calls, *story.attempts))])),
+        "finished_at": moment(ended.time),
     }
     if isinstance(ended, Fault):
         told = {"exception_type": "Fault", "exception_message": ended.reason, "exception_traceback": ""}
-        return trial | {"exception_info": {**told, "occurred_at": _moment(ended.time), "cause": ended.cause}}
+        return trial | {"exception_info": {**told, "occurred_at": moment(ended.time), "cause": ended.cause}}
     found = _evaluation(story)
     rewards = found.get("rewards") or {"reward": ended.score if ended.score is not None else 0.0}
     trial |= {"verifier_result": {"rewards": rewards}}
@@ -102,6 +107,6 @@ def _evaluation(story: Story) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _moment(time: str) -> str:
+def moment(time: str) -> str:
     """A recorded local time, with its offset."""
     return datetime.fromisoformat(time).astimezone().isoformat()
