@@ -24,6 +24,7 @@ OF_ETC = (
 )
 """What of this machine's /etc is seen."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_EMPTY = Path(__file__).parents[2] / "py.typed"
 _PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
 _ASK = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.base_prefix]))"
 FILES = {  # of /etc, made up
@@ -111,6 +112,23 @@ def prefixes(of: Python) -> Iterator[Entry]:
         inside = any(prefix == folder or prefix.startswith(f"{folder}/") for folder in _SYSTEM)
         if not inside and prefix not in ("/", str(home_folder())):
             yield Entry("read", prefix, prefix)
+            if (found := _own_entry_points()) and found.startswith(f"{prefix}/"):
+                yield Entry("read", str(_EMPTY), found)
+
+
+@cache
+def _own_entry_points() -> str:
+    """The file that names koderz' plugin to any pytest, which fails where it finds the name and not the plugin.
+
+    A command may see what is installed beside koderz, and doesn't see koderz.
+    """
+    from importlib.metadata import PackageNotFoundError
+
+    try:
+        found = Path(str(_metadata("koderz"))) / "entry_points.txt"
+    except (PackageNotFoundError, StopIteration):
+        return ""
+    return str(found) if found.is_file() else ""
 
 
 def environment(*, with_python: bool = True) -> dict[str, str]:
