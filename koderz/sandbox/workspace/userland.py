@@ -85,7 +85,7 @@ def _metadata(name: str) -> object:
 
 def system_folders() -> list[str]:
     """The folders of this machine's programs and libraries, some of which may be links."""
-    return [folder for folder in _SYSTEM if os.path.lexists(folder)]  # noqa: PTH
+    return [folder for folder in _SYSTEM if os.path.lexists(folder)]
 
 
 def entries(etc: Path) -> Iterator[Entry]:
