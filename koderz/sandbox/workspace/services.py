@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from koderz.errors import Fault
 from koderz.sandbox.docker import ContainerClient, ending_with
@@ -30,6 +31,7 @@ class Projects:
     label: str
     pull: Callable[[str], Awaitable[object]]  # makes an image be here
     _begun: dict[tuple[int, int] | None, tuple[asyncio.Future[str], asyncio.Task[None]]] = field(default_factory=dict)
+    _closed: bool = False
 
     async def network(self, services: Services, place: Path, *, online: bool) -> str:
         """The network on which the healthy services of a place are. Raises Fault if they can't be started."""
@@ -43,10 +45,12 @@ class Projects:
 
     async def close(self) -> None:
         """Takes down all that are left."""
-        tasks = [task for _, task in self._begun.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._closed = True
+        left = [*self._begun.values()]
+        for begun, task in left:
+            if not begun.done():  # one that is taken down already isn't disturbed
+                task.cancel()
+        await asyncio.gather(*(task for _, task in left), return_exceptions=True)
 
     async def _hold(self, services: Services, place: Path, begun: asyncio.Future[str], *, online: bool) -> None:
         # While it is open no other folder gets its inode, so that a place made anew has services of its own.
@@ -54,7 +58,7 @@ class Projects:
         try:
             async with self._composed(services, online=online) as name:
                 begun.set_result(name)
-                while _identity(place) == _identity(handle):  # noqa: ASYNC110 nothing tells of its end
+                while not self._closed and _identity(place) == _identity(handle):  # noqa: ASYNC110 nothing tells
                     await asyncio.sleep(_LOOK_SECONDS)
         except (Fault, OSError) as error:
             if not begun.done():
@@ -68,12 +72,16 @@ class Projects:
         """The name of a project and of its network, taken down when this is left, or koderz is killed."""
         name = f"koderz-{secrets.token_hex(8)}"
         tables = {each: {**table, "labels": [self.label]} for each, table in services.services.items()}
-        network = {"name": name, "internal": not online}
+        network: dict[str, Any] = {"name": name, "internal": not online}
+        if not online and self.cli.name == "docker":  # else this machine's own ports are reached at the gateway
+            network["driver_opts"] = {"com.docker.network.bridge.inhibit_ipv4": "true"}
         project = {"services": tables, "volumes": services.volumes, "networks": {"default": network}}
         with scratch() as folder, without(services.folder, services.hidden) as context:
             file, variables = folder / "compose.json", folder / "empty.env"
-            text = json.dumps(project).replace("$", "$$")  # so that nothing is filled in from koderz' own variables
-            file.write_text(text)  # in a folder that is its owner's alone
+            text = json.dumps(project, ensure_ascii=False).replace(
+                "$", "$$"
+            )  # so that nothing is filled in from koderz' own variables
+            file.write_text(text, "utf-8", "replace")  # in a folder that is its owner's alone
             variables.touch()  # in place of the .env of the task
             own = [
                 *("compose", "--project-name", name, "--project-directory", str(context)),

@@ -110,7 +110,7 @@ def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = 
     if {*services} - {name}:
         try:
             found.beside = _beside(document, name, path.parent, variables)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             what, more = error.args if isinstance(error, _LackError) else ("services", str(error)[:60])
             found.lacks.append((what, f"{COMPOSE}{more and f' ({more})'}"))
     found.ignored = [f"services.{name}.{key}" for key in found.ignored]
@@ -227,7 +227,7 @@ def _mounts(value: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """The folders of the context that are mounted; those of logs, which terminal-bench names by variables, are none."""
     for each in value:
         if isinstance(each, Mapping):
-            source, target = str(each.get("source", "")), str(each["target"])
+            source, target = str(each.get("source", "")), str(each.get("target", ""))
             is_bound = each.get("type", "bind") == "bind" and not each.get("read_only")
         elif str(each).startswith(_HARNESS):
             continue
@@ -337,7 +337,7 @@ def _service(
     if "build" in table:
         own.pop("image", None)  # the name of what is built
         own["build"] = _built(table["build"], folder, known)
-    elif _HARNESS in str(table.get("image", _HARNESS)):
+    elif _HARNESS in str(table.get("image", _HARNESS)) or not own["image"] or own["image"].startswith("-"):
         raise _LackError("image", table.get("image", ""))
     return own
 
@@ -358,7 +358,7 @@ def _mount(each: Any, volumes: Collection[str], folder: Path) -> dict[str, Any]:
     if isinstance(each, Mapping):
         if odd := each.keys() - {"type", "source", "target", "read_only"}:
             raise _LackError(f"volumes.{min(odd)}", each)
-        kind, source, target = each.get("type"), str(each.get("source", "")), str(each["target"])
+        kind, source, target = each.get("type"), str(each.get("source", "")), str(each.get("target", ""))
         is_kept = bool(each.get("read_only"))
     else:
         source, _, rest = str(each).partition(":") if ":" in str(each) else ("", "", str(each))

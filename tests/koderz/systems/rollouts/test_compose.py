@@ -78,6 +78,7 @@ def test_compose_settings_of_an_idle_container_make_no_difference(tmp_path: Path
         ({"volumes": ["./:/app:ro"]}, "volumes", "./:/app"),
         ({"volumes": ["../up:/app"]}, "volumes", "../up:/app"),
         ({"volumes": 3}, "volumes", "3"),
+        ({"volumes": [{"source": "./x"}]}, "volumes", "./x"),
         ({"privileged": True}, "privileged", "True"),
         ({"cap_add": ["SYS_ADMIN"]}, "cap_add", "['SYS_ADMIN']"),
         ({"network_mode": "host"}, "network_mode", "host"),
@@ -217,6 +218,9 @@ def test_compose_services_beside_the_agents_are_read(tmp_path: Path, monkeypatch
         ({"networks": ["back"]}, "networks"),
         ({"build": "db", "deploy": {"replicas": 2}}, "services.db.deploy.replicas"),
         ({}, "services.db.image"),
+        ({"image": "--privileged"}, "services.db.image"),
+        ({"image": "${NOT_GIVEN}"}, "services.db.image"),
+        ({"volumes": [{"type": "volume"}]}, "services.db.volumes"),
     ],
 )
 def test_compose_settings_that_reach_out_of_a_service_are_refused(
