@@ -37,8 +37,9 @@ class Projects:
         """The network on which the healthy services of a place are. Raises Fault if they can't be started."""
         key = _identity(place)
         if key not in self._begun:
+            handle = os.open(place, os.O_PATH)
             begun: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            holding = self._hold(services, place, begun, online=online)
+            holding = self._hold(services, place, handle, begun, online=online)
             self._begun[key] = begun, asyncio.create_task(holding)
             self._begun[key][1].add_done_callback(lambda _: self._begun.pop(key))
         return await asyncio.shield(self._begun[key][0])
@@ -52,9 +53,10 @@ class Projects:
                 task.cancel()
         await asyncio.gather(*(task for _, task in left), return_exceptions=True)
 
-    async def _hold(self, services: Services, place: Path, begun: asyncio.Future[str], *, online: bool) -> None:
-        # While it is open no other folder gets its inode, so that a place made anew has services of its own.
-        handle = os.open(place, os.O_PATH)
+    async def _hold(
+        self, services: Services, place: Path, handle: int, begun: asyncio.Future[str], *, online: bool
+    ) -> None:
+        # While the handle is open no other folder gets its inode, so that a place made anew has services of its own.
         try:
             async with self._composed(services, online=online) as name:
                 begun.set_result(name)

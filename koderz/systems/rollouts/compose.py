@@ -16,7 +16,7 @@ from koderz.sandbox.workspace.cores import available_cores
 from koderz.systems.rollouts.recipes import Recipe
 from koderz.systems.rollouts.tasks import Need, RequestedResources
 
-COMPOSE = "what no container of koderz has"
+REFUSED = "what no container of koderz has"
 """The machine that settings need which koderz gives to nobody."""
 
 COMPOSED = ("docker", "podman")
@@ -106,13 +106,13 @@ def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = 
             _take(found, key, value, table, variables)
         except (ValueError, TypeError, AttributeError) as error:
             what, more = error.args if isinstance(error, _LackError) else (key, str(value)[:60])
-            found.lacks.append((f"services.{name}.{what}", f"{COMPOSE}{more and f' ({more})'}"))
+            found.lacks.append((f"services.{name}.{what}", f"{REFUSED}{more and f' ({more})'}"))
     if {*services} - {name}:
         try:
             found.beside = _beside(document, name, path.parent, variables)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             what, more = error.args if isinstance(error, _LackError) else ("services", str(error)[:60])
-            found.lacks.append((what, f"{COMPOSE}{more and f' ({more})'}"))
+            found.lacks.append((what, f"{REFUSED}{more and f' ({more})'}"))
     found.ignored = [f"services.{name}.{key}" for key in found.ignored]
     return found
 
@@ -133,7 +133,7 @@ def with_service(recipe: Recipe, service: Service) -> Recipe:
         place = posixpath.relpath(target, recipe.workdir)
         if place.startswith(".."):
             more = f"{source}:{target}, outside of the working folder {recipe.workdir}"
-            service.lacks.append(("volumes", f"{COMPOSE} ({more})"))
+            service.lacks.append(("volumes", f"{REFUSED} ({more})"))
         mounted.append((source, place))
     return replace(
         recipe,
