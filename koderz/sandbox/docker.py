@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.judge.remote import INTERPRETER, VARIABLES
@@ -17,6 +22,8 @@ _LOOK_SECONDS = 10.0
 PASSED = ("DOCKER_*", "CONTAINER*", "DBUS_SESSION_BUS_ADDRESS", "HOME", "XDG_*")
 """The variables that a client may need to find its daemon or its storage; none of them gets into a container."""
 _NOBODY = "65534:65534"
+# Does it however koderz ends. The second time is for a container that was only about to be made.
+_REAPER = 'cat >/dev/null; "$@"; sleep 1; exec "$@"'
 _SCRATCH = "/tmp:rw,noexec,nosuid,nodev,size=16m"  # noqa: S108 - the container's own
 
 
@@ -103,6 +110,36 @@ class ContainerClient:
 
 DOCKER, PODMAN = ContainerClient(), ContainerClient("podman", "{{.Client.Version}}")
 CLIENTS = {client.name: client for client in (DOCKER, PODMAN)}
+
+
+@cache
+def has_compose(executable: str) -> bool:
+    """Whether a client is here, and has the second generation of Docker's compose."""
+    asked = [executable, "compose", "version"]
+    try:
+        done = subprocess.run(asked, capture_output=True, timeout=_LOOK_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and done.stdout.startswith(b"Docker Compose")
+
+
+@asynccontextmanager
+async def ending_with(cli: ContainerClient, *words: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[None]:
+    """Runs words of a client when this is left, or koderz is killed, such as those that remove a container."""
+    reaper = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", _REAPER, "sh", cli.executable, *words),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Fault):
+            await cli.output(*words, seconds=seconds)
+        kill(reaper)
+        await reaper.wait()
 
 
 def bounds(label: str, memory_mb: int, *, processes: int, network: bool = False) -> list[str]:

@@ -69,6 +69,22 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
+class Services:
+    """The services that commands reach by their names, where a backend has compose."""
+
+    services: Mapping[str, Mapping[str, Any]] = field(hash=False, repr=False)  # as compose has them, nothing to fill in
+    volumes: Mapping[str, Any] = field(hash=False)
+    folder: Path  # of what they are built of and see, but for what is hidden
+    main: str  # the name by which they reach the command
+    hidden: Collection[str] = ()
+
+    @property
+    def images(self) -> Sequence[str]:
+        """The images that aren't built."""
+        return [table["image"] for table in self.services.values() if "image" in table]
+
+
+@dataclass(frozen=True, slots=True)
 class RewardChannel:
     """The channel by which a verifier gives its rewards, guarded against the agent's programs that it starts.
 
@@ -117,6 +133,7 @@ class Command:
     secrets: Sequence[str] = ()  # names of koderz' own variables that it has, too, there
     gpus: str = ""  # those that it has, as TYPE:COUNT, there
     reachable: bool = False  # whether koderz may talk to what listens on its loopback; not beside a bridge
+    services: Services | None = None  # begun with the first command of a place, and gone with the place
     channel: RewardChannel | None = None  # of a verifier, where a backend guards channels
 
     @property

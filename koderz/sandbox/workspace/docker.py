@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from koderz.errors import Fault, Unreachable
-from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds
+from koderz.sandbox.docker import ANSWER_SECONDS, DOCKER, PODMAN, ContainerClient, bounds, ending_with
 from koderz.sandbox.process import kill
 from koderz.sandbox.workspace import BRIDGE_PORT, HOME, Command, Ended, Enforcer, Image, Mount, Running, Serve, keeping
 from koderz.sandbox.workspace.cores import available_cores
 from koderz.sandbox.workspace.folders import TREE, make_tree, scratch, without
 from koderz.sandbox.workspace.proxy import PROXY_PORT, VARIABLES, proxying
+from koderz.sandbox.workspace.services import Projects
 from koderz.sandbox.workspace.watching import Output, Sockets, too_large
 from koderz.settings.paths import home_folder
 
@@ -37,8 +38,6 @@ _HUB = "https://index.docker.io/v1/"
 _STORES = ("credsStore", "credHelpers")  # which docker would ask before it looks at what is written here
 _BUILD_SECONDS = 1800.0
 _NO_PROGRAM = (126, 127)  # what the client ends with where the image lacks the program
-# Removes the container however koderz ends. The second time is for one that was only about to be made.
-_REAPER = 'cat >/dev/null; "$0" rm --force "$1"; sleep 1; exec "$0" rm --force "$1"'
 
 
 class Docker:
@@ -60,6 +59,7 @@ class Docker:
         self._keeping: dict[tuple[str, str], bool] = {}  # whether an image, run as a user, keeps channels
         self._open = contextlib.ExitStack()
         self._config: tuple[str, ...] = ()
+        self._projects = Projects(self.cli, LABEL, self._built)
 
     async def __aenter__(self) -> Self:
         """Raises Unreachable where no daemon answers."""
@@ -67,6 +67,7 @@ class Docker:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._projects.close()
         self._open.close()
 
     async def run(self, command: Command, place: Path) -> Ended:
@@ -84,10 +85,13 @@ class Docker:
         return keeping.with_facts(ended, place) if command.channel else ended
 
     async def _run(self, command: Command, place: Path, name: str, image: str) -> Ended:
-        async with _removed(name, self.cli), _proxied(command, place) as command:
+        async with ending_with(self.cli, "rm", "--force", name), _proxied(command, place) as command:
             if command.bridge:
                 command = await _bridged(command, command.bridge, place)
             words = [*_bounds(name, command), *self._as_user(command), *_seen(command, place)]
+            if own := command.services:
+                network = await self._projects.network(own, place, online=command.network)
+                words += ["--network", network, "--network-alias", own.main]
             client = await _begun(self.cli, *words, "--entrypoint", command.argv[0], image, *command.argv[1:])
             return await _ended(self.cli, client, name, command, place, Output(command.limits.output_bytes))
 
@@ -106,7 +110,7 @@ class Docker:
         name = f"koderz-{secrets.token_hex(8)}"
         image = await self._built(command.image)
         user = await asyncio.to_thread(_user_of, place)
-        async with _removed(name, self.cli):
+        async with ending_with(self.cli, "rm", "--force", name):
             clock = await _Clock.started(self.cli, name, command, place, image)
             channel, theirs = socket.socketpair()
             words = ["exec", "--interactive", "--user", user, name, "sh", "-c", _CHANNEL, "sh"]
@@ -156,7 +160,7 @@ class Docker:
         """Puts what the image has in a folder into `target`; nothing where it hasn't got that. Raises Fault."""
         name = f"koderz-{secrets.token_hex(8)}"
         built = await self._built(image)
-        async with _removed(name, self.cli):
+        async with ending_with(self.cli, "rm", "--force", name):
             await self.cli.output("create", "--name", name, "--label", LABEL, "--network", "none", built, "true")
             with contextlib.suppress(Fault):
                 await self.cli.output("cp", f"{name}:{folder}/.", str(target))
@@ -364,7 +368,9 @@ def _bounds(name: str, command: Command) -> list[str]:
     limits = command.limits
     return [
         *("run", "--name", name),
-        *bounds(LABEL, limits.memory_mb, processes=limits.processes, network=command.network),
+        *bounds(
+            LABEL, limits.memory_mb, processes=limits.processes, network=command.network or command.services is not None
+        ),
         *(("--gpus", command.gpus.rpartition(":")[2], "--shm-size", _SHARED) if command.gpus else ()),
         *(("--cpuset-cpus", str(command.core)) if command.core >= 0 else ()),
         *(("--cpus", f"{min(limits.cpus, available_cores()):g}") if limits.cpus else ()),
@@ -419,25 +425,6 @@ async def _followed(
         if not ended.done():
             kill(client)
             await ended
-
-
-@asynccontextmanager
-async def _removed(name: str, cli: ContainerClient) -> AsyncIterator[None]:
-    """Removes a container when this is left, or koderz is killed."""
-    reaper = await asyncio.create_subprocess_exec(
-        *("/bin/sh", "-c", _REAPER, cli.executable, name),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Fault):
-            await cli.output("rm", "--force", name)
-        kill(reaper)
-        await reaper.wait()
 
 
 async def _begun(

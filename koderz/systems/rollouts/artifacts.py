@@ -72,7 +72,15 @@ def artifacts_of(task: Rollout) -> Sequence[Artifact]:
 
 async def collect(task: Rollout, place: Path, backend: Backend) -> Collected:
     """Runs the task's hooks where the agent worked, and packs its artifacts. What fails is noted, and no fault."""
-    usual = Command([], task.environment, published(place, backend), checkout=task.workdir, image=task.image)
+    usual = Command(
+        [],
+        task.environment,
+        published(place, backend),
+        checkout=task.workdir,
+        image=task.image,
+        network=bool(task.services) and task.is_online,
+        services=task.services,
+    )
     notes = []
     for hook in task.verifier.collect if task.verifier else ():
         limits = Limits(seconds=hook.seconds)

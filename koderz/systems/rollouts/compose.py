@@ -1,4 +1,4 @@
-"""The compose file of a task: one service is an image with settings, which are read; several need compose itself."""
+"""The compose file of a task: the agent's service is an image with settings; those beside it are compose's to start."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from koderz.errors import KoderzError
+from koderz.sandbox.workspace import Limits, Services
+from koderz.sandbox.workspace.cores import available_cores
 from koderz.systems.rollouts.recipes import Recipe
-from koderz.systems.rollouts.tasks import RequestedResources
+from koderz.systems.rollouts.tasks import Need, RequestedResources
 
-COMPOSE = "docker or podman with compose, which koderz doesn't start"
-"""The machine that several services need, and settings that only a daemon can give."""
+REFUSED = "what no container of koderz has"
+"""The machine that settings need which koderz gives to nobody."""
+
+COMPOSED = ("docker", "podman")
+"""The sandboxes that start services where they have compose."""
 
 HARBOR_SERVICES = ("main", "client")
 """The names of the agent's service in Harbor, beside which any other is a second one."""
@@ -35,6 +40,19 @@ _USUAL: Mapping[str, Collection[str]] = {
     "scale": ("1",),
     "user": ("root", "0", "0:0", "root:root"),
 }
+_KEPT = {
+    *("image", "command", "entrypoint", "healthcheck", "depends_on", "working_dir", "user", "tmpfs", "init", "tty"),
+    *("stdin_open", "shm_size", "ulimits", "stop_grace_period", "stop_signal", "restart", "hostname", "cap_drop"),
+    *("read_only", "platform"),
+}
+"""Keys of the services beside the agent's that compose gets as they are."""
+
+_REPLACED = {
+    *("build", "environment", "volumes", "networks", "container_name", "deploy", "cpus", "mem_limit", "pids_limit"),
+    *("ports", "expose", "labels", "logging", "pull_policy"),
+}
+"""Those that it gets otherwise, or not at all. All others, such as `privileged` and `env_file`, are refused."""
+
 _OF_BUILD = {"context", "dockerfile", "network", "platforms", "tags", "labels", "cache_from", "pull", "no_cache"}
 _EMPTY = ("/tmp", "/run", "/dev/shm", "/var/tmp")  # noqa: S108
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -59,34 +77,53 @@ class Service:
     cpus: float | None = None
     memory_mb: int | None = None
     mounted: list[tuple[str, str]] = field(default_factory=list)  # folders of the context, each with its place
+    beside: Services | None = None  # the other services
 
 
 def read_compose(path: Path, variables: Mapping[str, str], own: Sequence[str] = ()) -> Service:
-    """The one service of a compose file, where there are several a service that lacks compose.
+    """The service of a compose file in which the agent works, with those beside it.
 
-    `variables` of this machine are those that values may be taken from, `own` the names that the service may have; it
-    may have any by default. Raises KoderzError for a file that is none.
+    `variables` of this machine are those that values may be taken from. `own` are the names that the service may have,
+    the first even where the file has no such service; by default any where it is alone, else Harbor's.
+    Raises KoderzError for a file that is none.
     """
     import yaml
 
     try:
-        services = yaml.safe_load(path.read_text(encoding="utf-8"))["services"]
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        services = document["services"]
         if not services or not all(isinstance(each, Mapping) for each in services.values()):
             raise TypeError("it needs services, each of which has to be a table")
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise KoderzError(f"{path}: no compose file ({str(error).splitlines()[0]})") from None
-    if len(services) > 1 or (own and {*services} - {*own}):
-        return Service([(f"services {', '.join(map(str, services))}", COMPOSE)])
-    ((name, table),) = services.items()
-    found = Service()
+    alone = [*services] if len(services) == 1 and not own else []
+    name = next((each for each in (*HARBOR_SERVICES, *alone) if each in services), own[0] if own else "")
+    if not name:
+        return Service([(f"services {', '.join(map(str, services))}", f"one named {' or '.join(HARBOR_SERVICES)}")])
+    found, table = Service(), services.get(name, {})
     for key, value in table.items():
         try:
             _take(found, key, value, table, variables)
         except (ValueError, TypeError, AttributeError) as error:
             what, more = error.args if isinstance(error, _LackError) else (key, str(value)[:60])
-            found.lacks.append((f"services.{name}.{what}", f"{COMPOSE}{more and f' ({more})'}"))
+            found.lacks.append((f"services.{name}.{what}", f"{REFUSED}{more and f' ({more})'}"))
+    if {*services} - {name}:
+        try:
+            found.beside = _beside(document, name, path.parent, variables)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            what, more = error.args if isinstance(error, _LackError) else ("services", str(error)[:60])
+            found.lacks.append((what, f"{REFUSED}{more and f' ({more})'}"))
     found.ignored = [f"services.{name}.{key}" for key in found.ignored]
     return found
+
+
+def needs_of(compose: Path, service: Service) -> tuple[Need, ...]:
+    """The parts of a compose file that not every sandbox can honour."""
+    found = [Need(f"{compose}: {what}", machine) for what, machine in service.lacks]
+    if service.beside:
+        names = ", ".join(service.beside.services)
+        found.append(Need(f"{compose}: services.{names}", "--sandbox docker or podman with compose", COMPOSED))
+    return tuple(found)
 
 
 def with_service(recipe: Recipe, service: Service) -> Recipe:
@@ -96,7 +133,7 @@ def with_service(recipe: Recipe, service: Service) -> Recipe:
         place = posixpath.relpath(target, recipe.workdir)
         if place.startswith(".."):
             more = f"{source}:{target}, outside of the working folder {recipe.workdir}"
-            service.lacks.append(("volumes", f"{COMPOSE} ({more})"))
+            service.lacks.append(("volumes", f"{REFUSED} ({more})"))
         mounted.append((source, place))
     return replace(
         recipe,
@@ -104,6 +141,7 @@ def with_service(recipe: Recipe, service: Service) -> Recipe:
         image=service.image or recipe.image,
         asked=RequestedResources(service.cpus, service.memory_mb),
         mounted=tuple(mounted),
+        services=service.beside,
     )
 
 
@@ -189,7 +227,7 @@ def _mounts(value: Sequence[Any]) -> Iterator[tuple[str, str]]:
     """The folders of the context that are mounted; those of logs, which terminal-bench names by variables, are none."""
     for each in value:
         if isinstance(each, Mapping):
-            source, target = str(each.get("source", "")), str(each["target"])
+            source, target = str(each.get("source", "")), str(each.get("target", ""))
             is_bound = each.get("type", "bind") == "bind" and not each.get("read_only")
         elif str(each).startswith(_HARNESS):
             continue
@@ -241,3 +279,114 @@ def filled(text: str, known: Mapping[str, str]) -> str:
         return filled(word, known) if how else ""
 
     return _VARIABLE.sub(value, text)
+
+
+def _beside(document: Mapping[str, Any], main: str, folder: Path, known: Mapping[str, str]) -> Services:
+    """The services beside the agent's, as compose gets them. Raises _LackError for what they can't have."""
+    for key in document:
+        if key not in ("services", "volumes", "networks", "version", "name") and not str(key).startswith("x-"):
+            raise _LackError(str(key))
+    for kind, driver in (("volumes", "local"), ("networks", "bridge")):
+        for name, about in (document.get(kind) or {}).items():
+            if about not in (None, {}, {"driver": driver}):
+                raise _LackError(f"{kind}.{name}", about)
+    services, volumes = document["services"], document.get("volumes") or {}
+    if len({frozenset(table.get("networks") or ["default"]) for table in services.values()}) > 1:
+        raise _LackError("networks", "services are on different ones")
+    waited = services.get(main, {}).get("depends_on") or {}
+    if isinstance(waited, Mapping) and "service_completed_successfully" in str(waited):
+        raise _LackError(f"services.{main}.depends_on", "service_completed_successfully")
+    found = {}
+    for name, table in services.items():
+        try:
+            if name != main:
+                found[str(name)] = _service(table, main, folder, volumes, known)
+        except _LackError as lack:
+            raise _LackError(f"services.{name}.{lack.args[0]}", lack.args[1]) from None
+    return Services(found, {each: {} for each in volumes}, folder, main)
+
+
+def _service(
+    table: Mapping[str, Any], main: str, folder: Path, volumes: Collection[str], known: Mapping[str, str]
+) -> dict[str, Any]:
+    if odd := [
+        key for key, value in table.items() if key not in _KEPT | _REPLACED and value not in (None, False, [], {})
+    ]:
+        raise _LackError(str(odd[0]), table[odd[0]])
+    if main in (table.get("depends_on") or ()):
+        raise _LackError("depends_on", main)
+    own = {key: _plain(value, known) for key, value in table.items() if key in _KEPT}
+    asked, usual = Service(), Limits()
+    _limit(asked, {"cpus": table.get("cpus"), "memory": table.get("mem_limit")}, "mem_limit")
+    _deploy(asked, table.get("deploy") or {})
+    memory = f"{asked.memory_mb or usual.memory_mb}m"
+    own |= {"mem_limit": memory, "memswap_limit": memory, "pids_limit": usual.processes}
+    if asked.cpus:
+        own["cpus"] = min(asked.cpus, available_cores())
+    own["environment"] = dict(_variables(table.get("environment"), known))
+    mounts = [each for each in table.get("volumes") or () if not str(each).startswith(_HARNESS)]
+    own["volumes"] = [_mount(_plain(each, known), volumes, folder) for each in mounts]
+    networks = table.get("networks") or {}
+    tables = [each or {} for each in networks.values()] if isinstance(networks, Mapping) else []
+    if any(each.keys() - {"aliases"} for each in tables):
+        raise _LackError("networks", networks)
+    aliases = [alias for each in tables for alias in each.get("aliases") or ()]
+    if name := table.get("container_name"):  # one of all of the machine, which can't be taken twice
+        aliases.append(name)
+    own["networks"] = {"default": {"aliases": [_plain(each, known) for each in aliases if _HARNESS not in str(each)]}}
+    if "build" in table:
+        own.pop("image", None)  # the name of what is built
+        own["build"] = _built(table["build"], folder, known)
+    elif _HARNESS in str(table.get("image", _HARNESS)) or not own["image"] or own["image"].startswith("-"):
+        raise _LackError("image", table.get("image", ""))
+    return own
+
+
+def _built(value: Any, folder: Path, known: Mapping[str, str]) -> dict[str, Any]:
+    built = value if isinstance(value, Mapping) else {"context": value}
+    if odd := built.keys() - {"context", "dockerfile", "args", "target"}:
+        raise _LackError(f"build.{min(odd)}")
+    context = _inner(filled(str(built.get("context", ".")), known), folder, "build")
+    dockerfile = filled(str(built.get("dockerfile", "Dockerfile")), known)
+    _inner(posixpath.join(context, dockerfile), folder, "build")
+    target = {"target": str(built["target"])} if "target" in built else {}
+    return {"context": context, "dockerfile": dockerfile, "args": dict(_variables(built.get("args"), known)), **target}
+
+
+def _mount(each: Any, volumes: Collection[str], folder: Path) -> dict[str, Any]:
+    """A mount of a service: a volume of the task's, or what lies in its folder, which can't be changed."""
+    if isinstance(each, Mapping):
+        if odd := each.keys() - {"type", "source", "target", "read_only"}:
+            raise _LackError(f"volumes.{min(odd)}", each)
+        kind, source, target = each.get("type"), str(each.get("source", "")), str(each.get("target", ""))
+        is_kept = bool(each.get("read_only"))
+    else:
+        source, _, rest = str(each).partition(":") if ":" in str(each) else ("", "", str(each))
+        target, _, mode = rest.partition(":")
+        is_kept, kind = "ro" in mode.split(","), "bind" if source.startswith((".", "/", "~")) else "volume"
+    if not target.startswith("/") or kind not in ("bind", "volume", "tmpfs"):
+        raise _LackError("volumes", f"{source}:{target}")
+    if kind == "bind":
+        place = {"source": _inner(source, folder, "volumes"), "bind": {"create_host_path": False}}
+        return {"type": kind, "target": target, "read_only": True, **place}
+    if source and source not in volumes:
+        raise _LackError("volumes", f"{source}:{target}")
+    return {"type": kind, "target": target, "read_only": is_kept, **({"source": source} if source else {})}
+
+
+def _inner(source: str, folder: Path, key: str) -> str:
+    """A path in the task's folder, which compose takes for nothing else; no link leads there."""
+    inner = posixpath.normpath(source)
+    there = folder.resolve() / inner
+    if inner.startswith(("/", "..")) or there.resolve() != there or not there.exists():
+        raise _LackError(key, source)
+    return f"./{inner}"
+
+
+def _plain(value: Any, known: Mapping[str, str]) -> Any:
+    """A value as JSON has it, with its variables filled in."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each, known) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each, known) for each in value]
+    return value if value is None or isinstance(value, bool | int | float) else filled(str(value), known)

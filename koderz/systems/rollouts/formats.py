@@ -17,10 +17,10 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace.scripts import Script
 from koderz.suites.keys import require_keys
-from koderz.systems.rollouts.compose import Service, read_compose, with_service
+from koderz.systems.rollouts.compose import Service, needs_of, read_compose, with_service
 from koderz.systems.rollouts.harbor_tasks import existing, own_script, read_harbor_task
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
-from koderz.systems.rollouts.tasks import Need, Repo, Rollout, Rubric, Verifier, with_digest
+from koderz.systems.rollouts.tasks import Repo, Rollout, Rubric, Verifier, with_digest
 from koderz.systems.rollouts.trees import files_below, shown_below
 from koderz_tracker.files import MB
 
@@ -38,6 +38,7 @@ _KEYS: Mapping[str, Collection[str]] = {
 """The keys of tb_meta.json and of its tables; `metadata` may hold any."""
 _SOLUTION = "overlay_files/diff.patch"  # the human's diff, in a folder with tb_meta.json
 _SCRIPT = "run-tests.sh"  # of terminal-bench
+_HIDDEN = ("tests", _SCRIPT, "solution.sh", "solution.yaml")
 _ROW_KEYS: Mapping[str, type[Rubric | Script]] = {"rubrics": Rubric, "test_scripts": Script}
 
 
@@ -257,7 +258,8 @@ def _of_terminal_bench(folder: Path, variables: Mapping[str, str]) -> Rollout:
         ),
         solution=folder / "solution.sh",
         image_name=image.image,
-        needs=tuple(Need(f"{compose}: {what}", machine) for what, machine in service.lacks),
+        needs=needs_of(compose, service),
+        services=dataclasses.replace(service.beside, hidden=_HIDDEN) if service.beside else None,
         ignored_keys=tuple(f"{compose.name}: {key}" for key in service.ignored),
         asked=image.asked,
         mounted=image.mounted,
@@ -269,7 +271,7 @@ def _of_terminal_bench(folder: Path, variables: Mapping[str, str]) -> Rollout:
         refused=image.refused,
         agent_seconds=_seconds(meta, "max_agent_timeout_sec", 360, where),
         test_seconds=_seconds(meta, "max_test_timeout_sec", 60, where),
-        hidden_files=("tests", _SCRIPT, "solution.sh", "solution.yaml"),
+        hidden_files=_HIDDEN,
         has_tree_of_image=True,
         metadata=meta,
     )

@@ -276,6 +276,7 @@ def _wanted(task: Rollout) -> Command:
         image=task.image,
         limits=task.limits(task.test_seconds),
         network=task.is_online,
+        services=task.services,
         allowed_hosts=task.allowed_hosts,
     )
 

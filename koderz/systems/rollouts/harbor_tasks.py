@@ -10,7 +10,7 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
-from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, read_compose, with_service
+from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, needs_of, read_compose, with_service
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.task_toml import (
     AgentTable,
@@ -112,6 +112,7 @@ class _Reader:
             network=_network(table.agent) or _network(environment) or _public(environment),
             asked=_asked(environment, recipe),
             mounted=recipe.mounted,
+            services=recipe.services,
             healthcheck=_healthcheck(environment.healthcheck),
             artifacts=self._artifacts(table.artifacts, "artifacts"),
             verifier=self._verifier(table.verifier, None),
@@ -227,7 +228,9 @@ class _Reader:
             recipe = replace(recipe, stated={})
         if compose.is_file():
             recipe = with_service(recipe, service)
-            self.needs += [Need(f"{compose}: {what}", machine) for what, machine in service.lacks]
+            if tests and service.beside:
+                service.lacks.append((f"services.{', '.join(service.beside.services)}", "an agent's environment"))
+            self.needs += needs_of(compose, service)
             self.ignored += [f"{compose.name}: {key}" for key in service.ignored]
         if image := table.docker_image or recipe.image:
             return replace(recipe, image=image, refused="")

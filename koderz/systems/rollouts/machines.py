@@ -72,7 +72,7 @@ async def test_command(task: Rollout, place: Path, backend: Backend, wanted: Com
         image = verifier.image if runs(backend, verifier.image) else None
         if isinstance(verifier.image, Image) and image is None:
             environment = {**verifier.image.environment, **environment}
-        wanted = replace(wanted, image=image, checkout=verifier.workdir or wanted.checkout)
+        wanted = replace(wanted, image=image, checkout=verifier.workdir or wanted.checkout, services=None)
         tests = None if image else _copied(verifier, place / "tests")
         mounts += _laid_over(task, verifier, tests)
     else:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.sandbox.images import StoredImage
-from koderz.sandbox.workspace import userland
+from koderz.sandbox.workspace import Services, userland
 from koderz.systems.rollouts.build_context import Copy, Folder
 from koderz.systems.rollouts.dockerfile import PATH, ROOT, SHELL, Build, BuildStep, Run, follow
 from koderz.systems.rollouts.dockerfile_syntax import parse
@@ -51,6 +51,7 @@ class Recipe:
     image: str = ""  # a published one that takes its place
     asked: RequestedResources = field(default_factory=RequestedResources)  # by a compose file
     mounted: tuple[tuple[str, str], ...] = ()  # folders of the context, each with its place below `workdir`
+    services: Services | None = None  # beside it, as a compose file has them
 
 
 def read_dockerfile(path: Path, *, tests: bool = False, workdir: str = "") -> Recipe:

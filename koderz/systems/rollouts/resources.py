@@ -54,6 +54,11 @@ def require_network(tasks: Iterable[Rollout], sandbox: str, options: RolloutsOpt
         place = options.sandbox_of(task.sandbox, sandbox)
         for network in _networks(task):
             able = _NETWORKS[network.mode]
+            if task.services and (network.mode == "allowlist" or network.mode != task.network.mode):
+                raise KoderzError(
+                    f"{task.folder}: its services need one network for agent and verifier, public or none; "
+                    "leave --network task out"
+                )
             if network.mode != "no-network" and place not in able:
                 hosts = f" ({', '.join(network.allowed_hosts)})" if network.allowed_hosts else ""
                 raise KoderzError(

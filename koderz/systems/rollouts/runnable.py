@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from koderz.errors import KoderzError
+from koderz.sandbox.docker import CLIENTS, has_compose
 from koderz.sandbox.images import ImageStore
 from koderz.systems.rollouts.environments import Making, environed
 from koderz.systems.rollouts.harbor_tasks import IMAGED
@@ -35,6 +36,8 @@ def unmet(task: Rollout, sandbox: str, images: ImageStore = NO_IMAGES, making: M
     for need in task.needs:
         if sandbox not in need.sandboxes and not (need.image and _has(images, need.image, sandbox)):
             return f"{need.where} needs {need.machine}"
+    if task.services and not has_compose(CLIENTS[sandbox].executable):
+        return f"{task.folder}: its services need {sandbox} compose 2, which isn't here; install it"
     parts = [task, *(stage.task for stage in task.stages)]
     if sandbox in IMAGED:
         return ""

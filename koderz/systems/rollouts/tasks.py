@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from koderz.sandbox.workspace import Image, Limits
+from koderz.sandbox.workspace import Image, Limits, Services
 from koderz.sandbox.workspace.scripts import Script
 
 if TYPE_CHECKING:
@@ -220,6 +220,7 @@ class Rollout:
     publishes: bool = field(default=False, repr=False)  # whether PUBLISHED travels
     takes_overrides: bool = field(default=False, repr=False)
     ignored_keys: tuple[str, ...] = field(default=(), repr=False)  # of its files, that nothing reads
+    services: Services | None = field(default=None, repr=False)  # beside the agent's
     mounted: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # of `context`, each with its place
     metadata: Mapping[str, Any] = field(
         default_factory=dict, repr=False

@@ -255,6 +255,7 @@ class Workspace:
             image=self._task.image,
             limits=replace(self._limits, seconds=limit),
             network=self._task.is_online,
+            services=self._task.services,
             allowed_hosts=self._task.allowed_hosts,
         )
         ended = await self._stores.backend_of(self._task).run(wanted, self._place)
@@ -292,6 +293,7 @@ class Workspace:
             image=task.image,
             limits=replace(self._limits, seconds=_SETUP_SECONDS),
             network=task.is_online,
+            services=task.services,
         )
 
     async def _require_healthy(self, check: Healthcheck, task: Rollout) -> None:
@@ -329,6 +331,7 @@ class Workspace:
             limits=replace(self._limits, seconds=max(1.0, self.seconds_left)),
             bridge=launch.bridge.serve,
             network=self._task.is_online,
+            services=self._task.services,
             allowed_hosts=self._task.allowed_hosts,
         )
         ended = await launch.bridge.beside(self._stores.backend_of(self._task).run(wanted, self._place))

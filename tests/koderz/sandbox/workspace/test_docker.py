@@ -62,6 +62,12 @@ match words:
         own = str(state / after("--tag")[0].replace(":", "-").replace("/", "-")) + ".context"
         shutil.copytree(folder, own, ignore=shutil.ignore_patterns("state"))
         kept(after("--tag")[0]).write_text(own)
+    case ["compose", "version"]:
+        print("Docker Compose version v2.27.0")
+    case ["compose", "--project-name", _, "--project-directory", _, "--env-file", _, "--file", file, word, *_]:
+        (state / "project").write_text(pathlib.Path(file).read_text())
+        if (state / "fails").exists() and (state / "fails").read_text() == word:
+            sys.exit(word + " fails")
     case ["create", *_, image, _]:
         (state / after("--name")[0]).write_text(kept(image).read_text())
     case ["cp", source, target]:

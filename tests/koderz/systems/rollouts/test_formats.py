@@ -19,7 +19,6 @@ from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.scripts import ScriptResult
 from koderz.sandbox.workspace.userland import environment
 from koderz.suites.suite import SuiteSource
-from koderz.systems.rollouts.compose import COMPOSE
 from koderz.systems.rollouts.config import read_config
 from koderz.systems.rollouts.formats import load_task, require_work
 from koderz.systems.rollouts.options import RolloutsOptions
@@ -367,7 +366,9 @@ def test_terminal_bench(tmp_path: Path) -> None:
     with pytest.raises(KoderzError, match=r"docker-compose\.yaml: no compose file"):
         load_task(folder)
     (folder / "docker-compose.yaml").write_text("services: {client: {image: x}, db: {image: y}}")
-    assert unmet(load_task(folder), "docker").endswith("docker-compose.yaml: services client, db needs " + COMPOSE)
+    assert unmet(load_task(folder), "local").endswith(
+        "docker-compose.yaml: services.db needs --sandbox docker or podman with compose"
+    )
 
 
 def test_tests_and_solution_of_terminal_bench_are_in_no_checkout(tmp_path: Path) -> None:

@@ -420,13 +420,13 @@ def test_dockerfile_of_tests_installs_and_copies(tmp_path: Path, lines: str, ins
 @pytest.mark.parametrize(
     ("compose", "said"),
     [
-        ("services: {main: {}, db: {image: y}}", "docker-compose.yaml: services main, db needs docker or podman"),
-        ("services: {main: {volumes: ['x:/y']}}", "docker-compose.yaml: services.main.volumes needs docker or podman"),
+        ("services: {main: {}, db: {image: y}}", "services.db needs --sandbox docker or podman with compose"),
+        ("services: {main: {volumes: ['x:/y']}}", "docker-compose.yaml: services.main.volumes needs what no container"),
         ("services: {main: {build: {context: .., dockerfile: Dockerfile}}}", "services.main.build needs"),
     ],
 )
 def test_compose_file_of_several_services_needs_compose(tmp_path: Path, compose: str, said: str) -> None:
-    assert said in unmet(loaded(tmp_path / "t", "", {"environment/docker-compose.yaml": compose}), "docker")
+    assert said in unmet(loaded(tmp_path / "t", "", {"environment/docker-compose.yaml": compose}), "local")
 
 
 def test_compose_file_of_one_service_is_followed(tmp_path: Path) -> None:
