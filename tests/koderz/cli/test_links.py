@@ -33,6 +33,10 @@ def reading() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Each command that names runs, as it is called for the latest one."""
     for name, command in ALL.items():
         for param in command.params:
+            if (
+                param.name == "reuse_from"
+            ):  # a link isn't followed, and the calls are made: tests/tracker/test_recorded.py
+                continue
             if NAMES_RUNS.search(param.metavar or "") and param.name != "source" and name != "pull":
                 flag = (param.opts[0],) if param.param_type_name == "option" else ()
                 yield f"{name} {' '.join(flag)}".strip(), (*name.split(), *flag, "latest", *MORE.get(name, ()))
