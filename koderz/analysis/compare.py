@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
 from koderz.analysis.brief import board_blocks, brief_blocks, headline, whole_blocks
+from koderz.analysis.clustering import clustered
 from koderz.analysis.comparison import Comparison, of_sides, side_blocks
 from koderz.analysis.completion import with_faults_failed
 from koderz.analysis.failures import failures_of
@@ -89,15 +90,18 @@ def compare_runs(
     gates: Gates | None = None,
     unequal_resources: bool = False,
     faults: FaultsAs | None = None,
+    cluster: str | None = None,
 ) -> Compared:
     """Compares the named runs, or the last two that share tasks, by a measure (default: their systems' own).
 
-    `exact`, `unequal_resources` and `faults` as in `koderz.compare`. Raises KoderzError for what can't be compared.
+    `exact`, `unequal_resources` and `faults` as in `koderz.compare`; `cluster`: the field that `clustered` takes.
+    Raises KoderzError for what can't be compared.
     """
     gates = gates or Gates()
     if gates.confidence is not None and gates.max_drop is None:
         raise KoderzError("--confidence is that of --max-drop; name the drop that is allowed")
     runs = runs_to_compare(names, results, allow_simulated=allow_simulated)
+    runs = clustered(runs, cluster) if cluster else runs
     folders = [run.folder for run in runs if run.folder and run.mode == runs[0].mode]
     compare_own: OwnComparison | None = added("comparisons", runs[0].mode) if len(folders) == len(runs) <= 2 else None
     if compare_own and not allow_simulated:
@@ -177,12 +181,14 @@ def compare_as_if_stopped(
     measure: str | None = None,
     alpha: float = ALPHA,
     allow_simulated: bool = False,
+    cluster: str | None = None,
 ) -> Compared:
     """Looks at complete runs, or the arms of one, as if they had been stopped once they were decided.
 
     Of several arms that they share, at the last. Raises KoderzError for what can't be compared so.
     """
     runs = runs_to_compare(names, results)
+    runs = clustered(runs, cluster) if cluster else runs
     if len(runs) > 2:
         raise KoderzError("--sequential looks at two runs, or at the arms of one")
     sides = pairs_to_compare(runs, arm, allow_simulated=allow_simulated)
