@@ -7,6 +7,7 @@ import json
 import os
 import random
 import zipfile
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -302,3 +303,24 @@ def test_folder_of_logs_is_listed_and_named_as_runs_are(tmp_path: Path) -> None:
     assert "match: 62.5% passed (15 of 24)" in shown
     assert "attempts" not in shown
     assert "cost" not in shown.partition("\n\n")[2]
+
+
+def test_newest_logs_are_listed_without_reading_the_older_ones(tmp_path: Path) -> None:
+    day = datetime(2026, 2, 1, 12, tzinfo=timezone(timedelta(hours=9)))
+    for number in range(12):
+        begun = day + timedelta(days=number)
+        header = inspect_header(1, stats={"started_at": begun.isoformat()})
+        entries = {"header.json": header, "summaries.json": [inspect_sample("w", "C")]}
+        path = inspect_archive(tmp_path / f"log{number}.eval", entries)
+        os.utime(path, 2 * ((begun + timedelta(days=40 * (number == 5), hours=1)).timestamp(),))  # one is a copy
+    damaged = tmp_path / "log0.eval"
+    damaged.write_bytes(b"PK\x03\x04")
+    os.utime(damaged, 2 * (day.timestamp(),))
+
+    for limit in (3, 3, 2, 12):  # from the logs, and from the index, which has only some
+        done = CliRunner().invoke(app, ["list", "--results", str(tmp_path), "--limit", str(limit), "--json"])
+        rows = json.loads(done.stdout)
+        assert [row["run_id"] for row in rows] == [f"log{number}.eval" for number in range(11, 0, -1)][:limit]
+        assert ("log0.eval is damaged" in done.stderr) == (limit == 12)
+    begun = (day + timedelta(days=11)).astimezone().replace(tzinfo=None)
+    assert rows[0]["started"] == begun.isoformat()

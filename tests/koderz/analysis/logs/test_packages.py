@@ -106,7 +106,7 @@ def test_results_that_lm_eval_writes_are_read_with_its_own_figure(tmp_path: Path
     rows = [{"asked": f"say {n}", "answer": n % 2, "topic": f"t{n % 3}"} for n in range(6)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "echo.yaml").write_text(TASK.replace("ROWS", str(tmp_path / "rows.jsonl")))
-    asked = ["--model", "dummy", "--tasks", "echo", "--include_path", tmp_path, "--log_samples"]
+    asked: list[str | Path] = ["--model", "dummy", "--tasks", "echo", "--include_path", tmp_path, "--log_samples"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache")}
     ran(LM_EVAL, "-m", "lm_eval", "run", *asked, "--output_path", tmp_path / "out", **offline)
     (path,) = (tmp_path / "out").rglob("results_*.json")
