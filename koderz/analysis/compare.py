@@ -18,6 +18,7 @@ from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, ruling
 from koderz.analysis.junit import CaseSuite, of_comparison, of_run
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, leaderboard_blocks, row_of
+from koderz.analysis.logs import named_alike
 from koderz.analysis.measures import measure_named, usual_measure
 from koderz.analysis.pairs import Side, believed, pairs_to_compare, require_equal_resources, sides_of
 from koderz.analysis.runs import FaultsAs, Run, load_run, refuse_simulated_runs, resolve, run_paths
@@ -216,7 +217,7 @@ def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run
         run = load_run(path)
         for later in recent:
             if (allow_simulated or later.simulated == run.simulated) and _tasks(later) & _tasks(run):
-                return [run, later]
+                return named_alike([run, later])
         recent.append(run)
     alone = [run for run in recent if len(run.arms) > 1 and run.results]
     if alone:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 from msgspec.structs import replace
 
 from koderz.analysis.clustering import clustered
+from koderz.analysis.logs import named_alike
 from koderz.analysis.measures import SUCCESS, headline_measure, value_of
 from koderz.analysis.runs import Run, load_run, resolve, run_paths
 from koderz.errors import KoderzError
@@ -431,7 +432,7 @@ def _all(results: Path, *, allow_simulated: bool) -> tuple[list[Run], list[str]]
         left_out = f"{len(runs) - len(real)} runs of the SIMULATED model are left out"
         notes.append(f"{left_out}; --allow-simulated takes them in")
         runs = real
-    return runs, notes
+    return named_alike(runs), notes
 
 
 def _sides(run: Run, arm: str | None, *, must_have: bool) -> list[Side]:
