@@ -45,7 +45,7 @@ class Catalogue:
 def load_catalogue(results: Path, newest: int | None = None) -> Catalogue:
     """Lists every run in `results`, also those without a summary, which still go on or were cut off.
 
-    With `newest`, so many that began last are among them, and files that are older than these aren't read unless the
+    With `newest`, so many that began last are among them, and logs that are older than these aren't read unless the
     index has them. Nothing is raised for a damaged file: `unreadable` has a line for each.
     """
     known = _read_index(results)
@@ -55,8 +55,9 @@ def load_catalogue(results: Path, newest: int | None = None) -> Catalogue:
     for name, source, stamp in sorted(_sources(results), key=lambda each: each[2], reverse=True):
         entry = known.get(name)
         if entry is None or entry.stamp != stamp:
-            # No run began after its file was last written, so all that follow are older than the rows found.
-            if len(begun) == newest and datetime.fromtimestamp(stamp[0] / 1e9).isoformat() < begun[0]:
+            # No log began after it was last written. Runs tell times without their zone, so they are always read.
+            is_log = not RUN_ID.fullmatch(name)
+            if is_log and len(begun) == newest and datetime.fromtimestamp(stamp[0] / 1e9).isoformat() < begun[0]:
                 continue
             entry = _read(source, stamp, f"{results}/{name}")
         cached[name] = entry
@@ -67,6 +68,7 @@ def load_catalogue(results: Path, newest: int | None = None) -> Catalogue:
                 found.rows.append(_as_it_goes(entry.row, Path(source).parent) if _is_journal(stamp) else entry.row)
             except KoderzError as error:  # what its lock is can't be told
                 found.unreadable.append(str(error))
+                continue
             if newest is not None:
                 (heapq.heappushpop if len(begun) == newest else heapq.heappush)(begun, entry.row.started)
     if cached != known:
