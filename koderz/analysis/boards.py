@@ -107,18 +107,19 @@ def make_board(
     exact: bool = False,
     allow_simulated: bool = False,
     unequal_resources: bool = False,
+    cluster: str | None = None,
 ) -> Board:
     """The leaderboard of the named runs, logs and folders of logs; without names, of all runs.
 
     Raises KoderzError where nothing can be ranked.
     """
-    sides, left_out = chosen_sides(names, results, arm=arm, allow_simulated=allow_simulated)
+    sides, left_out = chosen_sides(names, results, arm=arm, allow_simulated=allow_simulated, cluster=cluster)
     if not unequal_resources:
         require_equal_resources(sides)
     runs = [*{side.run.name: side.run for side in sides}.values()]
     by = measure_named(measure or usual_measure(runs, ranked=True), runs)
     asked = {"runs": [*names], "arm": arm, "measure": measure, "alpha": alpha, "exact": exact}
-    asked |= {"allow_simulated": allow_simulated, "unequal_resources": unequal_resources}
+    asked |= {"allow_simulated": allow_simulated, "unequal_resources": unequal_resources, "cluster": cluster}
     inputs = {str(path): digest_of(path) for run in runs for path in _files(run.path)}
     return Board(leaderboard(sides, alpha, by, exact=exact), inputs, asked, left_out)
 
@@ -138,6 +139,7 @@ def verify_board(path: Path, results: Path) -> list[str]:
         names = [str(name) for name in made["command"]["runs"]]
         options = {name: made["command"][name] for name in ("arm", "measure", "alpha", "exact")}
         options |= {name: bool(made["command"][name]) for name in ("allow_simulated", "unequal_resources")}
+        options |= {"cluster": made["command"].get("cluster")}
         inputs = {str(name): str(digest) for name, digest in made["inputs"].items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise KoderzError(f"{path} is no leaderboard that koderz wrote") from None

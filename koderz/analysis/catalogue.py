@@ -7,9 +7,11 @@ it was read from still has the size and the time that it had then. A damaged one
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
@@ -29,7 +31,7 @@ from koderz_tracker.sinks.standing import NAME as SINKS
 from koderz_tracker.sinks.standing import standing_of
 
 INDEX = ".runs.index"
-_VERSION = 14  # of how rows are read off; their fields are in `_form`
+_VERSION = 15  # of how rows are read off; their fields are in `_form`
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +42,23 @@ class Catalogue:
     unreadable: list[str] = field(default_factory=list)
 
 
-def load_catalogue(results: Path) -> Catalogue:
+def load_catalogue(results: Path, newest: int | None = None) -> Catalogue:
     """Lists every run in `results`, also those without a summary, which still go on or were cut off.
 
-    Nothing is raised for a damaged file: `unreadable` has a line for each.
+    With `newest`, so many that began last are among them, and logs that are older than these aren't read unless the
+    index has them. Nothing is raised for a damaged file: `unreadable` has a line for each.
     """
     known = _read_index(results)
     cached: dict[str, _Cached] = {}
     found = Catalogue([])
-    for name, source, stamp in _sources(results):
+    begun: list[str] = []  # when the newest rows began, as a heap
+    for name, source, stamp in sorted(_sources(results), key=lambda each: each[2], reverse=True):
         entry = known.get(name)
         if entry is None or entry.stamp != stamp:
+            # No log began after it was last written. Runs tell times without their zone, so they are always read.
+            is_log = not RUN_ID.fullmatch(name)
+            if is_log and len(begun) == newest and datetime.fromtimestamp(stamp[0] / 1e9).isoformat() < begun[0]:
+                continue
             entry = _read(source, stamp, f"{results}/{name}")
         cached[name] = entry
         if entry.row is None:
@@ -60,6 +68,9 @@ def load_catalogue(results: Path) -> Catalogue:
                 found.rows.append(_as_it_goes(entry.row, Path(source).parent) if _is_journal(stamp) else entry.row)
             except KoderzError as error:  # what its lock is can't be told
                 found.unreadable.append(str(error))
+                continue
+            if newest is not None:
+                (heapq.heappushpop if len(begun) == newest else heapq.heappush)(begun, entry.row.started)
     if cached != known:
         _write_index(results, cached)
     found.rows.sort(key=attrgetter("started", "run_id"), reverse=True)

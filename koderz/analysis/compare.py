@@ -11,12 +11,14 @@ from typing import Any, Protocol
 
 from koderz.analysis.blocks import Block, Heading, Text, as_markdown
 from koderz.analysis.brief import board_blocks, brief_blocks, headline, whole_blocks
+from koderz.analysis.clustering import clustered
 from koderz.analysis.comparison import Comparison, of_sides, side_blocks
 from koderz.analysis.completion import with_faults_failed
 from koderz.analysis.failures import failures_of
 from koderz.analysis.gates import Gates, alarm_notes, caution_on, false_alarms, ruling
 from koderz.analysis.junit import CaseSuite, of_comparison, of_run
 from koderz.analysis.leaderboard import Leaderboard, leaderboard, leaderboard_blocks, row_of
+from koderz.analysis.logs import named_alike
 from koderz.analysis.measures import measure_named, usual_measure
 from koderz.analysis.pairs import Side, believed, pairs_to_compare, require_equal_resources, sides_of
 from koderz.analysis.runs import FaultsAs, Run, load_run, refuse_simulated_runs, resolve, run_paths
@@ -89,15 +91,18 @@ def compare_runs(
     gates: Gates | None = None,
     unequal_resources: bool = False,
     faults: FaultsAs | None = None,
+    cluster: str | None = None,
 ) -> Compared:
     """Compares the named runs, or the last two that share tasks, by a measure (default: their systems' own).
 
-    `exact`, `unequal_resources` and `faults` as in `koderz.compare`. Raises KoderzError for what can't be compared.
+    `exact`, `unequal_resources` and `faults` as in `koderz.compare`; `cluster`: the field that `clustered` takes.
+    Raises KoderzError for what can't be compared.
     """
     gates = gates or Gates()
     if gates.confidence is not None and gates.max_drop is None:
         raise KoderzError("--confidence is that of --max-drop; name the drop that is allowed")
     runs = runs_to_compare(names, results, allow_simulated=allow_simulated)
+    runs = clustered(runs, cluster) if cluster else runs
     folders = [run.folder for run in runs if run.folder and run.mode == runs[0].mode]
     compare_own: OwnComparison | None = added("comparisons", runs[0].mode) if len(folders) == len(runs) <= 2 else None
     if compare_own and not allow_simulated:
@@ -177,12 +182,14 @@ def compare_as_if_stopped(
     measure: str | None = None,
     alpha: float = ALPHA,
     allow_simulated: bool = False,
+    cluster: str | None = None,
 ) -> Compared:
     """Looks at complete runs, or the arms of one, as if they had been stopped once they were decided.
 
     Of several arms that they share, at the last. Raises KoderzError for what can't be compared so.
     """
     runs = runs_to_compare(names, results)
+    runs = clustered(runs, cluster) if cluster else runs
     if len(runs) > 2:
         raise KoderzError("--sequential looks at two runs, or at the arms of one")
     sides = pairs_to_compare(runs, arm, allow_simulated=allow_simulated)
@@ -210,7 +217,7 @@ def last_comparable(results: Path, *, allow_simulated: bool = False) -> list[Run
         run = load_run(path)
         for later in recent:
             if (allow_simulated or later.simulated == run.simulated) and _tasks(later) & _tasks(run):
-                return [run, later]
+                return named_alike([run, later])
         recent.append(run)
     alone = [run for run in recent if len(run.arms) > 1 and run.results]
     if alone:

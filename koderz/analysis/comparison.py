@@ -29,6 +29,7 @@ from koderz.analysis.inference import (
 )
 from koderz.analysis.intervals import Interval
 from koderz.analysis.judged import JudgedDifference, judged_difference, text_of_difference
+from koderz.analysis.logs import named_alike
 from koderz.analysis.measures import SUCCESS, declared, interval_text, measure_named, measures_of, shown, usual_measure
 from koderz.analysis.notes import differing, differing_values, notes_on
 from koderz.analysis.pairs import UNEQUAL, Matched, Side, match, pairs_to_compare
@@ -175,7 +176,7 @@ def compare(
     arm or a measure that isn't there, a real run beside a simulated one, and, without `unequal_resources`, arms that
     had different resources on the same tasks.
     """
-    runs = [run_of(source) for source in (a, b) if source is not None]
+    runs = named_alike([run_of(source) for source in (a, b) if source is not None])
     runs = [with_faults_failed(run) for run in runs] if faults == "fail" else runs
     refuse_generated(runs)
     sides = pairs_to_compare(runs, arm if len(runs) == 2 else None, allow_simulated=allow_simulated)

@@ -17,6 +17,7 @@ from typing import IO, Any, Literal
 import orjson
 from msgspec import UNSET
 
+from koderz.analysis.logs import reader_of
 from koderz.analysis.pairs import arm_named
 from koderz.analysis.runs import FAULT, FaultsAs, Run, Source, load_run, run_of, run_paths
 from koderz.analysis.story import Experiments, Story, StoryStep
@@ -374,10 +375,15 @@ def _cell(value: Any) -> Any:
 
 
 def _runs(source: Source) -> Iterator[Run]:
-    if not isinstance(source, Summary) and Path(source).is_dir() and (paths := run_paths(Path(source))):
+    if not isinstance(source, Summary) and (paths := _paths_in(Path(source))):
         yield from map(load_run, paths)
     else:
         yield run_of(source)
+
+
+def _paths_in(folder: Path) -> list[Path]:
+    """The runs in a results folder; none in a folder that is itself a run, or another tool's log."""
+    return [] if not folder.is_dir() or reader_of(folder) else run_paths(folder)
 
 
 def _frame(columns: dict[str, list[Any]], library: Library) -> Any:

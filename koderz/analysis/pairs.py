@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
+from koderz.analysis.clustering import clustered
+from koderz.analysis.logs import named_alike
 from koderz.analysis.measures import SUCCESS, headline_measure, value_of
 from koderz.analysis.runs import Run, load_run, resolve, run_paths
 from koderz.errors import KoderzError
@@ -366,18 +368,24 @@ def sides_of(run: Run, arm: str | None = None) -> list[Side]:
 
 
 def chosen_sides(
-    names: Sequence[str], results: Path, *, arm: str | None = None, allow_simulated: bool = False
+    names: Sequence[str],
+    results: Path,
+    *,
+    arm: str | None = None,
+    allow_simulated: bool = False,
+    cluster: str | None = None,
 ) -> tuple[list[Side], list[str]]:
     """The arms of the named runs, else of all; and a sentence for each that was left out or still goes on.
 
     Without names, simulated runs give way to real ones and files that can't be read to those that can; with
-    names, both are a KoderzError. So is an arm that no run has.
+    names, both are a KoderzError. So is an arm that no run has. `cluster`: the field that `clustered` takes.
     """
     if names:
         left_out = list[str]()
         runs = resolve(names, results, allow_simulated=allow_simulated, left_out=left_out)
     else:
         runs, left_out = _all(results, allow_simulated=allow_simulated)
+    runs = clustered(runs, cluster) if cluster else runs
     going = [f"{run.name} {run.progress}" for run in runs if run.is_going]
     sides = [side for run in runs for side in _sides(run, arm, must_have=bool(names))]
     shown = sides if allow_simulated else believed(sides)
@@ -424,7 +432,7 @@ def _all(results: Path, *, allow_simulated: bool) -> tuple[list[Run], list[str]]
         left_out = f"{len(runs) - len(real)} runs of the SIMULATED model are left out"
         notes.append(f"{left_out}; --allow-simulated takes them in")
         runs = real
-    return runs, notes
+    return named_alike(runs), notes
 
 
 def _sides(run: Run, arm: str | None, *, must_have: bool) -> list[Side]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +165,11 @@ def row_of_summary(data: bytes, sinks: Mapping[str, str]) -> RunRow:
 
 def row_of_log(summary: Summary, name: str) -> RunRow:
     """The row of another tool's log, which goes by the name of its file."""
-    return _row(msgspec.convert(replace(summary, run_id=name), _Head, from_attributes=True), {})
+    started = summary.start_time
+    with suppress(ValueError):  # of what is no time
+        started = datetime.fromisoformat(started).astimezone().replace(tzinfo=None).isoformat()
+    named = replace(summary, run_id=name, start_time=started)
+    return _row(msgspec.convert(named, _Head, from_attributes=True), {})
 
 
 def row_of_journal(journal: Path, sinks: Mapping[str, str]) -> RunRow:

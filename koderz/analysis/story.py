@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from koderz.analysis.conversation import is_of_client, is_own, known_by
+from koderz.analysis.logs import reader_of
 from koderz.errors import KoderzError
 from koderz_tracker.basis import Frame
 from koderz_tracker.index import load_index, read_records
 from koderz_tracker.journal import NAME
 from koderz_tracker.records import Arm, Attempt, Call, Experiment, Fault, Grade, Once, Plan, Record
+from koderz_tracker.runs import RUN_ID
 from koderz_tracker.stories import Stories
 
 _GRADES_TOLD = 20
@@ -113,6 +115,8 @@ def journal_folder(path: Path) -> Path:
     """The folder with the journal of the run at `path`, or beside that summary. Raises KoderzError if there is none."""
     folder = path if path.is_dir() else path.with_suffix("")
     if not (folder / NAME).exists():
+        if not RUN_ID.fullmatch(path.stem) and reader_of(path):
+            raise KoderzError(f"{path} is another tool's log; make a run of it first: koderz benchmark import {path}")
         raise KoderzError(f"{path}: its journal {folder / NAME} isn't there, and only that holds programs and replies")
     return folder
 

@@ -14,6 +14,7 @@ from koderz.cli.flags import (
     AllowSimulated,
     Arm,
     ByMeasure,
+    Cluster,
     Faults,
     Json,
     JUnit,
@@ -61,6 +62,9 @@ _GATES = {
 }
 
 
+_Alpha = Annotated[
+    float, typer.Option(metavar="P", help="How probable a false claim may be, 0 to 0.5.", min=1e-6, max=0.5)
+]
 _Sequential = Annotated[
     bool,
     typer.Option(
@@ -82,7 +86,7 @@ _Remember = Annotated[
 ]
 
 
-@with_flags(_GATES, seldom=("alpha", "exact", "sequential", "remember", "unequal_resources", "least_points"))
+@with_flags(_GATES, seldom=("alpha", "exact", "sequential", "remember", "unequal_resources", "least_points", "cluster"))
 def compare(
     runs: Annotated[
         list[str] | None,
@@ -90,9 +94,7 @@ def compare(
     ] = None,
     arm: Arm = None,
     measure: ByMeasure = None,
-    alpha: Annotated[
-        float, typer.Option(metavar="P", help="How probable a false claim may be, 0 to 0.5.", min=1e-6, max=0.5)
-    ] = 0.05,
+    alpha: _Alpha = 0.05,
     exact: Annotated[
         bool, typer.Option("--exact", help="Test rates by McNemar's exact test, which shows less than his score test.")
     ] = False,
@@ -103,6 +105,7 @@ def compare(
     unequal_resources: _UnequalResources = False,
     sequential: _Sequential = False,
     faults: Faults = None,
+    cluster: Cluster = None,
     remember: _Remember = None,
     junit: JUnit = None,
     *,
@@ -126,8 +129,11 @@ def compare(
 
     gates |= {"most": limits(gates["most"] or ()), **least_of(gates["least"], gates.pop("least_points"))}
     asked = Gates(**gates)
-    _require_together(asked, alpha=alpha, exact=exact, sequential=sequential, faults=faults, remember=remember)
+    _require_together(
+        asked, alpha, exact=exact, sequential=sequential, faults=faults, cluster=cluster, remember=remember
+    )
     same: dict[str, Any] = {"arm": arm, "measure": measure, "alpha": alpha, "allow_simulated": allow_simulated}
+    same |= {"cluster": cluster}
     run = partial(compare_runs, exact=exact, gates=asked, unequal_resources=unequal_resources, faults=faults)
     outcome = (compare_as_if_stopped if sequential else run)(runs or [], results, **same)
     if junit:
@@ -143,13 +149,22 @@ def compare(
 
 
 def _require_together(
-    gates: Gates, *, alpha: float, exact: bool, sequential: bool, faults: str | None, remember: str | None
+    gates: Gates,
+    alpha: float,
+    *,
+    exact: bool,
+    sequential: bool,
+    faults: str | None,
+    cluster: str | None,
+    remember: str | None,
 ) -> None:
     """Raises KoderzError for options that don't go together."""
     from koderz.analysis.statistics import ALPHA
 
-    if remember is not None and (exact or sequential or faults or alpha != ALPHA):
-        raise KoderzError("--remember keeps the plain comparison: without --alpha, --exact, --faults and --sequential")
+    if remember is not None and (exact or sequential or faults or cluster or alpha != ALPHA):
+        raise KoderzError(
+            "--remember keeps the plain comparison: without --alpha, --exact, --faults, --cluster and --sequential"
+        )
     if sequential and (gates.are_asked or exact):
         raise KoderzError("--sequential says where a comparison would have ended, and takes neither gates nor --exact")
     if sequential and faults:

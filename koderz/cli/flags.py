@@ -144,6 +144,10 @@ Results = Annotated[
     ),
 ]
 Arm = Annotated[str | None, typer.Option(metavar="ARM", help="Only this arm, e.g. iterative.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="FIELD", help="Of logs: tasks with the same value of this field are one cluster."),
+]
 ByMeasure = Annotated[
     str | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from koderz.cli.console import print_json, say, say_all, warn, writing
-from koderz.cli.flags import AllowSimulated, Arm, ByMeasure, Json, Results, with_flags
+from koderz.cli.flags import AllowSimulated, Arm, ByMeasure, Cluster, Json, Results, with_flags
 from koderz.errors import KoderzError
 
 _OPTIONS = {
@@ -17,6 +17,7 @@ _OPTIONS = {
         bool, typer.Option("--unequal-resources", help="Rank arms that had different resources on the same tasks.")
     ],
     "allow_simulated": AllowSimulated,
+    "cluster": Cluster,
 }
 
 

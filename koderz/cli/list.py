@@ -63,7 +63,8 @@ def list_runs(
         raise KoderzError(f"--sort: invalid value {sort!r}; choose from {', '.join(SORTS)}")
     moment = _moment(since) if since else None
     wake(results, os.environ)
-    found = load_catalogue(results)
+    is_cut = limit is not None and sort == "started" and not (model or mode or suite or moment or tag)
+    found = load_catalogue(results, limit if is_cut else None)
     rows = ordered(chosen(found.rows, model=model, mode=mode, suite=suite, since=moment, tags=tag or ()), sort)[:limit]
     given = [summed_up(folder) for folder in reversed(reward_folders(results))] if rewards else []
     if json:

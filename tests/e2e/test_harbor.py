@@ -1,4 +1,4 @@
-"""What is exported as Harbor's trials is read by Harbor's own model."""
+"""What is exported as Harbor's trials is read by Harbor's own model, and what that writes is read by koderz."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from koderz import load_summary
 from koderz.settings.paths import cache_folder
 from tests.conftest import Shell
 
@@ -23,6 +24,38 @@ for path in sys.argv[1:]:
     rewards = found.verifier_result.rewards if found.verifier_result else None
     in_order = found.finished_at >= found.started_at
     print(found.task_name, found.agent_info.name, rewards, bool(found.exception_info), in_order)
+"""
+WRITE = """
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from harbor.models.agent.context import AgentContext
+from harbor.models.task.id import LocalTaskId
+from harbor.models.trial.config import TaskConfig, TrialConfig
+from harbor.models.trial.result import AgentInfo, ExceptionInfo, ModelInfo, TrialResult
+from harbor.models.verifier.result import VerifierResult
+
+begun = datetime(2026, 2, 1, 9, tzinfo=UTC)
+late = TimeoutError("the agent ran out of time")
+for task, reward, raised in (("right", 1, None), ("wrong", 0, None), ("graded", 1.0, late), ("lost", None, late)):
+    result = TrialResult(
+        task_name=f"org/{task}",
+        trial_name=f"{task}__x",
+        trial_uri=f"file:///{task}",
+        task_id=LocalTaskId(path=Path(task)),
+        source="made",
+        task_checksum=task,
+        config=TrialConfig(task=TaskConfig(path=Path(task))),
+        agent_info=AgentInfo(name="terminus", version="2", model_info=ModelInfo(name="m", provider="p")),
+        agent_result=AgentContext(n_input_tokens=7, n_output_tokens=3, cost_usd=0.25),
+        verifier_result=None if reward is None else VerifierResult(rewards={"reward": reward}),
+        exception_info=ExceptionInfo.from_exception(raised) if raised else None,
+        started_at=begun,
+        finished_at=begun + timedelta(minutes=1),
+    )
+    folder = Path(sys.argv[1]) / result.trial_name
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text(result.model_dump_json(indent=4))
 """
 
 
@@ -164,3 +197,25 @@ def test_harbor_reads_a_fault_as_an_exception(koderz: Shell, harbor: Path) -> No
     trials = _exported(koderz)
     done = subprocess.run([str(harbor), "-c", READ, *map(str, trials)], capture_output=True, text=True, check=False)
     assert done.stdout == "HumanEval/0 zero-shot None True True\n", done.stderr
+
+
+@pytest.mark.slow
+def test_trials_that_harbor_writes_are_read(harbor: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    command = [str(harbor), "-c", WRITE, str(job)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+    run = load_summary(job)
+
+    assert {result.problem_id: (result.success, result.note) for result in run.results} == {
+        "org/right": (True, ""),
+        "org/wrong": (False, ""),
+        "org/graded": (True, "TimeoutError: the agent ran out of time"),
+    }
+    assert [(fault["problem_id"], fault["reason"]) for fault in run.faults] == [
+        ("org/lost", "TimeoutError: the agent ran out of time")
+    ]
+    assert [*run.arms] == ["terminus"]
+    assert (run.model, run.suite) == ("p/m", "made")
+    assert {(result.tokens_in, result.tokens_out, result.cost) for result in run.results} == {(7, 3, 0.25)}

@@ -116,6 +116,7 @@ def _row(sample: Mapping[str, Any], headline: str) -> Row | None:
         tokens_out=sum(tokens[1]) if usage else None,
         seconds=number(sample.get("total_time")),
         asks=text(asked),
+        fields=table(sample.get("metadata")),
         asked=text(table(sample.get("metadata")).get(ASKED)),
     )
 

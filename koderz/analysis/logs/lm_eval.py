@@ -88,6 +88,7 @@ def _rows(task: str, path: Path, higher: Mapping[str, Any], scorers: set[str]) -
             metrics={name: each for name, each in values.items() if name != headline},
             answer=answer if isinstance(answer, str) else None,
             asks=text(first.get("doc_hash")) + text(first.get("prompt_hash")) or None,
+            fields=table(first.get("doc")),
         )
 
 

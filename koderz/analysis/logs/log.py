@@ -40,6 +40,7 @@ class Row:
     tokens_out: int | None = None
     seconds: float | None = None
     asks: str | None = None  # the text of its task, or what a tool has in its place
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of its task, by which tasks may be clustered
     asked: str = ""  # koderz' digest of what its task asks, in a log that koderz wrote
 
 

@@ -76,7 +76,7 @@ def read_human_eval(path: Path) -> Log:
 def read_livecodebench(path: Path) -> Log:
     """The log of LiveCodeBench's `…_eval_all.json`: each question's programs are its samples."""
     rows = [
-        Row(task=text(question.get("question_id")), value=float(graded is True))
+        Row(task=text(question.get("question_id")), value=float(graded is True), fields=question)
         for each in listed(read_json(path))
         for question in [table(each)]
         for graded in listed(question.get("graded_list"))

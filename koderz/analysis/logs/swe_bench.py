@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def _log(rows: list[Row], model: str, settings: Mapping[str, Any], notes: list[s
         tool="SWE-bench",
         suite="swe-bench",
         model=model,
-        rows=rows,
+        rows=[replace(row, fields={"repo": row.task.rpartition("-")[0].replace("__", "/")}) for row in rows],
         settings=settings,
         scorer="resolved",
         started="-".join(date.groups()) if date else "",

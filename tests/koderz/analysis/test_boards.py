@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from koderz import compare
 from koderz.analysis.boards import make_board, verify_board
+from koderz.analysis.compare import compare_runs
 from koderz.cli import app
 from koderz.errors import KoderzError
 from tests.koderz.analysis.logs.writers import inspect_eval, swe_bench_submission
@@ -52,6 +54,14 @@ def test_published_table_of_ties_is_reproduced(published: Path, tmp_path: Path) 
         [p for _, p, _ in PUBLISHED], abs=0.0025
     )
     assert all(row["level_with_best"] for row in document["leaderboard"])  # of 36 tests, 0.026 shows nothing
+
+
+def test_submissions_of_the_results_folder_are_completed_as_named_ones_are(published: Path, tmp_path: Path) -> None:
+    named, unnamed = make_board([str(published)], tmp_path), make_board([], published)
+    assert unnamed.document()["pairwise"] == named.document()["pairwise"]
+    (path, other, *_) = sorted(published.iterdir())
+    assert compare_runs([], published).document()["pairs"] == 500
+    assert compare(path, other).pairs == 500
 
 
 def test_board_tells_what_would_part_the_first_two_and_which_tasks_tell_nothing(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import os
 import random
 import zipfile
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -302,3 +305,77 @@ def test_folder_of_logs_is_listed_and_named_as_runs_are(tmp_path: Path) -> None:
     assert "match: 62.5% passed (15 of 24)" in shown
     assert "attempts" not in shown
     assert "cost" not in shown.partition("\n\n")[2]
+
+
+def test_newest_logs_are_listed_without_reading_the_older_ones(tmp_path: Path) -> None:
+    day = datetime(2026, 2, 1, 12, tzinfo=timezone(timedelta(hours=9)))
+    for number in range(12):
+        begun = day + timedelta(days=number)
+        header = inspect_header(1, stats={"started_at": begun.isoformat()})
+        entries = {"header.json": header, "summaries.json": [inspect_sample("w", "C")]}
+        path = inspect_archive(tmp_path / f"log{number}.eval", entries)
+        os.utime(path, 2 * ((begun + timedelta(days=40 * (number == 5), hours=1)).timestamp(),))  # one is a copy
+    damaged = tmp_path / "log0.eval"
+    damaged.write_bytes(b"PK\x03\x04")
+    os.utime(damaged, 2 * (day.timestamp(),))
+
+    for limit in (3, 3, 2, 12):  # from the logs, and from the index, which has only some
+        done = CliRunner().invoke(app, ["list", "--results", str(tmp_path), "--limit", str(limit), "--json"])
+        rows = json.loads(done.stdout)
+        assert [row["run_id"] for row in rows] == [f"log{number}.eval" for number in range(11, 0, -1)][:limit]
+        assert ("log0.eval is damaged" in done.stderr) == (limit == 12)
+    begun = (day + timedelta(days=11)).astimezone().replace(tzinfo=None)
+    assert rows[0]["started"] == begun.isoformat()
+
+
+def test_experiments_of_an_imported_log_are_found_in_memory(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    for name, passes in (("a", [True, False, True]), ("b", [False, False, True])):
+        path = writers.inspect_eval(tmp_path / name, passes)
+        log = read_log(path)
+        assert log
+        asyncio.run(import_log(log, path, results, summary=True))
+
+    def found(*chosen: str) -> list[tuple[str, str]]:
+        done = CliRunner().invoke(app, ["memory", "find", "--results", str(results), "--json", *chosen])
+        return sorted((row["task"], row["outcome"]) for row in json.loads(done.stdout)["rows"])
+
+    assert CliRunner().invoke(app, ["sync", "--sink", "memory", "--results", str(results)]).exit_code == 0
+    assert found("--outcome", "failed", "--suite", "echo") == [("w0", "failed"), ("w1", "failed"), ("w1", "failed")]
+    assert found("--task", "w2", "--model", "mockllm/model") == [("w2", "passed"), ("w2", "passed")]
+
+
+def test_logs_are_compared_in_python(logs: tuple[Path, Path]) -> None:
+    found = koderz.compare(str(logs[0]), logs[1])
+
+    assert (found.pairs, found.a_only, found.b_only) == (24, 1, 7)
+    assert found.significant
+    assert len(koderz.load_summary(str(logs[1])).results) == 24
+
+
+def test_log_is_one_run_in_a_data_frame(logs: tuple[Path, Path], tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    one, both = koderz.to_dataframe(logs[0]), koderz.to_dataframe([str(log) for log in logs])
+
+    assert [*one["success"]] == [result.success for result in koderz.load_summary(logs[0]).results]
+    assert (both["success"].sum(), len(both)) == (sum(A) + sum(B), 48)
+    writers.inspect_eval(tmp_path / "several", A)
+    writers.human_eval(tmp_path / "several", B)
+    assert len(koderz.to_dataframe(tmp_path / "several")) == 48
+
+
+def test_rows_of_a_log_are_exported_once_it_is_imported(logs: tuple[Path, Path], tmp_path: Path) -> None:
+    log = read_log(logs[0])
+    assert log
+    refused = CliRunner().invoke(app, ["benchmark", "export", str(logs[0]), "--format", "csv"])
+    assert str(refused.exception).endswith(
+        f"is another tool's log; make a run of it first: koderz benchmark import {logs[0]}"
+    )
+
+    imported = asyncio.run(import_log(log, logs[0], tmp_path / "results", summary=True))
+    chosen = [imported.run_id, "--format", "csv", "--results", str(tmp_path / "results")]
+    done = CliRunner().invoke(app, ["benchmark", "export", *chosen])
+    rows = [*csv.DictReader(io.StringIO(done.stdout))]
+    assert {row["problem_id"]: row["success"] for row in rows} == {
+        result.problem_id: str(result.success).lower() for result in log.results
+    }
