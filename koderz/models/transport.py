@@ -77,14 +77,16 @@ class Http:
         """Gets a small resource, with a short timeout. Raises as `post` does."""
         return await self._send("GET", path, headers, None, min(_LOOK_TIMEOUT, self._timeout))
 
-    async def upload(self, path: str, parts: Sequence[bytes], kind: str, headers: Mapping[str, str]) -> Response:
-        """Sends a large body in parts. Raises as `post` does."""
+    async def upload(
+        self, path: str, parts: Iterable[bytes], size: int, kind: str, headers: Mapping[str, str]
+    ) -> Response:
+        """Sends a large body of `size` bytes in parts, each made when it is sent. Raises as `post` does."""
 
         async def body() -> AsyncIterator[bytes]:
             for part in parts:
                 yield part
 
-        sent = {**headers, "content-type": kind, "content-length": str(sum(map(len, parts)))}
+        sent = {**headers, "content-type": kind, "content-length": str(size)}
         return await self._send("POST", path, sent, body(), self._timeout)
 
     async def lines(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
