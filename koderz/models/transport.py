@@ -94,23 +94,29 @@ class Http:
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await self._client.send(self._request("GET", path, headers, None), stream=True)
-                try:
-                    if answer.status_code in (404, 410):
-                        raise Gone(path)
-                    if not answer.is_success:
+            try:
+                if answer.status_code in (404, 410):
+                    raise Gone(path)
+                if not answer.is_success:
+                    async with asyncio.timeout(self._timeout):
                         raise problem_of(self._response(answer, await _read(answer)))
-                    rest = b""
-                    async for part in answer.aiter_bytes():
-                        *whole, rest = (rest + part).split(b"\n")
-                        for line in whole:
-                            yield self._without_secrets(line)
-                        if len(rest) > MAX_BYTES:
-                            raise Fault(_TOO_LONG, cause="unreachable")
-                    yield self._without_secrets(rest)
-                finally:
-                    await answer.aclose()
+                rest, parts = b"", answer.aiter_bytes()
+                while True:
+                    # Time counts only here, since whoever takes the lines may be long about one, and is not to be ended
+                    async with asyncio.timeout(self._timeout):
+                        part = await anext(parts, b"")
+                    if not part:
+                        break
+                    *whole, rest = (rest + part).split(b"\n")
+                    for line in whole:
+                        yield self._without_secrets(line)
+                    if len(rest) > MAX_BYTES:
+                        raise Fault(_TOO_LONG, cause="unreachable")
+                yield self._without_secrets(rest)
+            finally:
+                await answer.aclose()
         except TimeoutError as error:
-            raise Retryable(f"no whole answer within {self._timeout:g} s; see --request-timeout") from error
+            raise Retryable(f"nothing more of an answer within {self._timeout:g} s; see --request-timeout") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise Retryable(clean(told(error), self._secret, *self.hidden)) from error
 
