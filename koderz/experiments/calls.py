@@ -137,12 +137,12 @@ class Caller:
             return ""
         return digest_of([self._places[asked], role, ask.messages, sampling_sent(sampling), sample, ask.nth])
 
-    @contextmanager
-    def experiment(self, experiment_id: str, spent: float) -> Iterator[None]:
+    def experiment(self, experiment_id: str, spent: float) -> AbstractContextManager[None]:
         """Applies an experiment's own cap while the block runs; `spent` are the US dollars on record for it."""
-        if self._experiment_cap is None:
-            yield
-            return
+        return nullcontext() if self._experiment_cap is None else self._capped(experiment_id, spent)
+
+    @contextmanager
+    def _capped(self, experiment_id: str, spent: float) -> Iterator[None]:
         self._budgets[experiment_id] = Budget(self._experiment_cap, spent, of_experiment=True)
         try:
             yield
@@ -208,7 +208,7 @@ class Caller:
         call.dollars = call.dollars if owed is None else owed
         with self._batches.waiting(experiment_id):
             async with (
-                own.call_in_batch(call.dollars, is_held=owed is not None),
+                nullcontext() if own is self._uncapped else own.call_in_batch(call.dollars, is_held=owed is not None),
                 self._budget.call_in_batch(call.dollars, is_held=owed is not None),
             ):
                 token = IN_BATCH.set(call)

@@ -204,7 +204,11 @@ class ExperimentRunner:
     async def _opened_and_solved(self, solver: SettledSolver, handles: Handles) -> Verdict:
         identity = handles.identity
         try:
-            async with opened(self._resources, handles) as others:
+            needed = NEEDED & identity.task.needs & solver.wants
+            opening: AbstractAsyncContextManager[dict[str, Any]] = nullcontext({})
+            if needed:
+                opening = opened(self._resources, handles)
+            async with opening as others:
                 solving = solver.run(
                     handles,
                     task=identity.task,

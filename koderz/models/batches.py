@@ -7,6 +7,7 @@ Results come in any order. Only the provider's own origin is asked, whatever add
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -17,7 +18,7 @@ from koderz.models.faults import Response, Retryable, clean, problem_of
 from koderz.models.wire import decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 
     from koderz.models.transport import Http
 
@@ -53,6 +54,19 @@ class BatchStatus(NamedTuple):
     results: tuple[str, ...] = ()  # the paths of its results
 
 
+class BatchLines(NamedTuple):
+    """The lines of a batch, each made when it is sent, since together they may be 200 MB."""
+
+    made: Sequence[Callable[[], bytes]]
+    size: int  # bytes, with a line end each
+
+    def between(self, head: bytes, separator: bytes, tail: bytes) -> tuple[Iterator[bytes], int]:
+        """The parts of a body with these lines, and its size. The last line has no separator."""
+        last = len(self.made) - 1
+        rows = (line() + (separator if number < last else b"") for number, line in enumerate(self.made))
+        return chain([head], rows, [tail]), len(head) + self.size - 1 + len(tail)
+
+
 class BatchApi(ABC):
     """A batch API at one address. Methods raise what `problem_of` does."""
 
@@ -69,7 +83,7 @@ class BatchApi(ABC):
         """A call as it stands in a batch, without a line end."""
 
     @abstractmethod
-    async def send(self, name: str, path: str, lines: Sequence[bytes]) -> BatchStatus:
+    async def send(self, name: str, path: str, lines: BatchLines) -> BatchStatus:
         """Sends a batch of calls to a path, which may have arrived even where an error is raised."""
 
     @abstractmethod
@@ -155,17 +169,16 @@ class OpenAIBatches(BatchApi):
         head = encode({"custom_id": custom_id, "method": "POST", "url": self.prefix + path})
         return head[:-1] + b',"body":' + body + b"}"
 
-    async def send(self, name: str, path: str, lines: Sequence[bytes]) -> BatchStatus:
+    async def send(self, name: str, path: str, lines: BatchLines) -> BatchStatus:
         border = f"koderz-{name}"
         head = (
             f'--{border}\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{border}\r\n'
             f'content-disposition: form-data; name="file"; filename="{name}.jsonl"\r\n'
             "content-type: application/jsonl\r\n\r\n"
         )
-        rows = [part for line in lines for part in (line, b"\n")]
-        parts = [head.encode(), *rows, f"\r\n--{border}--\r\n".encode()]
+        parts, size = lines.between(head.encode(), b"\n", f"\n\r\n--{border}--\r\n".encode())
         kind = f"multipart/form-data; boundary={border}"
-        file = _answer(await self.http.upload("/files", parts, kind, self.headers))
+        file = _answer(await self.http.upload("/files", parts, size, kind, self.headers))
         asked = {
             "input_file_id": file.get("id"),
             "endpoint": self.prefix + path,
@@ -221,10 +234,10 @@ class AnthropicBatches(BatchApi):
     def line(self, custom_id: str, path: str, body: bytes) -> bytes:  # noqa: ARG002 there is one path
         return encode({"custom_id": custom_id})[:-1] + b',"params":' + body + b"}"
 
-    async def send(self, name: str, path: str, lines: Sequence[bytes]) -> BatchStatus:  # noqa: ARG002
-        rows = [part for line in lines for part in (b",", line)][1:]
-        parts = [b'{"requests":[', *rows, b"]}"]
-        return self.read_status(_answer(await self.http.upload(self.path, parts, "application/json", self.headers)))
+    async def send(self, name: str, path: str, lines: BatchLines) -> BatchStatus:  # noqa: ARG002
+        parts, size = lines.between(b'{"requests":[', b",", b"]}")
+        sending = self.http.upload(self.path, parts, size, "application/json", self.headers)
+        return self.read_status(_answer(await sending))
 
     def read_status(self, said: dict[str, Any]) -> BatchStatus:
         counts = {name: _count(value) for name, value in _dict(said.get("request_counts")).items()}

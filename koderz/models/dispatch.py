@@ -19,9 +19,9 @@ from koderz.models.wire import encode
 from koderz_tracker.records import Batch, now
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from koderz.models.batches import BatchApi, BatchStatus
+    from koderz.models.batches import BatchApi, BatchLines, BatchStatus
     from koderz.settings.batches import BatchOptions
     from koderz_tracker.batches import LineOfBatch
 
@@ -35,6 +35,7 @@ _READS = 3  # of its results
 _SURE = 30.0  # seconds after which a batch that was being sent when a process died is in its provider's list
 _SLOWEST, _SLOWER = 300.0, 1.2  # seconds between two looks at most, and their growth
 _UNBILLED = ("expired", "cancelled")  # of OpenAI's: calls without a result were not made
+_DELIVERED = 200  # results at once: what their calls and verdicts hold is to be recorded before more come
 _CANCELLATION = 10  # looks at a batch that was cancelled until it is left alone
 
 
@@ -91,7 +92,7 @@ class Dispatcher:
         self,
         options: BatchOptions,
         run: str,
-        record: Callable[[Batch], Awaitable[None]],
+        record: Callable[..., Awaitable[None]],
         say: Callable[[str], None],
         *,
         buys: bool = True,
@@ -102,12 +103,12 @@ class Dispatcher:
         self.buys = buys
         self._options, self._run, self._record, self._say = options, run, record, say
 
-    async def carry(self, batch: SentBatch, api: BatchApi, path: str = "", lines: Sequence[bytes] = ()) -> None:
+    async def carry(self, batch: SentBatch, api: BatchApi, path: str = "", lines: BatchLines | None = None) -> None:
         """Sends a batch of lines, or takes one of an earlier session up, and answers its calls by its results."""
         try:
             if lines:
                 status: BatchStatus | None = await self._dispatched(batch, api, path, lines)
-                lines = ()  # which may be 200 MB, and is needed no more
+                lines = None  # which holds the requests, and is needed no more
             elif batch.about.id:
                 status = await self._patiently(partial(api.look, batch.about.id))
             else:
@@ -130,7 +131,7 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 which is that of every call in it
             batch.finish(error)
 
-    async def _dispatched(self, batch: SentBatch, api: BatchApi, path: str, lines: Sequence[bytes]) -> BatchStatus:
+    async def _dispatched(self, batch: SentBatch, api: BatchApi, path: str, lines: BatchLines) -> BatchStatus:
         """The status of a batch that has arrived at its provider."""
         about = batch.about
         seen = await self._patiently(api.latest)
@@ -247,6 +248,8 @@ class Dispatcher:
                     if custom_id in left:
                         left.discard(custom_id)
                         batch.deliver(custom_id, response)
+                        if len(left) % _DELIVERED == 0:
+                            await self._record()  # which is over once what was recorded meanwhile is durable
             except Gone:
                 is_gone = True
                 break

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter, defaultdict
+from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from msgspec.structs import replace
 
 from koderz.errors import RunStopped
+from koderz.models.batches import BatchLines
 from koderz.models.dispatch import LOST, Dispatcher, SentBatch
+from koderz.models.wire import encode
 from koderz_tracker.batches import ENDED, FREED, LineOfBatch, lines_of
 from koderz_tracker.records import Batch
 
@@ -43,9 +46,9 @@ class CallInBatch:
         self.is_live = False  # whether it has to be asked live after all
         self._gatherer = gatherer
 
-    async def answer(self, api: BatchApi, model: ModelName, path: str, body: bytes) -> Response | None:
+    async def answer(self, api: BatchApi, model: ModelName, path: str, request: Mapping[str, Any]) -> Response | None:
         """The response to a request in a batch; None if it has to be asked live. Raises Fault."""
-        response = await self._gatherer.answer(self, _Group(api, model, path), body)
+        response = await self._gatherer.answer(self, _Group(api, model, path), request)
         self.is_live = response is None
         return response
 
@@ -66,10 +69,15 @@ class _Group(NamedTuple):
     path: str
 
 
-class _Queued(NamedTuple):
-    about: LineOfBatch
-    line: bytes
-    future: asyncio.Future[Response | None]
+class _Draft:
+    """The calls of a batch that isn't sent yet. Their lines are made again then, since many wait at once."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, LineOfBatch] = {}
+        self.futures: list[asyncio.Future[Response | None]] = []
+        self.made: list[Callable[[], bytes]] = []
+        self.size = 0  # bytes, with a line end each
+        self.digest = hashlib.blake2b(digest_size=16)
 
 
 class _Work:
@@ -88,7 +96,7 @@ class Gatherer:
         self,
         options: BatchOptions,
         run: str,
-        record: Callable[[Batch], Awaitable[None]],
+        record: Callable[..., Awaitable[None]],
         say: Callable[[str], None],
         *,
         past: Sequence[Batch] = (),
@@ -106,8 +114,7 @@ class Gatherer:
         self._dispatcher = Dispatcher(options, run, record, say, buys=buys)
         self._answered, self._asks_again = answered, asks_again
         self._of_call: dict[str, SentBatch] = {}  # by custom id
-        self._queues: dict[_Group, list[_Queued]] = defaultdict(list)
-        self._bytes: Counter[_Group] = Counter()
+        self._drafts: dict[_Group, _Draft] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = self._busy = self._events = 0
         self._waiting: Counter[str] = Counter()  # calls by experiment
@@ -148,7 +155,7 @@ class Gatherer:
     @property
     def rests(self) -> bool:
         """Whether everything under way waits for batches that were sent."""
-        return self._is_blocked and not any(self._queues.values())
+        return self._is_blocked and not self._drafts
 
     # What experiments do
 
@@ -208,13 +215,13 @@ class Gatherer:
                 self._busy += not work.waiting
             self._touch()
 
-    async def answer(self, call: CallInBatch, group: _Group, body: bytes) -> Response | None:
+    async def answer(self, call: CallInBatch, group: _Group, request: Mapping[str, Any]) -> Response | None:
         """See `CallInBatch.answer`. What was answered to a call of an earlier session is answered again.
 
         Of its errors only a refusal of the very same request is; after any other the next try is made, which costs
         nothing twice, since errors cost nothing.
         """
-        digest = hashlib.blake2b(body, digest_size=4).hexdigest()
+        digest = hashlib.blake2b(encode(request), digest_size=4).hexdigest()
         while True:
             call.tries += 1
             custom_id = f"{call.name}-{call.tries}"
@@ -222,7 +229,9 @@ class Gatherer:
                 continue
             old = self._of_call.get(custom_id)
             if old is None:
-                response = await self._queued(group, LineOfBatch(custom_id, digest, call.dollars), body)
+                if not self._dispatcher.buys:
+                    await self._cancelled()
+                response = await self._queued(group, LineOfBatch(custom_id, digest, call.dollars), request)
             else:
                 old.following = old.following or self._start(self._dispatcher.carry(old, group.api))
                 response = await old.expect(custom_id)
@@ -241,21 +250,25 @@ class Gatherer:
 
     # Sending
 
-    async def _queued(self, group: _Group, about: LineOfBatch, body: bytes) -> Response | None:
-        if not self._dispatcher.buys:
-            await asyncio.sleep(_QUIET)
-            await asyncio.gather(*(batch.following for batch in self._dispatcher.batches if batch.following))
-            raise RunStopped("cancelled: what its batches had done is on record, and nothing more was sent")
-        line = group.api.line(about.custom_id, group.path, body)
-        if len(self._queues[group]) >= group.api.most_lines or (
-            self._queues[group] and self._bytes[group] + len(line) + 1 > group.api.most_bytes
-        ):
+    async def _cancelled(self) -> NoReturn:
+        await asyncio.sleep(_QUIET)
+        await asyncio.gather(*(batch.following for batch in self._dispatcher.batches if batch.following))
+        raise RunStopped("cancelled: what its batches had done is on record, and nothing more was sent")
+
+    def _queued(self, group: _Group, about: LineOfBatch, request: Mapping[str, Any]) -> asyncio.Future[Response | None]:
+        line = _line(group, about.custom_id, request)
+        draft = self._drafts.get(group)
+        if draft and (len(draft.made) >= group.api.most_lines or draft.size + len(line) >= group.api.most_bytes):
             self._send(group)
+        draft = self._drafts.setdefault(group, _Draft())
         future: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
-        self._queues[group].append(_Queued(about, line, future))
-        self._bytes[group] += len(line) + 1
+        draft.lines[about.custom_id] = about
+        draft.futures.append(future)
+        draft.made.append(partial(_line, group, about.custom_id, request))
+        draft.size += len(line) + 1
+        draft.digest.update(line)
         self._touch()
-        return await future
+        return future
 
     def _touch(self) -> None:
         self._events += 1
@@ -270,11 +283,11 @@ class Gatherer:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            while self._is_blocked and any(self._queues.values()):
+            while self._is_blocked and self._drafts:
                 events = self._events
                 await asyncio.sleep(_QUIET)
                 if events == self._events:
-                    for group in [*self._queues]:
+                    for group in [*self._drafts]:
                         self._send(group)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -290,25 +303,23 @@ class Gatherer:
 
     def _send(self, group: _Group) -> None:
         """Sends what is queued, in the background."""
-        queued = self._queues.pop(group, [])
-        del self._bytes[group]
-        if not queued:
-            return
-        digest = hashlib.blake2b(digest_size=16)
-        for each in queued:
-            digest.update(each.line)
+        draft = self._drafts.pop(group)
         about = Batch(
-            name=digest.hexdigest(),
+            name=draft.digest.hexdigest(),
             state="sending",
             provider=group.model.provider,
             model=str(group.model),
-            count=len(queued),
+            count=len(draft.made),
         )
-        batch = self._keep(SentBatch(about, {each.about.custom_id: each.about for each in queued}))
-        for each in queued:
-            batch.expect(each.about.custom_id, each.future)
-        lines = [each.line for each in queued]
+        batch = self._keep(SentBatch(about, draft.lines))
+        for custom_id, future in zip(draft.lines, draft.futures, strict=True):
+            batch.expect(custom_id, future)
+        lines = BatchLines(draft.made, draft.size)
         batch.following = self._start(self._dispatcher.carry(batch, group.api, group.path, lines))
+
+
+def _line(group: _Group, custom_id: str, request: Mapping[str, Any]) -> bytes:
+    return group.api.line(custom_id, group.path, encode(request))
 
 
 def _is_refusal(response: Response, batch: SentBatch, custom_id: str, digest: str) -> bool:

@@ -203,10 +203,10 @@ class RemoteModel:
         retry = partial(retrying, limiter=limiter, backoff=endpoint.backoff, max_retries=endpoint.max_retries)
         throttled = 0
 
-        async def attempt(body: bytes) -> _Answer:
+        async def attempt(request: Mapping[str, Any]) -> _Answer:
             nonlocal throttled
             try:
-                return await self._attempt(way, body, sampling.max_tokens)
+                return await self._attempt(way, request, sampling.max_tokens)
             except Retryable as error:
                 throttled += error.throttled
                 raise
@@ -217,7 +217,7 @@ class RemoteModel:
                     await retry(partial(way.wire.look_at_efforts, self.service.http, self.name.name))
                 wanted, left_out = self._wanted(way.wire, messages, sampling)
                 request, adapted = adaptation.fit(wanted)
-                answer, retries = await retry(partial(attempt, encode({**request, **extra})))
+                answer, retries = await retry(partial(attempt, {**request, **extra} if extra else request))
             except (Filtered, TooLong):
                 raise
             except Refused as refused:
@@ -254,13 +254,14 @@ class RemoteModel:
                 self.service.say(f"{name} dropped for {self.name}: its provider takes none")
         return request, tuple(f"{name} dropped" for name in (*refused, *left_out))
 
-    async def _attempt(self, way: _Way, body: bytes, most_tokens: int | None) -> _Answer:
+    async def _attempt(self, way: _Way, request: Mapping[str, Any], most_tokens: int | None) -> _Answer:
         if (call := IN_BATCH.get()) and self.batches and not call.is_live:
-            answered = await call.answer(self.batches, self.name, way.wire.path, body)
+            answered = await call.answer(self.batches, self.name, way.wire.path, request)
             if answered:
                 if answered.status != 200:
                     raise problem_of(answered)
                 return _Answer(way.wire.read(answered.body), answered.body, 0.0, batch=call.source)
+        body = encode(request)  # not before, since calls in batches wait by the thousand
         amounts = self._forecast.amounts(len(body), most_tokens)
         async with self.service.limiter.turn(self.name.name, amounts) as booking:
             sent = time.perf_counter()

@@ -77,14 +77,16 @@ class Http:
         """Gets a small resource, with a short timeout. Raises as `post` does."""
         return await self._send("GET", path, headers, None, min(_LOOK_TIMEOUT, self._timeout))
 
-    async def upload(self, path: str, parts: Sequence[bytes], kind: str, headers: Mapping[str, str]) -> Response:
-        """Sends a large body in parts. Raises as `post` does."""
+    async def upload(
+        self, path: str, parts: Iterable[bytes], size: int, kind: str, headers: Mapping[str, str]
+    ) -> Response:
+        """Sends a large body of `size` bytes in parts, each made when it is sent. Raises as `post` does."""
 
         async def body() -> AsyncIterator[bytes]:
             for part in parts:
                 yield part
 
-        sent = {**headers, "content-type": kind, "content-length": str(sum(map(len, parts)))}
+        sent = {**headers, "content-type": kind, "content-length": str(size)}
         return await self._send("POST", path, sent, body(), self._timeout)
 
     async def lines(self, path: str, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
@@ -92,23 +94,29 @@ class Http:
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await self._client.send(self._request("GET", path, headers, None), stream=True)
-                try:
-                    if answer.status_code in (404, 410):
-                        raise Gone(path)
-                    if not answer.is_success:
+            try:
+                if answer.status_code in (404, 410):
+                    raise Gone(path)
+                if not answer.is_success:
+                    async with asyncio.timeout(self._timeout):
                         raise problem_of(self._response(answer, await _read(answer)))
-                    rest = b""
-                    async for part in answer.aiter_bytes():
-                        *whole, rest = (rest + part).split(b"\n")
-                        for line in whole:
-                            yield self._without_secrets(line)
-                        if len(rest) > MAX_BYTES:
-                            raise Fault(_TOO_LONG, cause="unreachable")
-                    yield self._without_secrets(rest)
-                finally:
-                    await answer.aclose()
+                rest, parts = b"", answer.aiter_bytes()
+                while True:
+                    # Time counts only here, since whoever takes the lines may be long about one, and is not to be ended
+                    async with asyncio.timeout(self._timeout):
+                        part = await anext(parts, b"")
+                    if not part:
+                        break
+                    *whole, rest = (rest + part).split(b"\n")
+                    for line in whole:
+                        yield self._without_secrets(line)
+                    if len(rest) > MAX_BYTES:
+                        raise Fault(_TOO_LONG, cause="unreachable")
+                yield self._without_secrets(rest)
+            finally:
+                await answer.aclose()
         except TimeoutError as error:
-            raise Retryable(f"no whole answer within {self._timeout:g} s; see --request-timeout") from error
+            raise Retryable(f"nothing more of an answer within {self._timeout:g} s; see --request-timeout") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise Retryable(clean(told(error), self._secret, *self.hidden)) from error
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,12 +15,13 @@ from typing import Any
 
 import pytest
 
+import koderz
 from koderz.errors import KoderzError
-from koderz.testing.batches import Outcome
+from koderz.testing.batches import Outcome, ServedBatch
 from koderz_tracker.errors import StorageError
 from koderz_tracker.journal import Journal
 from koderz_tracker.records import Batch, Record
-from tests.koderz.runs.batching import Place, cut_off, paid_twice
+from tests.koderz.runs.batching import MODELS, Place, cut_off, paid_twice
 
 
 @pytest.fixture(params=["openai", "anthropic"])
@@ -365,6 +369,53 @@ def test_batch_isn_t_sent_where_its_line_can_t_be_written(openai: Place, monkeyp
     asyncio.run(run())
 
 
+def test_batch_run_with_a_journal_that_is_read_only_sends_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal's file refuses, as a read-only one does, once the run has begun; root may write everywhere."""
+    real = os.write
+
+    def write(file: int, data: bytes) -> int:
+        if b'"kind":"batch"' in bytes(data):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(file, data)
+
+    async def run() -> None:
+        async with place.server() as server:
+            monkeypatch.setattr(os, "write", write)
+            with pytest.raises(StorageError, match="Read-only file system"):
+                await place.begun(server)
+            assert server.batches == []
+            monkeypatch.setattr(os, "write", real)
+            assert (await place.again(server)).ended.status == "complete"
+            assert paid_twice(server) == []
+
+    asyncio.run(run())
+
+
+def test_batch_run_leaves_the_batch_of_another_run(openai: Place) -> None:
+    """A batch that another run of the same questions sent meanwhile, of the same size, isn't taken for the lost one."""
+
+    async def run() -> None:
+        async with openai.server() as server:
+            other = Place(openai.folder / "other")
+            other.folder.mkdir()
+            upsets = ["hang before"]
+            server.upset = lambda: upsets.pop() if upsets else ""
+            await cut_off(asyncio.create_task(openai.begun(server)), lambda: not upsets)
+            await other.begun(server)
+            assert (await openai.again(server)).ended.status == "complete"
+            assert [len(batch.lines) for batch in server.batches] == [4] * 4
+            assert paid_twice(server) == []
+
+    asyncio.run(run())
+    names = {line["name"] for line in openai.lines("batch")}
+    assert len(names) == 2
+    assert {call["experiment_id"] for call in openai.lines("call")} == {
+        call["batch"]["custom_id"].rpartition("-")[0].rpartition("-")[0] for call in openai.lines("call")
+    }
+
+
 def test_batch_ends_before_anything_is_created_without_a_batch_api(openai: Place) -> None:
     from koderz.testing.server import ModelServer
 
@@ -401,5 +452,135 @@ def test_cancel_keeps_what_batches_had_done(place: Place) -> None:
             server.looks = 1
             assert (await place.again(server)).ended.status == "complete"
             assert paid_twice(server) == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("limit", [{"most_lines": 3}, {"most_bytes": 700}])
+def test_batch_that_is_full_goes_without_the_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
+) -> None:
+    """A line is some 250 bytes, so that fewer than three fit into 700."""
+    for name, value in limit.items():
+        monkeypatch.setattr(f"koderz.models.batches.{_API[place.style]}.{name}", value)
+
+    async def run() -> None:
+        async with place.server() as server:
+            session = await place.begun(server, n=7, solver=None, mode="zero-shot")
+            assert session.ended.status == "complete"
+            sizes = [len(batch.lines) for batch in server.batches]
+            assert sum(sizes) == 7
+            assert len(sizes) > 2
+            assert max(sizes) <= 3
+            if "most_bytes" in limit:
+                assert all(size <= limit["most_bytes"] for size in map(_size, server.batches))
+
+    asyncio.run(run())
+
+
+_API = {"openai": "OpenAIBatches", "anthropic": "AnthropicBatches"}
+
+
+def _size(batch: ServedBatch) -> int:
+    """The bytes of a batch's requests, without what names them."""
+    return sum(len(json.dumps(line["body"], separators=(",", ":"))) for line in batch.lines)
+
+
+@pytest.mark.parametrize("jump", [-10 * 86_400, 10 * 86_400])
+def test_batch_run_is_decided_by_no_wall_clock(place: Place, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
+    real, jumps = time.time, [0.0]
+    monkeypatch.setattr(time, "time", lambda: real() + jumps[0])
+
+    def leap() -> str:
+        jumps[0] = jump
+        return ""
+
+    async def run() -> None:
+        async with place.server(looks=4, upset=leap) as server:
+            session = await place.begun(server, batch_wait=60)
+            assert session.ended.status == "complete"
+            assert [len(batch.lines) for batch in server.batches] == [4, 4]
+
+    asyncio.run(run())
+
+
+def test_batch_role_is_asked_in_batches_though_elsewhere(openai: Place, roles: tuple[str, ...]) -> None:
+    """A judge at another provider goes into batches of its own where it is named, else it is asked live."""
+    rubric = openai.folder / "rubric.txt"
+    rubric.write_text("Is it 4?")
+
+    async def run() -> None:
+        async with openai.server() as server:
+            await openai.begun(
+                server,
+                solver=None,
+                mode="zero-shot",
+                scorer="judge",
+                rubric=rubric,
+                roles=(f"judge={MODELS['anthropic']}",),
+                batch_roles=roles,
+            )
+            assert {batch.style for batch in server.batches} == ({"openai", "anthropic"} if roles else {"openai"})
+            assert (server.counts[200] == 0) == bool(roles)
+
+    asyncio.run(run())
+    in_batches = {call["role"] for call in openai.lines("call") if "batch" in call}
+    assert in_batches == {"main", *roles}
+
+
+def test_batch_role_that_no_arm_has_is_refused(openai: Place) -> None:
+    async def run() -> None:
+        async with openai.server() as server:
+            with pytest.raises(KoderzError, match="--batch-role referee: no model has this role here"):
+                await openai.begun(server, batch_roles=("referee",))
+            assert server.batches == []
+
+    asyncio.run(run())
+
+
+def test_reuse_answers_what_no_batch_has(place: Place) -> None:
+    """A call on record goes into no batch; one that an earlier session's batch has isn't taken from the record."""
+    other = Place(place.folder / "other", place.style)
+    other.folder.mkdir()
+    once: dict[str, Any] = {"solver": None, "mode": "zero-shot"}
+
+    async def run() -> None:
+        async with place.server() as server:
+            await other.begun(server, n=1, **once)
+            server.looks = None
+            task = asyncio.create_task(place.begun(server, n=2, reuse_from=(str(other.folder / "results"),), **once))
+            await cut_off(task, lambda: len(server.batches) == 2 and any("id" in line for line in place.lines("batch")))
+            server.looks = 1
+            await other.begun(server, n=2, **once)
+            session = await place.again(server)
+            assert session.ended.status == "complete"
+            assert [len(batch.lines) for batch in server.batches] == [1, 1, 2]
+            owed = server.batches[1].lines[0]["custom_id"]
+            assert owed in server.paid
+            assert [call["batch"]["custom_id"] for call in place.lines("call") if "reused" not in call] == [owed]
+
+    asyncio.run(run())
+    assert sum("reused" in call for call in place.lines("call")) == 1
+
+
+def test_benchmark_takes_batches(openai: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    openai.write()
+    monkeypatch.chdir(openai.folder)
+
+    async def run() -> None:
+        async with openai.server() as server:
+            for name, value in openai.environ(server).items():
+                monkeypatch.setenv(name, value)
+            run = await koderz.benchmark(
+                model=MODELS["openai"],
+                suite="qa",
+                dataset="faq.jsonl",
+                mode="zero-shot",
+                batch=True,
+                poll=0.01,
+                sinks=("json",),
+            )
+            assert [len(batch.lines) for batch in server.batches] == [4]
+            assert run.summary.success_rate == 100
 
     asyncio.run(run())
