@@ -76,8 +76,11 @@ def reader_of(path: Path) -> Reader | None:
         if path.suffix == ".jsonl":
             first = table(next(read_lines(path), None))
             return next((reader for keys, reader in _BY_LINES if keys <= first.keys()), None)
-        with open_own(path) as file:
-            return inspect_ai.read_archive if file.read(4) == b"PK\x03\x04" and path.suffix == ".eval" else None
+        # Nothing else is opened: to close the memory store's file here would end the locks that this process has on it.
+        if path.suffix == ".eval":
+            with open_own(path) as file:
+                return inspect_ai.read_archive if file.read(4) == b"PK\x03\x04" else None
+        return None
     except OSError:
         return None
 
