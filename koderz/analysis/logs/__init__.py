@@ -80,9 +80,9 @@ def reader_of(path: Path) -> Reader | None:
         if path.suffix == ".eval":
             with open_own(path) as file:
                 return inspect_ai.read_archive if file.read(4) == b"PK\x03\x04" else None
-        return None
     except OSError:
-        return None
+        pass
+    return None
 
 
 def _of_folder(folder: Path) -> Reader | None:

@@ -23,6 +23,8 @@ UNITS = {
     "test_timeout": "SECONDS",
     "grace": "SECONDS",
     "sink_patience": "SECONDS",
+    "batch_wait": "SECONDS",
+    "poll": "SECONDS",
     "simulated_latency": "SECONDS",
     "every": "SECONDS",
     "max_cost": "USD",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from koderz.settings.batches import BatchOptions
 from koderz.settings.options import fields_of
 from koderz.settings.schema import Settings
 from koderz.systems.long_context.browsecomp_plus.options import ResearchOptions
@@ -85,7 +86,7 @@ def test_help_shows_each_option_where_it_has_an_effect(command: Command, name: s
             assert flags.keys() == {"--simulated-latency", "--simulated-fault-rate"}
         elif heading not in OWN:
             own = {"--problems-file"} | (OF_PERF if name == "perf run" else set())
-            assert flags.keys() <= flags_of(Settings) | own, heading
+            assert flags.keys() <= flags_of(Settings, BatchOptions) | own, heading
         assert flags.keys().isdisjoint(OF_CODE)
     iterations = [heading for heading, flags in panels.items() if "--max-iterations" in flags]
     assert iterations == (["Solver patching"] if name == "perf run" else [])
@@ -213,7 +214,7 @@ def test_resume_takes_up_runs_whose_plans_hold_options_without_effect(koderz: Sh
     )
     koderz("benchmark", *data, "--test-items", 8, "--limit", 1, "--solver", "random_search", "--budget-calls", 40,
            "--model", "simulated", "--quiet")  # fmt: skip
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
     (koderz.folder / "koderz.toml").unlink()
 
