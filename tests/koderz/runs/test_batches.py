@@ -504,6 +504,7 @@ def test_batch_run_is_decided_by_no_wall_clock(place: Place, monkeypatch: pytest
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("roles", [(), ("judge",)])
 def test_batch_role_is_asked_in_batches_though_elsewhere(openai: Place, roles: tuple[str, ...]) -> None:
     """A judge at another provider goes into batches of its own where it is named, else it is asked live."""
     rubric = openai.folder / "rubric.txt"

@@ -200,7 +200,7 @@ def at_once(summary: Summary) -> bytes:
 def _flat(struct: Struct) -> dict[str, Any]:
     """What a suite tells of a result stands beside what every result has."""
     fields = structs.asdict(struct)
-    for name in ("cluster", "roles", "resources", "truncated", "reused_calls", "saved_cost", "reused"):
+    for name in ("cluster", "roles", "resources", "truncated", "reused_calls", "saved_cost", "reused", "untold"):
         if not fields.get(name, True):
             del fields[name]
     if fields.get("answer") is UNSET:
