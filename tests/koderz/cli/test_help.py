@@ -79,6 +79,7 @@ ELSEWHERE = {
     "koderz rollouts audit": "it tries each exploit on each task",
     "koderz benchmark cancel": "it takes a run with batches",
     "koderz benchmark calibrate": "it takes labels of people",
+    "koderz benchmark cancel": "it takes a run in batches",
     "koderz benchmark import": "it is of another model's samples",
     "koderz run 3 --model": "it takes a key",
     "koderz suites add": "it takes a file of tasks",
