@@ -187,7 +187,7 @@ class Shell:
 
     def journal(self) -> list[dict[str, Any]]:
         """The lines of the only run there is."""
-        (path,) = self.results.glob("bench_*/journal.jsonl")
+        (path,) = self.results.glob("[!.]*/journal.jsonl")
         return whole_lines(path)
 
 
@@ -212,7 +212,7 @@ class Done:
 
 def lines_of(results: Path, kind: str) -> list[dict[str, Any]]:
     """The lines of a kind in the journals of a results folder, which may be written meanwhile."""
-    journals = results.glob("bench_*/journal.jsonl")
+    journals = results.glob("[!.]*/journal.jsonl")
     return [line for path in journals for line in whole_lines(path) if line["kind"] == kind]
 
 

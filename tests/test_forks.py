@@ -35,7 +35,7 @@ def test_forks_end_with_a_process_that_is_killed() -> None:
 
 def test_processes_left_by_a_test_are_ended(koderz: Shell) -> None:
     left = koderz.start("benchmark", 0, 1, "--model", "simulated", "--simulated-latency", 3600)
-    wait_for(lambda: list(koderz.results.glob("bench_*/journal.jsonl")))
+    wait_for(lambda: list(koderz.results.glob("[!.]*/journal.jsonl")))
     processes = with_descendants({left.pid})
 
     left.close()

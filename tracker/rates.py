@@ -155,7 +155,8 @@ def _limit(sums: Sequence[float], sizes: Sequence[float], unseen: float, size: f
 
 def _variance_of_mean(values: Collection[Sequence[float]], mean: float) -> float:
     """The variance of the mean, from how far the groups lie apart."""
-    off = sum((sum(task) - mean * len(task)) ** 2 for task in values)
+    apart = [sum(task) - mean * len(task) for task in values]
+    off = sum(each * each for each in apart)  # infinite for absurd records, where ** 2 would raise an error
     return off / sum(map(len, values)) ** 2 * len(values) / max(1, len(values) - 1)
 
 

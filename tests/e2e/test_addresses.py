@@ -104,7 +104,7 @@ def test_address_on_record_of_an_earlier_version_is_resumed(koderz: Shell) -> No
         url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
         env = {"OPENAI_API_KEY": "none", "KODERZ_SINKS": "json,memory"}
         kill_after(6, lambda: asked, koderz.start(*CODE.command, "--base-url", url, env=env))
-        (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+        (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
         journal.write_text(journal.read_text().replace("[redacted]", KEY, 1))
         koderz("benchmark", "resume", "latest", "--trust-config", "--wait", env=env)
     assert koderz.summary()["status"] == "complete"
@@ -193,7 +193,7 @@ def test_killed_run_of_any_system_leaves_no_key_anywhere(koderz: Shell, system: 
     with answering(case.reply, 0.15, Below) as (server, asked):
         url = server["OPENAI_BASE_URL"].replace("/v1", f"{PLACE}/v1")
         kill_after(5, lambda: asked, koderz.start(*case.command, "--base-url", url, "--sink-patience", 240, env=env))
-        (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+        (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
         koderz(*case.resume, code=2, env=env)
         koderz(*case.resume, "--wait", code=(0, 1), env={**env, "KODERZ_BASE_URL": url})
     assert koderz.summary()["status"] == "complete"

@@ -95,7 +95,7 @@ def test_agent_works_through_the_bridge(
     if name == OTHER[agent] and agent != "mini-swe-agent":
         assert "dropped" in calls[0]["adapted"][0]
         assert not any("dropped" in said for said in calls[1].get("adapted", ()))
-    (journal,) = anywhere.results.glob("bench_*/journal.jsonl")
+    (journal,) = anywhere.results.glob("[!.]*/journal.jsonl")
     for key in ("sk-openai-0123456789", "sk-ant-0123456789"):
         assert key not in journal.read_text()
 
@@ -218,7 +218,7 @@ def test_exports_tell_agents_of_one_model_apart_with_versions(
     assert versions == {*told, ("oracle", own)}
     runs = [json.loads(path.read_bytes()) for path in (koderz.folder / "data/runs").glob("*/results.json")]
     assert {(run["agent"], run["agent_version"]) for run in runs} == {*told, ("oracle", None)}
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     journal.write_text(journal.read_text().replace('"version":"0.169.0"', '"before":"0.169.0"'))  # an earlier record
     koderz("benchmark", "export", "latest", "--format", "harbor", "--output", "earlier")
     trials = [json.loads(path.read_bytes()) for path in (koderz.folder / "earlier").glob("*/result.json")]

@@ -60,7 +60,7 @@ def test_runs_that_are_not_there_or_not_ours_are_refused(koderz: Shell, tmp_path
 
 def test_plan_from_elsewhere_that_names_an_address_needs_trust(koderz: Shell) -> None:
     koderz("benchmark", 0, 1, "--quiet")
-    (path,) = koderz.results.glob("bench_*/journal.jsonl")
+    (path,) = koderz.results.glob("[!.]*/journal.jsonl")
     plan, *rest = path.read_text().splitlines(keepends=True)
     path.write_text(plan.replace('"base_url":null', '"base_url":"http://127.0.0.1:1/v1"') + "".join(rest[:1]))
 
@@ -75,7 +75,7 @@ def test_plan_whose_prompts_changed_is_refused_unless_accepted(koderz: Shell) ->
     prompts.mkdir()
     (prompts / "system.md").write_text("Be brief.\n")
     koderz("benchmark", 0, 2, "--quiet", "--prompt-dir", "prompts")
-    (path,) = koderz.results.glob("bench_*/journal.jsonl")
+    (path,) = koderz.results.glob("[!.]*/journal.jsonl")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-3]))
     (prompts / "system.md").write_text("Be very brief.\n")
 
@@ -90,7 +90,7 @@ def test_plan_whose_prompts_changed_is_refused_unless_accepted(koderz: Shell) ->
 @pytest.mark.parametrize("indexed", [True, False])
 def test_damaged_line_is_skipped_told_and_repaired(koderz: Shell, indexed: bool) -> None:
     koderz("benchmark", 0, 3, "--quiet")
-    (path,) = koderz.results.glob("bench_*/journal.jsonl")
+    (path,) = koderz.results.glob("[!.]*/journal.jsonl")
     run, lines = path.parent.name, path.read_bytes().splitlines(keepends=True)
     number = next(number for number, line in enumerate(lines) if line.startswith(b'{"kind":"experiment"'))
     at = len(b"".join(lines[:number]))

@@ -80,7 +80,7 @@ def test_resume_of_a_finished_run_does_nothing(koderz: Shell) -> None:
 
 def test_resume_ends_a_run_that_was_killed_without_a_word(koderz: Shell) -> None:
     koderz("benchmark", 0, 1, "--quiet")
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:-1]))
 

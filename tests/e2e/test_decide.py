@@ -83,13 +83,13 @@ def served(koderz: Shell, models: Models) -> Iterator[dict[str, str]]:
 
 def decision_of(results: Path) -> dict[str, Any]:
     """The only decision in the only journal of a results folder, apart from its time."""
-    (path,) = results.glob("bench_*/journal.jsonl")
+    (path,) = results.glob("[!.]*/journal.jsonl")
     (line,) = (line for line in whole_lines(path) if line["kind"] == "decision" and line["outcome"] != "money")
     return {name: value for name, value in line.items() if name != "time"}
 
 
 def plan_of(results: Path) -> dict[str, Any]:
-    (path,) = results.glob("bench_*/journal.jsonl")
+    (path,) = results.glob("[!.]*/journal.jsonl")
     return whole_lines(path)[0]
 
 
@@ -166,7 +166,7 @@ def test_decide_is_the_same_after_a_kill_at_every_tenth_line(koderz: Shell, more
     kills, command = 0, (*DECIDE, *more)
 
     def lines() -> list[dict[str, Any]]:
-        return koderz.journal() if [*koderz.results.glob("bench_*/journal.jsonl")] else []
+        return koderz.journal() if [*koderz.results.glob("[!.]*/journal.jsonl")] else []
 
     with served(koderz, models) as env:
         koderz(*command, "--results", "whole", env=env, code=3)

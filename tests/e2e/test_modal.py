@@ -81,7 +81,7 @@ def test_killed_driver_loses_nothing_and_pays_nothing_twice(on_modal: Remote) ->
 @pytest.mark.slow
 def test_submissions_before_ctrl_c_are_known_and_picked_up(on_modal: Remote) -> None:
     process = on_modal.start("benchmark", 0, 6, *MODEL, "--grace", "0")
-    wait_for(lambda: list(on_modal.results.glob("bench_*/journal.jsonl")) and "submitted" in _text(on_modal))
+    wait_for(lambda: list(on_modal.results.glob("[!.]*/journal.jsonl")) and "submitted" in _text(on_modal))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode in (0, 130), err
@@ -108,7 +108,7 @@ def test_preempted_containers_records_are_replayed(on_modal: Remote) -> None:
 
 
 def _text(shell: Shell) -> str:
-    (path,) = shell.results.glob("bench_*/journal.jsonl")
+    (path,) = shell.results.glob("[!.]*/journal.jsonl")
     return path.read_text()
 
 

@@ -272,7 +272,7 @@ def test_ctrl_c_twice_ends_at_once_and_resumes(koderz: Shell, serve: Serve) -> N
 def test_run_is_locked_against_a_second_process(koderz: Shell, serve: Serve) -> None:
     server = serve("--faults", "hang:1.0")
     koderz.start("benchmark", 0, 40, "--model", "openai/recorded", env=server.env())
-    wait_for(lambda: any(koderz.results.glob("bench_*/journal.jsonl")))
+    wait_for(lambda: any(koderz.results.glob("[!.]*/journal.jsonl")))
 
     done = koderz("benchmark", "resume", "latest", env=server.env(), code=2)
 
@@ -350,7 +350,7 @@ def test_full_disk_ends_the_run_clearly_and_loses_nothing(koderz: Shell, serve: 
 
 
 def _journal(koderz: Shell) -> Path:
-    (path,) = koderz.results.glob("bench_*/journal.jsonl")
+    (path,) = koderz.results.glob("[!.]*/journal.jsonl")
     return path
 
 

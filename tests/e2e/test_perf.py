@@ -83,7 +83,7 @@ def test_killed_run_loses_at_most_the_block_in_flight(koderz: Shell) -> None:
     run = koderz.start("perf", "run", ONE, "--mode", "human")
 
     def blocks() -> list[str]:
-        lines = [line for path in koderz.results.glob("bench_*/journal.jsonl") for line in whole_lines(path)]
+        lines = [line for path in koderz.results.glob("[!.]*/journal.jsonl") for line in whole_lines(path)]
         return [line["name"] for line in lines if line["kind"] == "once" and line["name"].startswith("block/")]
 
     wait_for(blocks)  # the first of several
@@ -101,7 +101,7 @@ def test_killed_run_loses_at_most_the_block_in_flight(koderz: Shell) -> None:
 def _names(koderz: Shell) -> list[str]:
     return [
         line["name"]
-        for path in koderz.results.glob("bench_*/journal.jsonl")
+        for path in koderz.results.glob("[!.]*/journal.jsonl")
         for line in whole_lines(path)
         if line["kind"] == "once"
     ]

@@ -31,7 +31,7 @@ def results(machine: Remote, arm: str) -> dict[str, dict[str, Any]]:
 
 
 def steps(machine: Remote) -> list[str]:
-    lines = [line for path in machine.results.glob("bench_*/journal.jsonl") for line in whole_lines(path)]
+    lines = [line for path in machine.results.glob("[!.]*/journal.jsonl") for line in whole_lines(path)]
     return [line["name"] for line in lines if line["kind"] == "once"]
 
 

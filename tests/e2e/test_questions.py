@@ -16,9 +16,7 @@ FAQ = [{"id": f"q{n}", "input": f"What is {n} + {n}?", "target": [str(2 * n), f"
 
 
 def journal(koderz: Shell) -> list[dict[str, Any]]:
-    path = max(
-        (koderz.folder / "benchmark_results").glob("bench_*/journal.jsonl"), key=lambda each: each.stat().st_mtime
-    )
+    path = max((koderz.folder / "benchmark_results").glob("[!.]*/journal.jsonl"), key=lambda each: each.stat().st_mtime)
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

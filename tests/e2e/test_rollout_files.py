@@ -327,7 +327,7 @@ def test_settings_of_entries_are_compared_on_one_task(koderz: Shell) -> None:
     passed = dict(zip(names, [False, True, False], strict=True))
     shares = {name: float(success) for name, success in passed.items()}
     first = koderz.journal()[0]
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     assert first["tasks"] == ["sample/greeting"]
     assert "k-Hello-17" not in journal.read_text()
 

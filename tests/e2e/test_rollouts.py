@@ -69,7 +69,7 @@ def test_killed_run_is_resumed_and_pays_nothing_twice(anywhere: Shell) -> None:
     run = anywhere.start("benchmark", 0, 3, *OWN, "--simulated-latency", "1")
 
     def has_worked() -> bool:
-        journals = [*anywhere.results.glob("bench_*/journal.jsonl")]
+        journals = [*anywhere.results.glob("[!.]*/journal.jsonl")]
         return bool(journals) and sum(line["kind"] == "once" for line in whole_lines(journals[0])) >= 2
 
     wait_for(has_worked)
@@ -102,7 +102,7 @@ def test_rollouts_with_the_same_diff_are_graded_where_they_worked(koderz: Shell)
 def test_containment_that_is_impossible_stops_it_at_the_start(koderz: Shell) -> None:
     done = koderz("benchmark", 0, 3, *OWN, "--sandbox", "docker", code=4)
     assert "--sandbox docker" in done.err
-    assert not [*koderz.results.glob("bench_*/journal.jsonl")]
+    assert not [*koderz.results.glob("[!.]*/journal.jsonl")]
 
 
 def test_configuration_is_run_and_its_tasks_checked(koderz: Shell) -> None:
@@ -150,9 +150,7 @@ def test_run_killed_repeatedly_loses_and_doubles_nothing(koderz: Shell, tmp_path
     command = ["rollouts", "run", "c.toml", "--sandbox", "local", "--quiet", "--simulated-latency", "0.2"]
 
     def written() -> list[bytes]:
-        return [
-            line for path in koderz.results.glob("bench_*/journal.jsonl") for line in path.read_bytes().splitlines()
-        ]
+        return [line for path in koderz.results.glob("[!.]*/journal.jsonl") for line in path.read_bytes().splitlines()]
 
     kept: list[bytes] = []
     for more in (1, 8, 3, 40, 20, 2):

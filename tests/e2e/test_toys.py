@@ -68,7 +68,7 @@ def test_toy_suite_is_graded_shown_and_resumed(koderz: Shell, installed: Mapping
     assert all(0 < row["metrics"]["drawn"] < 1 for row in results)
     assert "8 grades, " in koderz("benchmark", "show", "latest", "--problem", "Toy/0", env=installed).out
 
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[: len(lines) // 2]))
     koderz("benchmark", "resume", "latest", "--quiet", env=installed)
@@ -316,7 +316,7 @@ def test_resume_on_an_engine_that_lacks_a_need_is_one_line(koderz: Shell, instal
     koderz(*RUN, "toy", "--mode", "zero-shot", "--engine", "toy", env=installed)
     suite = Path(installed["PYTHONPATH"].partition(os.pathsep)[0]) / "toy_suite.py"
     suite.write_text(suite.read_text().replace("_tasks(*needs)[", '_tasks(*needs, "gpu")['))
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:4]))
 

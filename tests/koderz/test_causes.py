@@ -106,7 +106,7 @@ def faulty(koderz: Shell) -> Shell:
     """Where a run of three tasks ended in two faults of one cause and one of another."""
     where = ("--model", "simulated", "--simulated-fault-rate", 1, "--sink", "json", "--concurrency", 1, "--quiet")
     koderz("benchmark", 0, 3, *where, code=3)
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     before, cause, after = journal.read_text().rpartition('"cause":"unreachable"')
     assert cause
     journal.write_text(f'{before}"cause":"sandbox"{after}')
@@ -114,7 +114,7 @@ def faulty(koderz: Shell) -> Shell:
 
 
 def causes_on_record(koderz: Shell) -> list[str]:
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     lines = map(json.loads, journal.read_text().splitlines())
     return [line["cause"] for line in lines if line["kind"] == "fault"]
 

@@ -97,7 +97,7 @@ def test_front_command_has_its_options_in_the_help(front: Any) -> None:
 def test_front_command_resumes_with_what_is_on_record(front: Any, koderz: Shell) -> None:
     code, _ = front("run", 1, "--model", "simulated", "--simulated-fault-rate", 1, "--quiet")
     assert code == 3
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     plan = journal.read_bytes().splitlines(keepends=True)[0]
     journal.write_bytes(plan.replace(b'"simulated_fault_rate":1.0', b'"simulated_fault_rate":0.0'))
 

@@ -49,7 +49,7 @@ def test_package_solver_runs_and_resumes_with_its_options(koderz: Shell, toys: M
     koderz(*RUN, *TOY, "--toy-hints", 2, "--toy-styles", "plain", "odd", "--quiet", env=toys)
     asked = ["plain hint 1", "plain hint 2", "odd hint 1", "odd hint 2"]
     assert hints(koderz) == asked
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
 
     koderz("benchmark", "resume", "latest", "--quiet", env=toys)
@@ -172,7 +172,7 @@ def test_package_models_answer_and_resume_with_their_options(koderz: Shell, toys
     run = (*RUN[:3], *RUN[5:], "--trust-config", *(() if how == "a matrix" else ("--mode", "zero-shot")), "--quiet")
     koderz(*run, *model, env=toys)
     assert koderz.journal()[0]["config"]["toy_reply"] == "hello"
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
 
     koderz("benchmark", "resume", "latest", "--quiet", "--trust-config", env=toys)

@@ -213,7 +213,7 @@ def test_resume_takes_up_runs_whose_plans_hold_options_without_effect(koderz: Sh
     )
     koderz("benchmark", *data, "--test-items", 8, "--limit", 1, "--solver", "random_search", "--budget-calls", 40,
            "--model", "simulated", "--quiet")  # fmt: skip
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
     (koderz.folder / "koderz.toml").unlink()
 

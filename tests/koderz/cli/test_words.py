@@ -59,7 +59,7 @@ def test_rate_of_a_provider_that_slows_calls_is_told() -> None:
 
 def test_watching_a_run_that_no_process_works_on_says_how_to_continue(koderz: Shell, command: Command) -> None:
     command("benchmark", 0, 2, "--model", "simulated", "--mode", "zero-shot", "-q")
-    (journal,) = koderz.results.glob("bench_*/journal.jsonl")
+    (journal,) = koderz.results.glob("[!.]*/journal.jsonl")
     lines = journal.read_text().splitlines(keepends=True)
     journal.write_text(lines[0])
 

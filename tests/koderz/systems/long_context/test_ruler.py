@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from koderz.systems.long_context.ruler.suite import Ruler, answers, rows_of, sco
 from koderz.systems.long_context.ruler.tasks import TASKS, Material, Rows
 from koderz.systems.long_context.words import WordPairs, word_pairs, words_of
 from koderz.types import Judging
+from tests.conftest import PATIENCE
 from tests.koderz.systems.long_context.published import OF_QUESTIONS, ROWS, digest, question_files
 
 
@@ -187,8 +189,11 @@ def test_texts_are_held_once_while_in_use_and_then_dropped() -> None:
 
     async def held() -> bool:
         await work()
-        await asyncio.sleep(0)  # the event loop holds what it handed out last until then
-        gc.collect()
+        # The thread that read it, and the event loop, hold what they handed out last until they get their turn.
+        deadline = time.monotonic() + PATIENCE
+        while made.library._held and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+            gc.collect()
         return bool(made.library._held)
 
     assert not asyncio.run(held())
