@@ -211,7 +211,10 @@ class Done:
 
 
 def lines_of(results: Path, kind: str) -> list[dict[str, Any]]:
-    """The lines of a kind in the journals of a results folder, which may be written meanwhile."""
+    """The lines of a kind in the journals of a results folder, which may be written meanwhile.
+
+    A folder that begins with a dot is of a run that is being made, and can't be resumed yet.
+    """
     journals = results.glob("[!.]*/journal.jsonl")
     return [line for path in journals for line in whole_lines(path) if line["kind"] == kind]
 
