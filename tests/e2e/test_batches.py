@@ -47,7 +47,7 @@ def questions(koderz: Shell) -> tuple[object, ...]:
 
 def batches_sent(koderz: Shell) -> int:
     """The batches that the journal knows by their id."""
-    lines = [line for path in koderz.results.glob("*/journal.jsonl") for line in path.read_text().splitlines(True)]
+    lines = [line for path in koderz.results.glob("[!.]*/journal.jsonl") for line in path.read_text().splitlines(True)]
     found = (json.loads(line) for line in lines if line.startswith('{"kind":"batch"') and line.endswith("\n"))
     return len({line["id"] for line in found if line.get("id")})
 

@@ -77,7 +77,6 @@ ELSEWHERE = {
     "koderz perf check": "it measures for minutes",
     "koderz rollouts regrade": "it takes rows of SWE-bench",
     "koderz rollouts audit": "it tries each exploit on each task",
-    "koderz benchmark cancel": "it takes a run with batches",
     "koderz benchmark calibrate": "it takes labels of people",
     "koderz benchmark cancel": "it takes a run in batches",
     "koderz benchmark import": "it is of another model's samples",

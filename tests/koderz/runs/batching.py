@@ -99,7 +99,7 @@ class Place:
 
     def lines(self, kind: str) -> list[dict[str, Any]]:
         """The journal's lines of a kind."""
-        (journal,) = (self.folder / "results").glob("*/journal.jsonl")
+        (journal,) = (self.folder / "results").glob("[!.]*/journal.jsonl")
         return [line for text in journal.read_text().splitlines() if (line := json.loads(text))["kind"] == kind]
 
 
