@@ -44,6 +44,9 @@ TIME = "time"
 JUDGE = "judge"
 """The need of a task whose answers are programs: a place to run them."""
 
+JUDGED = "judged.md"
+"""The artifact that holds what a judge model saw of an answer, for people who judge it, too."""
+
 NEEDS_REVIEW = "needs review"
 """The beginning of a verdict's note if somebody should examine it before it is believed."""
 

@@ -29,7 +29,7 @@ from koderz.analysis.export import spreadsheet_cell
 from koderz.analysis.story import Experiments, Story
 from koderz.errors import KoderzError
 from koderz.suites.tables import rows_of
-from koderz.types import JUDGE
+from koderz.types import JUDGE, JUDGED
 from koderz_tracker.clusters import clusters_in, count_of
 from koderz_tracker.files import MB, read_all, write_whole
 from koderz_tracker.messages import text_of
@@ -265,5 +265,7 @@ def _question(story: Story) -> str:
 
 
 def _answer(story: Story) -> str:
+    if story.attempts and isinstance(judged := story.attempts[-1].artifacts.get(JUDGED), str):
+        return plain(judged)
     replies = [str(step.call.reply) for step in story.steps if step.call and step.call.role != JUDGE]
     return plain(replies[-1]) if replies else REDACTED

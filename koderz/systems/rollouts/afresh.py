@@ -17,7 +17,7 @@ from koderz.systems.rollouts.artifacts import Collected
 from koderz.systems.rollouts.carrying import carry_outside
 from koderz.systems.rollouts.tasks import Rollout
 
-Graded = Literal["both", "fresh", "published"]
+Graded = Literal["both", "fresh", "published", "judge"]
 Carried = Literal["workdir", "root"]
 
 

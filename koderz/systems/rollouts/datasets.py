@@ -1,4 +1,4 @@
-"""Datasets of rollouts: a task's folder, a folder of such, a file of rows, or a name in a registry."""
+"""Datasets of rollouts: a task's folder, a folder of such, a file of rows or of a skill's evals, a registry's name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from koderz.systems.rollouts.formats import FILES, load_task
 from koderz.systems.rollouts.instances import read_rollouts
 from koderz.systems.rollouts.registry import find_dataset
 from koderz.systems.rollouts.runnable import Omission
+from koderz.systems.rollouts.skill_evals import evals_files, read_evals
 from koderz.systems.rollouts.swebench.rows import is_task_repository
 from koderz.systems.rollouts.tasks import Rollout
 
@@ -33,6 +34,8 @@ def read_dataset(place: Path, registry: str | None, variables: Mapping[str, str]
     `variables` of this machine are those that tasks may take their own from. A task of several that can't be loaded is
     refused alone. Raises KoderzError naming the file and what is wrong with it.
     """
+    if not place.is_dir() and (files := evals_files(place)):
+        return _of_evals(files, place)
     if (kind_of(place) and not place.is_dir()) or is_task_repository(place):
         return _with_digest(read_rollouts(place), {"name": place.name})
     if place.is_dir():
@@ -55,9 +58,18 @@ def _with_digest(tasks: Sequence[Rollout], about: Mapping[str, str]) -> Dataset:
 def _in_folder(folder: Path, variables: Mapping[str, str]) -> Dataset:
     """The task in a folder, or the tasks in the folders below it."""
     folders = [] if _is_task(folder) else [path for path in sorted(folder.iterdir()) if _is_task(path)]
+    if not folders and not _is_task(folder) and (files := evals_files(folder)):
+        return _of_evals(files, folder)
     if not folders:
         return Dataset([load_task(folder, variables=variables)])  # which says what it lacks
     return _loaded(folders, variables)
+
+
+def _of_evals(files: Sequence[Path], place: Path) -> Dataset:
+    read = [read_evals(file) for file in files]
+    tasks = each_once([task for tasks, _ in read for task in tasks], str(place))
+    found = _with_digest(tasks, {"name": place.absolute().name})
+    return replace(found, refused=[omission for _, omissions in read for omission in omissions])
 
 
 def _loaded(folders: Sequence[Path], variables: Mapping[str, str]) -> Dataset:

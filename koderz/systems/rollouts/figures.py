@@ -29,8 +29,9 @@ class RolloutFigures(Part):
         """For each arm: `pass_at_k` and `pass_hat_k` with 95 % intervals, the `score`, and `tasks`.
 
         `published_only` are rollouts of tasks that can only be graded as published; they are in no other figure.
+        `judged_by_model` is the number of those whose verdict is a model's, of skills' evals without tests.
         """
-        return {arm: _apart(own) for arm, own in results.items() if own}
+        return {arm: {**_apart(own), **_by_model(own)} for arm, own in results.items() if own}
 
     def with_faults(
         self,
@@ -145,7 +146,9 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
             for name, each in (own["pass_at_k"] | own.get("pass_hat_k", {})).items()
             if int(name[len("pass@") :]) in PASS_AT and name != "pass^1"
         )
-        yield f"{arm}: {'; '.join(filter(None, [mean, *rates, alone, _told_faults(own)]))}"
+        count = own.get("judged_by_model")
+        judged = f"{count} of {own['rollouts']} judged by a model, not calibrated" if count else ""
+        yield f"{arm}: {'; '.join(filter(None, [mean, *rates, judged, alone, _told_faults(own)]))}"
 
 
 def _told_alone(own: Mapping[str, Any]) -> str:
@@ -174,6 +177,11 @@ def _apart(results: Sequence[Result]) -> dict[str, Any]:
         "tasks": {task: {"rollouts": len(own), "successes": sum(own)} for task, own in passes.items()},
     }
     return {**found, "published_only": told}
+
+
+def _by_model(results: Sequence[Result]) -> dict[str, int]:
+    count = sum(result.facts.get("judged_by") == "model" for result in results)
+    return {"judged_by_model": count} if count else {}
 
 
 def _of_arm(results: Sequence[Result]) -> dict[str, Any]:

@@ -110,7 +110,8 @@ def require_work(task: Rollout, *, judged: bool) -> None:
         return
     parts = [stage.task for stage in task.stages] or [task]
     if not all(part.scripts or (part.verifier and part.verifier.has_script) for part in parts):
-        missing = Path(task.verifier.name).name if task.verifier else "evaluation.test_scripts of tb_meta.json"
+        stated = "tests to the eval" if task.skill_eval else "evaluation.test_scripts of tb_meta.json"
+        missing = Path(task.verifier.name).name if task.verifier else stated
         raise KoderzError(f"{task.folder}: the task has no tests; add {missing}, or name a model with --judge-model")
 
 

@@ -1,4 +1,7 @@
-"""A model's opinion of a diff, by rubric, reported beside the tests' verdict without changing it."""
+"""A model's opinion of a diff, by rubric, reported beside the tests' verdict without changing it.
+
+Where a skill's eval has no tests, it is the verdict: whether each of its expectations holds.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from koderz.suites.reviews import LONGEST, reviewed
-from koderz.systems.rollouts.tasks import Rollout, Rubric
+from koderz.systems.rollouts.tasks import Rollout, Rubric, SkillEval
 from koderz.types import Reply
 
 _SCHEMA = {
@@ -22,13 +25,30 @@ _SCHEMA = {
     "required": ["score", "reasoning"],
 }
 _ASKED = "You grade what a programmer changed in a repository, by one criterion."
+_EXPECTATION = {
+    "type": "object",
+    "properties": {"passed": {"type": "boolean"}, "evidence": {"type": "string"}},
+    "required": ["passed", "evidence"],
+}
+_ASKED_EXPECTATION = (
+    "You judge whether one expectation of an agent's work holds. It holds only where the changes or the message show "
+    "it, in substance and not in form alone; without evidence it doesn't. Quote the evidence."
+)
 _TEXTS = ("reasoning", "evidence", "suggestions")
 
 
-async def opinions(task: Rollout, diff: str, ask: Callable[..., Awaitable[Reply]]) -> dict[str, Any]:
-    """The `lm_evaluation`: a score from 0 to 1 by rubric, and their weighted mean; null if the model gives none."""
-    scores = [await _opinion(task, rubric, diff, ask) for rubric in task.rubrics]
-    scored = [(rubric.weight, each["score"]) for rubric, each in zip(task.rubrics, scores, strict=True)]
+async def opinions(task: Rollout, diff: str, ask: Callable[..., Awaitable[Reply]], message: str = "") -> dict[str, Any]:
+    """The `lm_evaluation`: a score from 0 to 1 by rubric, and their weighted mean; null if the model gives none.
+
+    Those of a skill's eval are 0 or 1 for each expectation, by the diff and the agent's last `message`.
+    """
+    rubrics = task.rubrics
+    if found := task.skill_eval:
+        rubrics = tuple(Rubric(str(number), text) for number, text in enumerate(found.expectations, 1))
+        scores = [await _holds(task, found, rubric, {"Changes": diff, "Message": message}, ask) for rubric in rubrics]
+    else:
+        scores = [await _opinion(task, rubric, diff, ask) for rubric in rubrics]
+    scored = [(rubric.weight, each["score"]) for rubric, each in zip(rubrics, scores, strict=True)]
     known = [(weight, score) for weight, score in scored if score is not None]
     weight = sum(weight for weight, _ in known)
     return {
@@ -48,11 +68,23 @@ async def _opinion(task: Rollout, rubric: Rubric, diff: str, ask: Callable[..., 
     return {"rubric_id": rubric.id, "score": float(score or 0) if usable else None, **texts}
 
 
+async def _holds(
+    task: Rollout, of: SkillEval, rubric: Rubric, texts: Mapping[str, str], ask: Callable[..., Awaitable[Reply]]
+) -> dict[str, Any]:
+    expected = f"\n\n# Expected output\n{of.expected_output}" if of.expected_output else ""
+    told = f"# Task\n{task.instructions}{expected}\n\n# Expectation\n{rubric.criterion}"
+    said = await reviewed(ask, _ASKED_EXPECTATION, texts, _EXPECTATION, told=told)
+    passed = said.get("passed")
+    texts = {name: said[name] if isinstance(said.get(name), str) else "" for name in ("reasoning", "evidence")}
+    score = float(passed) if isinstance(passed, bool) else None
+    return {"rubric_id": rubric.id, "score": score, "expectation": rubric.criterion, **texts}
+
+
 def is_for_judge(text: str) -> bool:
-    return text.startswith(_ASKED)
+    return text.startswith((_ASKED, _ASKED_EXPECTATION))
 
 
-def simulated_opinion() -> str:
-    """The simulated model's opinion, the same for every diff."""
-    said: Mapping[str, Any] = {"score": 0.5, "reasoning": "Made up by the simulated model."}
-    return json.dumps(said)
+def simulated_opinion(text: str) -> str:
+    """The simulated model's opinion in answer to a request that begins so, the same for every diff."""
+    about: Mapping[str, Any] = {"passed": True} if text.startswith(_ASKED_EXPECTATION) else {"score": 0.5}
+    return json.dumps({**about, "reasoning": "Made up by the simulated model."})

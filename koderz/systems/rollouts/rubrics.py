@@ -41,6 +41,12 @@ def rewarded(task: Rollout, rewards: Mapping[str, float]) -> Scored:
     return _summed(task, {task.rubrics[0].id: (score, len(rewards), passed)}, success=passed == len(rewards))
 
 
+def expected(task: Rollout, holds: Sequence[bool]) -> Scored:
+    """The scores of a skill's eval by whether each of its expectations holds. It succeeds if all do."""
+    scores = {rubric.id: (float(each), 0, 0) for rubric, each in zip(task.rubrics, holds, strict=True)}
+    return _summed(task, scores, success=all(holds))
+
+
 def _summed(task: Rollout, scores: Mapping[str, tuple[float | None, int, int]], *, success: bool) -> Scored:
     rubrics: dict[str, dict[str, Any]] = {}
     for rubric in task.rubrics:

@@ -20,6 +20,7 @@ from koderz.settings.schema import Settings
 from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.rollouts.afresh import Terms
+from koderz.systems.rollouts.agents import MESSAGE
 from koderz.systems.rollouts.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.config import Config, read_config
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
@@ -31,14 +32,16 @@ from koderz.systems.rollouts.omissions import ignored_keys, notices_of, require_
 from koderz.systems.rollouts.opinions import is_for_judge, opinions, simulated_opinion
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.resources import require_network, resources_of, settled
+from koderz.systems.rollouts.rubrics import expected
 from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, require_runnable, runnable
 from koderz.systems.rollouts.simulated import simulate
+from koderz.systems.rollouts.skill_evals import eval_notices
 from koderz.systems.rollouts.tasks import Rollout, in_parts
 from koderz.systems.rollouts.terms import fresh_only, terms_of
 from koderz.systems.rollouts.tools import stands_in
 from koderz.systems.rollouts.variants import Variants
 from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace, open_backend
-from koderz.types import Measure, Message, Reply, Task, Verdict
+from koderz.types import JUDGED, Measure, Message, Reply, Task, Verdict
 from koderz_tracker.messages import text_of
 
 SAMPLE = Path(__file__).with_name("sample")
@@ -125,6 +128,7 @@ class RolloutsSuite(Suite):
         self._making = options.making(self._images)
         tasks = [self._placed(task, options.sandbox_of(task.sandbox, sandbox)) for task in dataset.tasks]
         self.notices = [*notices_of(left_out, len(tasks) + len(left_out)), *ignored_keys(tasks), *notes_on(tasks)]
+        self.notices += eval_notices(tasks)
         self._variants = Variants(config) if config else None
         if not options.entry_sandbox:
             tasks = [in_parts(task, lambda part: replace(part, sandbox="")) for task in tasks]
@@ -146,7 +150,9 @@ class RolloutsSuite(Suite):
         if options.canaries:
             self.parts = (*self.parts, "canaries")
         self._options = options
-        self.judge_calls = max((len(task.rubrics) for task in tasks), default=1)
+        self.judge_calls = max(
+            (len(task.skill_eval.expectations if task.skill_eval else task.rubrics) for task in tasks), default=1
+        )
         self._stores = Stores()
 
     def _placed(self, task: Rollout, sandbox: str) -> Rollout:
@@ -224,6 +230,8 @@ class RolloutsSuite(Suite):
         """The verdict on a diff. Raises Fault if it can't be judged, for example without pytest."""
         diff = answer.text if isinstance(answer, Reply) else answer
         store, backend = await self._stores.of(task.payload), self._stores.backend_of(task.payload)
+        if task.payload.skill_eval and not task.payload.scripts:
+            return await self._by_expectations(task.payload, diff, context, backend)
         try:
             left, collected = self._stores.left(task.payload, diff), self._stores.artifacts_of(PLACE.get())
             terms = await self._terms_of(task.payload)
@@ -237,9 +245,35 @@ class RolloutsSuite(Suite):
                 cause="task",
             )
         graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
-        said = await opinions(task.payload, diff, context.ask) if context.ask else None
+        said = await opinions(task.payload, diff, context.ask, MESSAGE.get()) if context.ask else None
         resources = self._resources(task.payload, backend)
         return _verdict(task.payload, diff, graded, backend.isolation, said, resources)
+
+    async def _by_expectations(self, task: Rollout, diff: str, context: JudgeContext, backend: Backend) -> Verdict:
+        """The verdict of the role judge on an eval without tests. Raises Fault where an expectation gets none."""
+        assert task.skill_eval
+        if context.ask is None:
+            raise Fault(f"{task.id}: it has no tests, so it needs a judge; name one with --judge-model", cause="judge")
+        said = await opinions(task, diff, context.ask, MESSAGE.get())
+        holds = [each["score"] for each in said["rubric_scores"]]
+        if None in holds:
+            silent = said["rubric_scores"][holds.index(None)]
+            why = silent["reasoning"] or "its reply isn't the JSON that it was asked for"
+            raise Fault(f"{task.id}: no verdict of the judge on {silent['expectation']!r:.200}: {why}", cause="judge")
+        graded = Graded(expected(task, holds), (), graded="judge")
+        verdict = _verdict(task, diff, graded, backend.isolation, said, self._resources(task, backend))
+        lines = [f"{'holds' if each['score'] else 'fails'}: {each['expectation']}" for each in said["rubric_scores"]]
+        log = "\n".join([*lines, "", "Last message:", MESSAGE.get()])
+        stated = [task.skill_eval.expected_output, *(f"- {each['expectation']}" for each in said["rubric_scores"])]
+        material = "\n\n".join([*stated, diff, MESSAGE.get()])  # for people who judge the same, without its verdict
+        return replace(
+            verdict,
+            cause="" if verdict.passed else "expectations",
+            feedback=f"{holds.count(1.0)} of {len(holds)} expectations hold",
+            detail=log,
+            artifacts={**verdict.artifacts, "eval.log": log, JUDGED: material},
+            facts={**verdict.facts, "judged_by": "model"},
+        )
 
     async def _terms_of(self, task: Rollout) -> Terms:
         """The terms of a task or step; those of a canary are its task's, whose solution passes none of its tests."""
@@ -271,8 +305,8 @@ class RolloutsSuite(Suite):
 
     def simulate(self, messages: Sequence[Message], sampling: Any) -> str:  # noqa: ARG002
         """The simulated model's reply as an agent on the embedded tasks, or as a judge."""
-        if is_for_judge(text_of(messages[0])):
-            return simulated_opinion()
+        if is_for_judge(text := text_of(messages[0])):
+            return simulated_opinion(text)
         return simulate(messages)
 
 

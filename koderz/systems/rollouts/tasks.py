@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from koderz.systems.rollouts.dockerfile import Build
     from koderz.systems.rollouts.swebench.rows import Instance
 
-Format = Literal["tb", "harbor", "terminal-bench", "swebench"]
+Format = Literal["tb", "harbor", "terminal-bench", "swebench", "evals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,15 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class SkillEval:
+    """The part of a skill's eval that only its judge sees."""
+
+    skill: str  # its name
+    expected_output: str
+    expectations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """A task as an agent gets it, with the parts known only to grading."""
 
@@ -211,6 +220,7 @@ class Rollout:
     rewards_of: Literal["mean", "final"] = field(default="mean", repr=False)  # its stages
     needs: tuple[Need, ...] = field(default=(), repr=False)
     instance: Instance | None = field(default=None, repr=False)  # of SWE-bench
+    skill_eval: SkillEval | None = None  # without scripts the role judge makes the verdict by its expectations
     wheels: str = field(default="", repr=False)  # a folder of packages that its verifier may install
     canary_of: str = field(default="", repr=False)  # the id of the task that it is an impossible variant of
     published: Rollout | None = field(default=None, repr=False)  # before the run's own resources; None: it has none

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import replace
 
 from koderz.errors import PromptTooLong
 from koderz.solvers.handles import JudgeHandle, WorkspaceHandle
 from koderz.types import Task, Verdict
+
+MESSAGE: ContextVar[str] = ContextVar("message", default="")
+"""The last message of the running experiment's agent, which only a judge of expectations reads."""
 
 
 async def judged(

@@ -20,7 +20,7 @@ from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
 from koderz.settings.systems import own_names, required
 from koderz.solvers.definition import Solver, asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
-from koderz.systems.rollouts.agents import judged
+from koderz.systems.rollouts.agents import MESSAGE, judged
 from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, version_command
 from koderz.systems.rollouts.agents.bridge import Bridge
 from koderz.systems.rollouts.agents.options import ScriptOptions
@@ -29,6 +29,7 @@ from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
 _CAUSES = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}
 _FINISHES = {"length": "length", REJECTED: "length", "refusal": "refused"}
 _USUAL_TURNS = 12
+_LAST = 4000  # characters of the output of an agent that prints no events, which hold its last message
 _TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400  # calls of a usual rollout, and tokens of each
 
 
@@ -66,6 +67,8 @@ def solver_of(name: str) -> Solver[..., Any]:
             counted = Counter(event.kind for event in events)
             told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
             await once("agent-metrics", lambda: told)
+            messages = [event.text for event in events if event.kind == "message"]
+            MESSAGE.set(messages[-1] if messages else ended["output"][-_LAST:])
             errors.extend(event.text for event in events if event.kind == "error")
             return cause
 

@@ -11,7 +11,7 @@ import orjson
 from koderz.prompts import PLACEHOLDERS, Prompts
 from koderz.solvers.definition import solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
-from koderz.systems.rollouts.agents import judged
+from koderz.systems.rollouts.agents import MESSAGE, judged
 from koderz.systems.rollouts.agents.options import AgentOptions
 from koderz.types import LENGTH_REASONING, REJECTED, TIME, Expected, Message, Task, Verdict
 
@@ -103,6 +103,7 @@ async def koderz_agent(
         for turn in range(1, max_turns + 1):
             asked = read_calls(reply.tool_calls) or read_actions(reply.text)
             if not asked and asked is not None:
+                MESSAGE.set(reply.text)
                 return LENGTH_REASONING if reply.truncated == "reasoning" else _CAUSES.get(reply.finish_reason, "")
             messages.append({"role": "assistant", "content": reply.text or None})
             if reply.tool_calls:

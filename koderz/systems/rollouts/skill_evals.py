@@ -1,0 +1,130 @@
+"""Evals of skills as tasks of rollouts: the evals.json of agentskills.io and of the skill skill-creator."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace.scripts import Script
+from koderz.suites.dataset import Row
+from koderz.systems.rollouts.runnable import Omission
+from koderz.systems.rollouts.tasks import Rollout, Rubric, SkillEval
+from koderz.systems.rollouts.trees import files_below
+from koderz_tracker.files import MB
+
+_FILE = "evals/evals.json"  # of a skill's folder
+_LARGEST = 16 * MB
+_KEYS = {"id", "name", "prompt", "expected_output", "files", "expectations", "assertions", "tests"}
+_FOLDERS = ("evals/files/", "evals/")  # that an agent doesn't see input files in
+
+
+def evals_files(place: Path) -> list[Path]:
+    """The files of evals that a dataset's place names: itself, or those of a skill's folder or of a folder of skills.
+
+    Told by content: JSON with a list `evals`. None for any other dataset.
+    """
+    if place.is_dir():
+        own = place / _FILE
+        return [own] if own.is_file() else sorted(path for path in place.glob(f"*/{_FILE}") if path.is_file())
+    is_small = place.suffix == ".json" and place.is_file() and place.stat().st_size <= _LARGEST
+    return [place] if is_small and isinstance(_document(place).get("evals"), list) else []
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    """The JSON object in a file; empty for anything else."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_evals(path: Path) -> tuple[list[Rollout], list[Omission]]:
+    """The evals in a file as tasks, and those that can't be used. Raises KoderzError for a file that holds none."""
+    document, root = _document(path), path.absolute().parent
+    rows = document.get("evals")
+    if not isinstance(rows, list) or not rows:
+        raise KoderzError(f"{path} has no evals: it has to be JSON with a list `evals`")
+    root = root.parent if root.name == "evals" else root
+    skill = document.get("skill_name")
+    skill = skill if isinstance(skill, str) and skill else root.name
+    tasks, refused = dict[str, Rollout](), list[Omission]()
+    files = files_below(root)
+    for number, fields in enumerate(rows, 1):
+        row = Row(f"{path}, eval {number}", fields if isinstance(fields, dict) else {})
+        named = next((name for name in ("id", "name") if name in row.fields), "")
+        try:
+            task = _task(row, f"{skill}/{row.id(named) if named else number}", skill, root, files)
+            if task.id in tasks:
+                raise row.error(f"another eval has the id {task.id}")
+            tasks[task.id] = task
+        except (KoderzError, OSError, UnicodeDecodeError) as error:
+            refused.append(Omission(f"{skill}/{number}", str(error)))
+    return [*tasks.values()], refused
+
+
+def _task(row: Row, task_id: str, skill: str, root: Path, files: Mapping[str, Path]) -> Rollout:
+    def named(key: str) -> dict[str, Path]:
+        """The files that the eval names, by their paths from the skill's folder."""
+        paths = [path.removeprefix("./") for path in row.texts(key)]
+        if missing := [path for path in paths if path not in files]:
+            raise row.error(f"{key}: there is no file {missing[0]} in {root}")
+        return {path: files[path] for path in paths}
+
+    expected = row.text("expected_output", "")
+    stated = (*row.texts("expectations"), *row.texts("assertions"))
+    scripts = tuple(Script(file.name, "tests", file.read_text("utf-8")) for file in named("tests").values())
+    if not (stated or expected or scripts):
+        raise row.error("it has no expectations, expected_output or tests, so nothing could judge it")
+    expectations = stated or ((f"The result is as expected: {expected}",) if expected else ())
+    shown = dict[str, Path]()
+    for path, file in named("files").items():
+        folder = next((folder for folder in _FOLDERS if path.startswith(folder)), "")
+        shown[path.removeprefix(folder)] = file
+    about = f"\n\nInput files: {', '.join(shown)}" if shown else ""
+    rubrics = [Rubric(str(number), text) for number, text in enumerate(expectations, 1)]
+    task = Rollout(
+        folder=root,
+        format="evals",
+        id=task_id,
+        title=row.text("name", task_id),
+        instructions=row.text("prompt") + about,
+        files={**shown},
+        rubrics=(Rubric("tests", "the tests of the eval pass"),) if scripts else tuple(rubrics),
+        scripts=scripts,
+        skill_eval=SkillEval(skill, expected, tuple(expectations)),
+        ignored_keys=tuple(f"evals.json: {key}" for key in row.fields if key not in _KEYS),
+    )
+    # The skill itself is no part of the task: arms with two revisions of it have the same one.
+    digest = hashlib.sha256(repr(replace(task, folder=Path(), files={})).encode())
+    for path, source in shown.items():
+        digest.update(f"{path}\0".encode() + source.read_bytes())
+    return replace(task, digest=digest.hexdigest()[:16])
+
+
+def eval_notices(tasks: Iterable[Rollout]) -> Iterator[str]:
+    """Sentences on what judges the evals of skills among the tasks, and on what is wrong with these skills."""
+    evals = [task for task in tasks if task.skill_eval]
+    by = Counter("their tests" if task.scripts else "the role judge" for task in evals)
+    if by:
+        told = ", ".join(f"{count} by {what}" for what, count in by.items())
+        calibrated = "koderz benchmark calibrate says how far that one can be believed"
+        yield f"evals of skills are judged: {told}{f'; {calibrated}' if 'the role judge' in by else ''}"
+    for folder in dict.fromkeys(task.folder for task in evals):
+        yield from skill_problems(folder)
+
+
+def skill_problems(folder: Path) -> Iterator[str]:
+    """Sentences on what the published validator finds wrong with a skill. None where it is not installed."""
+    try:
+        from skills_ref import validate
+    except ImportError:
+        return
+    if (folder / "SKILL.md").is_file():
+        yield from (f"{folder}: not as agentskills.io specifies: {problem}" for problem in validate(folder))
