@@ -10,7 +10,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -20,6 +20,7 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES, has_workspaces
 from koderz.settings.trust import READS, RUNS_CODE
+from koderz.systems.rollouts.additions import KINDS, Addition, read_additions, sources_of
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.runnable import Omission
@@ -43,6 +44,17 @@ class TaskEntry:
     timeout_sec: float | None = None
     max_diff_mb: int | None = None
     agent_mounts: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
+    mcp: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
+    system_prompt: tuple[str, ...] = ()
+    arm: str = ""  # the name of its [[arms]]
+
+    @property
+    def added(self) -> Mapping[str, tuple[str, ...]]:
+        """The texts that name what its agent gets beyond the task, by their key."""
+        return {key: found for key in KINDS if (found := getattr(self, key))}
 
     @property
     def seconds(self) -> float | None:
@@ -52,7 +64,8 @@ class TaskEntry:
 
 
 _TOP = {"name": str, "parallel": int, "dataset": str, "registry": str}
-_KINDS: Mapping[str, Any] = {**_TOP, **get_type_hints(TaskEntry)}
+_KINDS: Mapping[str, Any] = {key: kind for key, kind in {**_TOP, **get_type_hints(TaskEntry)}.items() if key != "arm"}
+_LONGEST_NAME = 60  # characters, of an arm
 _WANTED = {
     "name": "a text that can be the name of a folder",
     "parallel": "a whole number from 1 to 4096",
@@ -61,7 +74,7 @@ _WANTED = {
     "timeout_sec": "a number of seconds above 0",
     "apply_overrides": "true or false",
     "environment_variables": "a table of texts, of which TIMEOUT_SEC is a number of seconds above 0",
-    "agent_mounts": "a list of texts",
+    **dict.fromkeys(("agent_mounts", *KINDS), "a list of texts"),
     "sandbox": f"one of {', '.join(SANDBOXES)}",
 }
 _HOLDS: Mapping[str, Callable[[Any], bool]] = {
@@ -88,6 +101,7 @@ class Config:
     of_entries: tuple[str, ...]  # the id of each entry's task
     about: Mapping[str, str] = field(default_factory=dict)  # its dataset, for the record
     refused: Sequence[Omission] = ()  # the tasks of its dataset that can't be loaded
+    arms: int = 1  # of its [[arms]], each of which has an entry for every [[tasks]]
 
     @property
     def models(self) -> Sequence[str | None]:
@@ -109,7 +123,7 @@ class Config:
 
     def where(self, number: int, key: str) -> str:
         """The place of a key in an entry, for error messages."""
-        return _where(self.path, self.text, number, key)
+        return _where(self.path, self.text, (number - 1) // self.arms + 1, key)
 
 
 def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
@@ -123,9 +137,13 @@ def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
         if entry.sandbox == "uncontained" and "sandbox" not in without:
             found[f"{config.where(number, 'sandbox')}, sandbox"] = RUNS_CODE
         scripts = [entry.script] if entry.script else []
-        for key, names, risk in (("script", scripts, RUNS_CODE), ("agent_mounts", entry.agent_mounts, READS)):
-            places = [found_beside(config.path, name).resolve() for name in names]
-            if not all(any(place.is_relative_to(folder) for folder in near) for place in places):
+        named = [("script", [found_beside(config.path, name) for name in scripts], RUNS_CODE)]
+        named.append(("agent_mounts", [found_beside(config.path, name) for name in entry.agent_mounts], READS))
+        for key, texts in entry.added.items():
+            shown = [place for text in texts for place in sources_of(KINDS[key], text, config.path.parent)]
+            named.append((key, shown, READS))
+        for key, places, risk in named:
+            if not all(any(place.resolve().is_relative_to(folder) for folder in near) for place in places):
                 found[f"{config.where(number, key)}, {key}"] = risk
     return found
 
@@ -163,6 +181,7 @@ def _config(path: Path, text: str, variables: tuple[tuple[str, str], ...]) -> Co
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise KoderzError(f"{path}: {error}") from None
+    arms = _arms(path, text, table.pop("arms", []))
     rows = table.pop("tasks", [] if "dataset" in table else None)
     is_empty = rows == [] and "dataset" not in table
     if not isinstance(rows, list) or is_empty or not all(isinstance(row, dict) for row in rows):
@@ -173,12 +192,55 @@ def _config(path: Path, text: str, variables: tuple[tuple[str, str], ...]) -> Co
     stated = [_entry(path, text, usual, row, number) for number, row in enumerate(rows, 1)]
     loaded = [_task(path, text, entry, number, dict(variables)) for number, entry in enumerate(stated, 1)]
     of_dataset = [TaskEntry(**{**usual, "prepared_dir": str(task.folder)}) for task in dataset.tasks]
-    own = [_with_settings(path, text, each, 0, task) for each, task in zip(of_dataset, dataset.tasks, strict=True)]
-    tasks = _told_apart({task.digest: task for task in (*loaded, *own)})
-    of_entries = tuple(tasks[each.digest].id for each in (*loaded, *own))
-    entries = (*stated, *of_dataset)
-    every = tuple(tasks.values())
-    return Config(path, text, name, parallel, entries, every, of_entries, dataset.about, dataset.refused)
+    plain = [*zip(stated, loaded, range(1, len(stated) + 1), strict=True)]
+    plain += zip(of_dataset, dataset.tasks, [0] * len(of_dataset), strict=True)
+    entered = [(each, task, number) for entry, task, number in plain for each in _in_arms(entry, arms)]
+    added = cache(partial(_additions, path))  # which are read once for thousands of tasks
+    own = [_with_settings(path, text, *each, added(tuple(each[0].added.items()))) for each in entered]
+    tasks = _told_apart({task.digest: task for task in own})
+    of_entries = tuple(tasks[each.digest].id for each in own)
+    entries, every, number = tuple(entry for entry, _, _ in entered), tuple(tasks.values()), max(1, len(arms))
+    return Config(path, text, name, parallel, entries, every, of_entries, dataset.about, dataset.refused, number)
+
+
+def _arms(path: Path, text: str, rows: object) -> Sequence[Mapping[str, Any]]:
+    """The arms that a configuration states. Raises KoderzError for one without a name of its own."""
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise KoderzError(f"{path}: arms have to be tables that begin with [[arms]]")
+    arms = [
+        {key: _read(path, text, number, key, value, "arms") for key, value in row.items()}
+        for number, row in enumerate(rows, 1)
+    ]
+    names = [arm.get("name", "") for arm in arms]
+    for number, name in enumerate(names, 1):
+        if not (name and name.isprintable() and len(name) <= _LONGEST_NAME) or names.index(name) < number - 1:
+            where = _where(path, text, number, "name", "arms")
+            raise KoderzError(f"{where}: each of [[arms]] needs a name of its own, of up to {_LONGEST_NAME} characters")
+    return arms
+
+
+def _in_arms(entry: TaskEntry, arms: Sequence[Mapping[str, Any]]) -> list[TaskEntry]:
+    """An entry as it is in each arm, which has what the entry and the arm give."""
+    found = []
+    for arm in arms:
+        added: dict[str, Any] = {key: (*getattr(entry, key), *arm.get(key, ())) for key in KINDS}
+        found.append(dataclasses.replace(entry, arm=arm["name"], **added))
+    return found or [entry]
+
+
+def _additions(path: Path, added: Sequence[tuple[str, Sequence[str]]]) -> tuple[Addition, ...]:
+    """The additions that an entry names. Raises KoderzError if two things of a kind have the same name."""
+    found = dict[tuple[str, str], Addition]()
+    for key, said in added:
+        for text in said:
+            try:
+                every = read_additions(KINDS[key], text, path.parent)
+            except KoderzError as error:
+                raise KoderzError(f"{path}: {key}: {error}") from None
+            for each in every:
+                if found.setdefault((each.kind, each.bare_name), each) is not each:
+                    raise KoderzError(f"{path}: {key}: one arm can't have two that are called {each.bare_name}")
+    return tuple(found.values())
 
 
 def _dataset(path: Path, name: str, registry: str, variables: Mapping[str, str]) -> Dataset:
@@ -197,19 +259,19 @@ def _entry(path: Path, text: str, usual: Mapping[str, Any], row: Mapping[str, An
     return entry
 
 
-def _read(path: Path, text: str, number: int, key: str, value: object) -> Any:
+def _read(path: Path, text: str, number: int, key: str, value: object, table: str = "tasks") -> Any:
     """The value of a key in the entry with this number; 0: of all. Raises KoderzError for an invalid one."""
-    where = _where(path, text, number, key)
-    known = _KINDS if number == 0 else _KINDS.keys() - _TOP.keys()
+    where = _where(path, text, number, key, table)
+    known = {"name", *KINDS} if table == "arms" else _KINDS if number == 0 else _KINDS.keys() - _TOP.keys()
     if key not in known:
-        near = difflib.get_close_matches(key, _KINDS, 1)
+        near = difflib.get_close_matches(key, known if table == "arms" else _KINDS, 1)
         meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
         if key in _TOP:
             meant = "it stands above all [[tasks]]"
         raise KoderzError(f"{where}: unknown key {key!r}; {meant}")
     try:
         found = msgspec.convert(value, _KINDS[key])
-        holds = _HOLDS.get(key, lambda _: True)(found)
+        holds = table == "arms" or _HOLDS.get(key, lambda _: True)(found)
     except (msgspec.ValidationError, ValueError):
         holds = False
     if not holds:
@@ -218,7 +280,7 @@ def _read(path: Path, text: str, number: int, key: str, value: object) -> Any:
 
 
 def _task(path: Path, text: str, entry: TaskEntry, number: int, variables: Mapping[str, str]) -> Rollout:
-    """The entry's task with the entry's settings; its digest differs from that of other entries."""
+    """The entry's task, before the entry's settings."""
     folder = found_beside(path, entry.prepared_dir)
     if not folder.is_dir():
         raise KoderzError(f"{_where(path, text, number, 'prepared_dir')}: there is no folder {entry.prepared_dir}")
@@ -229,18 +291,21 @@ def _task(path: Path, text: str, entry: TaskEntry, number: int, variables: Mappi
     if overrides and not task.takes_overrides:
         where = _where(path, text, number, "overrides")
         raise KoderzError(f"{where}: {entry.prepared_dir} has no tb_meta.json, so it takes no overrides")
-    return _with_settings(path, text, entry, number, task)
+    return task
 
 
-def _with_settings(path: Path, text: str, entry: TaskEntry, number: int, task: Rollout) -> Rollout:
-    """The task with the settings of its entry."""
+def _with_settings(
+    path: Path, text: str, entry: TaskEntry, task: Rollout, number: int, additions: Sequence[Addition]
+) -> Rollout:
+    """The task with the settings of its entry, and what its agent gets; its digest differs from other entries'."""
     own = {**task.environment, **entry.environment_variables}
     seconds = entry.seconds or task.agent_seconds
     mounts = tuple(str(found_beside(path, name).absolute()) for name in entry.agent_mounts)
     if missing := [name for name in mounts if not Path(name).exists() or Path(name) == Path("/")]:
         where = _where(path, text, number, "agent_mounts")
         raise KoderzError(f"{where}: agent_mounts: {missing[0]} is no file or folder that an agent can be shown")
-    changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox, *mounts))
+    in_arm = [entry.arm, *((each.name, each.digest) for each in additions)] if entry.arm or additions else []
+    changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox, *mounts, *in_arm))
     digest = hashlib.sha256(changed.encode()).hexdigest()[:16]
 
     def entered(part: Rollout) -> Rollout:
@@ -252,6 +317,7 @@ def _with_settings(path: Path, text: str, entry: TaskEntry, number: int, task: R
             base=task.digest,
             sandbox=entry.sandbox or "",
             agent_mounts=mounts,
+            additions=(*part.additions, *additions),
         )
 
     return with_digest(in_parts(task, entered), digest)
@@ -273,14 +339,17 @@ def found_beside(path: Path, name: str) -> Path:
     return here if here.exists() else path.parent / name
 
 
-def _where(path: Path, text: str, number: int, key: str) -> str:
+def _where(path: Path, text: str, number: int, key: str, table: str = "tasks") -> str:
     """The file and line of a key in an entry, or above all entries; without a key, of the entry itself."""
-    section, found = 0, dict[tuple[int, str], int]()
+    section, sections, found = ("", 0), dict.fromkeys(("tasks", "arms"), 0), dict[tuple[tuple[str, int], str], int]()
     for line, each in enumerate(text.splitlines(), 1):
-        if each.strip().startswith("[[tasks]]"):
-            section += 1
-            found[section, ""] = line
+        for name in sections:
+            if each.strip().startswith(f"[[{name}]]"):
+                sections[name] += 1
+                section = name, sections[name]
+                found[section, ""] = line
         name = each.strip(" \t[").partition("=")[0].partition("]")[0].removeprefix("tasks.").strip(" \t\"'")
         found.setdefault((section, name), line)
-    at = found.get((number, key)) or found.get((0, key)) or found.get((number, ""))
+    own = table, number
+    at = found.get((own, key)) or found.get((("", 0), key)) or found.get((own, ""))
     return f"{path}, line {at}" if at else str(path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
+from koderz.sandbox.workspace.folders import files_below
 from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, needs_of, read_compose, with_service
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.task_toml import (
@@ -36,7 +37,6 @@ from koderz.systems.rollouts.tasks import (
     Stage,
     Verifier,
 )
-from koderz.systems.rollouts.trees import files_below
 
 _COMPOSE = "docker-compose.yaml"
 _TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")

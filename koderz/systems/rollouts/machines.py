@@ -13,6 +13,7 @@ from typing import cast
 
 from koderz.errors import Fault
 from koderz.sandbox.workspace import Backend, Command, Image, Images, Mount, git
+from koderz.sandbox.workspace.folders import files_below
 from koderz.sandbox.workspace.guarding import guard
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.snapshots import Listing, copy_tree
@@ -20,7 +21,7 @@ from koderz.systems.rollouts.artifacts import Collected, put_back
 from koderz.systems.rollouts.building import build
 from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Verifier
 from koderz.systems.rollouts.tools import command_with, stands_in
-from koderz.systems.rollouts.trees import files_below, shown
+from koderz.systems.rollouts.trees import shown
 
 _TESTS = "/tests"
 _OWN = "/opt/koderz/tests.sh"

@@ -13,6 +13,7 @@ from koderz.sandbox.workspace import Image, Limits, Services
 from koderz.sandbox.workspace.scripts import Script
 
 if TYPE_CHECKING:
+    from koderz.systems.rollouts.additions import Addition
     from koderz.systems.rollouts.dockerfile import Build
     from koderz.systems.rollouts.swebench.rows import Instance
 
@@ -194,6 +195,7 @@ class Rollout:
     refused: str = ""  # why only the image of the Dockerfile will do
     agent_seconds: float = 1800.0
     agent_mounts: tuple[str, ...] = ()  # folders and files of the host that the agent sees, read-only
+    additions: tuple[Addition, ...] = field(default=(), repr=False)  # what its arm and the task itself give its agent
     max_diff_mb: int | None = None  # the largest diff that is graded; None: the run's
     test_seconds: float = 600.0  # of a task whose tests aren't scripts of pytest
     metrics: str = ""  # a command that prints metrics of the task's own

@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from koderz.sandbox.workspace.folders import scratch
+from koderz.sandbox.workspace.folders import files_below, scratch
 from koderz.sandbox.workspace.scripts import TAMPERED, Canaries, Script, ScriptResult
 from koderz.systems.rollouts.doubt import unbelieved
 from koderz.systems.rollouts.opposites import opposites
 from koderz.systems.rollouts.tasks import Rollout
-from koderz.systems.rollouts.trees import files_below
 from koderz.systems.rollouts.verifiers import Run
 
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]*|[^/]*_test)\.py$")

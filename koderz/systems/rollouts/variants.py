@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from koderz.errors import KoderzError
+from koderz.systems.rollouts.additions import KINDS
 from koderz.systems.rollouts.config import Config, TaskEntry
 from koderz_tracker.scrubber import Scrubber, is_secret_variable
 
@@ -67,11 +68,8 @@ class Variants:
 def settings_label(settings: Shown) -> str:
     """The settings in the name of an arm, such as `MODE=fast · timeout_sec=60`; cut if there are many."""
     scrubber = Scrubber()  # a value may be a secret of this machine, however it is called
-    words = [
-        f"{name.removeprefix(_VARIABLE)}={value if scrubber.text(value) == value else '#'}"
-        for name, value in settings.items()
-        if value is not None
-    ]
+    shown = {name: value if scrubber.text(value) == value else "#" for name, value in settings.items() if value}
+    words = [value if name == "arm" else f"{name.removeprefix(_VARIABLE)}={value}" for name, value in shown.items()]
     label = " · ".join(words)
     return label if len(label) <= _LONG_NAME else f"{label[:_LONG_NAME].rstrip(' ·')}…"
 
@@ -82,6 +80,8 @@ def _set_by(entry: TaskEntry) -> dict[str, str]:
         "max_diff_mb": None if entry.max_diff_mb is None else str(entry.max_diff_mb),
         "sandbox": entry.sandbox,
         "agent_mounts": ", ".join(entry.agent_mounts) or None,
+        # The name of an arm stands for all that it gives; without arms, the entries' own keys tell them apart.
+        **({"arm": entry.arm} if entry.arm else {key: ", ".join(texts) for key, texts in entry.added.items()}),
     }
     variables = {f"{_VARIABLE}{name}": value for name, value in entry.environment_variables.items()}
     return {**variables, **{name: value for name, value in own.items() if value is not None}}
@@ -112,7 +112,7 @@ def _words(name: str, value: str, scrubber: Scrubber) -> str:
     if is_secret_variable(variable) or shown != value or scrubber.text(assigned) != assigned:
         return ""
     names = (Path(path).name for path in value.split(", "))
-    text = ", ".join(names) if name == "agent_mounts" else " ".join(value.split())
+    text = ", ".join(names) if name in ("agent_mounts", *KINDS) else " ".join(value.split())
     if not text.isprintable():
         return ""
     return text if len(text) <= _LONG else f"{text[:_LONG]}…"

@@ -18,7 +18,7 @@ from koderz.sandbox import open_workspaces
 from koderz.sandbox.images import ImageStore
 from koderz.sandbox.once import Once
 from koderz.sandbox.workspace import Backend, Command, Launch, Mount, git
-from koderz.sandbox.workspace.folders import new_path
+from koderz.sandbox.workspace.folders import files_below, new_path
 from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
 from koderz.systems.rollouts.afresh import Terms
@@ -26,7 +26,7 @@ from koderz.systems.rollouts.artifacts import Collected, collect, destinations_o
 from koderz.systems.rollouts.machines import require_healthy
 from koderz.systems.rollouts.options import RolloutsOptions
 from koderz.systems.rollouts.tasks import Healthcheck, Rollout, Stage
-from koderz.systems.rollouts.trees import files_below, prepared, shown
+from koderz.systems.rollouts.trees import prepared, shown
 
 PLACE: ContextVar[Path | None] = ContextVar("place", default=None)
 """The workspace folder of the running experiment, as others may end with the same diff at the same time."""

@@ -7,7 +7,10 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from koderz.systems.rollouts.additions import Addition
 
 
 class Dirs(NamedTuple):
@@ -18,6 +21,7 @@ class Dirs(NamedTuple):
     workdir: str  # the repository, in which it begins
     url: str  # of the bridge, without /v1
     token: str  # the key to it
+    additions: tuple[Addition, ...] = ()  # of the kinds that the adapter `takes`, with their paths there
 
 
 class Event(NamedTuple):

@@ -1,0 +1,291 @@
+"""Things that an agent gets beyond its task: skills, MCP servers, context files, memories and system prompts.
+
+All of it is copied into koderz' cache by its digest before anything starts, and is mounted from there: a run of hours
+sees one state of a folder, whatever is edited meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from koderz.errors import KoderzError
+from koderz.sandbox.workspace.folders import files_below
+from koderz.settings.paths import cache_folder
+from koderz.suites.keys import require_keys
+
+Kind = Literal["skill", "mcp", "context", "memory", "system_prompt"]
+KINDS: Mapping[str, Kind] = {
+    "skills": "skill",
+    "mcp": "mcp",
+    "context": "context",
+    "memory": "memory",
+    "system_prompt": "system_prompt",
+}
+"""The kind of addition that each key of a configuration's entry or arm names."""
+
+_MOUNTED = "/opt/koderz/additions"  # in the sandbox
+_UNUSED = {".git", "__pycache__", ".DS_Store"}  # what lies in a folder without being part of it
+_LAUNCHERS = re.compile(r"(?:python[\d.]*|node|npx|uvx?|bunx?|deno|bash|sh|env|run|-.*)")
+_SERVER_KEYS = {"command": str, "args": list[str], "env": dict[str, str]} | {
+    "type": str,
+    "url": str,
+    "headers": dict[str, str],
+}
+_LARGEST_TEXT, _LARGEST = 1 << 20, 256 << 20  # bytes of one, and of all that an addition has
+_SECONDS = 60.0  # of git
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A thing that an agent gets beyond its task: a skill, MCP server, context file, memory or system prompt.
+
+    A task's own folder of skills is one, too, which lies `inside` its image.
+    """
+
+    kind: Kind
+    name: str  # as shown in the arm's name: the skill's, the server's, or the file's, with @REVISION where one is named
+    path: str  # the absolute folder or file on this machine that is mounted; empty for a server by command or URL
+    digest: str  # sha256 of all that is mounted, taken before the start
+    server: Mapping[str, Any] = field(default_factory=dict, hash=False)  # {command, args, env}, or {type, url, headers}
+    inside: bool = False
+
+    @property
+    def bare_name(self) -> str:
+        """Its name without a revision."""
+        return self.name.partition("@")[0] or self.name
+
+    @property
+    def mounted(self) -> Addition:
+        """The addition with its paths as they are in the sandbox."""
+        if self.inside or not self.path:
+            return self
+        place = f"{_MOUNTED}/{self.digest[:16]}/{Path(self.path).name}"
+        words = [str(word).replace(f"{self.path}/", f"{place}/") for word in self.server.get("args", ())]
+        return replace(self, path=place, server={**self.server, "args": words} if words else self.server)
+
+
+def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
+    """The additions that a text names, found from the working directory, else from `base`.
+
+    Of skills it is `DIR[@REV]`, one skill or a folder of several; of MCP servers a file with `mcpServers`, a URL or a
+    command; of the others `FILE[@REV]`. Raises KoderzError if there is none, or if it can't be used.
+    """
+    if kind == "mcp":
+        return tuple(_servers(said, base))
+    with _at_revision(said, base) as (source, revision):
+        if kind == "skill":
+            found = [source / "SKILL.md"] if (source / "SKILL.md").is_file() else sorted(source.glob("*/SKILL.md"))
+            if not found:
+                raise KoderzError(f"{said}: a skill is a folder with a SKILL.md, and there is none")
+            folders = [file.parent for file in found]
+            return tuple(_kept(kind, f"{each.name}{revision}", _below(each, f"{each.name}/")) for each in folders)
+        if source.is_dir() and kind != "memory":
+            raise KoderzError(f"{said} is a folder; {kind.replace('_', ' ')} is a file of text")
+        if kind != "memory":
+            _text(source)
+        files = _below(source, f"{source.name}/") if source.is_dir() else {source.name: source}
+        return (_kept(kind, f"{source.name}{revision}", files),)
+
+
+def sources_of(kind: Kind, said: str, base: Path) -> list[Path]:
+    """The files and folders of this machine that a text has shown to an agent."""
+    if kind == "mcp":
+        servers, beside = _stated(said, base)
+        return [] if "://" in said else [place for each in servers.values() for place in _named(each, beside).values()]
+    bare = _found(said, base) or _found(said.rpartition("@")[0], base)
+    return [bare or base / said]
+
+
+def _found(name: str, base: Path) -> Path | None:
+    """The place with this name as seen from the working directory, or else from `base`."""
+    places = (Path(os.path.abspath(each)) for each in (Path(name), base / name))  # noqa: PTH100 a link keeps its name
+    return next((place for place in places if name and place.exists()), None)
+
+
+@contextmanager
+def _at_revision(said: str, base: Path) -> Iterator[tuple[Path, str]]:
+    """The file or folder as it is, or with `@REV` as it was at that revision of its repository, and `@REV`."""
+    if found := _found(said, base):
+        yield found, ""
+        return
+    name, at, revision = said.rpartition("@")
+    if not at or revision.startswith("-"):  # which git would take for an option
+        raise KoderzError(f"there is no file or folder {said}")
+    place = _found(name, base) or Path(os.path.abspath(Path(name)))  # noqa: PTH100
+    # It may be gone since then, and folders above it with it, so that git is asked from the top of the repository.
+    near = next(folder for folder in place.parents if folder.is_dir())
+    root = Path(_git(near, said, "rev-parse", "--show-toplevel").decode().strip())
+    inner = (near.resolve() / place.relative_to(near)).relative_to(root).as_posix()
+    archive = _git(root, said, "archive", "--format=tar", revision, f"./{inner}")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+                opened.extractall(folder, filter="data")
+        except (tarfile.TarError, OSError) as error:
+            raise KoderzError(f"{said} can't be unpacked: {error}") from None
+        yield Path(folder, inner), f"@{revision}"
+
+
+def _git(folder: Path, said: str, *words: str) -> bytes:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "--literal-pathspecs", "-C", str(folder), *words],  # noqa: S607
+            capture_output=True,
+            env=own,
+            stdin=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise KoderzError(f"{said}: git can't be asked for that revision: {error}") from None
+    if done.returncode:
+        why = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise KoderzError(f"{said}: there is no such file or folder, and git has no such revision: {' '.join(why)}")
+    return done.stdout
+
+
+def _below(folder: Path, prefix: str) -> dict[str, Path]:
+    """The files of a folder, by their paths with `prefix` before."""
+    files = files_below(folder)
+    return {f"{prefix}{path}": file for path, file in files.items() if _UNUSED.isdisjoint(path.split("/"))}
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            found = opened.read(_LARGEST_TEXT + 1)
+        if len(found) > _LARGEST_TEXT:
+            raise KoderzError(f"{file} has more than {_LARGEST_TEXT >> 20} MB")
+        return found.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise KoderzError(f"{file} can't be read as text: {error}") from None
+
+
+def _servers(said: str, base: Path) -> Iterator[Addition]:
+    servers, beside = _stated(said, base)
+    for name, server in servers.items():
+        named = _named(server, beside)
+        files: dict[str, Path] = {}
+        for word, place in named.items():
+            inner = f"{name}/{_inner(word)}"
+            files |= _below(place, f"{inner}/" if inner != f"{name}/" else inner) if place.is_dir() else {inner: place}
+        yield _kept("mcp", name, files, server, {word: _inner(word) for word in named})
+
+
+def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
+    """The servers that a file, a URL or a command states, by name, and the folder that their files lie beside."""
+    if "://" in said.partition(" ")[0]:
+        host = urlsplit(said).hostname or ""
+        return {host.split(".")[0] or "server": {"type": "http", "url": said}}, base
+    file = _found(said, base)
+    if file is None or not file.is_file() or file.suffix != ".json":
+        words = _words(said)
+        name = next((Path(word).stem for word in words if not _LAUNCHERS.fullmatch(Path(word).name)), "server")
+        return {name: {"command": words[0], "args": words[1:]}}, Path.cwd()
+    try:
+        servers = json.loads(_text(file))["mcpServers"]
+        found = {str(name): dict(server) for name, server in servers.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise KoderzError(
+            f'{file}: no MCP servers; it has to read {{"mcpServers": {{NAME: {{"command": …}}}}}}'
+        ) from None
+    for name, server in found.items():
+        where = f"{file}: mcpServers.{name}"
+        require_keys(server, _SERVER_KEYS, where)
+        try:
+            for key, value in server.items():
+                msgspec.convert(value, _SERVER_KEYS[key])
+        except msgspec.ValidationError as error:
+            raise KoderzError(f"{where}.{key}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+        if not re.fullmatch(r"[\w-]{1,64}", name) or ("command" in server) == ("url" in server):
+            raise KoderzError(f"{where} needs a name of letters, digits, - and _, and either a command or a url")
+    return found, file.parent
+
+
+def _words(said: str) -> list[str]:
+    try:
+        words = shlex.split(said)
+    except ValueError as error:
+        raise KoderzError(f"MCP server {said!r}: no command that a shell could read ({error})") from None
+    if not words:
+        raise KoderzError("an MCP server needs a file with mcpServers, a URL or a command")
+    return words
+
+
+def _named(server: Mapping[str, Any], beside: Path) -> dict[str, Path]:
+    """The files and folders that a server's arguments name, by the argument.
+
+    A file is one that is there; a folder is written with a slash, as `./server`, since any word may be a folder's name.
+    """
+    words = [word for word in server.get("args", ()) if word and not word.startswith("-")]
+    places = {word: beside / word for word in words}
+    return {
+        word: place
+        for word, place in places.items()
+        if place.is_file() or (place.is_dir() and "/" in word and not word.startswith("/"))
+    }
+
+
+def _inner(word: str) -> str:
+    """The path below a server's folder of what an argument names; of what lies elsewhere its name alone."""
+    path = os.path.normpath(word)
+    return Path(path).name if path.startswith(("/", "..")) else "" if path == "." else path
+
+
+def _kept(
+    kind: Kind,
+    name: str,
+    files: Mapping[str, Path],
+    server: Mapping[str, Any] | None = None,
+    words: Mapping[str, str] | None = None,
+) -> Addition:
+    """The addition made of these files, which are copied into the cache below the digest of all of it."""
+    digest = hashlib.sha256(json.dumps([kind, server], sort_keys=True).encode())
+    if sum(file.stat().st_size for file in files.values()) > _LARGEST:
+        raise KoderzError(
+            f"{name}: the {kind} has more than {_LARGEST >> 20} MB; name a folder with what it needs alone"
+        )
+    contents = {path: (file.read_bytes(), bool(file.stat().st_mode & 0o100)) for path, file in sorted(files.items())}
+    for path, (content, executable) in contents.items():
+        digest.update(f"\0{path}\0{executable:d}{len(content)}\0".encode("utf-8", "surrogateescape"))
+        digest.update(content)
+    whole = digest.hexdigest()
+    if not files:
+        return Addition(kind, name, "", whole, server or {})
+    folder = cache_folder() / "additions" / whole
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
+            Path(fresh).chmod(0o755)
+            for path, (content, executable) in contents.items():
+                place = Path(fresh, "all", path)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(content)
+                place.chmod(0o755 if executable else 0o644)
+            try:
+                Path(fresh, "all").rename(folder)
+            except OSError:  # another was quicker
+                if not folder.is_dir():
+                    raise
+    if any((folder / path).read_bytes() != content for path, (content, _) in contents.items()):
+        raise KoderzError(f"{folder} was changed since koderz has copied {name} there; remove it")
+    path = str(folder / next(iter(contents)).split("/")[0])
+    args = [f"{path}/{words[word]}" if words and word in words else word for word in (server or {}).get("args", ())]
+    return Addition(kind, name, path, whole, {**server, "args": args} if server and args else server or {})
