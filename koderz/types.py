@@ -171,6 +171,7 @@ class Verdict:
     tests_passed: int | None = None  # the number of `tests` that passed, if they were counted
     tests: int | None = None  # the number of tests, if they were counted
     tampering: tuple[str, ...] = ()  # signs of cheating that the judge saw; not recorded
+    cost_known: bool = True  # whether every call that was paid for is on record
 
     @property
     def passed(self) -> bool:

@@ -260,7 +260,7 @@ def experiment_of(
         calls=totals.calls,
         depth=totals.depth,
         cost=totals.cost,
-        cost_known=totals.cost_known,
+        cost_known=totals.cost_known and verdict.cost_known,
         cost_by_tier=totals.by_tier(),
         baseline_cost=baseline_cost,
         tokens_in=totals.tokens_in,

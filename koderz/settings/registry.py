@@ -69,10 +69,10 @@ class Registry(Mapping[str, str], Generic[T]):
 
     def load(self, name: str) -> T:
         """The extension of a name. Raises KoderzError with the known names for an unknown one."""
-        if name.endswith(".py") and name not in self.known:
-            raise KoderzError(f"--{self.kind} {name}: say which of the file's, too: {_members_of(name)}")
         if prefix := self._prefix(name):
             return self.adapted(find(self.kind, prefix, self.makers, "")(name.removeprefix(prefix)), name)
+        if name.endswith(".py") and name not in self.known:
+            raise KoderzError(f"--{self.kind} {name}: say which of the file's, too: {_members_of(name)}")
         return self.adapted(find(self.kind, name, self.known, self.group), name)
 
     def _prefix(self, name: str) -> str:

@@ -128,6 +128,31 @@ def test_cap_stops_agents_and_resume_goes_on(koderz: Shell, fakes: dict[str, str
 
 
 @pytest.mark.slow
+def test_agent_of_the_client_protocol_is_journalled_priced_and_replayed(koderz: Shell, model: ScriptedModel) -> None:
+    pytest.importorskip("acp")
+    (koderz.folder / "koderz.toml").write_text(PRICES)
+    agent, env = f"acp:python3 {FAKE.with_name('fake_acp_agent')}", model.env()
+    rollout(koderz, agent, "openai/m", "--max-cost", 0.0012, "--max-tokens", 10, code=3, env=env)
+    assert (koderz.summary()["status"], len(model.asked)) == ("stopped", 1)
+    koderz("benchmark", "resume", "latest", "--max-cost", 1, "--quiet", env=env)
+    found = only(koderz)
+    assert (found["success"], found["cost"], found["cost_known"]) == (True, pytest.approx(0.0022), True)
+    assert len(model.asked) == 2
+    metrics = next(line["value"] for line in koderz.journal() if line.get("name") == "agent-metrics")
+    assert (metrics["reused"], metrics["tools"]) == (1, 2)
+
+
+@pytest.mark.slow
+def test_cost_is_unknown_where_no_call_came_by_the_bridge(koderz: Shell, model: ScriptedModel) -> None:
+    pytest.importorskip("acp")
+    (koderz.folder / "koderz.toml").write_text(PRICES)
+    rollout(koderz, f"acp:python3 {FAKE.with_name('fake_acp_agent')} alone", "openai/m", env=model.env())
+    found = only(koderz)
+    assert (found["success"], found["cost_known"]) == (False, False)
+    assert "no call came by the bridge" in found["note"]
+
+
+@pytest.mark.slow
 def test_koderz_agent_replays_its_calls_and_runs_its_commands_again(koderz: Shell, model: ScriptedModel) -> None:
     """In a fresh checkout; what they print now isn't what the model is told, which is what they printed before."""
     (koderz.folder / "koderz.toml").write_text(PRICES)
@@ -255,13 +280,14 @@ def test_script_reaches_the_bridge(anywhere: Shell, model: ScriptedModel) -> Non
     assert model.asked[0][0] == "/v1/chat/completions"
 
 
-REAL = {**PROGRAMS, "aider": "aider"}
+REAL = {**PROGRAMS, "aider": "aider", "acp:claude-agent-acp": "claude-agent-acp", "acp:codex-acp": "codex-acp"}
+BY_ACP = [("acp:claude-agent-acp", "anthropic/m"), ("acp:codex-acp", "openai/m")]
 WHOLE_FILE = "greeting.txt\n```\nHello, Ada!\nHello, Grace!\n```\n"  # as aider, which offers no tools, is answered
 
 
 @pytest.mark.slow
 @pytest.mark.others("agents give up by clocks of their own where the machine is slow to start them")
-@pytest.mark.parametrize(("agent", "name"), [*EACH_WAY, ("aider", "openai/m"), ("aider", "anthropic/m")])
+@pytest.mark.parametrize(("agent", "name"), [*EACH_WAY, *BY_ACP, ("aider", "openai/m"), ("aider", "anthropic/m")])
 def test_real_agent_works_through_the_bridge(koderz: Shell, model: ScriptedModel, agent: str, name: str) -> None:
     path = f"{os.environ.get('KODERZ_AGENTS', '')}:{os.environ['PATH']}"
     if shutil.which(REAL[agent], path=path) is None:

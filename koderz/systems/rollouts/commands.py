@@ -326,9 +326,12 @@ def _require_agent(name: str, where: str) -> None:
     """Raises KoderzError, which suggests the nearest name, for an unknown agent."""
     from koderz.settings.systems import names_of
     from koderz.solvers import SOLVERS
+    from koderz.systems.rollouts.agents.adapters import ACP, adapter_of
 
     others = names_of("agents")
-    if f"agent:{name}" not in SOLVERS and name not in others:
+    if name.startswith(ACP):
+        adapter_of(name)
+    elif f"agent:{name}" not in SOLVERS and name not in others:
         known = sorted({*others, *(each.removeprefix("agent:") for each in SOLVERS if each.startswith("agent:"))})
         near = difflib.get_close_matches(name, known, 1)
         meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"

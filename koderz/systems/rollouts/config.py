@@ -21,6 +21,7 @@ from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES, has_workspaces
 from koderz.settings.trust import READS, RUNS_CODE
 from koderz.systems.rollouts.additions import KINDS, Addition, read_additions, sources_of
+from koderz.systems.rollouts.agents.adapters import ACP
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.runnable import Omission
@@ -139,6 +140,8 @@ def risks_of(config: Config, without: Collection[str] = ()) -> dict[str, str]:
         scripts = [entry.script] if entry.script else []
         named = [("script", [found_beside(config.path, name) for name in scripts], RUNS_CODE)]
         named.append(("agent_mounts", [found_beside(config.path, name) for name in entry.agent_mounts], READS))
+        words = entry.agent.removeprefix(ACP).split() if entry.agent.startswith(ACP) else ()
+        named.append(("agent", [Path(word) for word in words if "/" in word and Path(word).exists()], READS))
         for key, texts in entry.added.items():
             shown = [place for text in texts for place in sources_of(KINDS[key], text, config.path.parent)]
             named.append((key, shown, READS))

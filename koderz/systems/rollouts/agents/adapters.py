@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from koderz.errors import KoderzError
 from koderz.settings.systems import names_of, required
+from koderz_tracker.registry import find
 
 if TYPE_CHECKING:
     from koderz.systems.rollouts.additions import Addition
 
+ACP = "acp:"
+"""How the name of an agent begins that speaks the Agent Client Protocol; its command follows."""
+
+_MAKER = {ACP: "koderz.systems.rollouts.agents.acp:AcpAgent"}  # loaded when it is used: it has adapters, too
 
 ANY = frozenset({"skill", "mcp", "context", "memory", "system_prompt"})
 _TAKEN = {"koderz": ANY - {"mcp"}, **dict.fromkeys(("scripted", "oracle", "nop"), ANY)}
@@ -102,8 +107,8 @@ class AddingAdapter(Adapter, Protocol):
 def require_taken(agent: str, additions: Iterable[Addition], where: str = "") -> None:
     """Raises KoderzError that names the first addition which an agent can't be given."""
     takes: Collection[str] = ()
-    if agent in names_of("agents"):
-        adapter = required("agents", agent)
+    if agent in names_of("agents") or agent.startswith(ACP):
+        adapter = adapter_of(agent)
         takes = adapter.takes if isinstance(adapter, AddingAdapter) else ()
     elif agent in _TAKEN:
         takes = _TAKEN[agent]
@@ -131,6 +136,13 @@ def laid_out(argv: Sequence[str], dirs: Dirs, *, skills: str = "", texts: Mappin
     for path, text in texts.items():
         words += ["write", text, path] if text else []
     return ["sh", "-c", _LAYING, "sh", *words, "--", *argv]
+
+
+def adapter_of(name: str) -> Adapter:
+    """The adapter with this name, or for `acp:COMMAND`. Raises KoderzError for an unknown one."""
+    is_acp = name.startswith(ACP)
+    found: Adapter = find("agent", ACP, _MAKER, "")(name.removeprefix(ACP)) if is_acp else required("agents", name)
+    return found
 
 
 def version_command(adapter: Adapter, package: Package) -> Sequence[str]:

@@ -13,6 +13,12 @@ _TOOLS = {"command_execution": "command", "mcp_tool_call": "tool", "file_change"
 _KEYS = {"headers": "http_headers"}  # of a server, by what others call them
 
 
+def bridged(url: str) -> list[str]:
+    """The arguments by which codex asks the bridge."""
+    own = f'{{name="koderz",base_url="{url}/v1",env_key="KODERZ_BRIDGE_TOKEN",wire_api="responses"}}'
+    return ["-c", 'model_provider="koderz"', "-c", f"model_providers.koderz={own}"]
+
+
 class Codex:
     """The adapter for codex, see `Adapter`."""
 
@@ -23,8 +29,7 @@ class Codex:
         return npm_package("codex", "codex-*/vendor/*/bin/codex", up=1)
 
     def command(self, prompt: str, model: str, dirs: Dirs) -> tuple[Sequence[str], Mapping[str, str]]:
-        own = f'{{name="koderz",base_url="{dirs.url}/v1",env_key="KODERZ_BRIDGE_TOKEN",wire_api="responses"}}'
-        settings = ["-c", 'model_provider="koderz"', "-c", f"model_providers.koderz={own}"]
+        settings = bridged(dirs.url)
         freely = ("--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox")
         for name, server in dirs.servers.items():
             table = {_KEYS.get(key, key): value for key, value in server.items() if key != "type"}

@@ -18,17 +18,18 @@ from typing import Any
 from koderz.errors import Fault, KoderzError
 from koderz.models.names import parse_model_name
 from koderz.sandbox.workspace import BRIDGE_URL, HOME, Launch
-from koderz.settings.systems import own_names, required
+from koderz.settings.systems import own_names
 from koderz.solvers.definition import Solver, asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
 from koderz.systems.rollouts.agents import MESSAGE, judged
-from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, require_taken, version_command
+from koderz.systems.rollouts.agents.acp import AcpAgent, AcpBridge
+from koderz.systems.rollouts.agents.adapters import Dirs, adapter_of, require_taken, version_command
 from koderz.systems.rollouts.agents.bridge import Bridge
 from koderz.systems.rollouts.agents.options import ScriptOptions
 from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
 
 _CAUSES = {"timeout": "agent_timeout", "memory": "memory", "processes": "memory"}
-_FINISHES = {"length": "length", REJECTED: "length", "refusal": "refused"}
+_FINISHES = {"length": "length", REJECTED: "length", "refusal": "refused", "turns": "turns"}
 _USUAL_TURNS = 12
 _LAST = 4000  # characters of the output of an agent that prints no events, which hold its last message
 _TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400  # calls of a usual rollout, and tokens of each
@@ -37,16 +38,16 @@ _TURNS, _SENT, _SAID = (3, 40), (20_000, 45_000), 400  # calls of a usual rollou
 def solver_of(name: str) -> Solver[..., Any]:
     """The solver that runs the agent with this name. Raises KoderzError if it is unknown."""
     if name not in own_names("agents"):
-        required("agents", name)
+        adapter_of(name)
 
     @solver(restarts=True, roles=(), estimate=_estimate)
     async def solve(
         task: Task, ask: AskHandle, judge: JudgeHandle, once: OnceHandle, workspace: WorkspaceHandle, models: Any
     ) -> Verdict:
-        adapter: Adapter = required("agents", name)
+        adapter = adapter_of(name)
         model = parse_model_name(models[MAIN]).name
 
-        errors: list[str] = []
+        errors, unknown = list[str](), list[str]()
         require_taken(name, workspace.additions)
 
         def launch(part: Task, bridge: Bridge) -> Launch:
@@ -59,11 +60,16 @@ def solver_of(name: str) -> Solver[..., Any]:
             added = tuple(each.mounted for each in workspace.additions)
             dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token, added)
             argv, environment = adapter.command(part.prompt, model, dirs)
-            version = version_command(adapter, package)
+            version = () if isinstance(bridge, AcpBridge) else version_command(adapter, package)
             return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge, version)
 
         async def work(part: Task) -> str:
-            ended, cause = await _worked(workspace, Bridge(ask, model), partial(launch, part))
+            is_acp = isinstance(adapter, AcpAgent)
+            session = part.prompt, workspace.workdir, workspace.additions
+            bridge = AcpBridge(ask, model, *session) if is_acp else Bridge(ask, model)
+            ended, cause = await _worked(workspace, bridge, partial(launch, part))
+            if is_acp and not ended["calls"]:
+                unknown.append("no call came by the bridge, so that what it asked and cost is unknown")
             if ended["status"] == 127 and not ended["calls"]:
                 raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
             events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
@@ -76,7 +82,8 @@ def solver_of(name: str) -> Solver[..., Any]:
             return cause
 
         verdict = await judged(task, judge, workspace, work)
-        return replace(verdict, note=errors[-1][:500]) if errors and not verdict.note else verdict
+        notes = [each[:500] for each in (*errors[-1:], *unknown[:1])]
+        return replace(verdict, note=verdict.note or "; ".join(notes), cost_known=not unknown)
 
     return solve
 
