@@ -35,6 +35,7 @@ SYSTEM = System(
         **dict.fromkeys(("predictions", "swebench"), f"{_HERE}.predictions:predictions"),
         "harbor": f"{_HERE}.harbor:harbor",
         "atif": f"{_HERE}.atif:atif",
+        "skill-creator": f"{_HERE}.skill_creator:skill_creator",
     },
     checks={"rollouts": f"{_HERE}.agents.checks:check"},
     commands={"rollouts": (f"{_HERE}.commands", "Have agents work on prepared repositories, graded by hidden tests.")},

@@ -101,7 +101,7 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
                 raise KoderzError(f"{said}: a skill is a folder with a SKILL.md, and there is none")
             return tuple(
                 replace(
-                    _kept(kind, f"{file.parent.name}{revision}", _below(file.parent, f"{file.parent.name}/")),
+                    _kept(kind, f"{file.parent.name}{revision}", _below(file.parent, f"{file.parent.name}/", "evals")),
                     text=head[1].strip() if (head := _HEAD.match(_text(file))) else "",
                 )
                 for file in found
@@ -185,10 +185,14 @@ def _git(folder: Path, said: str, *words: str) -> bytes:
     return done.stdout
 
 
-def _below(folder: Path, prefix: str) -> dict[str, Path]:
-    """The files of a folder, by their paths with `prefix` before."""
-    files = files_below(folder)
-    return {f"{prefix}{path}": file for path, file in files.items() if _UNUSED.isdisjoint(path.split("/"))}
+def _below(folder: Path, prefix: str, hidden: str = "") -> dict[str, Path]:
+    """The files of a folder, by their paths with `prefix` before; without those of a folder `hidden` in it."""
+    found = {}
+    for path, file in files_below(folder).items():
+        parts = path.split("/")
+        if parts[0] != hidden and _UNUSED.isdisjoint(parts):
+            found[f"{prefix}{path}"] = file
+    return found
 
 
 def _text(file: Path) -> str:

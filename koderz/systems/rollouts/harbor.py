@@ -82,7 +82,7 @@ def _trial(plan: Plan, story: Story, path: str, place: Path) -> dict[str, Any]:
     if isinstance(ended, Fault):
         told = {"exception_type": "Fault", "exception_message": ended.reason, "exception_traceback": ""}
         return trial | {"exception_info": {**told, "occurred_at": moment(ended.time), "cause": ended.cause}}
-    found = _evaluation(story)
+    found = evaluation_of(story)
     rewards = found.get("rewards") or {"reward": ended.score if ended.score is not None else 0.0}
     trial |= {"verifier_result": {"rewards": rewards}}
     if steps := found.get("steps"):
@@ -95,7 +95,7 @@ def _trial(plan: Plan, story: Story, path: str, place: Path) -> dict[str, Any]:
     return trial
 
 
-def _evaluation(story: Story) -> Mapping[str, Any]:
+def evaluation_of(story: Story) -> Mapping[str, Any]:
     """How the task's own verifier graded; empty if it has none. Of a task with steps for all of them."""
     if isinstance(of_steps := story.made.get("steps"), dict):
         return of_steps

@@ -370,6 +370,7 @@ def _verdict(
         "carried": graded.carried,
         "lifted": [*graded.lifted],
         **({"environment": graded.environment} if graded.environment else {}),
+        **({"prompt": task.instructions} if task.skill_eval else {}),
         "verifier_tools": "stand-in" if stands_in(task) else "own",
         "verifier_environment_mode": "separate" if is_separate(task) else "shared",
         "standard_metrics": graded.measured.standard,

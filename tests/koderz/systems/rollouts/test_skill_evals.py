@@ -11,6 +11,7 @@ import pytest
 
 from koderz.errors import Fault, KoderzError
 from koderz.suites.suite import SuiteSource
+from koderz.systems.rollouts.additions import read_additions
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.formats import require_work
 from koderz.systems.rollouts.opinions import opinions
@@ -187,3 +188,10 @@ def test_fault_names_the_expectation_that_the_judge_is_silent_on(tmp_path: Path)
         asyncio.run(suite.judge(suite.tasks[0], "+42", Context(ask)))  # type: ignore[arg-type]
     with pytest.raises(Fault, match="name one with --judge-model"):
         asyncio.run(suite.judge(suite.tasks[0], "+42", Context(None)))  # type: ignore[arg-type]
+
+
+def test_skill_of_an_arm_comes_without_its_evals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (addition,) = read_additions("skill", str(skill(tmp_path / "codes")), tmp_path)
+    kept = sorted(path.name for path in Path(addition.path).rglob("*") if path.is_file())
+    assert kept == ["SKILL.md", "notes.md"]
