@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -99,6 +100,8 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
             found = [source / "SKILL.md"] if (source / "SKILL.md").is_file() else sorted(source.glob("*/SKILL.md"))
             if not found:
                 raise KoderzError(f"{said}: a skill is a folder with a SKILL.md, and there is none")
+            if away := [file for file in found if not file.resolve().is_relative_to(source.resolve())]:
+                raise KoderzError(f"{away[0].parent} is, or has, a link that leaves {said}")
             return tuple(
                 replace(
                     _kept(kind, f"{file.parent.name}{revision}", _below(file.parent, f"{file.parent.name}/", "evals")),
@@ -156,8 +159,13 @@ def _at_revision(said: str, base: Path) -> Iterator[tuple[Path, str]]:
     near = next(folder for folder in place.parents if folder.is_dir())
     root = Path(_git(near, said, "rev-parse", "--show-toplevel").decode().strip())
     inner = (near.resolve() / place.relative_to(near)).relative_to(root).as_posix()
-    archive = _git(root, said, "archive", "--format=tar", revision, f"./{inner}")
-    with tempfile.TemporaryDirectory() as folder:
+    commit = _git(root, said, "rev-parse", "--verify", f"{revision}^{{commit}}").decode().strip()
+    objects = root / _git(root, said, "rev-parse", "--git-path", "objects").decode().strip()
+    with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as folder:
+        # Its settings could name filters, which are programs: a repository of koderz' own only reads its objects.
+        _git(Path(own), said, "init", "-q", "--bare")
+        alone = {"GIT_OBJECT_DIRECTORY": str(objects), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        archive = _git(Path(own), said, "archive", "--format=tar", commit, inner, environment=alone)
         try:
             with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
                 opened.extractall(folder, filter="data")
@@ -166,8 +174,8 @@ def _at_revision(said: str, base: Path) -> Iterator[tuple[Path, str]]:
         yield Path(folder, inner), f"@{revision}"
 
 
-def _git(folder: Path, said: str, *words: str) -> bytes:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+def _git(folder: Path, said: str, *words: str, environment: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | dict(environment)
     try:
         done = subprocess.run(
             ["git", "--literal-pathspecs", "-C", str(folder), *words],  # noqa: S607

@@ -140,6 +140,26 @@ def test_link_that_leaves_a_skill_is_refused(tmp_path: Path) -> None:
     (folder / "secret").symlink_to("/etc/hostname")
     with pytest.raises(KoderzError, match="is a link that leaves its folder"):
         read_additions("skill", str(folder), tmp_path)
+    (tmp_path / "every").mkdir()
+    (tmp_path / "every/other").symlink_to(_skill(tmp_path / "elsewhere", "other"))
+    with pytest.raises(KoderzError, match="a link that leaves"):
+        read_additions("skill", "every", tmp_path)
+
+
+def test_revision_of_a_strange_repository_starts_none_of_its_programs(tmp_path: Path) -> None:
+    folder = _skill(tmp_path / "repository")
+    (tmp_path / "repository/.gitattributes").write_text("* filter=own\n")
+    _committed(tmp_path / "repository", "one")
+    smudge = f"touch {tmp_path}/started; cat"
+    for key, value in (
+        ("filter.own.smudge", smudge),
+        ("core.fsmonitor", f"touch {tmp_path}/started"),
+        ("tar.tar.command", smudge),
+    ):
+        subprocess.run(["git", "-C", str(tmp_path / "repository"), "config", key, value], check=True)
+    (found,) = read_additions("skill", f"{folder}@HEAD", tmp_path)
+    assert "upper case" in Path(found.path, "SKILL.md").read_text()
+    assert not (tmp_path / "started").exists()
 
 
 def _config(folder: Path, text: str) -> Path:
