@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from koderz.suites.reviews import LONGEST, reviewed
-from koderz.systems.rollouts.tasks import Rollout, Rubric, SkillEval
+from koderz.systems.rollouts.tasks import Rollout, Rubric
 from koderz.types import Reply
 
-_SCHEMA = {
+_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "score": {"type": "number", "minimum": 0, "maximum": 1},
@@ -25,14 +25,14 @@ _SCHEMA = {
     "required": ["score", "reasoning"],
 }
 _ASKED = "You grade what a programmer changed in a repository, by one criterion."
-_EXPECTATION = {
+_EXPECTATION: Mapping[str, Any] = {
     "type": "object",
     "properties": {"passed": {"type": "boolean"}, "evidence": {"type": "string"}},
     "required": ["passed", "evidence"],
 }
 _ASKED_EXPECTATION = (
-    "You judge whether one expectation of an agent's work holds. It holds only where the changes or the message show "
-    "it, in substance and not in form alone; without evidence it doesn't. Quote the evidence."
+    "You judge whether an agent's work meets one criterion. It does only where the diff or the message show it, in "
+    "substance and not in form alone; without evidence it doesn't. Quote the evidence."
 )
 _TEXTS = ("reasoning", "evidence", "suggestions")
 
@@ -42,12 +42,11 @@ async def opinions(task: Rollout, diff: str, ask: Callable[..., Awaitable[Reply]
 
     Those of a skill's eval are 0 or 1 for each expectation, by the diff and the agent's last `message`.
     """
-    rubrics = task.rubrics
-    if found := task.skill_eval:
-        rubrics = tuple(Rubric(str(number), text) for number, text in enumerate(found.expectations, 1))
-        scores = [await _holds(task, found, rubric, {"Changes": diff, "Message": message}, ask) for rubric in rubrics]
-    else:
-        scores = [await _opinion(task, rubric, diff, ask) for rubric in rubrics]
+    rubrics, texts = task.rubrics, {"Diff": diff}
+    if task.skill_eval:
+        rubrics = tuple(Rubric(str(number), text) for number, text in enumerate(task.skill_eval.expectations, 1))
+        texts["Message"] = message
+    scores = [await _opinion(task, rubric, texts, ask) for rubric in rubrics]
     scored = [(rubric.weight, each["score"]) for rubric, each in zip(rubrics, scores, strict=True)]
     known = [(weight, score) for weight, score in scored if score is not None]
     weight = sum(weight for weight, _ in known)
@@ -59,25 +58,20 @@ async def opinions(task: Rollout, diff: str, ask: Callable[..., Awaitable[Reply]
     }
 
 
-async def _opinion(task: Rollout, rubric: Rubric, diff: str, ask: Callable[..., Awaitable[Reply]]) -> dict[str, Any]:
-    told = f"# Task\n{task.instructions}\n\n# Criterion\n{rubric.criterion or rubric.id}"
-    said = await reviewed(ask, _ASKED, {"Diff": diff}, _SCHEMA, told=told)
-    score = said.get("score")
-    usable = isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score) and 0 <= score <= 1
-    texts = {name: said[name] if isinstance(said.get(name), str) else "" for name in _TEXTS}
-    return {"rubric_id": rubric.id, "score": float(score or 0) if usable else None, **texts}
-
-
-async def _holds(
-    task: Rollout, of: SkillEval, rubric: Rubric, texts: Mapping[str, str], ask: Callable[..., Awaitable[Reply]]
+async def _opinion(
+    task: Rollout, rubric: Rubric, texts: Mapping[str, str], ask: Callable[..., Awaitable[Reply]]
 ) -> dict[str, Any]:
-    expected = f"\n\n# Expected output\n{of.expected_output}" if of.expected_output else ""
-    told = f"# Task\n{task.instructions}{expected}\n\n# Expectation\n{rubric.criterion}"
-    said = await reviewed(ask, _ASKED_EXPECTATION, texts, _EXPECTATION, told=told)
-    passed = said.get("passed")
-    texts = {name: said[name] if isinstance(said.get(name), str) else "" for name in ("reasoning", "evidence")}
-    score = float(passed) if isinstance(passed, bool) else None
-    return {"rubric_id": rubric.id, "score": score, "expectation": rubric.criterion, **texts}
+    told = f"# Task\n{task.instructions}\n\n# Criterion\n{rubric.criterion or rubric.id}"
+    asked, schema, about = _ASKED, _SCHEMA, dict[str, str]()
+    if of := task.skill_eval:
+        asked, schema, about = _ASKED_EXPECTATION, _EXPECTATION, {"expectation": rubric.criterion}
+        told += f"\n\n# Expected output\n{of.expected_output}" if of.expected_output else ""
+    said = await reviewed(ask, asked, texts, schema, told=told)
+    score: Any = said.get("passed" if of else "score")
+    is_of_kind = isinstance(score, int | float) and isinstance(score, bool) == bool(of)
+    usable = is_of_kind and math.isfinite(score) and 0 <= score <= 1
+    words = {name: said[name] if isinstance(said.get(name), str) else "" for name in _TEXTS}
+    return {"rubric_id": rubric.id, "score": float(score or 0) if usable else None, **about, **words}
 
 
 def is_for_judge(text: str) -> bool:

@@ -150,14 +150,10 @@ class AcpBridge(Bridge):
 
     async def request_permission(self, options: Sequence[Any], **_: Any) -> Any:
         """Gives a permission once, where that can be chosen."""
-        from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
-
         ids = {option.kind: option.option_id for option in options}
         chosen = ids.get("allow_once") or ids.get("allow_always")
-        if chosen is None:
-            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
-        self._permissions += 1
-        return RequestPermissionResponse(outcome=AllowedOutcome(option_id=chosen, outcome="selected"))
+        self._permissions += chosen is not None
+        return {"outcome": {"outcome": "selected", "optionId": chosen} if chosen else {"outcome": "cancelled"}}
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         is_own = request.path == _PATH and self._may(request.headers)
@@ -198,10 +194,8 @@ class AcpBridge(Bridge):
         except RequestError as error:
             asks = "it asks for a login: " if error.code == _AUTH_REQUIRED else ""
             self._error = f"{asks}{error}{f' {error.data}' if error.data else ''}"[:500]
-        except ValueError as error:  # of pydantic
-            self._error = f"its answer isn't of the protocol: {' '.join(str(error).split())[:300]}"
-        except TimeoutError:
-            self._error = f"it gave no answer in {_OPENING:.0f} s"
+        except (TimeoutError, ValueError) as error:  # which says what isn't of the protocol
+            self._error = " ".join(str(error).split())[:300] or f"it gave no answer in {_OPENING:.0f} s"
         except ConnectionError:  # it ended, which `beside` judges
             return
         finally:
@@ -239,19 +233,18 @@ class _Wire:
             async for piece in request.content.iter_any():
                 *lines, waiting = (waiting + piece).split(b"\n")
                 for message in filter(None, (parsed(line.decode("utf-8", "replace")) for line in lines)):
-                    await self._take(message)
+                    if message.get("method") == "session/update":
+                        # Not by the library, which knows the updates of one version alone and complains of others.
+                        self._keep((message.get("params") or {}).get("update"))
+                    else:
+                        await self._messages.put(message)
                 if len(waiting) > _LONGEST:
                     break
         finally:
             await self.close()
         return self._response
 
-    async def _take(self, message: dict[str, Any]) -> None:
-        if message.get("method") != "session/update":
-            await self._messages.put(message)
-            return
-        # Not by the library, which knows the updates of one version alone and complains of others.
-        update = (message.get("params") or {}).get("update")
+    def _keep(self, update: Any) -> None:
         if not isinstance(update, dict):
             return
         self._kept += len(orjson.dumps(update))

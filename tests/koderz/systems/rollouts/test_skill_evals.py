@@ -138,7 +138,7 @@ def test_judge_sees_changes_and_message_and_says_what_holds() -> None:
     assert said["weighted_score"] == 0.5
     assert [each["score"] for each in said["rubric_scores"]] == [1.0, 0.0]
     assert said["rubric_scores"][0]["evidence"] == "+42"
-    assert all(text in asked[0] for text in ("# Expected output\n42", "It is 42", "+42", "I wrote it."))
+    assert all(text in asked[0] for text in ("It is 42", "+42", "I wrote it."))
     assert "Alone" in asked[1]
 
 
