@@ -184,11 +184,43 @@ class Front:
         import asyncio
 
         from koderz.cli.session import SessionScreen
-        from koderz.engines.effects import require_effect
         from koderz.plans.plan import sample_of
-        from koderz.runs.prepare import prepare
 
         screen = screen or SessionScreen(self.shown, figures)
+        plan = self.plan(screen, span, solver_arguments=solver_arguments, matrix=matrix)
+        asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()
+        if self.dry_run or asks:
+            from koderz.cli.overview import show_plan
+
+            sampled = asyncio.run(take_sample(complete(sample_of(plan, self.sample)))) if self.sample else None
+            show_plan(plan, json=self.shown.json, sampled=sampled)
+            if sampled:
+                keep_sample(sampled, self.shown)
+        if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
+            return
+        if resumes and (before := last_of(plan)):
+            again = {"results": before.parent}
+            take_up(before.name, again, self.shown, self.demands, screen=screen, trust_config=self.trust_config)
+        from koderz.runs.session import begin
+
+        code = with_regression if self.fail_on_regression else exit_code
+        session = one(begin(complete(plan), screen, detach=self.detach))
+        finish(session, self.shown, tell=screen.results, code=code, demands=self.demands)
+
+    def plan(
+        self,
+        screen: SessionScreen,
+        span: range | None = None,
+        *,
+        solver_arguments: Mapping[str, str] | None = None,
+        matrix: Matrix | None = None,
+    ) -> Plan:
+        """The plan of the run; see `run`. Creates nothing and asks nobody. Raises KoderzError."""
+        import asyncio
+
+        from koderz.engines.effects import require_effect
+        from koderz.runs.prepare import prepare
+
         prepared = prepare(
             self._with_usual(),
             span,
@@ -203,24 +235,7 @@ class Front:
             require_effect([plan], self.values)
         if self.fail_on_regression and plan.record.until_decided is None:
             raise KoderzError("--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare")
-        asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()
-        if self.dry_run or asks:
-            from koderz.cli.overview import show_plan
-
-            sampled = asyncio.run(take_sample(complete(sample_of(plan, self.sample)))) if self.sample else None
-            show_plan(plan, json=self.shown.json, sampled=sampled)
-            if sampled:
-                keep_sample(sampled, self.shown)
-        if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
-            return
-        if resumes and (before := _last_of(plan)):
-            again = {"results": before.parent}
-            take_up(before.name, again, self.shown, self.demands, screen=screen, trust_config=self.trust_config)
-        from koderz.runs.session import begin
-
-        code = with_regression if self.fail_on_regression else exit_code
-        session = one(begin(complete(plan), screen, detach=self.detach))
-        finish(session, self.shown, tell=screen.results, code=code, demands=self.demands)
+        return plan
 
     def _with_usual(self) -> dict[str, Any]:
         """The values, with those that hold where nothing is given, as far as something that takes part has them."""
@@ -360,7 +375,7 @@ def take_up(
     finish(sessions, shown, tell=screen.results, code=code or exit_code, demands=demands)
 
 
-def _last_of(plan: Plan) -> Path | None:
+def last_of(plan: Plan) -> Path | None:
     """The last run of the same plan in its results folder."""
     from koderz_tracker.runs import read_plan, run_folders
 

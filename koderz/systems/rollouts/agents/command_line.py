@@ -44,7 +44,7 @@ def solver_of(name: str) -> Solver[..., Any]:
         adapter: Adapter = required("agents", name)
         model = parse_model_name(models[MAIN]).name
 
-        errors: list[str] = []
+        errors, actions = list[str](), list[str]()
 
         def launch(part: Task, bridge: Bridge) -> Launch:
             package = adapter.find()
@@ -59,17 +59,19 @@ def solver_of(name: str) -> Solver[..., Any]:
             return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge, version)
 
         async def work(part: Task) -> str:
-            ended, cause = await _worked(workspace, Bridge(ask, model), partial(launch, part))
+            bridge = Bridge(ask, model)
+            ended, cause = await _worked(workspace, bridge, partial(launch, part))
             if ended["status"] == 127 and not ended["calls"]:
                 raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
             events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
             counted = Counter(event.kind for event in events)
+            actions.extend((*bridge.actions, *(event.text for event in events if event.kind == "tool")))
             told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
             await once("agent-metrics", lambda: told)
             errors.extend(event.text for event in events if event.kind == "error")
             return cause
 
-        verdict = await judged(task, judge, workspace, work)
+        verdict = await judged(task, judge, workspace, work, actions)
         return replace(verdict, note=errors[-1][:500]) if errors and not verdict.note else verdict
 
     return solve
