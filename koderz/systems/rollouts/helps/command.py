@@ -168,7 +168,7 @@ def _asked(
             f"koderz rollouts run {place} --until-decided"
         )
     found = str(place.absolute()) if place.exists() else str(place)
-    config = write_config(data / "helps", name, arms, found, front.values.get("registry"), agent)
+    config = write_config(data.absolute() / "helps", name, arms, found, front.values.get("registry"), agent)
     values = {key: value for key, value in front.values.items() if key not in ("dataset", "registry")}
     front, stated_place = stated(
         replace(front, values=values), config, agent=agent, rollouts=rollouts, data=data, is_own=True
