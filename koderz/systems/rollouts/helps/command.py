@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import OutputOptions, print_json, say, say_all, warn
+from koderz.cli.console import OutputOptions, print_json, say_all, warn
 from koderz.cli.front import Front, exit_code, finish, last_of, run_options, with_regression
 from koderz.cli.session import SessionScreen, saved_lines
 from koderz.errors import KoderzError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from koderz.systems.rollouts.helps.verdict import Verdict
     from koderz.systems.rollouts.place import Place
 
-_TASKS = {**WITHOUT, "sample": "--dry-run", "detach": "", "until_decided": ""}
+_WITHOUT = {**WITHOUT, "sample": "--dry-run", "detach": "", "until_decided": ""}
 
 
 def _thing(help_text: str, metavar: str) -> Any:
@@ -34,7 +34,7 @@ def _thing(help_text: str, metavar: str) -> Any:
 
 
 @run_options(
-    without=_TASKS,
+    without=_WITHOUT,
     told={**TOLD, "dataset": TOLD["dataset"].replace("In place of CONFIG: a", "A")},
     suite="rollouts",
     until_decided=FIRST_ARM,
@@ -48,7 +48,7 @@ def helps(
     system_prompt: Annotated[list[str] | None, _thing("Added to the system prompt.", "FILE[@REV]")] = None,
     together: Annotated[bool, own("One arm of all that is named.", None, "--together")] = False,
     each_without: Annotated[bool, own("All that is named against all but one of it.", None, "--each-without")] = False,
-    also: Annotated[str | None, own("Tasks that have nothing to do with it: does it harm there?", "DATASET")] = None,
+    also: Annotated[Path | None, own("Tasks that have nothing to do with it: does it harm there?", "DATASET")] = None,
     agent: Annotated[str, own("The agent.", "NAME")] = "koderz",
     rollouts: Annotated[int | None, own("Rollouts of each task in each arm.", "N", min=1, max=1000)] = None,
     data: Data = DATA,
@@ -67,115 +67,93 @@ def helps(
     from koderz.systems.rollouts.helps.arms import arms_of, given_by
     from koderz.systems.rollouts.helps.sample import SKILL, write_tasks
 
+    options = {"skills": skill, "mcp": mcp, "context": context, "memory": memory, "system_prompt": system_prompt}
+    named = {key: texts for key, texts in options.items() if texts}
     values = dict(front.values)
     if "dataset" not in values:
         values = {"local_model": "simulated", **values, "dataset": write_tasks(data / "helps" / "parcels")}
-        if not (skill or mcp or context or memory or system_prompt):
-            skill = [str(SKILL)]
+        named = named or {"skills": [str(SKILL)]}
     front = replace(front, values=values)
-    named = {"skills": skill, "mcp": mcp, "context": context, "memory": memory, "system_prompt": system_prompt}
-    given = given_by({key: texts for key, texts in named.items() if texts})
-    arms = arms_of(given, together=together, each_without=each_without)
+    arms = arms_of(given_by(named), together=together, each_without=each_without)
     with ExitStack() as stack:
         stack.enter_context(loading_once())
         asked = partial(_asked, front, arms, agent=agent, rollouts=rollouts, data=data)
-        questions = [asked(_MAIN, values["dataset"])]
-        if also:
-            questions.append(asked("elsewhere", Path(also)))
+        questions = [asked("helps", values["dataset"]), *([asked("elsewhere", also)] if also else [])]
         for each in questions:
             stack.callback(each.place.release)
         if front.dry_run:
             _show(questions, json=front.shown.json)
             return
-        _require_power(questions)
-        cap = front.values.get("max_cost")
-        code = with_regression if front.fail_on_regression else exit_code
+        if questions[0].power.shows is None:
+            raise KoderzError(f"{questions[0].power.line}. Name more tasks with --dataset")
+        for each in questions:
+            if not each.power.is_enough:
+                warn(f"warning: {each.name}: {each.power.line}")
         told = iter(questions)
-
-        def tell(session: SessionResult) -> None:
-            question = next(told)
-            if front.shown.json:
-                print_json(question.document(session))
-            else:
-                question.screen.results(session)
-
-        finish(_sessions(questions, cap), replace(front.shown, json=False), tell=tell, code=code)
+        finish(
+            _sessions(questions, values.get("max_cost")),
+            replace(front.shown, json=False),
+            tell=lambda session: next(told).tell(session),
+            code=with_regression if front.fail_on_regression else exit_code,
+        )
 
 
-_MAIN = "helps"
+class Question(SessionScreen):
+    """The arms on one dataset: a run that is planned, and its screen, which ends with the verdict."""
 
-
-class HelpsScreen(SessionScreen):
-    """The screen of `koderz helps`: progress with the evidence so far, then the verdict in place of all tables."""
-
-    def __init__(self, shown: OutputOptions, name: str, arms: Sequence[str]) -> None:
+    def __init__(self, name: str, shown: OutputOptions, arms: Sequence[str], place: Place) -> None:
         super().__init__(shown)
-        self._title = "" if name == _MAIN else "Elsewhere. "
-        self._arms = arms
+        self.name, self.place, self._arms = name, place, arms
+        self.plan: Plan
+        self.power: Power
 
-    def verdicts(self, session: SessionResult) -> list[Verdict]:
-        """The verdict on each arm; none before anything was decided."""
+    def tell(self, session: SessionResult) -> None:
+        """Prints the verdict on each arm, or with --json all that it rests on."""
+        if not self._shown.json:
+            self.results(session)
+            return
+        told = {name: getattr(session.summary, name) for name in ("run_id", "status", "simulated", "paid")}
+        verdicts = [verdict.document for verdict in self._verdicts(session)]
+        summary = session.summary_path and str(session.summary_path)
+        power = self.power.document
+        print_json({"question": self.name, **told, "power": power, "verdicts": verdicts, "summary": summary})
+
+    def _verdicts(self, session: SessionResult) -> Sequence[Verdict]:
         from koderz.systems.rollouts.helps.verdict import verdicts_of
 
         return verdicts_of(session.summary, self._arms)
 
     def _tell(self, session: SessionResult) -> None:
-        summary = session.summary
-        say_all((*summary.cautions, "") if summary.cautions else ())
-        verdicts = self.verdicts(session)
+        say_all((*session.summary.cautions, "") if session.summary.cautions else ())
+        say_all(["ELSEWHERE"] if self.name == "elsewhere" else ())
+        verdicts = self._verdicts(session)
+        say_all([] if verdicts else [f"Nothing is decided yet: the run is {session.summary.status}"])
         for number, verdict in enumerate(verdicts):
-            say_all(["", *verdict.lines(self._title)] if number else verdict.lines(self._title))
-        if not verdicts:
-            say(f"{self._title}Nothing is decided yet: the run is {summary.status}")
+            say_all([*([""] if number else []), *verdict.lines()])
         say_all(saved_lines(session))
 
 
-@dataclass(frozen=True)
-class Question:
-    """The arms on one dataset: a run that is planned, and its screen."""
-
-    name: str
-    place: Place
-    plan: Plan
-    screen: HelpsScreen
-    power: Power
-
-    def document(self, session: SessionResult) -> Mapping[str, Any]:
-        """The answer as JSON has it."""
-        summary = session.summary
-        return {
-            "question": self.name,
-            "run_id": summary.run_id,
-            "status": summary.status,
-            "simulated": summary.simulated,
-            "paid": summary.paid,
-            "power": self.power.document,
-            "verdicts": [verdict.document for verdict in self.screen.verdicts(session)],
-            "summary": session.summary_path and str(session.summary_path),
-        }
-
-
 def _asked(
-    front: Front, arms: Arms, name: str, place: Path, *, agent: str, rollouts: int | None, data: Path
+    front: Front, arms: Arms, name: str, dataset: Path, *, agent: str, rollouts: int | None, data: Path
 ) -> Question:
     """Plans the arms on a dataset. Raises KoderzError for what can't be run here."""
     from koderz.systems.rollouts.helps.arms import write_config
     from koderz.systems.rollouts.helps.power import power_of
 
-    if place.suffix == ".toml":
+    if dataset.suffix == ".toml":
         raise KoderzError(
-            f"{place}: koderz helps takes tasks; a configuration states its arms itself, as [[arms]], and is run by: "
-            f"koderz rollouts run {place} --until-decided"
+            f"{dataset}: koderz helps takes tasks; a configuration states its arms itself, as [[arms]], and is run by: "
+            f"koderz rollouts run {dataset} --until-decided"
         )
-    found = str(place.absolute()) if place.exists() else str(place)
+    found = str(dataset.absolute()) if dataset.exists() else str(dataset)
     config = write_config(data.absolute() / "helps", name, arms, found, front.values.get("registry"), agent)
     values = {key: value for key, value in front.values.items() if key not in ("dataset", "registry")}
-    front, stated_place = stated(
-        replace(front, values=values), config, agent=agent, rollouts=rollouts, data=data, is_own=True
-    )
-    screen = HelpsScreen(front.shown, name, [*arms])
-    plan = front.plan(screen, matrix=stated_place.matrix)
-    return Question(name, stated_place, plan, screen, power_of(plan))
+    front = replace(front, values=values)
+    front, place = stated(front, config, agent=agent, rollouts=rollouts, data=data, is_own=True)
+    question = Question(name, front.shown, [*arms], place)
+    question.plan = front.plan(question, matrix=place.matrix)
+    question.power = power_of(question.plan)
+    return question
 
 
 def _show(questions: Sequence[Question], *, json: bool) -> None:
@@ -187,17 +165,7 @@ def _show(questions: Sequence[Question], *, json: bool) -> None:
         if json:
             print_json({"question": each.name, **forecast.document, "power": each.power.document})
         else:
-            say_all(["", "ELSEWHERE"] if number else ())
-            say_all([*forecast.lines(), f"Power: {each.power.line}"])
-
-
-def _require_power(questions: Sequence[Question]) -> None:
-    """Warns of tasks that are too few, before anything is spent. Raises KoderzError if they can't show anything."""
-    for each in questions:
-        if each.power.shows is None and each.name == _MAIN:
-            raise KoderzError(f"{each.power.line}. Name more tasks with --dataset")
-        if not each.power.is_enough:
-            warn(f"warning: {'' if each.name == _MAIN else 'elsewhere, '}{each.power.line}")
+            say_all([*(["", "ELSEWHERE"] if number else ()), *forecast.lines(), f"Power: {each.power.line}"])
 
 
 async def _sessions(questions: Sequence[Question], cap: float | None) -> AsyncIterator[SessionResult]:
@@ -205,21 +173,18 @@ async def _sessions(questions: Sequence[Question], cap: float | None) -> AsyncIt
     from koderz.runs.resume import ResumeOptions, resume_run
     from koderz.runs.session import begin
 
-    spent = 0.0
     for number, each in enumerate(questions, 1):
-        left = None if cap is None else max(0.0, cap - spent)
         plan = each.plan
         if before := last_of(plan):
-            changes = {"max_cost": left, "concurrency": plan.settings.concurrency}
-            session = await resume_run(
-                before.name, ResumeOptions(), results=before.parent, changes=changes, observer=each.screen
-            )
+            changes = {"max_cost": cap, "concurrency": plan.settings.concurrency}
+            way, results = ResumeOptions(), before.parent
+            session = await resume_run(before.name, way, results=results, changes=changes, observer=each)
         else:
-            config = {**plan.record.config, "max_cost": left}
-            capped = replace(plan, settings=replace(plan.settings, max_cost=left)).having(config=config)
-            session = await begin(each.place.documented(capped), each.screen)
-        spent += session.summary.paid.get("total", 0.0)
-        if session.ended.ends_all and number < len(questions):
-            yield session._replace(unbegun=len(questions) - number)
+            config = {**plan.record.config, "max_cost": cap}
+            capped = replace(plan, settings=replace(plan.settings, max_cost=cap)).having(config=config)
+            session = await begin(each.place.documented(capped), each)
+        cap = None if cap is None else max(0.0, cap - session.summary.paid.get("total", 0.0))
+        left = len(questions) - number if session.ended.ends_all else 0
+        yield session._replace(unbegun=left)
+        if left:
             return
-        yield session

@@ -15,15 +15,13 @@ from koderz.analysis.runs import load_run
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
 from koderz_tracker.clusters import clusters_in, members
-from koderz_tracker.results import Result
 from koderz_tracker.stopping import tasks_needed
 
 WANTED = 15  # points that a comparison is expected to show
 _CHANCE = 0.8
-_USUAL_SPREAD = 0.25  # of rollouts of agents that differ in nothing
+_USUAL_SPREAD, _LEAST_SPREAD = 0.25, 0.02  # of rollouts of agents that differ in nothing
 _FEWEST = 8  # tasks with several rollouts on record, for their spread to be taken for that of the plan
 _MOST_RUNS = 20  # that are read
-_MOST_POINTS = 95
 _NEVER = 20_000  # tasks
 
 
@@ -33,7 +31,7 @@ class Power:
 
     tasks: int  # or clusters of tasks
     rollouts: int  # of all arms
-    spread: float  # share of tasks on which rollouts of two arms that are alike end differently
+    spread: float  # share of tasks on which two rollouts that differ in nothing end differently
     basis: str  # how that is known
     shows: int | None  # the smallest difference in points; None: no difference at all
     needed: int | None  # tasks that show a difference of WANTED points; None: more than 20,000
@@ -46,13 +44,14 @@ class Power:
     @property
     def line(self) -> str:
         """The power as a sentence, and what it would take."""
-        these = f"{self.tasks:,} tasks in up to {self.rollouts:,} rollouts"
-        if self.shows is None:
-            found = f"{these} show no difference, however large"
-        else:
-            found = f"{these} show a difference of {self.shows} points or more in four of five cases"
-        more = "" if self.is_enough else f"; {WANTED} points take {_number(self.needed)} tasks"
-        return f"{found}{more} (two rollouts of a task differ in {100 * self.spread:.0f} % of cases, {self.basis})"
+        least = f"a difference of {self.shows} points or more in four of five cases"
+        needed = f"more than {_NEVER:,}" if self.needed is None else f"{self.needed:,}"
+        return (
+            f"{self.tasks:,} tasks in up to {self.rollouts:,} rollouts show "
+            f"{'no difference, however large' if self.shows is None else least}"
+            f"{'' if self.is_enough else f'; {WANTED} points take {needed} tasks'} "
+            f"(two rollouts of a task differ in {100 * self.spread:.0f} % of cases, {self.basis})"
+        )
 
     @property
     def document(self) -> Mapping[str, Any]:
@@ -67,45 +66,34 @@ def power_of(plan: Plan) -> Power:
     """
     about = plan.record.until_decided
     assert about, "asked only of plans that stop once they are decided"
-    tasks = len(members(about.order, clusters_in(plan.record)))
-    known = [*_spreads_on_record(plan)]
-    is_known = len(known) >= _FEWEST
-    spread = max(0.02, fmean(known)) if is_known else _USUAL_SPREAD
-    basis = f"as on {len(known)} tasks on record" if is_known else "as is usual, since too few are on record here"
-    alpha = about.alpha / (len(plan.arms) - 1)
+    tasks, alpha = len(members(about.order, clusters_in(plan.record))), about.alpha / (len(plan.arms) - 1)
+    spread, basis = _USUAL_SPREAD, "as is usual, since too few are on record here"
+    if len(known := [*_spreads_on_record(plan)]) >= _FEWEST:
+        spread, basis = max(_LEAST_SPREAD, fmean(known)), f"as on {len(known)} tasks on record"
 
     def needed(points: int, most: int) -> int | None:
-        # Arms that differ by more than their spread part on as many tasks as they differ by.
+        # Arms part on at least as many tasks as they differ by.
         parts = max(spread, points / 100)
         return tasks_needed(parts, points / 100, alpha, chances=(_CHANCE,), most=most)[0]
 
-    every = range(1, _MOST_POINTS + 1)
-    least = bisect_left(every, True, key=lambda points: needed(points, tasks) is not None) if tasks else len(every)
+    every = range(1, 100)
+    least = bisect_left(every, True, key=lambda points: needed(points, tasks) is not None)
     shows = every[least] if least < len(every) else None
     return Power(tasks, plan.record.planned, spread, basis, shows, needed(WANTED, _NEVER))
 
 
 def _spreads_on_record(plan: Plan) -> Iterator[float]:
     """For each task with several rollouts of the same agent and model on record, the share of pairs that differ."""
-    agents = {(arm.solver.name, arm.model) for arm in plan.arms}
-    tasks = {task.id for task in plan.tasks}
-    found: dict[tuple[str, str, str], list[bool]] = defaultdict(list)
+    agents, tasks = {(arm.solver.name, arm.model) for arm in plan.arms}, {task.id for task in plan.tasks}
+    found: dict[tuple[str, ...], list[bool]] = defaultdict(list)
     rows = [row for row in load_catalogue(plan.settings.results).rows if row.mode == plan.record.mode]
     for row in rows[:_MOST_RUNS]:
         with suppress(KoderzError):  # `koderz list` says what is wrong with a run
-            run = load_run(plan.settings.results / row.run_id)
-            for result in run.results:
+            for result in load_run(plan.settings.results / row.run_id).results:
                 if result.problem_id in tasks and (result.solver, result.model) in agents:
-                    found[_key(result)].append(result.success)
+                    # Arms of one run may differ by what they give, which is no spread.
+                    found[row.run_id, result.arm, result.problem_id].append(result.success)
     for passes in found.values():
         rollouts, passed = len(passes), sum(passes)
         if rollouts > 1:
             yield 2 * passed * (rollouts - passed) / (rollouts * (rollouts - 1))
-
-
-def _key(result: Result) -> tuple[str, str, str]:
-    return result.problem_id, result.solver, result.model
-
-
-def _number(tasks: int | None) -> str:
-    return f"more than {_NEVER:,}" if tasks is None else f"{tasks:,}"

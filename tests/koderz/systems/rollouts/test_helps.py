@@ -119,7 +119,7 @@ def test_arms_are_a_plain_one_and_one_for_each_thing(skill: Callable[[str], str]
     given = given_by({"skills": [skill("one"), skill("two")]})
 
     assert [*arms_of(given)] == ["plain", "with one", "with two"]
-    assert [*arms_of(given, together=True)] == ["plain", "with one and two"]
+    assert [*arms_of(given, together=True)] == ["plain", "with all"]
     found = arms_of(given, each_without=True)
     assert {name: [each.name for each in own] for name, own in found.items()} == {
         "with all": ["one", "two"],
