@@ -19,7 +19,7 @@ def used_in(additions: Iterable[Addition], actions: Sequence[str]) -> Mapping[st
     them. A skill is used where a file of its folder is named, or the tool `Skill` opens it, and a server where a tool
     of its is called. Context files, memories and system prompts stand in every prompt.
     """
-    marks = {each.name: _mark_of(each) for each in additions if each.kind in ("skill", "mcp")}
+    marks = {each.name: _mark_of(each) for each in additions if each.kind in ("skill", "mcp") and not each.inside}
     found = {name: any(mark.search(action) for action in actions) for name, mark in marks.items()}
     return {USED: found} if found else {}
 

@@ -6,6 +6,7 @@ group `koderz.agents`. The solver `agent:NAME` has it work.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from koderz.settings.systems import own_names, required
 from koderz.solvers.definition import Solver, asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
 from koderz.systems.rollouts.agents import judged
-from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, version_command
+from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, require_taken, version_command
 from koderz.systems.rollouts.agents.bridge import Bridge
 from koderz.systems.rollouts.agents.options import ScriptOptions
 from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
@@ -45,6 +46,7 @@ def solver_of(name: str) -> Solver[..., Any]:
         model = parse_model_name(models[MAIN]).name
 
         errors, actions = list[str](), list[str]()
+        require_taken(name, workspace.additions)
 
         def launch(part: Task, bridge: Bridge) -> Launch:
             package = adapter.find()
@@ -53,7 +55,8 @@ def solver_of(name: str) -> Solver[..., Any]:
                     f"launch_failed: {name} isn't installed here; install it by: {adapter.install}",
                     cause="launch_failed",
                 )
-            dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token)
+            added = tuple(each.mounted for each in workspace.additions)
+            dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token, added)
             argv, environment = adapter.command(part.prompt, model, dirs)
             version = version_command(adapter, package)
             return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge, version)
@@ -94,7 +97,9 @@ async def scripted(
     place = os.path.abspath(script)  # noqa: ASYNC240, PTH100
 
     def launch(bridge: Bridge) -> Launch:
-        return Launch(["bash", "-eu", place], _variables(bridge), [place], bridge)
+        told = [{"kind": each.kind, "name": each.name, "path": each.mounted.path} for each in workspace.additions]
+        variables = _variables(bridge) | ({"KODERZ_ADDITIONS": json.dumps(told)} if told else {})
+        return Launch(["bash", "-eu", place], variables, [place], bridge)
 
     async def work(_part: Task) -> str:
         _, cause = await _worked(workspace, Bridge(ask, parse_model_name(models[MAIN]).name), launch)
