@@ -13,7 +13,7 @@ from koderz.errors import StorageError
 
 SKILL = Path(__file__).with_name("parcel-codes")
 _TASKS = 144
-_DEPOTS = ("house", "told", "house", "odd", "house", "house", "old", "told", "house", "odd", "house", "house")
+_DEPOTS = ("house", "told", "house", "odd", "house", "house", "house", "old", "house", "told")
 """The kinds of depots, again and again. What makes codes is said by the skill, in the depot, or, if odd, by nobody."""
 _NAMES = ("ada", "grace", "edsger", "barbara", "donald", "radia", "niklaus", "frances")
 _RULES = {"told": 'toupper($0) "-" length($0)', "old": "length($0) toupper($0)"}

@@ -52,17 +52,14 @@ class ArmFigures:
         if not self.used:
             return
         each = ", ".join(f"{name} in {count:,}" for name, count in self.used.items())
-        split = "What is never used can't be what makes the difference."
-        if self.used_any:
-            shares = (self.used_and_passed, self.used_any), (self.passed - self.used_and_passed, self.unused)
-            used, unused = (f"{100 * passed / all_of:.0f} %" if all_of else "none" for passed, all_of in shares)
-            split = f"Of these {used} passed, of the others {unused}: no experiment, as tasks decide on what is used."
-        yield f"{letter} used {each} of {counted(self.rollouts, 'rollout')}. {split}"
-
-    @property
-    def unused(self) -> int:
-        """The rollouts that used nothing of it."""
-        return self.rollouts - self.used_any
+        unused, split = self.rollouts - self.used_any, ""
+        if not self.used_any:
+            split = " What is never used can't be what makes the difference."
+        elif unused:
+            shares = self.used_and_passed / self.used_any, (self.passed - self.used_and_passed) / unused
+            passed = "Of these {:.0%} passed, of the others {:.0%}".format(*shares)
+            split = f" {passed}: no experiment, as a task decides on what is used for it."
+        yield f"{letter} used {each} of {counted(self.rollouts, 'rollout')}.{split}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +122,14 @@ class Verdict:
             for names in (self.gained, self.lost)
         )
         yield f"Gained {gained}. Lost {lost}."
-        more = {name: getattr(self.b, name) - getattr(self.a, name) for name in ("seconds", "turns", "tokens")}
-        cost = (
-            "unknown" if self.a.cost is None or self.b.cost is None else f"{self.b.cost - self.a.cost:+.4f} US dollars"
+        seconds, turns, tokens = (
+            getattr(self.b, name) - getattr(self.a, name) for name in ("seconds", "turns", "tokens")
         )
+        cost = None if self.a.cost is None or self.b.cost is None else self.b.cost - self.a.cost
+        price = "unknown, since a price is" if cost is None else f"{'-' if cost < 0 else '+'}${abs(cost):.4f}"
         yield (
-            f"B takes {more['seconds']:+.1f} s, {more['turns']:+.1f} turns, {more['tokens']:+,.0f} tokens and "
-            f"{cost} a rollout: averages, of which nothing is claimed."
+            f"Cost {price} a rollout, time {seconds:+.1f} s, turns {turns:+.1f}, tokens {tokens:+,.0f}: averages, of "
+            "which nothing is claimed."
         )
 
 
