@@ -31,11 +31,11 @@ class Given(NamedTuple):
 
 
 Arms = Mapping[str, Sequence[Given]]
-"""What each arm gives, by the arm's name; others are compared with the first."""
+"""The things that each arm gives, by its name; others are compared with the first."""
 
 
 def given_by(values: Mapping[str, Sequence[str]]) -> list[Given]:
-    """What options name, by the keys of a configuration. Raises KoderzError for what can't be given, or is twice."""
+    """The things that options name, by the keys of a configuration. Raises KoderzError for one that can't be given."""
     found = dict[str, Given]()
     for key, texts in values.items():
         for text in texts:

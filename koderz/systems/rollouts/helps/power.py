@@ -27,7 +27,7 @@ _NEVER = 20_000  # tasks
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """What the tasks of a plan can show about its arms, in four of five cases."""
+    """The differences of its arms that the tasks of a plan show in four of five cases."""
 
     tasks: int  # or clusters of tasks
     rollouts: int  # of all arms
