@@ -132,7 +132,7 @@ def stated(
     given = dict(front.values)
     if "sandbox" in given:  # which is for every entry
         given.setdefault("entry_sandbox", False)
-    usual_said = _usual_settings(given, trust_config=front.trust_config)
+    usual_said = usual_settings(given, trust_config=front.trust_config)
     path, found = _chosen_tasks(config, given.get("dataset"), usual_said)
     given["dataset"] = path
     most = rollouts or max((entry.rollouts for entry in found.entries), default=1)  # one alone: another temperature
@@ -247,7 +247,7 @@ def _require_trusted(config: Config, settled: Collection[str], *, grant: bool) -
         require_trust(config.text.encode(), f"{where}: this could {risk}", grant=grant)
 
 
-def _usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[str, Any]:
+def usual_settings(given: Mapping[str, Any], *, trust_config: bool) -> Mapping[str, Any]:
     """The defaults for entries, or values for all of them, from any source; `local_model` except from flags."""
     from koderz.engines.owners import schema_here
     from koderz.settings.layers import values_in

@@ -72,7 +72,9 @@ def write_config(folder: Path, name: str, arms: Arms, dataset: str, registry: st
     The file's name has the digest of what is in it, so that a run which is resumed finds what it began with. Raises
     StorageError if the disk refuses.
     """
-    top = {"name": name, "agent": agent, "dataset": dataset, **({"registry": registry} if registry else {})}
+    top = {"name": name, "agent": agent, "dataset": dataset}
+    if registry:
+        top["registry"] = registry if "://" in registry else str(Path(registry).absolute())
     lines = [f"{key} = {_text(value)}" for key, value in top.items()]
     for arm, given in arms.items():
         lines += ["", "[[arms]]", f"name = {_text(arm)}"]

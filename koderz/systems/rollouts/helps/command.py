@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from koderz.cli.front import Front, exit_code, finish, last_of, run_options, wit
 from koderz.cli.session import SessionScreen, saved_lines
 from koderz.errors import KoderzError
 from koderz.settings.schema import FIRST_ARM
-from koderz.systems.rollouts.commands import DATA, TOLD, WITHOUT, Data, own, stated
+from koderz.systems.rollouts.commands import DATA, TOLD, WITHOUT, Data, own, stated, usual_settings
 
 if TYPE_CHECKING:
     from koderz.plans.plan import Plan
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from koderz.systems.rollouts.helps.verdict import Verdict
     from koderz.systems.rollouts.place import Place
 
+_AT_ONCE = 4
 _WITHOUT = {**WITHOUT, "sample": "--dry-run", "detach": "", "until_decided": ""}
 
 
@@ -35,7 +37,12 @@ def _thing(help_text: str, metavar: str) -> Any:
 
 @run_options(
     without=_WITHOUT,
-    told={**TOLD, "dataset": TOLD["dataset"].replace("In place of CONFIG: a", "A")},
+    told={
+        **TOLD,
+        "dataset": TOLD["dataset"].replace("In place of CONFIG: a", "A"),
+        "local_model": "The model of the agent; of the embedded tasks simulated.",
+        "concurrency": f"Rollouts at work at once. Default: {_AT_ONCE}.",
+    },
     suite="rollouts",
     until_decided=FIRST_ARM,
 )
@@ -69,14 +76,16 @@ def helps(
 
     options = {"skills": skill, "mcp": mcp, "context": context, "memory": memory, "system_prompt": system_prompt}
     named = {key: texts for key, texts in options.items() if texts}
-    values = dict(front.values)
-    if "dataset" not in values:
-        values = {"local_model": "simulated", **values, "dataset": write_tasks(data / "helps" / "parcels")}
-        named = named or {"skills": [str(SKILL)]}
-    front = replace(front, values=values)
-    arms = arms_of(given_by(named), together=together, each_without=each_without)
     with ExitStack() as stack:
+        if front.dry_run:  # which leaves nothing behind
+            data = Path(stack.enter_context(TemporaryDirectory(prefix="koderz-helps-")))
         stack.enter_context(loading_once())
+        values = dict(front.values)
+        if "dataset" not in values:
+            values = {"local_model": "simulated", **values, "dataset": write_tasks(data / "helps" / "parcels")}
+            named = named or {"skills": [str(SKILL)]}
+        front = replace(front, values=values)
+        arms = arms_of(given_by(named), together=together, each_without=each_without)
         asked = partial(_asked, front, arms, agent=agent, rollouts=rollouts, data=data)
         questions = [asked("helps", values["dataset"]), *([asked("elsewhere", also)] if also else [])]
         for each in questions:
@@ -146,10 +155,12 @@ def _asked(
             f"koderz rollouts run {dataset} --until-decided"
         )
     found = str(dataset.absolute()) if dataset.exists() else str(dataset)
-    config = write_config(data.absolute() / "helps", name, arms, found, front.values.get("registry"), agent)
+    registry = usual_settings(front.values, trust_config=front.trust_config)["registry"]
+    config = write_config(data.absolute() / "helps", name, arms, found, registry, agent)
     values = {key: value for key, value in front.values.items() if key not in ("dataset", "registry")}
-    front = replace(front, values=values)
-    front, place = stated(front, config, agent=agent, rollouts=rollouts, data=data, is_own=True)
+    front, place = stated(
+        replace(front, values=values), config, agent=agent, rollouts=rollouts, parallel=_AT_ONCE, data=data, is_own=True
+    )
     question = Question(name, front.shown, [*arms], place)
     question.plan = front.plan(question, matrix=place.matrix)
     question.power = power_of(question.plan)

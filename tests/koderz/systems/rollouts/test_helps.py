@@ -191,6 +191,7 @@ def test_dry_run_says_which_difference_the_tasks_show(koderz: Shell) -> None:
     assert found["power"]["enough"]
     assert found["planned"] == 288
     assert not koderz.results.exists()
+    assert not (koderz.folder / "data").exists()
 
 
 def test_tasks_that_can_show_nothing_are_refused_before_anything_is_asked(koderz: Shell) -> None:
