@@ -29,7 +29,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked(tasks: Path, *more: object) -> tuple[object, ...]:
-    fast = ("--model", "simulated", "--sandbox", "local", "--concurrency", 4, "--quiet")
+    fast = ("--model", "simulated", "--sandbox", "local", "--quiet")
     return ("helps", "--skill", SKILL, "--dataset", tasks, *fast, *more)
 
 
@@ -59,7 +59,7 @@ def test_helps_shows_what_a_skill_gains_and_looks_for_harm_elsewhere(koderz: She
     used = [each["used"] for arm in results.values() for each in arm["results"] if "used" in each]
     assert used[:8] == [{"parcel-codes": True}] * 8
 
-    again = koderz(*asked(tasks, "--also", SAMPLE))
+    again = koderz(*asked(tasks, "--also", SAMPLE, "--max-cost", 2, "--concurrency", 2))
 
     assert len([*koderz.results.glob("bench_*.json")]) == 2
     assert "It helps: B (with parcel-codes) passes 8 of 8, A (plain) passes 0 of 8: +100.0 points" in again.out

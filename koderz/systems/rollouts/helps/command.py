@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import OutputOptions, print_json, say_all, warn
+from koderz.cli.console import print_json, say_all, warn
 from koderz.cli.front import Front, exit_code, finish, last_of, run_options, with_regression
 from koderz.cli.session import SessionScreen, saved_lines
 from koderz.errors import KoderzError
@@ -110,9 +110,9 @@ def helps(
 class Question(SessionScreen):
     """The arms on one dataset: a run that is planned, and its screen, which ends with the verdict."""
 
-    def __init__(self, name: str, shown: OutputOptions, arms: Sequence[str], place: Place) -> None:
-        super().__init__(shown)
-        self.name, self.place, self._arms = name, place, arms
+    def __init__(self, name: str, front: Front, arms: Sequence[str], place: Place) -> None:
+        super().__init__(front.shown)
+        self.name, self.place, self._arms, self.front = name, place, arms, front
         self.plan: Plan
         self.power: Power
 
@@ -146,6 +146,8 @@ def _asked(
     front: Front, arms: Arms, name: str, dataset: Path, *, agent: str, rollouts: int | None, data: Path
 ) -> Question:
     """Plans the arms on a dataset. Raises KoderzError for what can't be run here."""
+    import asyncio
+
     from koderz.systems.rollouts.helps.arms import write_config
     from koderz.systems.rollouts.helps.power import power_of
 
@@ -161,8 +163,8 @@ def _asked(
     front, place = stated(
         replace(front, values=values), config, agent=agent, rollouts=rollouts, parallel=_AT_ONCE, data=data, is_own=True
     )
-    question = Question(name, front.shown, [*arms], place)
-    question.plan = front.plan(question, matrix=place.matrix)
+    question = Question(name, front, [*arms], place)
+    question.plan = asyncio.run(front.plan(question, matrix=place.matrix))
     question.power = power_of(question.plan)
     return question
 
@@ -183,19 +185,23 @@ async def _sessions(questions: Sequence[Question], cap: float | None) -> AsyncIt
     """Asks the questions one after the other, or goes on with the run that did; `cap`: US dollars for all of them."""
     from koderz.runs.resume import ResumeOptions, resume_run
     from koderz.runs.session import begin
+    from koderz.settings.layers import fields_in
 
     for number, each in enumerate(questions, 1):
         plan = each.plan
-        if before := last_of(plan):
-            changes = {"max_cost": cap, "concurrency": plan.settings.concurrency}
-            way, results = ResumeOptions(), before.parent
-            session = await resume_run(before.name, way, results=results, changes=changes, observer=each)
+        changeable = {name for name, field in fields_in(plan.settings).items() if field.about.changeable}
+        if before := last_of(plan, changeable):
+            changes = {name: value for name, value in each.front.values.items() if name in changeable}
+            changes, results = {**changes, "max_cost": cap}, before.parent
+            session = await resume_run(before.name, ResumeOptions(), results=results, changes=changes, observer=each)
         else:
-            config = {**plan.record.config, "max_cost": cap}
-            capped = replace(plan, settings=replace(plan.settings, max_cost=cap)).having(config=config)
-            session = await begin(each.place.documented(capped), each)
+            if plan.settings.max_cost != cap:
+                front = replace(each.front, values={**each.front.values, "max_cost": cap})
+                plan = await front.plan(each, matrix=each.place.matrix)
+            session = await begin(each.place.documented(plan), each)
         cap = None if cap is None else max(0.0, cap - session.summary.paid.get("total", 0.0))
-        left = len(questions) - number if session.ended.ends_all else 0
+        is_last = session.ended.ends_all or session.ended.status == "stopped"  # by the user, or at the cap
+        left = len(questions) - number if is_last else 0
         yield session._replace(unbegun=left)
         if left:
             return
