@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from koderz.plans.matrix import Matrix
     from koderz.plans.plan import Plan
     from koderz.runs.session import SessionResult
+    from koderz_tracker import records
 
 EXIT_CODES = {
     "complete": 0,
@@ -184,25 +185,10 @@ class Front:
         import asyncio
 
         from koderz.cli.session import SessionScreen
-        from koderz.engines.effects import require_effect
         from koderz.plans.plan import sample_of
-        from koderz.runs.prepare import prepare
 
         screen = screen or SessionScreen(self.shown, figures)
-        prepared = prepare(
-            self._with_usual(),
-            span,
-            solver_arguments=solver_arguments,
-            trust_config=self.trust_config,
-            matrix=matrix,
-            observer=screen,
-            scope=self.scope,
-        )
-        plan = asyncio.run(prepared)
-        if not self.scope.only:  # of a command that has these alone, each is read
-            require_effect([plan], self.values)
-        if self.fail_on_regression and plan.record.until_decided is None:
-            raise KoderzError("--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare")
+        plan = asyncio.run(self.plan(screen, span, solver_arguments=solver_arguments, matrix=matrix))
         asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()
         if self.dry_run or asks:
             from koderz.cli.overview import show_plan
@@ -213,7 +199,7 @@ class Front:
                 keep_sample(sampled, self.shown)
         if self.dry_run or (asks and not typer.confirm("Begin?", default=True)):
             return
-        if resumes and (before := _last_of(plan)):
+        if resumes and (before := last_of(plan)):
             again = {"results": before.parent}
             take_up(before.name, again, self.shown, self.demands, screen=screen, trust_config=self.trust_config)
         from koderz.runs.session import begin
@@ -221,6 +207,33 @@ class Front:
         code = with_regression if self.fail_on_regression else exit_code
         session = one(begin(complete(plan), screen, detach=self.detach))
         finish(session, self.shown, tell=screen.results, code=code, demands=self.demands)
+
+    async def plan(
+        self,
+        screen: SessionScreen,
+        span: range | None = None,
+        *,
+        solver_arguments: Mapping[str, str] | None = None,
+        matrix: Matrix | None = None,
+    ) -> Plan:
+        """The plan of the run; see `run`. Creates nothing and asks nobody. Raises KoderzError."""
+        from koderz.engines.effects import require_effect
+        from koderz.runs.prepare import prepare
+
+        plan = await prepare(
+            self._with_usual(),
+            span,
+            solver_arguments=solver_arguments,
+            trust_config=self.trust_config,
+            matrix=matrix,
+            observer=screen,
+            scope=self.scope,
+        )
+        if not self.scope.only:  # of a command that has these alone, each is read
+            require_effect([plan], self.values)
+        if self.fail_on_regression and plan.record.until_decided is None:
+            raise KoderzError("--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare")
+        return plan
 
     def _with_usual(self) -> dict[str, Any]:
         """The values, with those that hold where nothing is given, as far as something that takes part has them."""
@@ -360,13 +373,22 @@ def take_up(
     finish(sessions, shown, tell=screen.results, code=code or exit_code, demands=demands)
 
 
-def _last_of(plan: Plan) -> Path | None:
-    """The last run of the same plan in its results folder."""
+def last_of(plan: Plan, changeable: Collection[str] = ()) -> Path | None:
+    """The last run of the same plan in its results folder, whatever the `changeable` settings are."""
+    from msgspec import structs
+
+    from koderz.plans.plan import decisive_digest
     from koderz_tracker.runs import read_plan, run_folders
 
+    def digest(record: records.Plan) -> str:
+        left = {name: value for name, value in record.config.items() if name not in changeable}
+        return decisive_digest(structs.replace(record, config=left)) if changeable else record.basis.digest
+
+    wanted = digest(plan.record)
     for folder in reversed(run_folders(plan.settings.results)):
         with suppress(KoderzError):  # what can't be read is no such run
-            if read_plan(folder).basis.digest == plan.record.basis.digest:
+            found = read_plan(folder)
+            if found.config.get("dataset") == plan.record.config.get("dataset") and digest(found) == wanted:
                 return folder
     return None
 

@@ -47,7 +47,7 @@ def solver_of(name: str) -> Solver[..., Any]:
         adapter = adapter_of(name)
         model = parse_model_name(models[MAIN]).name
 
-        errors, unknown = list[str](), list[str]()
+        errors, actions, unknown = list[str](), list[str](), list[str]()
         require_taken(name, workspace.additions)
 
         def launch(part: Task, bridge: Bridge) -> Launch:
@@ -74,6 +74,7 @@ def solver_of(name: str) -> Solver[..., Any]:
                 raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
             events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
             counted = Counter(event.kind for event in events)
+            actions.extend((*bridge.actions, *(event.text for event in events if event.kind == "tool")))
             told = {"reused": ended["reused"], "tools": counted["tool"], "events": len(events)}
             await once("agent-metrics", lambda: told)
             messages = [event.text for event in events if event.kind == "message"]
@@ -81,7 +82,7 @@ def solver_of(name: str) -> Solver[..., Any]:
             errors.extend(event.text for event in events if event.kind == "error")
             return cause
 
-        verdict = await judged(task, judge, workspace, work)
+        verdict = await judged(task, judge, workspace, work, actions)
         notes = [each[:500] for each in (*errors[-1:], *unknown[:1])]
         return replace(verdict, note=verdict.note or "; ".join(notes), cost_known=not unknown)
 
