@@ -20,6 +20,7 @@ from koderz.settings.schema import Settings
 from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.rollouts.afresh import Terms
+from koderz.systems.rollouts.agents.servers import outlined
 from koderz.systems.rollouts.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.config import Config, read_config
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
@@ -91,7 +92,8 @@ class GradedWorkspace(Workspace):
         results = found.get("test_results", {})
         for path, result in results.items():
             await self.handles.grade(path, float(result["success"]))
-        return replace(verdict, facts={"resources": self.resources, **verdict.facts})
+        servers = {"mcp": self.servers} if self.servers else {}
+        return replace(verdict, facts={"resources": self.resources, **servers, **verdict.facts})
 
 
 class RolloutsSuite(Suite):
@@ -266,6 +268,8 @@ class RolloutsSuite(Suite):
         for shown in dict.fromkeys((*scripts, *(path for task in tasks for path in task.payload.agent_mounts))):
             yield f"Mount: {shown}, read-only"
         programs = (arm.solver for arm in plan.arms if arm.solver.restarts and "script" not in arm.solver.parameters)
+        added = (each for task in tasks for each in task.payload.additions)
+        yield from dict.fromkeys(outlined(each) for each in added if each.kind == "mcp")
         for name in dict.fromkeys(solver.name for solver in programs):
             yield f"Mount: the package of {name.removeprefix('agent:')}, read-only, and a bridge to its model"
 

@@ -1,0 +1,383 @@
+"""MCP servers of a rollout: `guest/relay.py` stands for each where the agent starts it, and links it to koderz.
+
+A server of stdio works beside the agent or, where it may reach hosts, in a sandbox of its own. One of HTTP is asked by
+koderz, so that the agent knows nothing of it but its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import orjson
+from aiohttp import web
+
+import koderz
+import koderz_tracker
+from koderz.errors import Fault, KoderzError
+from koderz.sandbox.workspace import BRIDGE_URL, Command, Ended, Mount
+from koderz.sandbox.workspace.folders import scratch
+from koderz.systems.rollouts.additions import Addition
+from koderz.systems.rollouts.agents.traffic import LARGEST, Traffic, messages_of, tools_of
+
+RELAY = Path(__file__).parents[1] / "guest/relay.py"
+ANSWER_SECONDS, START_SECONDS = 300.0, 30.0  # that a server has to answer a request, and to list its tools
+_END_SECONDS, _PAGES, _LINKS, _WORDS = 2.0, 50, 16, 600
+_CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "koderz", "version": "1"}}
+_KINDS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+# A store has to be written, where it is one of a rollout.
+_ON_A_COPY = 'd=$(mktemp -d) && cp -r "$0/." "$d" && chmod -R u+w "$d" && KODERZ_RESULTS="$d" exec "$@"'
+
+Run = Callable[[Command, Path], Awaitable[Ended]]
+Send = Callable[[bytes], Awaitable[Any]]
+
+
+class Link:
+    """A link between an agent and a server: lines go over it from either end to the other."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        loop = asyncio.get_running_loop()
+        self.agent: asyncio.Future[Send] = loop.create_future()  # what sends to each
+        self.server: asyncio.Future[Send] = loop.create_future()
+        self.over: asyncio.Future[str] = loop.create_future()  # how the server ended
+        self._traffic, self._is_left = traffic, False
+        self._transport: asyncio.Transport | None = None  # of the server's end
+        self._headers: dict[str, str] = {}
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def of_agent(self, request: web.Request) -> web.StreamResponse:
+        """Serves the agent's end until either is gone; what a server says once the agent has left is carried, too."""
+        response = await _opened(request, self.agent)
+        reading = asyncio.create_task(_carried(request.content, self.ask))
+        try:
+            await asyncio.wait((reading, self.over), return_when=asyncio.FIRST_COMPLETED)
+            self.leave()
+            await asyncio.shield(self.over)
+        finally:
+            self.leave()
+            for task in (reading, *self._tasks):
+                task.cancel()
+            _close(request)
+        return response
+
+    async def of_server(self, request: web.Request) -> web.StreamResponse:
+        """Serves the server's end until that is gone."""
+        response = await _opened(request, self.server)
+        self._transport = request.transport
+        if self._is_left:
+            self.leave()
+        try:
+            if await _carried(request.content, self._answer):
+                self._traffic.find(f"it floods, for which it is ended: a message has more than {LARGEST >> 20} MB")
+        finally:
+            self.end("ended")
+            _close(request)
+        return response
+
+    async def of_url(self, server: Mapping[str, Any]) -> None:
+        """Asks a server of HTTP what the agent asks, until the agent leaves."""
+        self._headers = {**_KINDS, **server.get("headers", {})}
+        async with aiohttp.ClientSession(trust_env=True, timeout=aiohttp.ClientTimeout()) as session:
+
+            async def send(line: bytes) -> None:
+                work = self._post(session, server["url"], line)
+                if any("id" in message for message in messages_of(line)):
+                    self._begin(work)  # answers may come in another order
+                else:
+                    await work
+
+            self.server.set_result(send)
+            await asyncio.shield(self.over)
+
+    async def ask(self, line: bytes) -> None:
+        """Takes a line of the agent's."""
+        for key in self._traffic.asked(id(self), line):
+            hangs = f"it hangs: no answer in {ANSWER_SECONDS:g} s"
+            asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._give_up, key, hangs)
+        await (await self.server)(line)
+
+    def leave(self) -> None:
+        """The agent is gone, which the server is told by the end of its input."""
+        self._is_left = True
+        if self._transport and not self._transport.is_closing():
+            self._transport.write_eof()
+        if self._headers:
+            self.end("ended")
+
+    def end(self, words: str) -> None:
+        """The server is gone."""
+        if not self.over.done():
+            self.over.set_result(words)
+            if not self._is_left and words != "ended":
+                self._traffic.find(f"it {words}")
+
+    async def _answer(self, line: bytes) -> None:
+        """Takes a line of the server's; the last of one of stdio says how it ended, see the relay."""
+        if line.startswith(b"\0"):
+            ended = (messages_of(line[1:]) or [{}])[0]
+            words = " ".join(str(ended.get("words")).split())[-_WORDS:]
+            self.end(f"ended with exit code {ended.get('status')}: {words}".rstrip(": "))
+        elif self._traffic.answered(id(self), line):
+            await (await self.agent)(line)
+
+    async def _post(self, session: aiohttp.ClientSession, url: str, line: bytes) -> None:
+        try:
+            async with session.post(url, data=line, headers=self._headers, allow_redirects=False) as answer:
+                self._headers.update(
+                    {name: answer.headers[name] for name in ("mcp-session-id",) if name in answer.headers}
+                )
+                held, is_stream = bytearray(), answer.content_type == "text/event-stream"
+                async for piece in answer.content.iter_any():
+                    held += piece
+                    *lines, held = held.split(b"\n") if is_stream else [held]
+                    for each in lines:
+                        if each.startswith(b"data:"):
+                            await self._answer(bytes(each[5:]).strip() + b"\n")
+                    if len(held) > LARGEST:
+                        raise ValueError(f"floods: a message has more than {LARGEST >> 20} MB")
+                if answer.status >= 300:
+                    raise ValueError(f"answers with HTTP {answer.status}: {held[:_WORDS].decode('utf-8', 'replace')}")
+                if held.strip() and not is_stream:
+                    await self._answer(bytes(held).replace(b"\n", b" ") + b"\n")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            for message in messages_of(line):
+                self._give_up(f"{id(self)} {message.get('id')!r}", f"it {error}")
+
+    def _give_up(self, key: str, why: str) -> None:
+        """Answers a request in the server's place."""
+        if answer := self._traffic.give_up(key, why):
+
+            async def tell() -> None:
+                with suppress(OSError):
+                    await (await self.agent)(answer)
+
+            self._begin(tell())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(asyncio.create_task(work))
+
+
+class Servers:
+    """The MCP servers of one rollout, but for those of HTTP that its task has beside the agent."""
+
+    def __init__(self, additions: Sequence[Addition]) -> None:
+        servers = [each for each in additions if each.kind == "mcp" and not (each.inside and "url" in each.server)]
+        self._additions, self._of = additions, {quote(each.name, safe=""): each for each in servers}
+        self._traffic = {name: Traffic() for name in self._of}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._run: Run
+        self._command: Command
+
+    @property
+    def folders(self) -> Sequence[str]:
+        """The files that the agent's sandbox has to show, each at its own place."""
+        return [str(RELAY)] if self._of else []
+
+    def configured(self, token: str) -> tuple[Addition, ...]:
+        """The additions as the agent is told of them: each server is the relay that stands for it."""
+        names = {each: name for name, each in self._of.items()}
+        return tuple(
+            replace(each.mounted, server=_relay(names[each], token, {} if is_apart(each) else each.mounted.server))
+            if each in names
+            else each.mounted
+            for each in self._additions
+        )
+
+    async def begin(self, run: Run, command: Command, place: Path) -> None:
+        """Asks each server for its tools, before the agent begins. Raises Fault for one that doesn't list them.
+
+        They run as `command` does, those beside the agent in its `place`.
+        """
+        self._run, self._command = run, command
+        for name, each in self._of.items():
+            link = Link(Traffic())
+            with scratch() as own:
+                async with self._started(each, link, own if is_apart(each) else place):
+                    try:
+                        self._traffic[name].tools = await _first_listed(link)
+                    except ValueError as error:
+                        raise Fault(f"the MCP server {each.name} {error}", cause="mcp") from None
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Serves an end of a link, /mcp/NAME/END/LINK, to whoever has the token of the bridge."""
+        name, end, number = [*request.rel_url.raw_path.removeprefix("/mcp/").split("/"), "", ""][:3]
+        if name not in self._of or not number or len(self._links) > _LINKS:
+            return web.Response(status=404, text="koderz: this rollout has no such MCP server, or too many links")
+        server, key = self._of[name], (name, number)
+        link = self._links.setdefault(key, Link(self._traffic[name]))
+        try:
+            if end == "server" and not is_apart(server):
+                return await link.of_server(request)
+            async with AsyncExitStack() as stack:
+                if is_apart(server):
+                    place = stack.enter_context(scratch())
+                    await stack.enter_async_context(self._started(server, link, place))
+                return await link.of_agent(request)
+        finally:
+            if end == "agent":
+                self._links.pop(key, None)
+
+    def record(self) -> dict[str, Any]:
+        """The record of all servers by name, and the calls of all in their order."""
+        named = {self._of[name].name: traffic for name, traffic in self._traffic.items()}
+        servers = {name: traffic.record() for name, traffic in named.items()}
+        calls = [{"server": name, **call} for name, traffic in named.items() for call in traffic.calls]
+        return {"servers": servers, "calls": sorted(calls, key=lambda call: str(call["begun"]))}
+
+    @asynccontextmanager
+    async def _started(self, server: Addition, link: Link, place: Path) -> AsyncIterator[None]:
+        """A server at its end of a link, without the agent: asked by koderz, or in a sandbox."""
+        work = link.of_url(server.server) if "url" in server.server else self._alone(server, link, place)
+        working = asyncio.create_task(work)
+        try:
+            yield
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
+
+    async def _alone(self, server: Addition, link: Link, place: Path) -> None:
+        at, stated = server.mounted, dict(server.mounted.server)
+        command, mounts = self._command, [Mount(RELAY, str(RELAY))]
+        if is_apart(server):
+            command = replace(command, mounts=(), services=None, network=False, allowed_hosts=stated.get("hosts", ()))
+            mounts += [Mount(Path(server.path), at.path)] if server.path else []
+        if stated["command"] == "koderz":
+            stated, needed = _own(stated, at.path)
+            command, mounts = replace(command, image=None), [*mounts, *needed]
+        relay = _relay("server", "", stated, agent=False)
+        app = web.Application()
+        app.router.add_post("/{path:.*}", link.of_server)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+
+        async def serve(listening: Any) -> None:
+            await web.SockSite(runner, listening).start()
+
+        argv, mounts = [relay["command"], *relay["args"]], [*command.mounts, *mounts]
+        await runner.setup()
+        try:
+            ended = await self._run(replace(command, argv=argv, mounts=mounts, bridge=serve), place)
+            if not link.server.done():
+                link.end(f"can't be started: {ended.output.strip()[-_WORDS:]}")
+        except KoderzError as error:
+            link.end(f"can't be started: {error}")
+        finally:
+            await runner.cleanup()
+
+
+def is_apart(server: Addition) -> bool:
+    """Whether a server doesn't work beside the agent: koderz asks it, or it has a sandbox of its own.
+
+    koderz' own has, as its package has the answers of tasks.
+    """
+    return "url" in server.server or "hosts" in server.server or server.server["command"] == "koderz"
+
+
+def outlined(server: Addition) -> str:
+    """A line of a plan on where a server works."""
+    about = server.server
+    if "url" in about:
+        return f"MCP server: {server.name}, which koderz asks at {urlsplit(about['url']).netloc}"
+    place = "a sandbox of its own" if is_apart(server) else "the agent's sandbox"
+    return f"MCP server: {server.name}, in {place}" + "".join(f", to {host}" for host in about.get("hosts", ()))
+
+
+async def _opened(request: web.Request, end: asyncio.Future[Send]) -> web.StreamResponse:
+    """The answer to a request that is an end of a link, which goes on for as long as that."""
+    if end.done():
+        raise web.HTTPConflict(text="koderz: the link has this end already")
+    response = web.StreamResponse()
+    response.force_close()
+    response.content_length = 1 << 60  # without it, it would come in chunks
+    await response.prepare(request)
+    end.set_result(response.write)
+    return response
+
+
+async def _carried(content: aiohttp.StreamReader, take: Send) -> bool:
+    """Carries the lines of an end of a link until that is gone. Returns whether it has sent one that is too large."""
+    held = bytearray()
+    with suppress(OSError, web.RequestPayloadError):
+        async for piece in content.iter_any():
+            *lines, rest = piece.split(b"\n")
+            for line in lines:
+                whole = bytes(held + line)
+                held.clear()
+                if whole.strip():
+                    await take(whole + b"\n")
+            held += rest
+            if len(held) > LARGEST:
+                return True
+    return False
+
+
+def _close(request: web.Request) -> None:
+    if (transport := request.transport) is not None:
+        transport.close()
+
+
+async def _first_listed(link: Link) -> Mapping[str, str]:
+    """The tools of the server at a link. Raises ValueError, with its words, if it doesn't list them in time."""
+    heard = asyncio.Queue[bytes]()
+    link.agent.set_result(heard.put)
+
+    async def exchange(message: Mapping[str, Any]) -> Mapping[str, Any]:
+        await link.ask(orjson.dumps({"jsonrpc": "2.0", **message}) + b"\n")
+        while "id" in message:
+            for each in messages_of(await heard.get()):
+                if each.get("id") == message["id"] and "method" not in each:
+                    if isinstance(each.get("result"), dict):
+                        return dict(each["result"])
+                    raise ValueError(f"answers {message['method']} by {orjson.dumps(each).decode()[:_WORDS]}")
+        return {}
+
+    listing = asyncio.create_task(_listed(exchange))
+    try:
+        await asyncio.wait((listing, link.over), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if listing.done():
+            return listing.result()
+        late = "" if link.over.done() else f"hasn't listed its tools in {START_SECONDS:g} s, and "
+        link.leave()
+        await asyncio.wait([link.over], timeout=_END_SECONDS)
+        raise ValueError(f"{late}{link.over.result() if link.over.done() else 'goes on when it is told to end'}")
+    finally:
+        listing.cancel()
+
+
+async def _listed(exchange: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]) -> Mapping[str, str]:
+    """The tools that a server lists once it is greeted, see `tools_of`."""
+    greeted = await exchange({"id": 0, "method": "initialize", "params": _CLIENT})
+    await exchange({"method": "notifications/initialized"})
+    tools: dict[str, str] = {}
+    params: dict[str, Any] = {}
+    for number in range(1, _PAGES) if "tools" in (greeted.get("capabilities") or {}) else ():
+        page = await exchange({"id": number, "method": "tools/list", "params": params})
+        tools |= tools_of(page)
+        params = {"cursor": page.get("nextCursor")}
+        if not params["cursor"]:
+            break
+    return tools
+
+
+def _relay(name: str, token: str, server: Mapping[str, Any], *, agent: bool = True) -> dict[str, Any]:
+    """The command of the relay, as the configuration of a server."""
+    about = {"url": BRIDGE_URL, "token": token, "name": name, "agent": agent, "server": server}
+    return {"command": "python3", "args": ["-I", "-B", str(RELAY), orjson.dumps(about).decode()]}
+
+
+def _own(server: Mapping[str, Any], store: str) -> tuple[dict[str, Any], list[Mount]]:
+    """A server that is koderz itself, on a copy of the store that it is given, and what it needs to be shown."""
+    args = [*map(str, server.get("args", ()))]
+    if "--results" in args:
+        at = args.index("--results")
+        store, args = args[at + 1], args[:at] + args[at + 2 :]
+    packages = [str(Path(str(package.__file__)).parent) for package in (koderz, koderz_tracker)]
+    shown = dict.fromkeys([sys.prefix, sys.base_prefix, *packages])
+    words = [store, sys.executable, "-m", "koderz", *args]
+    return {**server, "command": "sh", "args": ["-c", _ON_A_COPY, *words]}, [Mount(Path(each), each) for each in shown]
