@@ -438,7 +438,9 @@ def restore_plan(
     if changed and not accept_changes:
         files = [name for kind, name in changed if kind == "option"]
         named = [f"{name} {record.config.get(name[2:].replace('-', '_'))}" for name in files]
-        named += [f"{kind} {name}" for kind, name in changed if kind != "option" and not (files and kind == "task")]
+        named += [name for kind, name in changed if kind == "mounted"]
+        others = {"option", "mounted"} | ({"task", "settings of"} if named else set())  # whose digests include it
+        named += [f"{kind} {name}" for kind, name in changed if kind not in others]
         anew = f"; koderz benchmark rescore {record.run_id} --accept-changes judges all answers by it" if files else ""
         raise KoderzError(
             f"{record.run_id}: not what it was when the run began: {', '.join(named[:_SHOWN])}. "
@@ -467,6 +469,7 @@ def _matches(
         "solver": {arm.solver.name: arm.solver.digest for arm in arms if arm.solver.is_foreign},
         **({"settings of": settings} if settings else {}),
         **({"option": dict(subject.suite.own_files)} if subject.suite.own_files else {}),
+        **({"mounted": dict(subject.suite.mounted)} if subject.suite.mounted else {}),
     }
 
 

@@ -115,6 +115,11 @@ class WorkspaceHandle(Protocol):
         """The seconds that the agent has left."""
         ...
 
+    @property
+    def additions(self) -> Sequence[Any]:
+        """Skills, servers and texts that the agent is given beyond its task; `mounted` has their paths for commands."""
+        ...
+
     async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
         """Runs a line in bash."""
         ...

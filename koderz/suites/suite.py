@@ -388,6 +388,12 @@ class Suite(Extensible):
     If one has changed when a run is resumed, it is named in place of the tasks.
     """
 
+    mounted: Mapping[str, str] = {}
+    """Digests of what agents are given beyond their tasks, by what each is called, such as `the skill sql-style`.
+
+    Tasks' digests include them. If one has changed when a run is resumed, it is named in place of the tasks.
+    """
+
     privacy_key: bytes = b""
     """The key by which recorded texts are encrypted, if the tasks are private; they then need `privacy`."""
 

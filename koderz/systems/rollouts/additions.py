@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +40,10 @@ KINDS: Mapping[str, Kind] = {
 """The kind of addition that each key of a configuration's entry or arm names."""
 
 _MOUNTED = "/opt/koderz/additions"  # in the sandbox
+_SKILLS = (
+    "You have skills: folders of instructions, with scripts and references beside them. Before you work on something "
+    "that a skill is for, read its SKILL.md with a command."
+)
 _UNUSED = {".git", "__pycache__", ".DS_Store"}  # what lies in a folder without being part of it
 _LAUNCHERS = re.compile(r"(?:python[\d.]*|node|npx|uvx?|bunx?|deno|bash|sh|env|run|-.*)")
 _SERVER_KEYS = {"command": str, "args": list[str], "env": dict[str, str]} | {
@@ -47,7 +51,8 @@ _SERVER_KEYS = {"command": str, "args": list[str], "env": dict[str, str]} | {
     "url": str,
     "headers": dict[str, str],
 }
-_LARGEST_TEXT, _LARGEST = 1 << 20, 256 << 20  # bytes of one, and of all that an addition has
+_LARGEST_TEXT, _LARGEST = 96 << 10, 256 << 20  # bytes of one, which is an argument, and of all that an addition has
+_HEAD = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.MULTILINE | re.DOTALL)
 _SECONDS = 60.0  # of git
 
 
@@ -55,7 +60,7 @@ _SECONDS = 60.0  # of git
 class Addition:
     """A thing that an agent gets beyond its task: a skill, MCP server, context file, memory or system prompt.
 
-    A task's own folder of skills is one, too, which lies `inside` its image.
+    A task's own folder of skills, and its own servers, are additions of each arm.
     """
 
     kind: Kind
@@ -63,12 +68,26 @@ class Addition:
     path: str  # the absolute folder or file on this machine that is mounted; empty for a server by command or URL
     digest: str  # sha256 of all that is mounted, taken before the start
     server: Mapping[str, Any] = field(default_factory=dict, hash=False)  # {command, args, env}, or {type, url, headers}
-    inside: bool = False
+    text: str = field(default="", repr=False)  # of a context, memory or system prompt; of a skill what it is for
+    inside: bool = False  # whether `path` lies in the task's image, and holds several skills
 
     @property
     def bare_name(self) -> str:
         """Its name without a revision."""
         return self.name.partition("@")[0] or self.name
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether a server doesn't work beside the agent. koderz' own doesn't, as its package has answers of tasks."""
+        return "url" in self.server or "hosts" in self.server or self.server.get("command") == "koderz"
+
+    @property
+    def place(self) -> str:
+        """The place of a server in words."""
+        if "url" in self.server:
+            return f" at {urlsplit(self.server['url']).netloc}"
+        hosts = f" that reaches {', '.join(self.server['hosts'])}" if "hosts" in self.server else ""
+        return f" in a sandbox of its own{hosts}" if self.is_apart else " in the agent's sandbox"
 
     @property
     def mounted(self) -> Addition:
@@ -93,14 +112,32 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
             found = [source / "SKILL.md"] if (source / "SKILL.md").is_file() else sorted(source.glob("*/SKILL.md"))
             if not found:
                 raise KoderzError(f"{said}: a skill is a folder with a SKILL.md, and there is none")
-            folders = [file.parent for file in found]
-            return tuple(_kept(kind, f"{each.name}{revision}", _below(each, f"{each.name}/")) for each in folders)
+            return tuple(
+                replace(
+                    _kept(kind, f"{file.parent.name}{revision}", _below(file.parent, f"{file.parent.name}/")),
+                    text=head[1].strip() if (head := _HEAD.match(_text(file))) else "",
+                )
+                for file in found
+            )
         if source.is_dir() and kind != "memory":
             raise KoderzError(f"{said} is a folder; {kind.replace('_', ' ')} is a file of text")
-        if kind != "memory":
-            _text(source)
         files = _below(source, f"{source.name}/") if source.is_dir() else {source.name: source}
-        return (_kept(kind, f"{source.name}{revision}", files),)
+        text = "" if source.is_dir() else _text(source)
+        return (replace(_kept(kind, f"{source.name}{revision}", files), text=text),)
+
+
+def told_of(additions: Iterable[Addition]) -> str:
+    """The text on additions for the system prompt of an agent that has no other place for them.
+
+    A skill isn't in it, but what it is for and where it is opened.
+    """
+    found = {kind: [each for each in additions if each.kind == kind] for kind in KINDS.values()}
+    parts = [each.text.strip() for kind in ("system_prompt", "context", "memory") for each in found[kind]]
+    if found["skill"]:
+        places = [f"{each.path}/*/SKILL.md" if each.inside else f"{each.path}/SKILL.md" for each in found["skill"]]
+        listed = [f"{place}\n{each.text}".strip() for place, each in zip(places, found["skill"], strict=True)]
+        parts.append("\n\n".join([_SKILLS, *listed]))
+    return "\n\n".join(parts)
 
 
 def sources_of(kind: Kind, said: str, base: Path) -> list[Path]:
@@ -172,7 +209,7 @@ def _text(file: Path) -> str:
         with file.open("rb") as opened:
             found = opened.read(_LARGEST_TEXT + 1)
         if len(found) > _LARGEST_TEXT:
-            raise KoderzError(f"{file} has more than {_LARGEST_TEXT >> 20} MB")
+            raise KoderzError(f"{file} has more than {_LARGEST_TEXT >> 10} KB")
         return found.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{file} can't be read as text: {error}") from None
@@ -198,6 +235,7 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
     if file is None or not file.is_file() or file.suffix != ".json":
         words = _words(said)
         name = next((Path(word).stem for word in words if not _LAUNCHERS.fullmatch(Path(word).name)), "server")
+        name = re.sub(r"[^\w-]+", "-", name)[:64]
         return {name: {"command": words[0], "args": words[1:]}}, Path.cwd()
     try:
         servers = json.loads(_text(file))["mcpServers"]

@@ -278,15 +278,19 @@ def matrix_of(
     `without` are settings of entries that it has its own word on.
     """
     from koderz.plans.matrix import Matrix, MatrixArm, MatrixCells
+    from koderz.systems.rollouts.agents.adapters import require_taken
     from koderz.systems.rollouts.config import found_beside
     from koderz.systems.rollouts.variants import Variants, settings_label
 
     arms: dict[tuple[object, ...], MatrixArm] = {}
     cells = []
     stated = Variants(config).of_entries(without)
+    added = {each.id: each.additions for each in config.tasks}
     for number, (entry, (task, settings)) in enumerate(zip(config.entries, stated, strict=True), 1):
         name = agent or entry.agent
-        _require_agent(name, "--agent" if agent else config.where(number, "agent"))
+        where = "--agent" if agent else config.where(number, "agent")
+        _require_agent(name, where)
+        require_taken(name, added[config.of_entries[number - 1]], f"{where}: ")
         answering = model or entry.model or usual_model
         if name in ("oracle", "nop") or (name == "scripted" and not answering):
             answering = "simulated"

@@ -304,6 +304,8 @@ def _with_settings(
     if missing := [name for name in mounts if not Path(name).exists() or Path(name) == Path("/")]:
         where = _where(path, text, number, "agent_mounts")
         raise KoderzError(f"{where}: agent_mounts: {missing[0]} is no file or folder that an agent can be shown")
+    if twice := {each.name for each in task.additions if each.kind == "mcp"} & {each.bare_name for each in additions}:
+        raise KoderzError(f"{path}: {task.id} has a server {min(twice)} of its own; call that of the arm otherwise")
     in_arm = [entry.arm, *((each.name, each.digest) for each in additions)] if entry.arm or additions else []
     changed = repr((task.digest, own, seconds, entry.max_diff_mb, entry.sandbox, *mounts, *in_arm))
     digest = hashlib.sha256(changed.encode()).hexdigest()[:16]

@@ -6,11 +6,13 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
 from koderz.sandbox.workspace.folders import files_below
+from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, needs_of, read_compose, with_service
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.task_toml import (
@@ -123,6 +125,7 @@ class _Reader:
             states_network=True,
             publishes=True,
             metadata=table.metadata,
+            additions=tuple(_additions(environment)),
         )
         stages = tuple(self._stage(step, task) for step in table.steps or ())
         if (self.folder / "trajectory.json").exists():
@@ -244,11 +247,6 @@ class _Reader:
             self._need(f'{where}.tpu = "{table.tpu.type}"', f"TPUs, which {_ANYWHERE}")
         if table.gpus:
             self._need(f"{where}.gpus = {table.gpus}", "--sandbox modal", "modal")
-        if table.mcp_servers:
-            names = ", ".join(server.name for server in table.mcp_servers)
-            self._need(f"{where}.mcp_servers = {names}", f"MCP servers, which {_ANYWHERE}")
-        if table.skills_dir:
-            self._need(f'{where}.skills_dir = "{table.skills_dir}"', "an agent with skills, which koderz starts none")
         if table.docker_image:
             need = Need(
                 f'{self.folder / "task.toml"}: {where}.docker_image = "{table.docker_image}"',
@@ -310,6 +308,22 @@ def digest_below(folder: Path) -> str:
 
 def _is_built(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("Dockerfile", _COMPOSE))
+
+
+def _additions(table: EnvironmentTable) -> Iterator[Addition]:
+    """The skills in the agent's image, and the servers that the task has it started with or connected to."""
+    if folder := table.skills_dir:
+        yield Addition("skill", PurePosixPath(folder).name, folder.rstrip("/"), _digest(folder), inside=True)
+    for each in table.mcp_servers:
+        server: dict[str, Any] = {"command": each.command, "args": [*each.args]}
+        if each.transport != "stdio":
+            kind = "sse" if each.transport == "sse" else "http"
+            server = {"type": kind, "url": each.url, **({"headers": dict(each.headers)} if each.headers else {})}
+        yield Addition("mcp", each.name, "", _digest(server), server, inside=True)
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 def _network(table: AgentTable | VerifierTable | EnvironmentTable) -> Network | None:

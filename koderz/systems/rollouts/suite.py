@@ -20,7 +20,7 @@ from koderz.settings.schema import Settings
 from koderz.suites.dataset import Row
 from koderz.suites.suite import JudgeContext, RunContext, Suite, SuiteSource, WorkspaceContext
 from koderz.systems.rollouts.afresh import Terms
-from koderz.systems.rollouts.agents.servers import outlined
+from koderz.systems.rollouts.agents.adapters import require_taken
 from koderz.systems.rollouts.canaries import canaries_of, with_canaries
 from koderz.systems.rollouts.config import Config, read_config
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
@@ -37,7 +37,7 @@ from koderz.systems.rollouts.simulated import simulate
 from koderz.systems.rollouts.tasks import Rollout, in_parts
 from koderz.systems.rollouts.terms import fresh_only, terms_of
 from koderz.systems.rollouts.tools import stands_in
-from koderz.systems.rollouts.variants import Variants
+from koderz.systems.rollouts.variants import Variants, additions_by_arm
 from koderz.systems.rollouts.workspaces import PLACE, Stores, Workspace, open_backend
 from koderz.types import Measure, Message, Reply, Task, Verdict
 from koderz_tracker.messages import text_of
@@ -132,6 +132,12 @@ class RolloutsSuite(Suite):
             tasks = [in_parts(task, lambda part: replace(part, sandbox="")) for task in tasks]
         tasks = [settled(task, options) for task in tasks]
         self._payloads = {task.id: task for task in tasks}
+        self._additions = additions_by_arm(config, tasks)
+        self.mounted = {
+            f"the {each['kind'].replace('_', ' ')} {each['name']}{f' of {arm}' if arm else ''}": each["digest"]
+            for arm, every in self._additions.items()
+            for each in every
+        }
         self._wholes = {task.digest: task for task in tasks}
         self.tasks: tuple[Task[Rollout], ...] = tuple(
             Task(
@@ -186,10 +192,23 @@ class RolloutsSuite(Suite):
     def details(self, tasks: Sequence[Task[Rollout]], settings: Settings) -> Mapping[str, Any]:
         """The dataset, and the tasks that were left out. Raises KoderzError for one that can't run here."""
         payloads = [task.payload for task in tasks]
+        self._require_given(settings)
         require_network((task.published or task for task in payloads), settings.sandbox, self._options)
         require_runnable(payloads, lambda task: task.sandbox or settings.sandbox, self._images, self._making)
         left_out = {"left_out": [each._asdict() for each in self._left_out]} if self._left_out else {}
-        return {**({"dataset": dict(self._dataset.about)} if self._dataset.about else {}), **left_out}
+        about = {"dataset": dict(self._dataset.about)} if self._dataset.about else {}
+        return {**about, **left_out, **({"additions": self._additions} if self._additions else {})}
+
+    def _require_given(self, settings: Settings) -> None:
+        """Raises KoderzError where an agent can't be given what its arm or task names, or would see more than that."""
+        added = [each for task in self._payloads.values() for each in task.additions]
+        for name in filter(None, (settings.solver, *settings.solvers)):
+            if name.startswith("agent:"):
+                require_taken(name.removeprefix("agent:"), added)
+        if added and "uncontained" in {settings.sandbox, *(task.sandbox for task in self._payloads.values())}:
+            raise KoderzError(
+                f"{added[0].name}: an agent that isn't contained sees more than its arm; use --sandbox local"
+            )
 
     def set_up(self, task: Task[Rollout], settings: Mapping[str, str | None]) -> Task[Rollout]:
         """The task with an arm's settings. Raises KoderzError if the configuration has no such entry."""
@@ -267,9 +286,13 @@ class RolloutsSuite(Suite):
         scripts = filter(None, (arm.solver.parameters.get("script") for arm in plan.arms))
         for shown in dict.fromkeys((*scripts, *(path for task in tasks for path in task.payload.agent_mounts))):
             yield f"Mount: {shown}, read-only"
+        for name, every in self._additions.items():
+            given = (
+                f"the {each['kind'].replace('_', ' ')} {each['name']} ({each['digest'][:12]}){each.get('place', '')}"
+                for each in every
+            )
+            yield f"Given to agents{f' of {name}' if name else ''}: {', '.join(given)}"
         programs = (arm.solver for arm in plan.arms if arm.solver.restarts and "script" not in arm.solver.parameters)
-        added = (each for task in tasks for each in task.payload.additions)
-        yield from dict.fromkeys(outlined(each) for each in added if each.kind == "mcp")
         for name in dict.fromkeys(solver.name for solver in programs):
             yield f"Mount: the package of {name.removeprefix('agent:')}, read-only, and a bridge to its model"
 

@@ -65,6 +65,18 @@ class Variants:
         return [name for name in names if any(len({own.get(name) for own in group}) > 1 for group in groups)]
 
 
+def additions_by_arm(config: Config | None, tasks: Sequence[Rollout]) -> dict[str, list[dict[str, str]]]:
+    """The additions of each of [[arms]], for the record; those of entries without an arm by the name ''."""
+    arms = dict(zip(config.of_entries, config.entries, strict=True)) if config else {}
+    found: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
+    for task in tasks:
+        for each in task.additions:
+            row = {"kind": each.kind, "name": each.name, "digest": each.digest}
+            row |= {"place": each.place} if each.kind == "mcp" else {}
+            found[arms[task.id].arm if task.id in arms else ""][f"{each.kind} {each.name} {each.digest}"] = row
+    return {arm: [*rows.values()] for arm, rows in found.items()}
+
+
 def settings_label(settings: Shown) -> str:
     """The settings in the name of an arm, such as `MODE=fast · timeout_sec=60`; cut if there are many."""
     scrubber = Scrubber()  # a value may be a secret of this machine, however it is called

@@ -21,6 +21,7 @@ from koderz.sandbox.workspace import Backend, Command, Launch, Mount, git
 from koderz.sandbox.workspace.folders import files_below, new_path
 from koderz.sandbox.workspace.local import Local
 from koderz.settings.schema import Settings
+from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.afresh import Terms
 from koderz.systems.rollouts.artifacts import Collected, collect, destinations_of, lay, published, travels
 from koderz.systems.rollouts.machines import require_healthy
@@ -150,6 +151,11 @@ class Workspace:
         """The seconds that the agent has left, counting those used before a resume."""
         return self._seconds - (self._elapsed() - self._before_step)
 
+    @property
+    def additions(self) -> Sequence[Addition]:
+        """The skills, servers and texts that the agent is given beyond its task."""
+        return self._whole.additions
+
     async def shell(self, line: str, seconds: float = 600.0) -> dict[str, Any]:
         """Runs a line in bash in the checkout: `{command, output, status, cause}`, and `whole` if `output` is cut.
 
@@ -254,7 +260,12 @@ class Workspace:
         wanted = Command(
             argv,
             {**self._task.environment, **own},
-            [*mounts, *self._published, *(Mount(Path(shown), shown) for shown in self._task.agent_mounts)],
+            [
+                *mounts,
+                *self._published,
+                *self._added,
+                *(Mount(Path(shown), shown) for shown in self._task.agent_mounts),
+            ],
             checkout=self._task.workdir,
             image=self._task.image,
             limits=replace(self._limits, seconds=limit),
@@ -329,7 +340,7 @@ class Workspace:
         wanted = Command(
             launch.argv,
             {**self._task.environment, **launch.environment},
-            [*(Mount(Path(folder), folder) for folder in folders), *self._published],
+            [*(Mount(Path(folder), folder) for folder in folders), *self._published, *self._added],
             checkout=self._task.workdir,
             image=self._task.image,
             limits=replace(self._limits, seconds=max(1.0, self.seconds_left)),
@@ -348,6 +359,11 @@ class Workspace:
     def _published(self) -> Sequence[Mount]:
         """The folder that always travels, as commands see it; none for a task without one."""
         return published(self._place, self._stores.backend_of(self._task)) if self._task.publishes else []
+
+    @property
+    def _added(self) -> Sequence[Mount]:
+        """The additions that are files of this machine, as commands see them."""
+        return [Mount(Path(each.path), each.mounted.path) for each in self.additions if each.path and not each.inside]
 
     async def _edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         checkout = self._place / "checkout"

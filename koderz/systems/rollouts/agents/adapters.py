@@ -5,12 +5,32 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from koderz.errors import KoderzError
+from koderz.settings.systems import names_of, required
+
 if TYPE_CHECKING:
     from koderz.systems.rollouts.additions import Addition
+
+
+ANY = frozenset({"skill", "mcp", "context", "memory", "system_prompt"})
+_TAKEN = {"koderz": ANY - {"mcp"}, **dict.fromkeys(("scripted", "oracle", "nop"), ANY)}
+"""The kinds of additions that koderz' own agents are given, of which only the first reads them by itself."""
+
+# What fails here ends as a program that can't be started, since an agent without its arm would be another arm's.
+_LAYING = """while [ "$1" != -- ]; do
+  case $1 in
+  copy) mkdir -p "$3" && cp -R "$2/." "$3" ;;
+  write) mkdir -p "${3%/*}" && printf '%s\\n' "$2" > "$3" ;;
+  esac || exit 127
+  shift 3
+done
+shift
+exec "$@"
+"""
 
 
 class Dirs(NamedTuple):
@@ -21,7 +41,16 @@ class Dirs(NamedTuple):
     workdir: str  # the repository, in which it begins
     url: str  # of the bridge, without /v1
     token: str  # the key to it
-    additions: tuple[Addition, ...] = ()  # of the kinds that the adapter `takes`, with their paths there
+    additions: tuple[Addition, ...] = ()  # of the kinds that the adapter takes, with their paths there
+
+    def texts(self, *kinds: str) -> str:
+        """The texts of additions of these kinds, one after the other."""
+        return "\n\n".join(each.text.strip() for kind in kinds for each in self.additions if each.kind == kind)
+
+    @property
+    def servers(self) -> Mapping[str, Mapping[str, Any]]:
+        """The MCP servers that the agent is given, by name."""
+        return {each.bare_name: each.server for each in self.additions if each.kind == "mcp"}
 
 
 class Event(NamedTuple):
@@ -61,6 +90,47 @@ class VersionedAdapter(Adapter, Protocol):
     """An adapter for a program that prints its version with arguments other than `--version`."""
 
     version_arguments: Sequence[str]
+
+
+@runtime_checkable
+class AddingAdapter(Adapter, Protocol):
+    """An adapter for an agent that takes skills, servers or texts beyond its task, of the kinds of `Addition`."""
+
+    takes: Collection[str]
+
+
+def require_taken(agent: str, additions: Iterable[Addition], where: str = "") -> None:
+    """Raises KoderzError that names the first addition which an agent can't be given."""
+    takes: Collection[str] = ()
+    if agent in names_of("agents"):
+        adapter = required("agents", agent)
+        takes = adapter.takes if isinstance(adapter, AddingAdapter) else ()
+    elif agent in _TAKEN:
+        takes = _TAKEN[agent]
+    for each in additions:
+        kind = each.kind.replace("_", " ")
+        if each.kind not in takes:
+            known = ", ".join(sorted(takes)).replace("_", " ") or "nothing beyond its task"
+            raise KoderzError(
+                f"{where}the agent {agent} can't be given {each.name} ({kind}); it takes {known}: "
+                "name another agent, or leave it out"
+            )
+        if each.kind == "memory" and not each.text and takes is not ANY:
+            raise KoderzError(f"{where}{each.name}: the agent {agent} takes a memory that is a file of text")
+
+
+def laid_out(argv: Sequence[str], dirs: Dirs, *, skills: str = "", texts: Mapping[str, str]) -> list[str]:
+    """The command, before which the skills are copied into the folder `skills`, and texts written to files.
+
+    An agent writes into its configuration, so that it has copies.
+    """
+    words = []
+    for each in dirs.additions:
+        if each.kind == "skill":
+            words += ["copy", each.path, skills if each.inside else f"{skills}/{each.bare_name}"]
+    for path, text in texts.items():
+        words += ["write", text, path] if text else []
+    return ["sh", "-c", _LAYING, "sh", *words, "--", *argv]
 
 
 def version_command(adapter: Adapter, package: Package) -> Sequence[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from koderz.systems.rollouts.agents.adapters import Dirs, Event, Package, python_package
+from koderz.systems.rollouts.agents.adapters import Dirs, Event, Package, laid_out, python_package
 
 # Its map of the repository lies in the repository, where it is to be no part of the diff.
 _HIDDEN = (
@@ -16,6 +16,7 @@ class Aider:
     """The adapter for aider, see `Adapter`."""
 
     install = "pip install aider-chat"
+    takes = frozenset({"context", "memory"})
 
     def find(self) -> Package | None:
         return python_package("aider")
@@ -28,6 +29,9 @@ class Aider:
         own = (f"--chat-history-file={dirs.home}/chat.md", f"--input-history-file={dirs.home}/input")
         asked = (f"--model=openai/{model}", f"--message={prompt}")
         argv = ["bash", "-c", _HIDDEN, "bash", dirs.program, "--yes-always", *quietly, *own, *asked]
+        if text := dirs.texts("context", "memory"):
+            conventions = f"{dirs.home}/CONVENTIONS.md"
+            argv = laid_out([*argv, "--read", conventions], dirs, texts={conventions: text})
         address = f"{dirs.url}/v1"
         return argv, {"OPENAI_API_BASE": address, "OPENAI_API_KEY": dirs.token, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 

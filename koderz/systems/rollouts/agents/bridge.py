@@ -7,7 +7,7 @@ import hashlib
 import re
 import secrets
 import socket
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,6 +20,7 @@ from koderz.models.clients import PATHS, Client, MalformedError, client_of, pack
 from koderz.sandbox.gate import SECONDS, Gate, is_same
 from koderz.sandbox.workspace import Command
 from koderz.solvers.handles import AskHandle
+from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.agents.servers import Run, Servers
 from koderz.types import REJECTED, Reply
 from koderz_tracker.messages import letters_of
@@ -51,13 +52,15 @@ _ID = re.compile(rb'id":"([^"\\]*)"')  # of items and calls
 class Bridge:
     """Answers the agent of one rollout, which has to present its token. An async context that ends with the agent."""
 
-    def __init__(self, ask: AskHandle, model: str, servers: Servers | None = None) -> None:
-        """`servers`: the agent's MCP servers."""
+    def __init__(self, ask: AskHandle, model: str, additions: Sequence[Addition] = ()) -> None:
+        """`additions`: what the agent is given, with the MCP servers that it reaches here."""
         self.token = secrets.token_urlsafe(24)
         self.fault: KoderzError | None = None  # why nothing is answered any more
         self._last: Reply | None = None
         self._calls = 0  # that were answered
-        self._ask, self._model, self._servers = ask, model, servers or Servers(())
+        self._ask, self._model, self._servers = ask, model, Servers(additions)
+        self.additions = self._servers.configured(self.token)  # as the agent is told of them
+        self.folders = self._servers.folders
         self._stopped = asyncio.Event()
         app = web.Application()
         self._gate = Gate(held=_HELD_BYTES, seconds=SECONDS)

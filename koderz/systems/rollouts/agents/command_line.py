@@ -6,6 +6,7 @@ group `koderz.agents`. The solver `agent:NAME` has it work.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ from koderz.settings.systems import own_names, required
 from koderz.solvers.definition import Solver, asks_nothing, solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, OnceHandle, WorkspaceHandle
 from koderz.systems.rollouts.agents import judged
-from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, version_command
+from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, require_taken, version_command
 from koderz.systems.rollouts.agents.bridge import Bridge
 from koderz.systems.rollouts.agents.options import ScriptOptions
 from koderz.types import MAIN, REJECTED, Expected, Task, Verdict
@@ -45,6 +46,7 @@ def solver_of(name: str) -> Solver[..., Any]:
         model = parse_model_name(models[MAIN]).name
 
         errors: list[str] = []
+        require_taken(name, workspace.additions)
 
         def launch(part: Task, bridge: Bridge) -> Launch:
             package = adapter.find()
@@ -53,13 +55,14 @@ def solver_of(name: str) -> Solver[..., Any]:
                     f"launch_failed: {name} isn't installed here; install it by: {adapter.install}",
                     cause="launch_failed",
                 )
-            dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token)
+            dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token, bridge.additions)
             argv, environment = adapter.command(part.prompt, model, dirs)
             version = version_command(adapter, package)
-            return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge, version)
+            folders = (*package.folders, *bridge.folders)
+            return Launch(argv, {**_variables(bridge), **environment}, folders, bridge, version)
 
         async def work(part: Task) -> str:
-            ended, cause = await _worked(workspace, Bridge(ask, model), partial(launch, part))
+            ended, cause = await _worked(workspace, Bridge(ask, model, workspace.additions), partial(launch, part))
             if ended["status"] == 127 and not ended["calls"]:
                 raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
             events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
@@ -92,10 +95,13 @@ async def scripted(
     place = os.path.abspath(script)  # noqa: ASYNC240, PTH100
 
     def launch(bridge: Bridge) -> Launch:
-        return Launch(["bash", "-eu", place], _variables(bridge), [place], bridge)
+        told = [{name: getattr(each, name) for name in ("kind", "name", "path", "server")} for each in bridge.additions]
+        variables = _variables(bridge) | ({"KODERZ_ADDITIONS": json.dumps(told)} if told else {})
+        return Launch(["bash", "-eu", place], variables, [place, *bridge.folders], bridge)
 
     async def work(_part: Task) -> str:
-        _, cause = await _worked(workspace, Bridge(ask, parse_model_name(models[MAIN]).name), launch)
+        bridge = Bridge(ask, parse_model_name(models[MAIN]).name, workspace.additions)
+        _, cause = await _worked(workspace, bridge, launch)
         return cause
 
     return await judged(task, judge, workspace, work)

@@ -11,6 +11,7 @@ import orjson
 from koderz.prompts import PLACEHOLDERS, Prompts
 from koderz.solvers.definition import solver
 from koderz.solvers.handles import AskHandle, JudgeHandle, WorkspaceHandle
+from koderz.systems.rollouts.additions import told_of
 from koderz.systems.rollouts.agents import judged
 from koderz.systems.rollouts.agents.options import AgentOptions
 from koderz.types import LENGTH_REASONING, REJECTED, TIME, Expected, Message, Task, Verdict
@@ -93,11 +94,12 @@ async def koderz_agent(
     """
 
     async def work(part: Task) -> str:
-        system = {"role": "system", "content": prompts.render("agent-tools", workdir=workspace.workdir)}
+        added = f"\n\n{text}" if (text := told_of([each.mounted for each in workspace.additions])) else ""
+        system = {"role": "system", "content": prompts.render("agent-tools", workdir=workspace.workdir) + added}
         messages: list[Message] = [{"role": "tools", "content": [*TOOLS]}, system, *part.messages]
         reply = await ask(messages)
         if reply.finish_reason == REJECTED:
-            system = {"role": "system", "content": prompts.render("agent-system", workdir=workspace.workdir)}
+            system = {"role": "system", "content": prompts.render("agent-system", workdir=workspace.workdir) + added}
             messages = [system, *part.messages]
             reply = await ask(messages)
         for turn in range(1, max_turns + 1):

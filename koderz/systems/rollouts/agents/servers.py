@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import aiohttp
 import orjson
@@ -184,7 +184,7 @@ class Servers:
         """The additions as the agent is told of them: each server is the relay that stands for it."""
         names = {each: name for name, each in self._of.items()}
         return tuple(
-            replace(each.mounted, server=_relay(names[each], token, {} if is_apart(each) else each.mounted.server))
+            replace(each.mounted, server=_relay(names[each], token, {} if each.is_apart else each.mounted.server))
             if each in names
             else each.mounted
             for each in self._additions
@@ -199,7 +199,7 @@ class Servers:
         for name, each in self._of.items():
             link = Link(Traffic())
             with scratch() as own:
-                async with self._started(each, link, own if is_apart(each) else place):
+                async with self._started(each, link, own if each.is_apart else place):
                     try:
                         self._traffic[name].tools = await _first_listed(link)
                     except ValueError as error:
@@ -213,10 +213,10 @@ class Servers:
         server, key = self._of[name], (name, number)
         link = self._links.setdefault(key, Link(self._traffic[name]))
         try:
-            if end == "server" and not is_apart(server):
+            if end == "server" and not server.is_apart:
                 return await link.of_server(request)
             async with AsyncExitStack() as stack:
-                if is_apart(server):
+                if server.is_apart:
                     place = stack.enter_context(scratch())
                     await stack.enter_async_context(self._started(server, link, place))
                 return await link.of_agent(request)
@@ -245,7 +245,7 @@ class Servers:
     async def _alone(self, server: Addition, link: Link, place: Path) -> None:
         at, stated = server.mounted, dict(server.mounted.server)
         command, mounts = self._command, [Mount(RELAY, str(RELAY))]
-        if is_apart(server):
+        if server.is_apart:
             command = replace(command, mounts=(), services=None, network=False, allowed_hosts=stated.get("hosts", ()))
             mounts += [Mount(Path(server.path), at.path)] if server.path else []
         if stated["command"] == "koderz":
@@ -269,23 +269,6 @@ class Servers:
             link.end(f"can't be started: {error}")
         finally:
             await runner.cleanup()
-
-
-def is_apart(server: Addition) -> bool:
-    """Whether a server doesn't work beside the agent: koderz asks it, or it has a sandbox of its own.
-
-    koderz' own has, as its package has the answers of tasks.
-    """
-    return "url" in server.server or "hosts" in server.server or server.server["command"] == "koderz"
-
-
-def outlined(server: Addition) -> str:
-    """A line of a plan on where a server works."""
-    about = server.server
-    if "url" in about:
-        return f"MCP server: {server.name}, which koderz asks at {urlsplit(about['url']).netloc}"
-    place = "a sandbox of its own" if is_apart(server) else "the agent's sandbox"
-    return f"MCP server: {server.name}, in {place}" + "".join(f", to {host}" for host in about.get("hosts", ()))
 
 
 async def _opened(request: web.Request, end: asyncio.Future[Send]) -> web.StreamResponse:

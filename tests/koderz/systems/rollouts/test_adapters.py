@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,17 @@ import pytest
 from koderz.errors import KoderzError
 from koderz.solvers import load_solver
 from koderz.systems.rollouts import SYSTEM
-from koderz.systems.rollouts.agents.adapters import Adapter, Dirs, Event, npm_package, python_package
+from koderz.systems.rollouts.additions import Addition
+from koderz.systems.rollouts.agents.adapters import (
+    ANY,
+    Adapter,
+    AddingAdapter,
+    Dirs,
+    Event,
+    npm_package,
+    python_package,
+    require_taken,
+)
 from koderz_tracker.registry import find
 
 DIRS = Dirs("/opt/agent", "/home/user", "/workspace", "http://127.0.0.1:1", "the-token")
@@ -74,6 +86,83 @@ def test_agent_is_told_its_task_and_the_bridge(name: str) -> None:
     told = " ".join([*argv, *environment.values()])
     assert DIRS.url in told
     assert name == "codex" or DIRS.token in environment.values()
+
+
+def _given(folder: Path, *kinds: str) -> tuple[Addition, ...]:
+    """Additions of these kinds, as an adapter sees them."""
+    (folder / "skill/scripts").mkdir(parents=True)
+    (folder / "skill/SKILL.md").write_text("How it is done.")
+    server = {"command": "python3", "args": ["-c", 'print("a")'], "env": {"A": "b"}}
+    every = {
+        "skill": Addition("skill", "sql-style@v1", str(folder / "skill"), "d", text="description: SQL"),
+        "mcp": Addition("mcp", "parcels", "", "d", server),
+        "context": Addition("context", "AGENTS.md", "", "d", text="the context"),
+        "memory": Addition("memory", "notes.md", "", "d", text="the memory"),
+        "system_prompt": Addition("system_prompt", "own.md", "", "d", text='the "prompt" of {{ one }}'),
+    }
+    return tuple(every[kind] for kind in kinds)
+
+
+@pytest.mark.parametrize("name", SYSTEM.agents)
+def test_agent_is_started_with_all_that_it_takes(tmp_path: Path, name: str) -> None:
+    adapter = adapter_of(name)
+    assert isinstance(adapter, AddingAdapter)
+    shown = tmp_path / "agent"
+    shown.write_text(
+        f"#!/bin/sh\nprintf '%s\\n' \"$@\"; cd {tmp_path}/home && find . -type f -exec head -c 99 {{}} +\n"
+    )
+    shown.chmod(0o755)
+    dirs = DIRS._replace(program=str(shown), home=str(tmp_path / "home"), additions=_given(tmp_path, *adapter.takes))
+    (tmp_path / "home").mkdir()
+    argv, environment = adapter.command("do it", "m", dirs)
+    told = subprocess.run(
+        argv, cwd=tmp_path, env={"PATH": "/usr/bin:/bin", **environment}, capture_output=True, text=True
+    )
+    words = {
+        "skill": "description: SQL" if name == "mini-swe-agent" else "How it is done.",
+        "mcp": "parcels",
+        "context": "the context",
+        "memory": "the memory",
+        "system_prompt": "of {{'{'}}{{'{'}} one" if name == "mini-swe-agent" else "of {{ one }}",
+    }
+    assert not told.stderr
+    assert {kind for kind, word in words.items() if word in told.stdout} == {*adapter.takes}
+
+
+def test_agent_without_its_skill_is_not_started(tmp_path: Path) -> None:
+    (skill,) = _given(tmp_path, "skill")
+    dirs = DIRS._replace(home=str(tmp_path), additions=(replace(skill, path=str(tmp_path / "gone")),))
+    argv, _ = adapter_of("codex").command("do it", "m", dirs)
+    told = subprocess.run(argv, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    assert told.returncode == 127  # which is a fault, and none of the model's
+    assert "gone" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("agent", "kind", "why"),
+    [
+        (
+            "aider",
+            "skill",
+            "the agent aider can't be given sql-style@v1 (skill); it takes context, memory: name another",
+        ),
+        ("koderz", "mcp", "it takes context, memory, skill, system prompt"),
+        ("unknown", "context", "it takes nothing beyond its task"),
+        ("codex", "memory", "the agent codex takes a memory that is a file of text"),
+    ],
+)
+def test_addition_that_an_agent_cannot_be_given_is_named(tmp_path: Path, agent: str, kind: str, why: str) -> None:
+    given = [replace(each, text="") if kind == "memory" else each for each in _given(tmp_path, kind)]
+    with pytest.raises(KoderzError) as told:
+        require_taken(agent, given, "own.toml: ")
+    assert str(told.value).startswith("own.toml: ")
+    assert why in str(told.value)
+
+
+def test_agents_without_a_model_are_given_anything(tmp_path: Path) -> None:
+    given = _given(tmp_path, *ANY)
+    for agent in ("scripted", "oracle", "nop"):
+        require_taken(agent, given)
 
 
 def test_npm_package_is_run_by_its_native_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_unreadable_block_is_no_end(text: str) -> None:
 class Bench:
     """A workspace that keeps what it was asked, and a model that is told its replies."""
 
-    workdir, seconds_left = "/workspace", 100.0
+    workdir, seconds_left, additions = "/workspace", 100.0, ()
 
     def __init__(self, *replies: Reply) -> None:
         self.replies, self.asked = list(replies), list[Sequence[Message]]()

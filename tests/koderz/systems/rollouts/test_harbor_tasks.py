@@ -192,8 +192,6 @@ def test_dockerfile_is_optional_beside_an_image(tmp_path: Path) -> None:
         ("[environment]\ngpus = 2", "task.toml: environment.gpus = 2 needs --sandbox modal"),
         ('[environment]\nos = "Windows"', 'environment.os = "windows" needs a Windows machine'),
         ('[environment]\ntpu = {type = "v6e", topology = "2x4"}', 'environment.tpu = "v6e" needs TPUs'),
-        ("[[environment.mcp_servers]]\nname = 'x'\nurl = 'http://y'", "environment.mcp_servers = x needs MCP servers"),
-        ('[environment]\nskills_dir = "/skills"', 'environment.skills_dir = "/skills" needs an agent with skills'),
         ('[agent]\nuser = "agent"', 'agent.user = "agent" needs several users'),
         ("[verifier]\nuser = 1000", 'verifier.user = "1000" needs several users'),
         ("[verifier.environment]\ngpus = 1", "verifier.environment.gpus = 1 needs --sandbox modal"),
@@ -468,3 +466,21 @@ def test_digest_changes_with_the_tests_and_not_with_the_folder(tmp_path: Path) -
 
 def test_table_is_read_whole() -> None:
     assert read_task_toml(Path("task.toml"), "") == (TaskTable(), ())
+
+
+def test_skills_and_servers_of_a_task_are_given_to_its_agent(tmp_path: Path) -> None:
+    servers = (
+        'name = "db"\ntransport = "stdio"\ncommand = "serve"\nargs = ["--fast"]\n',
+        'name = "web"\ntransport = "streamable-http"\nurl = "http://web:8000/mcp"\n',
+    )
+    toml = '[environment]\nskills_dir = "/opt/skills"\n' + "".join(
+        f"[[environment.mcp_servers]]\n{each}" for each in servers
+    )
+    task = loaded(tmp_path / "t", toml)
+    assert task.needs == ()
+    assert [(each.kind, each.name, each.path, each.server) for each in task.additions] == [
+        ("skill", "skills", "/opt/skills", {}),
+        ("mcp", "db", "", {"command": "serve", "args": ["--fast"]}),
+        ("mcp", "web", "", {"type": "http", "url": "http://web:8000/mcp"}),
+    ]
+    assert all(each.mounted == each for each in task.additions)  # they lie in its image
