@@ -32,7 +32,9 @@ def settled(task: Rollout, options: RolloutsOptions) -> Rollout:
     hosts = {"hosts": options.mcp_network.split(",")} if options.mcp_network else {}
     return replace(
         task,
-        additions=tuple(replace(each, server={**each.server, **hosts} if each.server else {}) for each in task.additions),
+        additions=tuple(
+            replace(each, server={**each.server, **hosts} if each.server else {}) for each in task.additions
+        ),
         asked=_overridden(task.asked, options),
         network=task.network if online else OFFLINE,
         verifier=verifier,

@@ -77,6 +77,7 @@ class Bridge:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._runner.cleanup()
+        await self._servers.end()
 
     async def begin(self, run: Run, command: Command, place: Path) -> None:
         """See `Servers.begin`."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +22,9 @@ from aiohttp import web
 
 import koderz
 import koderz_tracker
+from koderz.connections import httpx, open_client, told
 from koderz.errors import Fault, KoderzError
+from koderz.models.transport import proxy_for
 from koderz.sandbox.workspace import BRIDGE_URL, Command, Ended, Mount
 from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.additions import Addition
@@ -32,7 +35,7 @@ ANSWER_SECONDS, START_SECONDS = 300.0, 30.0  # that a server has to answer a req
 _END_SECONDS, _PAGES, _LINKS, _WORDS = 2.0, 50, 16, 600
 _CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "koderz", "version": "1"}}
 _KINDS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-# A store has to be written, where it is one of a rollout.
+# koderz writes into a store that it serves.
 _ON_A_COPY = 'd=$(mktemp -d) && cp -r "$0/." "$d" && chmod -R u+w "$d" && KODERZ_RESULTS="$d" exec "$@"'
 
 Run = Callable[[Command, Path], Awaitable[Ended]]
@@ -48,8 +51,7 @@ class Link:
         self.server: asyncio.Future[Send] = loop.create_future()
         self.over: asyncio.Future[str] = loop.create_future()  # how the server ended
         self._traffic, self._is_left = traffic, False
-        self._transport: asyncio.Transport | None = None  # of the server's end
-        self._headers: dict[str, str] = {}
+        self._leave: Callable[[], Any] | None = None  # has the server end
         self._tasks = set[asyncio.Task[None]]()
 
     async def of_agent(self, request: web.Request) -> web.StreamResponse:
@@ -61,20 +63,19 @@ class Link:
             self.leave()
             await asyncio.shield(self.over)
         finally:
+            reading.cancel()
             self.leave()
-            for task in (reading, *self._tasks):
-                task.cancel()
             _close(request)
         return response
 
     async def of_server(self, request: web.Request) -> web.StreamResponse:
         """Serves the server's end until that is gone."""
         response = await _opened(request, self.server)
-        self._transport = request.transport
+        self._leave = partial(_end_input, request)
         if self._is_left:
             self.leave()
         try:
-            if await _carried(request.content, self._answer):
+            if await _carried(request.content, self.answer):
                 self._traffic.find(f"it floods, for which it is ended: a message has more than {LARGEST >> 20} MB")
         finally:
             self.end("ended")
@@ -83,18 +84,28 @@ class Link:
 
     async def of_url(self, server: Mapping[str, Any]) -> None:
         """Asks a server of HTTP what the agent asks, until the agent leaves."""
-        self._headers = {**_KINDS, **server.get("headers", {})}
-        async with aiohttp.ClientSession(trust_env=True, timeout=aiohttp.ClientTimeout()) as session:
+        url, headers = server["url"], {**_KINDS, **server.get("headers", {})}
+        self._leave = lambda: self.end("ended")
+        async with open_client(url, proxy=proxy_for(url)) as client:
+
+            async def post(line: bytes) -> None:
+                try:
+                    async with client.stream("POST", url, content=line, headers=headers) as answer:
+                        await self._hear(answer, headers)
+                except (httpx.TransportError, httpx.InvalidURL, ValueError) as error:
+                    why = str(error) if isinstance(error, ValueError) else f"can't be reached: {told(error)}"
+                    for message in messages_of(line):
+                        self._give_up(f"{id(self)} {message.get('id')!r}", f"it {why}")
 
             async def send(line: bytes) -> None:
-                work = self._post(session, server["url"], line)
-                if any("id" in message for message in messages_of(line)):
-                    self._begin(work)  # answers may come in another order
-                else:
-                    await work
+                posting = self._begin(post(line))
+                if not any("id" in message for message in messages_of(line)):
+                    await posting  # what follows a notification may depend on it
 
             self.server.set_result(send)
             await asyncio.shield(self.over)
+            for task in self._tasks:
+                task.cancel()
 
     async def ask(self, line: bytes) -> None:
         """Takes a line of the agent's."""
@@ -103,22 +114,7 @@ class Link:
             asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._give_up, key, hangs)
         await (await self.server)(line)
 
-    def leave(self) -> None:
-        """The agent is gone, which the server is told by the end of its input."""
-        self._is_left = True
-        if self._transport and not self._transport.is_closing():
-            self._transport.write_eof()
-        if self._headers:
-            self.end("ended")
-
-    def end(self, words: str) -> None:
-        """The server is gone."""
-        if not self.over.done():
-            self.over.set_result(words)
-            if not self._is_left and words != "ended":
-                self._traffic.find(f"it {words}")
-
-    async def _answer(self, line: bytes) -> None:
+    async def answer(self, line: bytes) -> None:
         """Takes a line of the server's; the last of one of stdio says how it ended, see the relay."""
         if line.startswith(b"\0"):
             ended = (messages_of(line[1:]) or [{}])[0]
@@ -127,41 +123,49 @@ class Link:
         elif self._traffic.answered(id(self), line):
             await (await self.agent)(line)
 
-    async def _post(self, session: aiohttp.ClientSession, url: str, line: bytes) -> None:
-        try:
-            async with session.post(url, data=line, headers=self._headers, allow_redirects=False) as answer:
-                self._headers.update(
-                    {name: answer.headers[name] for name in ("mcp-session-id",) if name in answer.headers}
-                )
-                held, is_stream = bytearray(), answer.content_type == "text/event-stream"
-                async for piece in answer.content.iter_any():
-                    held += piece
-                    *lines, held = held.split(b"\n") if is_stream else [held]
-                    for each in lines:
-                        if each.startswith(b"data:"):
-                            await self._answer(bytes(each[5:]).strip() + b"\n")
-                    if len(held) > LARGEST:
-                        raise ValueError(f"floods: a message has more than {LARGEST >> 20} MB")
-                if answer.status >= 300:
-                    raise ValueError(f"answers with HTTP {answer.status}: {held[:_WORDS].decode('utf-8', 'replace')}")
-                if held.strip() and not is_stream:
-                    await self._answer(bytes(held).replace(b"\n", b" ") + b"\n")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            for message in messages_of(line):
-                self._give_up(f"{id(self)} {message.get('id')!r}", f"it {error}")
+    def leave(self) -> None:
+        """The agent is gone."""
+        self._is_left = True
+        if self._leave:
+            self._leave()
+
+    def end(self, words: str) -> None:
+        """The server is gone."""
+        if not self.over.done():
+            self.over.set_result(words)
+            if not self._is_left and words != "ended":
+                self._traffic.find(f"it {words}")
+
+    async def _hear(self, answer: httpx.Response, headers: dict[str, str]) -> None:
+        """Takes what a server of HTTP answers: a message of JSON, or a stream of events."""
+        headers |= {name: answer.headers[name] for name in ("mcp-session-id",) if name in answer.headers}
+        held, is_stream = bytearray(), answer.headers.get("content-type", "").startswith("text/event-stream")
+        async for piece in answer.aiter_bytes():
+            *lines, held = (held + piece).split(b"\n") if is_stream else [held + piece]
+            for line in lines:
+                if line.startswith(b"data:"):
+                    await self.answer(bytes(line[5:]).strip() + b"\n")
+            if len(held) > LARGEST:
+                raise ValueError(f"floods: a message has more than {LARGEST >> 20} MB")
+        if answer.status_code >= 300:
+            raise ValueError(f"answers with HTTP {answer.status_code}: {held[:_WORDS].decode('utf-8', 'replace')}")
+        if held.strip() and not is_stream:
+            await self.answer(bytes(held).replace(b"\n", b" ") + b"\n")
 
     def _give_up(self, key: str, why: str) -> None:
         """Answers a request in the server's place."""
         if answer := self._traffic.give_up(key, why):
+            self._begin(self._tell(answer))
 
-            async def tell() -> None:
-                with suppress(OSError):
-                    await (await self.agent)(answer)
+    async def _tell(self, line: bytes) -> None:
+        with suppress(OSError):
+            await (await self.agent)(line)
 
-            self._begin(tell())
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.add(asyncio.create_task(work))
+    def _begin(self, work: Any) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
 class Servers:
@@ -172,23 +176,17 @@ class Servers:
         self._additions, self._of = additions, {quote(each.name, safe=""): each for each in servers}
         self._traffic = {name: Traffic() for name in self._of}
         self._links: dict[tuple[str, str], Link] = {}
+        self._working = set[asyncio.Task[None]]()
         self._run: Run
         self._command: Command
-
-    @property
-    def folders(self) -> Sequence[str]:
-        """The files that the agent's sandbox has to show, each at its own place."""
-        return [str(RELAY)] if self._of else []
+        self.folders = [str(RELAY)] if servers else []  # that the agent's sandbox has to show, each at its own place
 
     def configured(self, token: str) -> tuple[Addition, ...]:
         """The additions as the agent is told of them: each server is the relay that stands for it."""
-        names = {each: name for name, each in self._of.items()}
-        return tuple(
-            replace(each.mounted, server=_relay(names[each], token, {} if each.is_apart else each.mounted.server))
-            if each in names
-            else each.mounted
-            for each in self._additions
-        )
+        relays = {
+            each: _relay(name, token, {} if each.is_apart else each.mounted.server) for name, each in self._of.items()
+        }
+        return tuple(replace(each.mounted, server=relays.get(each, each.mounted.server)) for each in self._additions)
 
     async def begin(self, run: Run, command: Command, place: Path) -> None:
         """Asks each server for its tools, before the agent begins. Raises Fault for one that doesn't list them.
@@ -198,12 +196,11 @@ class Servers:
         self._run, self._command = run, command
         for name, each in self._of.items():
             link = Link(Traffic())
-            with scratch() as own:
-                async with self._started(each, link, own if each.is_apart else place):
-                    try:
-                        self._traffic[name].tools = await _first_listed(link)
-                    except ValueError as error:
-                        raise Fault(f"the MCP server {each.name} {error}", cause="mcp") from None
+            async with self._started(each, link, place):
+                try:
+                    self._traffic[name].tools = await _tools_at(link)
+                except ValueError as error:
+                    raise Fault(f"the MCP server {each.name} {error}", cause="mcp") from None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serves an end of a link, /mcp/NAME/END/LINK, to whoever has the token of the bridge."""
@@ -217,32 +214,45 @@ class Servers:
                 return await link.of_server(request)
             async with AsyncExitStack() as stack:
                 if server.is_apart:
-                    place = stack.enter_context(scratch())
-                    await stack.enter_async_context(self._started(server, link, place))
+                    await stack.enter_async_context(self._started(server, link))
                 return await link.of_agent(request)
         finally:
             if end == "agent":
                 self._links.pop(key, None)
 
+    async def end(self) -> None:
+        """Ends all that is still at work."""
+        for working in self._working:
+            working.cancel()
+        await asyncio.gather(*self._working, return_exceptions=True)
+
     def record(self) -> dict[str, Any]:
-        """The record of all servers by name, and the calls of all in their order."""
+        """The record of all servers by name, and the calls of all in their order, without the secrets of their arm."""
         named = {self._of[name].name: traffic for name, traffic in self._traffic.items()}
         servers = {name: traffic.record() for name, traffic in named.items()}
         calls = [{"server": name, **call} for name, traffic in named.items() for call in traffic.calls]
         return {"servers": servers, "calls": sorted(calls, key=lambda call: str(call["begun"]))}
 
     @asynccontextmanager
-    async def _started(self, server: Addition, link: Link, place: Path) -> AsyncIterator[None]:
-        """A server at its end of a link, without the agent: asked by koderz, or in a sandbox."""
-        work = link.of_url(server.server) if "url" in server.server else self._alone(server, link, place)
-        working = asyncio.create_task(work)
+    async def _started(self, server: Addition, link: Link, place: Path | None = None) -> AsyncIterator[None]:
+        """A server at its end of a link: asked by koderz, or in a sandbox without the agent."""
+
+        async def work() -> None:
+            try:
+                await (link.of_url(server.server) if "url" in server.server else self._alone(server, link, place))
+            except KoderzError as error:
+                link.end(f"can't be reached: {error}")
+
+        working = asyncio.create_task(work())
+        self._working.add(working)
+        working.add_done_callback(self._working.discard)
         try:
             yield
         finally:
             working.cancel()
             await asyncio.wait([working])
 
-    async def _alone(self, server: Addition, link: Link, place: Path) -> None:
+    async def _alone(self, server: Addition, link: Link, place: Path | None) -> None:
         at, stated = server.mounted, dict(server.mounted.server)
         command, mounts = self._command, [Mount(RELAY, str(RELAY))]
         if server.is_apart:
@@ -262,11 +272,11 @@ class Servers:
         argv, mounts = [relay["command"], *relay["args"]], [*command.mounts, *mounts]
         await runner.setup()
         try:
-            ended = await self._run(replace(command, argv=argv, mounts=mounts, bridge=serve), place)
+            with scratch() as own:
+                where = own if server.is_apart or place is None else place
+                ended = await self._run(replace(command, argv=argv, mounts=mounts, bridge=serve), where)
             if not link.server.done():
                 link.end(f"can't be started: {ended.output.strip()[-_WORDS:]}")
-        except KoderzError as error:
-            link.end(f"can't be started: {error}")
         finally:
             await runner.cleanup()
 
@@ -300,27 +310,44 @@ async def _carried(content: aiohttp.StreamReader, take: Send) -> bool:
     return False
 
 
+def _end_input(request: web.Request) -> None:
+    """Ends what an end of a link reads; what it sends is carried on."""
+    if (transport := request.transport) is not None and not transport.is_closing():
+        transport.write_eof()
+
+
 def _close(request: web.Request) -> None:
     if (transport := request.transport) is not None:
         transport.close()
 
 
-async def _first_listed(link: Link) -> Mapping[str, str]:
-    """The tools of the server at a link. Raises ValueError, with its words, if it doesn't list them in time."""
+async def _tools_at(link: Link) -> Mapping[str, str]:
+    """The tools of the server at a link, see `tools_of`. Raises ValueError if it doesn't list them in time."""
     heard = asyncio.Queue[bytes]()
     link.agent.set_result(heard.put)
 
-    async def exchange(message: Mapping[str, Any]) -> Mapping[str, Any]:
-        await link.ask(orjson.dumps({"jsonrpc": "2.0", **message}) + b"\n")
-        while "id" in message:
+    async def asked(method: str, params: Mapping[str, Any], number: int) -> Mapping[str, Any]:
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        await link.ask(orjson.dumps(message) + b"\n")
+        while True:
             for each in messages_of(await heard.get()):
-                if each.get("id") == message["id"] and "method" not in each:
-                    if isinstance(each.get("result"), dict):
-                        return dict(each["result"])
-                    raise ValueError(f"answers {message['method']} by {orjson.dumps(each).decode()[:_WORDS]}")
-        return {}
+                if each.get("id") == number and isinstance(each.get("result"), dict):
+                    return dict(each["result"])
+                if each.get("id") == number and "method" not in each:
+                    raise ValueError(f"answers {method} by {orjson.dumps(each).decode()[:_WORDS]}")
 
-    listing = asyncio.create_task(_listed(exchange))
+    async def listed() -> Mapping[str, str]:
+        greeted = await asked("initialize", _CLIENT, 0)
+        await link.ask(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')
+        tools, params = dict[str, str](), dict[str, Any]()
+        for number in range(1, _PAGES) if "tools" in (greeted.get("capabilities") or {}) else ():
+            page = await asked("tools/list", params, number)
+            tools, params = {**tools, **tools_of(page)}, {"cursor": page.get("nextCursor")}
+            if not params["cursor"]:
+                break
+        return tools
+
+    listing = asyncio.create_task(listed())
     try:
         await asyncio.wait((listing, link.over), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if listing.done():
@@ -331,21 +358,6 @@ async def _first_listed(link: Link) -> Mapping[str, str]:
         raise ValueError(f"{late}{link.over.result() if link.over.done() else 'goes on when it is told to end'}")
     finally:
         listing.cancel()
-
-
-async def _listed(exchange: Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]) -> Mapping[str, str]:
-    """The tools that a server lists once it is greeted, see `tools_of`."""
-    greeted = await exchange({"id": 0, "method": "initialize", "params": _CLIENT})
-    await exchange({"method": "notifications/initialized"})
-    tools: dict[str, str] = {}
-    params: dict[str, Any] = {}
-    for number in range(1, _PAGES) if "tools" in (greeted.get("capabilities") or {}) else ():
-        page = await exchange({"id": number, "method": "tools/list", "params": params})
-        tools |= tools_of(page)
-        params = {"cursor": page.get("nextCursor")}
-        if not params["cursor"]:
-            break
-    return tools
 
 
 def _relay(name: str, token: str, server: Mapping[str, Any], *, agent: bool = True) -> dict[str, Any]:

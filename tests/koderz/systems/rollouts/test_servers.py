@@ -83,6 +83,7 @@ async def begun(servers: Servers, place: Path, backend: Backend | None = None) -
         yield Bench(servers, "http://127.0.0.1:{}".format(*site._server.sockets[0].getsockname()[1:]))  # type: ignore[union-attr]
     finally:
         await runner.cleanup()
+        await servers.end()
 
 
 async def test_calls_of_a_server_are_recorded_with_their_results(place: Path) -> None:
@@ -281,7 +282,7 @@ async def test_server_of_http_that_refuses_a_call_is_a_finding(
 
 async def test_server_of_http_that_is_gone_is_a_fault(place: Path) -> None:
     gone = (Addition("mcp", "parcels", "", "0", {"type": "http", "url": "http://127.0.0.1:1/mcp"}),)
-    with pytest.raises(Fault, match=r"the MCP server parcels answers initialize by .*Cannot connect"):
+    with pytest.raises(Fault, match=r"the MCP server parcels answers initialize by .*it can't be reached: cannot connect"):
         async with begun(Servers(gone), place):
             pass
 
@@ -336,6 +337,7 @@ async def test_server_works_in_the_sandbox_of_its_agent_or_in_one_of_its_own(pla
     words = json.dumps([told.server["command"], *told.server["args"]])
     ended = await sandbox.local.run(replace(command, argv=["python3", "-c", AGENT, words]), place)
     await runner.cleanup()
+    await servers.end()
     assert "ended  0" in ended.output
     (call,) = servers.record()["calls"]
     shown = json.loads(call["result"])
