@@ -156,14 +156,14 @@ def told_servers(story: Story) -> Iterator[str]:
     worked: Any = story.made.get("agent")
     servers = worked.get("mcp", {}).get("servers", {}) if isinstance(worked, Mapping) else {}
     for name, own in servers.items():
-        yield f"{name}: {own['calls']} calls, {own['errors']} failed, {own['seconds']:.2f} s"
+        yield f"{name}: {own['calls']} calls, {own['errors']} failed, {own['seconds']:.3f} s"
         yield from (f"{name}: {finding}" for finding in own["findings"])
 
 
 def told_tool(tool: Mapping[str, Any]) -> tuple[str, str]:
     """A call of an MCP server's tool: a heading, and the text of its arguments and its result."""
     failed = " failed" if tool["is_error"] else ""
-    heading = f"{tool['server']}.{tool['tool']}{failed} · {tool['seconds']:.2f} s, {tool['bytes']:,} bytes"
+    heading = f"{tool['server']}.{tool['tool']}{failed} · {tool['seconds']:.3f} s, {tool['bytes']:,} bytes"
     return heading, f"{tool['arguments']}\n{tool['result']}"
 
 
@@ -207,7 +207,7 @@ def _steps(records: Sequence[Record]) -> Iterator[StoryStep]:
         program = attempt.program if attempt and isinstance(attempt.program, str) else None
         changes = tuple(diff(before, program)) if before is not None and program is not None else ()
         until = next(iter(ends), "") if call else ""
-        own = [tool for tool in tools if not until or tool["begun"] < until] if call else []
+        own = [tool for tool in tools if not until or tool["begun"] < until]
         tools, ends = tools[len(own) :], ends[1:] if call else ends
         yield StoryStep(call, attempt, asked.new(call) if call else (), changes, own)
         before = program if program is not None else before

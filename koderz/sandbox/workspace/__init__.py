@@ -155,7 +155,7 @@ class Ended:
     refused: Sequence[str] = ()  # what the agent's programs were refused
 
 
-class Bridging(Protocol):
+class Bridging(AbstractAsyncContextManager["Bridging"], Protocol):
     """The server that answers a working agent's requests."""
 
     async def begin(self, run: Callable[[Command, Path], Awaitable[Ended]], command: Command, place: Path) -> None:

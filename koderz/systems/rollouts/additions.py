@@ -119,6 +119,10 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
                 )
                 for file in found
             )
+        if kind == "memory" and (source / "memory.db").is_file():  # a store of koderz', which koderz serves
+            files = {f"{source.name}/{each.name}": each for each in source.glob("memory.db*")}
+            served = {"command": "koderz", "args": ["memory", "serve"]}
+            return (_kept("mcp", f"{source.name}{revision}", files, served),)
         if source.is_dir() and kind != "memory":
             raise KoderzError(f"{said} is a folder; {kind.replace('_', ' ')} is a file of text")
         files = _below(source, f"{source.name}/") if source.is_dir() else {source.name: source}

@@ -15,6 +15,7 @@ from koderz_tracker.clusters import Clusters, clusters_in, clusters_of, interval
 from koderz_tracker.parts import Part
 from koderz_tracker.rates import PASS_AT, pass_at_k, rate_interval
 from koderz_tracker.results import Result
+from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz_tracker.records import Fault, Plan
@@ -151,7 +152,7 @@ def _of_servers(results: Sequence[Result]) -> dict[str, Any]:
 def _told_servers(own: Mapping[str, Any]) -> Iterator[str]:
     for name, sums in own.get("mcp", {}).items():
         yield f"{name} used in {sums['rollouts']} rollouts: {sums['calls']} calls, {sums['errors']} failed"
-        yield from (f"{name}: {text} in {count} rollouts" for text, count in sums["findings"].items())
+        yield from (f"{name}: {plain(text)} in {count} rollouts" for text, count in sums["findings"].items())
 
 
 def lines_of(part: Mapping[str, Any]) -> Iterator[str]:

@@ -350,9 +350,10 @@ class Workspace:
             allowed_hosts=self._task.allowed_hosts,
         )
         run = self._stores.backend_of(self._task).run
-        await launch.bridge.begin(run, replace(wanted, environment=self._task.environment), self._place)
-        ended = await launch.bridge.beside(run(wanted, self._place))
-        about = {"reused": self._reused(), "version": version, **launch.bridge.record()}
+        async with launch.bridge as bridge:
+            await bridge.begin(run, replace(wanted, environment=self._task.environment), self._place)
+            ended = await bridge.beside(run(wanted, self._place))
+        about = {"reused": self._reused(), "version": version, **bridge.record()}
         return {"output": ended.output, "status": ended.status, "cause": ended.cause, **about}
 
     @property

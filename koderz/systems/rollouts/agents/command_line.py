@@ -48,7 +48,8 @@ def solver_of(name: str) -> Solver[..., Any]:
         errors: list[str] = []
         require_taken(name, workspace.additions)
 
-        def launch(part: Task, bridge: Bridge) -> Launch:
+        def launch(part: Task) -> Launch:
+            bridge = Bridge(ask, model, workspace.additions)
             package = adapter.find()
             if package is None:
                 raise Fault(
@@ -62,7 +63,7 @@ def solver_of(name: str) -> Solver[..., Any]:
             return Launch(argv, {**_variables(bridge), **environment}, folders, bridge, version)
 
         async def work(part: Task) -> str:
-            ended, cause = await _worked(workspace, Bridge(ask, model, workspace.additions), partial(launch, part))
+            ended, cause = await _worked(workspace, partial(launch, part))
             if ended["status"] == 127 and not ended["calls"]:
                 raise Fault(f"launch_failed: {ended['output'].strip()[-300:]}", cause="launch_failed")
             events = [event for line in ended["output"].splitlines() for event in adapter.events(line)]
@@ -94,25 +95,22 @@ async def scripted(
         raise KoderzError("the agent scripted needs --script FILE")
     place = os.path.abspath(script)  # noqa: ASYNC240, PTH100
 
-    def launch(bridge: Bridge) -> Launch:
+    def launch() -> Launch:
+        bridge = Bridge(ask, parse_model_name(models[MAIN]).name, workspace.additions)
         told = [{name: getattr(each, name) for name in ("kind", "name", "path", "server")} for each in bridge.additions]
         variables = _variables(bridge) | ({"KODERZ_ADDITIONS": json.dumps(told)} if told else {})
         return Launch(["bash", "-eu", place], variables, [place, *bridge.folders], bridge)
 
     async def work(_part: Task) -> str:
-        bridge = Bridge(ask, parse_model_name(models[MAIN]).name, workspace.additions)
-        _, cause = await _worked(workspace, bridge, launch)
+        _, cause = await _worked(workspace, launch)
         return cause
 
     return await judged(task, judge, workspace, work)
 
 
-async def _worked(
-    workspace: WorkspaceHandle, bridge: Bridge, launch: Callable[[Bridge], Launch]
-) -> tuple[dict[str, Any], str]:
+async def _worked(workspace: WorkspaceHandle, launch: Callable[[], Launch]) -> tuple[dict[str, Any], str]:
     """The result of an agent, and the limit that it ran into. Raises the fault that left it without answers."""
-    async with bridge:
-        ended = await workspace.agent(partial(launch, bridge))
+    ended = await workspace.agent(launch)
     return ended, _CAUSES.get(ended["cause"]) or _FINISHES.get(ended["finish"], "")
 
 

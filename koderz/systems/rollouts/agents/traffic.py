@@ -49,7 +49,7 @@ class Traffic:
 
     def find(self, text: str) -> None:
         """Counts a finding."""
-        if (text := text[:_TEXT]) in self.findings or len(self.findings) < _FINDINGS:
+        if (text := " ".join(text[:_TEXT].split())) in self.findings or len(self.findings) < _FINDINGS:
             self.findings[text] += 1
 
     def asked(self, link: object, line: bytes) -> list[str]:

@@ -34,6 +34,11 @@ def parcels(how: str = "") -> tuple[Addition, ...]:
     return (Addition("mcp", "parcels", "", "0", {"command": sys.executable, "args": [str(PARCELS), *how.split()]}),)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koderz.systems.rollouts.additions.cache_folder", lambda: tmp_path / "cache")
+
+
 @pytest.fixture
 def place() -> Iterator[Path]:
     with scratch() as folder:
@@ -282,7 +287,9 @@ async def test_server_of_http_that_refuses_a_call_is_a_finding(
 
 async def test_server_of_http_that_is_gone_is_a_fault(place: Path) -> None:
     gone = (Addition("mcp", "parcels", "", "0", {"type": "http", "url": "http://127.0.0.1:1/mcp"}),)
-    with pytest.raises(Fault, match=r"the MCP server parcels answers initialize by .*it can't be reached: cannot connect"):
+    with pytest.raises(
+        Fault, match=r"the MCP server parcels answers initialize by .*it can't be reached: cannot connect"
+    ):
         async with begun(Servers(gone), place):
             pass
 
@@ -350,8 +357,7 @@ async def test_server_works_in_the_sandbox_of_its_agent_or_in_one_of_its_own(pla
 async def test_memory_of_koderz_is_a_server_on_a_copy_of_its_store(place: Path, tmp_path: Path) -> None:
     async with open_cortex(str(tmp_path / "store/memory.db")) as cortex:
         await cortex.remember("Parcels", "The code of abc is P-7.")
-    own = {"command": "koderz", "args": ["memory", "serve"]}
-    read = Addition("mcp", "store", str(tmp_path / "store"), "0" * 64, own)
+    (read,) = read_additions("memory", str(tmp_path / "store"), tmp_path)
     before = (Path(read.path) / "memory.db").read_bytes()
     servers, sandbox = Servers((read,)), Noted()
     await servers.begin(sandbox.run, Command([], limits=Limits(seconds=60)), place)
