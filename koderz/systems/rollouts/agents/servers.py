@@ -221,10 +221,9 @@ class Servers:
                 self._links.pop(key, None)
 
     async def end(self) -> None:
-        """Ends all that is still at work."""
-        for working in self._working:
-            working.cancel()
-        await asyncio.gather(*self._working, return_exceptions=True)
+        """Waits for servers that are still ending; all of them have been told to, once no agent is served any more."""
+        if self._working:
+            await asyncio.wait({*self._working})
 
     def record(self) -> dict[str, Any]:
         """The record of all servers by name, and the calls of all in their order, without the secrets of their arm."""
