@@ -7,6 +7,7 @@ koderz, so that the agent knows nothing of it but its name.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -29,14 +30,17 @@ from koderz.sandbox.workspace import BRIDGE_URL, Command, Ended, Mount
 from koderz.sandbox.workspace.folders import scratch
 from koderz.systems.rollouts.additions import Addition
 from koderz.systems.rollouts.agents.traffic import LARGEST, Traffic, messages_of, tools_of
+from koderz_tracker.scrubber import is_secret_variable
 
 RELAY = Path(__file__).parents[1] / "guest/relay.py"
 ANSWER_SECONDS, START_SECONDS = 300.0, 30.0  # that a server has to answer a request, and to list its tools
-_END_SECONDS, _PAGES, _LINKS, _WORDS = 2.0, 50, 16, 600
+_END_SECONDS, _PAGES, _LINKS, _WORDS, _SECRET = 2.0, 50, 16, 600, 8
 _CLIENT = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "koderz", "version": "1"}}
 _KINDS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 # koderz writes into a store that it serves.
-_ON_A_COPY = 'd=$(mktemp -d) && cp -r "$0/." "$d" && chmod -R u+w "$d" && KODERZ_RESULTS="$d" exec "$@"'
+_ON_A_COPY = (
+    'd=$(mktemp -d) && { [ -z "$0" ] || cp -r "$0/." "$d"; } && chmod -R u+w "$d" && KODERZ_RESULTS="$d" exec "$@"'
+)
 
 Run = Callable[[Command, Path], Awaitable[Ended]]
 Send = Callable[[bytes], Awaitable[Any]]
@@ -200,7 +204,8 @@ class Servers:
                 try:
                     self._traffic[name].tools = await _tools_at(link)
                 except ValueError as error:
-                    raise Fault(f"the MCP server {each.name} {error}", cause="mcp") from None
+                    why = self._without_secrets(f"the MCP server {each.name} {error}")
+                    raise Fault(why, cause="mcp") from None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serves an end of a link, /mcp/NAME/END/LINK, to whoever has the token of the bridge."""
@@ -230,7 +235,13 @@ class Servers:
         named = {self._of[name].name: traffic for name, traffic in self._traffic.items()}
         servers = {name: traffic.record() for name, traffic in named.items()}
         calls = [{"server": name, **call} for name, traffic in named.items() for call in traffic.calls]
-        return {"servers": servers, "calls": sorted(calls, key=lambda call: str(call["begun"]))}
+        found = {"servers": servers, "calls": sorted(calls, key=lambda call: str(call["begun"]))}
+        return dict(orjson.loads(self._without_secrets(orjson.dumps(found).decode())))
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in (secret for each in self._of.values() for secret in _secrets_of(each.server)):
+            text = text.replace(secret, "[secret]")
+        return text
 
     @asynccontextmanager
     async def _started(self, server: Addition, link: Link, place: Path | None = None) -> AsyncIterator[None]:
@@ -367,11 +378,18 @@ def _relay(name: str, token: str, server: Mapping[str, Any], *, agent: bool = Tr
 
 def _own(server: Mapping[str, Any], store: str) -> tuple[dict[str, Any], list[Mount]]:
     """A server that is koderz itself, on a copy of the store that it is given, and what it needs to be shown."""
-    args = [*map(str, server.get("args", ()))]
-    if "--results" in args:
+    args = [*server.get("args", ())]
+    if "--results" in args[:-1]:
         at = args.index("--results")
         store, args = args[at + 1], args[:at] + args[at + 2 :]
     packages = [str(Path(str(package.__file__)).parent) for package in (koderz, koderz_tracker)]
     shown = dict.fromkeys([sys.prefix, sys.base_prefix, *packages])
     words = [store, sys.executable, "-m", "koderz", *args]
     return {**server, "command": "sh", "args": ["-c", _ON_A_COPY, *words]}, [Mount(Path(each), each) for each in shown]
+
+
+def _secrets_of(server: Mapping[str, Any]) -> list[str]:
+    """The secrets that a server is configured with, as they stand in JSON."""
+    own = [value for name, value in server.get("env", {}).items() if is_secret_variable(name)]
+    words = [value.split()[-1] for value in (*own, *server.get("headers", {}).values()) if value.strip()]
+    return [json.dumps(word, ensure_ascii=False)[1:-1] for word in words if len(word) >= _SECRET]

@@ -94,14 +94,10 @@ class Traffic:
         """The numbers and findings. Calls that are still open end now, without an answer."""
         for key in [*self._open]:
             self._close(key, {"error": "(no answer until the end)"}, 0)
-        numbers = {name: self.counts[name] for name in ("calls", "errors", "bytes")}
-        findings = [text if times == 1 else f"{text} ({times} times)" for text, times in self.findings.items()]
-        return {
-            **numbers,
-            "seconds": round(self.counts["us"] / 1e6, 3),
-            "tools": sorted(self.tools),
-            "findings": findings,
-        }
+        found: dict[str, Any] = {name: self.counts[name] for name in ("calls", "errors", "bytes")}
+        found |= {"seconds": round(self.counts["us"] / 1e6, 3), "tools": sorted(self.tools)}
+        texts = [text if times == 1 else f"{text} ({times} times)" for text, times in self.findings.items()]
+        return {**found, "findings": texts}
 
     def _close(self, key: str, answer: Mapping[str, Any], size: int) -> None:
         """Ends an open request by its answer."""
@@ -120,15 +116,11 @@ class Traffic:
         parts = [_table(part) for part in (content if isinstance(content, list) else ())]
         told = "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in parts) or _json(error or result)
         self.counts.update(calls=1, errors=int(is_error), bytes=size, us=round(seconds * 1e6))
-        call: dict[str, Any] = {
-            "tool": request.tool,
-            "arguments": request.arguments,
-            "result": _cut(told),
-            "is_error": is_error,
-        }
+        call: dict[str, Any] = {"tool": request.tool, "arguments": request.arguments, "result": _cut(told)}
+        call |= {"is_error": is_error, "begun": request.begun, "seconds": round(seconds, 4), "bytes": size}
         self._room -= len(request.arguments) + len(call["result"]) + 200
         if self._room >= 0:
-            self.calls.append({**call, "begun": request.begun, "seconds": round(seconds, 4), "bytes": size})
+            self.calls.append(call)
 
     def _compare(self, now: Mapping[str, str], *, is_whole: bool) -> None:
         """Compares a list of tools, or a page of one, with that from before the agent began."""

@@ -20,7 +20,7 @@ from koderz.sandbox.workspace import BRIDGE_URL, Backend, Command, Ended, Limits
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
 from koderz.sandbox.workspace.uncontained import Uncontained
-from koderz.systems.rollouts.additions import Addition, read_additions
+from koderz.systems.rollouts.additions import Addition, Kind, read_additions
 from koderz.systems.rollouts.agents import servers as module
 from koderz.systems.rollouts.agents.servers import Servers
 from koderz.systems.rollouts.agents.traffic import Traffic, messages_of
@@ -182,11 +182,26 @@ async def test_server_that_prints_something_else_is_a_finding(place: Path) -> No
 async def test_server_has_the_variables_of_its_arm_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-operator")
     (server,) = parcels("shows")
-    own = replace(server, server={**server.server, "env": {"PARCELS_KEY": "of the arm"}})
+    own = replace(
+        server, server={**server.server, "env": {"PARCELS_API_KEY": "secret-of-the-arm", "PARCELS_MODE": "fast-mode"}}
+    )
     async with begun(Servers((own,)), place) as bench:
         told = json.loads(await bench.called(key="abc"))["env"]
-    assert told["PARCELS_KEY"] == "of the arm"
-    assert not {*told} - {"PARCELS_KEY", "PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "TZ", "LC_CTYPE"}
+        recorded = json.dumps(bench.servers.record())
+    assert (told["PARCELS_API_KEY"], told["PARCELS_MODE"]) == ("secret-of-the-arm", "fast-mode")
+    assert "fast-mode" in recorded
+    assert "secret-of-the-arm" not in recorded
+    assert not {*told} - {
+        "PARCELS_API_KEY",
+        "PARCELS_MODE",
+        "PATH",
+        "HOME",
+        "TMPDIR",
+        "LANG",
+        "LC_ALL",
+        "TZ",
+        "LC_CTYPE",
+    }
 
 
 async def test_server_that_is_flooded_with_calls_is_counted_and_recorded_in_part(place: Path) -> None:
@@ -354,13 +369,18 @@ async def test_server_works_in_the_sandbox_of_its_agent_or_in_one_of_its_own(pla
     assert len(sandbox.commands) == (2 if hosts else 1)
 
 
-async def test_memory_of_koderz_is_a_server_on_a_copy_of_its_store(place: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "said"), [("memory", "store"), ("mcp", "koderz mcp serve --results ./store")])
+async def test_memory_of_koderz_is_a_server_on_a_copy_of_its_store(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, said: str
+) -> None:
     async with open_cortex(str(tmp_path / "store/memory.db")) as cortex:
         await cortex.remember("Parcels", "The code of abc is P-7.")
-    (read,) = read_additions("memory", str(tmp_path / "store"), tmp_path)
-    before = (Path(read.path) / "memory.db").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    (read,) = read_additions(kind, said, tmp_path)
+    (kept,) = Path(read.path).rglob("memory.db")  # noqa: ASYNC240
+    before = kept.read_bytes()
     servers, sandbox = Servers((read,)), Noted()
     await servers.begin(sandbox.run, Command([], limits=Limits(seconds=60)), place)
-    assert "recall" in servers.record()["servers"]["store"]["tools"]
-    assert (Path(read.path) / "memory.db").read_bytes() == before
+    assert "recall" in servers.record()["servers"][read.name]["tools"]
+    assert kept.read_bytes() == before
     assert str(read.path) not in str(servers.configured("the-token")[0].server)
