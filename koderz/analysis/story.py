@@ -33,6 +33,7 @@ class StoryStep:
     attempt: Attempt | None
     asked: Sequence[Mapping[str, Any]]  # the messages of the call that the call before it didn't have
     diff: tuple[str, ...]  # lines of a unified diff to the program of the attempt before; empty for the first
+    tools: Sequence[Mapping[str, Any]] = ()  # calls of MCP servers' tools between this call and the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,29 @@ def told_grade(grade: Grade) -> str:
     return " · ".join([f"{grade.item}: {grade.score:.4g}", *others])
 
 
+def servers_of(records: Iterable[Record]) -> Iterator[Mapping[str, Any]]:
+    """The records of MCP servers in each work of an agent: `servers`, by name, and `calls`."""
+    for record in records:
+        if isinstance(record, Once) and isinstance(record.value, dict) and isinstance(record.value.get("mcp"), dict):
+            yield record.value["mcp"]
+
+
+def told_servers(story: Story) -> Iterator[str]:
+    """A line for each MCP server of the agent, and for each thing that it did wrong."""
+    worked: Any = story.made.get("agent")
+    servers = worked.get("mcp", {}).get("servers", {}) if isinstance(worked, Mapping) else {}
+    for name, own in servers.items():
+        yield f"{name}: {own['calls']} calls, {own['errors']} failed, {own['seconds']:.3f} s"
+        yield from (f"{name}: {finding}" for finding in own["findings"])
+
+
+def told_tool(tool: Mapping[str, Any]) -> tuple[str, str]:
+    """A call of an MCP server's tool: a heading, and the text of its arguments and its result."""
+    failed = " failed" if tool["is_error"] else ""
+    heading = f"{tool['server']}.{tool['tool']}{failed} · {tool['seconds']:.3f} s, {tool['bytes']:,} bytes"
+    return heading, f"{tool['arguments']}\n{tool['result']}"
+
+
 def problem_named(name: str, tasks: Sequence[str]) -> str:
     """The task with this id, or the part after its slash. Raises KoderzError if there is none."""
     if name in tasks:
@@ -177,10 +201,15 @@ def _steps(records: Sequence[Record]) -> Iterator[StoryStep]:
     asked = _Conversations()
     before: str | None = None
     calls = [record for record in records if isinstance(record, Call)]
+    tools = [tool for each in servers_of(records) for tool in each["calls"]]
+    ends = [call.time for call in calls[1:]]
     for call, attempt in _paired(calls, by_call):
         program = attempt.program if attempt and isinstance(attempt.program, str) else None
         changes = tuple(diff(before, program)) if before is not None and program is not None else ()
-        yield StoryStep(call, attempt, asked.new(call) if call else (), changes)
+        until = next(iter(ends), "") if call else ""
+        own = [tool for tool in tools if not until or tool["begun"] < until]
+        tools, ends = tools[len(own) :], ends[1:] if call else ends
+        yield StoryStep(call, attempt, asked.new(call) if call else (), changes, own)
         before = program if program is not None else before
 
 

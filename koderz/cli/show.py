@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from koderz.analysis.conversation import told_asked, told_reply
-from koderz.analysis.story import thought_of, told_frames, told_grade, told_grades
+from koderz.analysis.story import thought_of, told_frames, told_grade, told_grades, told_servers, told_tool
 from koderz.cli.console import counted, data_output, print_json, say, warn
 from koderz.cli.flags import LEAST, Faults, Results, Run, with_flags
 from koderz.cli.gates import Demands
@@ -305,8 +305,15 @@ def _lines(story: Story, run: str) -> Iterator[str]:
     for step in story.steps:
         if step.call:
             yield from _call(step.call, step)
+        for tool in step.tools:
+            heading, text = told_tool(tool)
+            yield _rule(heading)
+            yield plain(text)
         if step.attempt:
             yield from _attempt(step.attempt, step)
+    if servers := [*told_servers(story)]:
+        yield _rule("MCP servers")
+        yield from map(plain, servers)
     if story.grades:
         heading, *lines = told_grades(story.grades)
         yield _rule(heading)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from koderz.sandbox.workspace.userland import entries
 from koderz.settings.systems import required
 from koderz.systems.rollouts.agents.adapters import AddingAdapter
 from koderz.systems.rollouts.suite import SAMPLE
@@ -268,3 +269,43 @@ def test_task_with_servers_is_left_out_where_its_agent_takes_none(koderz: Shell)
     assert "sample/served is left out: the agent koderz" in koderz(*own, "--agent", "koderz", "--skip-unrunnable").err
     shown = koderz(*own, "--agent", "codex").out
     assert "Given to agents: the mcp db" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.others("agents give up by clocks of their own where the machine is slow to start them")
+@pytest.mark.parametrize("agent", ["codex", "claude-code", "koderz"])
+def test_skills_and_servers_of_a_task_are_in_every_arm(koderz: Shell, model: ScriptedModel, agent: str) -> None:
+    task = koderz.folder / "tasks/greeting"
+    shutil.copytree(SAMPLE / "greeting", task)
+    (task / "environment/skills/own-codes").mkdir(parents=True)
+    own = f"---\nname: own-codes\ndescription: {_canary(921)}\n---\n"
+    (task / "environment/skills/own-codes/SKILL.md").write_text(own)
+    (task / "environment/own.py").write_text(_SERVER.replace(OWN["mcp"], _canary(922)))
+    dockerfile = task / "environment/Dockerfile"
+    dockerfile.write_text(f"{dockerfile.read_text()}COPY skills /opt/skills\nCOPY own.py /opt/own.py\n")
+    toml = '[environment]\nskills_dir = "/opt/skills"\n'
+    if agent != "koderz":  # which takes no server
+        server = 'name = "own codes"\ntransport = "stdio"\ncommand = "python3"\nargs = ["/opt/own.py"]\n'
+        toml += f"[[environment.mcp_servers]]\n{server}"
+    (task / "task.toml").write_text(f"{(task / 'task.toml').read_text()}\n{toml}")
+    _with_arms(koderz.folder, agent, model_name(agent))
+    real = _installed(agent)
+    path = real or _stand_in(agent, koderz.folder / "bin")
+    model.commands = [
+        "cat ~/skills/own-codes/SKILL.md ~/.claude/skills/own-codes/SKILL.md /opt/skills/*/SKILL.md",
+        COMMAND,
+    ]
+    koderz("rollouts", "run", "arms.toml", "--sandbox", "local", "--quiet", env={**model.env(), "PATH": path})
+    last = [set(CANARY.findall(json.dumps(body))) for _, body in model.asked if COMMAND in json.dumps(body)]
+    wanted = {_canary(921)} | ({_canary(922)} if real and agent != "koderz" else set())
+    assert len(last) == 2  # one of each arm
+    assert all(wanted <= canaries for canaries in last)
+    if real:
+        assert sorted(OWN["skill"] in canaries for canaries in last) == [False, True]
+
+
+def test_settings_of_the_machine_are_not_seen(tmp_path: Path) -> None:
+    seen = {entry.target for entry in entries(tmp_path)}
+    names = ("claude-code", "codex", "gitconfig", "profile", "bash.bashrc", "environment", "npmrc", "ssh")
+    assert not {f"/etc/{name}" for name in names} & seen
+    assert not {place for place in seen if place in ("/", "/etc", "/root", "/home", "/var", "/run", "/opt")}

@@ -10,7 +10,16 @@ import orjson
 
 from koderz.analysis.conversation import shortened, told_asked, told_reply
 from koderz.analysis.report.view import Row, View
-from koderz.analysis.story import Experiments, Story, StoryStep, thought_of, told_frames, told_grades
+from koderz.analysis.story import (
+    Experiments,
+    Story,
+    StoryStep,
+    thought_of,
+    told_frames,
+    told_grades,
+    told_servers,
+    told_tool,
+)
 from koderz.errors import JournalError
 from koderz_tracker.records import Fault
 
@@ -99,6 +108,8 @@ class _Reader:
 def _blocks(story: Story) -> Iterator[Block]:
     for step in story.steps:
         yield from _step(step)
+    if servers := "\n".join(told_servers(story)):
+        yield "said", "MCP servers", servers
     if story.grades:
         heading, *grades = told_grades(story.grades)
         yield "said", heading, "\n".join(grades)
@@ -118,6 +129,7 @@ def _step(step: StoryStep) -> Iterator[Block]:
         figures = f"{tokens}, {call.latency:.1f} s, ${call.cost:.4f}"
         heading = f"Reply {call.call} of {call.answered_by or call.model} ({call.purpose}; {figures})"
         yield "reply", heading, told_reply(call)
+    yield from (("said", *told_tool(tool)) for tool in step.tools)
     if attempt := step.attempt:
         if step.diff:
             yield "diff", f"Program of attempt {attempt.number}, against the one before", "\n".join(step.diff)

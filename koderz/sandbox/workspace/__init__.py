@@ -155,8 +155,12 @@ class Ended:
     refused: Sequence[str] = ()  # what the agent's programs were refused
 
 
-class Bridging(Protocol):
+class Bridging(AbstractAsyncContextManager["Bridging"], Protocol):
     """The server that answers a working agent's requests."""
+
+    async def begin(self, run: Callable[[Command, Path], Awaitable[Ended]], command: Command, place: Path) -> None:
+        """Prepares what the agent works with; `command` is like the agent's. Raises Fault where that isn't possible."""
+        ...
 
     async def serve(self, listening: socket.socket) -> None:
         """See `Serve`."""

@@ -47,12 +47,10 @@ _SKILLS = (
 )
 _UNUSED = {".git", "__pycache__", ".DS_Store"}  # what lies in a folder without being part of it
 _LAUNCHERS = re.compile(r"(?:python[\d.]*|node|npx|uvx?|bunx?|deno|bash|sh|env|run|-.*)")
-_SERVER_KEYS = {"command": str, "args": list[str], "env": dict[str, str]} | {
-    "type": str,
-    "url": str,
-    "headers": dict[str, str],
-}
-_LARGEST_TEXT, _LARGEST = 96 << 10, 256 << 20  # bytes of one, which is an argument, and of all that an addition has
+_TABLE, _SERVER_NAME = dict[str, str], re.compile(r"[\w-]{1,64}", re.ASCII)
+_SERVER_KEYS = {"command": str, "args": list[str], "env": _TABLE, "type": str, "url": str, "headers": _TABLE}
+LARGEST_TEXT = 96 << 10  # bytes of all texts of an arm, which are one argument of a command
+_LARGEST = 256 << 20  # bytes of all that an addition has
 _HEAD = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.MULTILINE | re.DOTALL)
 _SECONDS = 60.0  # of git
 
@@ -76,6 +74,19 @@ class Addition:
     def bare_name(self) -> str:
         """Its name without a revision."""
         return self.name.partition("@")[0] or self.name
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether a server doesn't work beside the agent. koderz' own doesn't, as its package has answers of tasks."""
+        return "url" in self.server or "hosts" in self.server or self.server.get("command") == "koderz"
+
+    @property
+    def place(self) -> str:
+        """The place of a server in words."""
+        if "url" in self.server:
+            return f" at {urlsplit(self.server['url']).netloc}"
+        hosts = f" that reaches {', '.join(self.server['hosts'])}" if "hosts" in self.server else ""
+        return f" in a sandbox of its own{hosts}" if self.is_apart else " in the agent's sandbox"
 
     @property
     def mounted(self) -> Addition:
@@ -109,10 +120,15 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
                 )
                 for file in found
             )
+        if kind == "memory" and (source / "memory.db").is_file():  # a store of koderz', which koderz serves
+            files = {f"{source.name}/{each.name}": each for each in source.glob("memory.db*")}
+            served = {"command": "koderz", "args": ["memory", "serve"]}
+            return (_kept("mcp", f"{source.name}{revision}", files, served),)
         if source.is_dir() and kind != "memory":
             raise KoderzError(f"{said} is a folder; {kind.replace('_', ' ')} is a file of text")
         files = _below(source, f"{source.name}/") if source.is_dir() else {source.name: source}
-        text = "" if source.is_dir() else _text(source)
+        is_store = source.is_dir() or (kind == "memory" and b"\0" in source.read_bytes()[:1024])  # a database
+        text = "" if is_store else _text(source)
         return (replace(_kept(kind, f"{source.name}{revision}", files), text=text),)
 
 
@@ -154,9 +170,9 @@ def _at_revision(said: str, base: Path) -> Iterator[tuple[Path, str]]:
     name, at, revision = said.rpartition("@")
     if not at or revision.startswith("-"):  # which git would take for an option
         raise KoderzError(f"there is no file or folder {said}")
-    place = _found(name, base) or Path(os.path.abspath(Path(name)))  # noqa: PTH100
+    place = _found(name, base) or Path(os.path.abspath(base / name))  # noqa: PTH100
     # It may be gone since then, and folders above it with it, so that git is asked from the top of the repository.
-    near = next(folder for folder in place.parents if folder.is_dir())
+    near = next(folder for folder in (place, *place.parents) if folder.is_dir())
     root = Path(_git(near, said, "rev-parse", "--show-toplevel").decode().strip())
     inner = (near.resolve() / place.relative_to(near)).relative_to(root).as_posix()
     commit = _git(root, said, "rev-parse", "--verify", f"{revision}^{{commit}}").decode().strip()
@@ -165,13 +181,14 @@ def _at_revision(said: str, base: Path) -> Iterator[tuple[Path, str]]:
         # Its settings could name filters, which are programs: a repository of koderz' own only reads its objects.
         _git(Path(own), said, "init", "-q", "--bare")
         alone = {"GIT_OBJECT_DIRECTORY": str(objects), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-        archive = _git(Path(own), said, "archive", "--format=tar", commit, inner, environment=alone)
+        words = (f"--prefix={place.name}/", commit) if inner == "." else (commit, inner)
+        archive = _git(Path(own), said, "archive", "--format=tar", *words, environment=alone)
         try:
             with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
                 opened.extractall(folder, filter="data")
         except (tarfile.TarError, OSError) as error:
             raise KoderzError(f"{said} can't be unpacked: {error}") from None
-        yield Path(folder, inner), f"@{revision}"
+        yield Path(folder, place.name if inner == "." else inner), f"@{revision}"
 
 
 def _git(folder: Path, said: str, *words: str, environment: Mapping[str, str] = MappingProxyType({})) -> bytes:
@@ -206,9 +223,9 @@ def _below(folder: Path, prefix: str, hidden: str = "") -> dict[str, Path]:
 def _text(file: Path) -> str:
     try:
         with file.open("rb") as opened:
-            found = opened.read(_LARGEST_TEXT + 1)
-        if len(found) > _LARGEST_TEXT:
-            raise KoderzError(f"{file} has more than {_LARGEST_TEXT >> 10} KB")
+            found = opened.read(LARGEST_TEXT + 1)
+        if len(found) > LARGEST_TEXT:
+            raise KoderzError(f"{file} has more than {LARGEST_TEXT >> 10} KB")
         return found.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{file} can't be read as text: {error}") from None
@@ -234,8 +251,7 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
     if file is None or not file.is_file() or file.suffix != ".json":
         words = _words(said)
         name = next((Path(word).stem for word in words if not _LAUNCHERS.fullmatch(Path(word).name)), "server")
-        name = re.sub(r"[^\w-]+", "-", name)[:64]
-        return {name: {"command": words[0], "args": words[1:]}}, Path.cwd()
+        return {server_name(name): {"command": words[0], "args": words[1:]}}, Path.cwd()
     try:
         servers = json.loads(_text(file))["mcpServers"]
         found = {str(name): dict(server) for name, server in servers.items()}
@@ -251,9 +267,14 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
                 msgspec.convert(value, _SERVER_KEYS[key])
         except msgspec.ValidationError as error:
             raise KoderzError(f"{where}.{key}: {str(error)[:1].lower()}{str(error)[1:]}") from None
-        if not re.fullmatch(r"[\w-]{1,64}", name) or ("command" in server) == ("url" in server):
+        if not _SERVER_NAME.fullmatch(name) or ("command" in server) == ("url" in server):
             raise KoderzError(f"{where} needs a name of letters, digits, - and _, and either a command or a url")
     return found, file.parent
+
+
+def server_name(name: str) -> str:
+    """A name that agents can make those of tools of."""
+    return re.sub(r"[^\w-]+", "-", name, flags=re.ASCII).strip("-")[:64] or "server"
 
 
 def _words(said: str) -> list[str]:
@@ -296,33 +317,40 @@ def _kept(
     """The addition made of these files, which are copied into the cache below the digest of all of it."""
     digest = hashlib.sha256(json.dumps([kind, server], sort_keys=True).encode())
     if sum(file.stat().st_size for file in files.values()) > _LARGEST:
-        raise KoderzError(
-            f"{name}: the {kind} has more than {_LARGEST >> 20} MB; name a folder with what it needs alone"
-        )
-    contents = {path: (file.read_bytes(), bool(file.stat().st_mode & 0o100)) for path, file in sorted(files.items())}
-    for path, (content, executable) in contents.items():
-        digest.update(f"\0{path}\0{executable:d}{len(content)}\0".encode("utf-8", "surrogateescape"))
-        digest.update(content)
-    whole = digest.hexdigest()
-    if not files:
-        return Addition(kind, name, "", whole, server or {})
-    folder = cache_folder() / "additions" / whole
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
-            Path(fresh).chmod(0o755)
-            for path, (content, executable) in contents.items():
-                place = Path(fresh, "all", path)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(content)
-                place.chmod(0o755 if executable else 0o644)
-            try:
-                Path(fresh, "all").rename(folder)
-            except OSError:  # another was quicker
-                if not folder.is_dir():
-                    raise
-    if any((folder / path).read_bytes() != content for path, (content, _) in contents.items()):
-        raise KoderzError(f"{folder} was changed since koderz has copied {name} there; remove it")
-    path = str(folder / next(iter(contents)).split("/")[0])
+        raise KoderzError(f"{name}: the {kind} has more than {_LARGEST >> 20} MB; name a folder with less in it")
+    try:
+        contents = {path: (file.read_bytes(), bool(file.stat().st_mode & 0o100)) for path, file in files.items()}
+        for path, (content, executable) in sorted(contents.items()):
+            digest.update(f"\0{path}\0{executable:d}{len(content)}\0".encode("utf-8", "surrogateescape"))
+            digest.update(content)
+        folder = cache_folder() / "additions" / digest.hexdigest()
+        _copy(contents, folder)
+        kept = {path: file.read_bytes() for path, file in files_below(folder).items()}
+    except OSError as error:
+        raise KoderzError(f"{name}: the {kind} can't be copied into koderz' cache: {error}") from None
+    if kept != {path: content for path, (content, _) in contents.items()}:
+        raise KoderzError(f"{folder} has changed since koderz copied {name} there; remove it")
+    path = str(folder / min(contents).split("/")[0]) if contents else ""
     args = [f"{path}/{words[word]}" if words and word in words else word for word in (server or {}).get("args", ())]
-    return Addition(kind, name, path, whole, {**server, "args": args} if server and args else server or {})
+    return Addition(kind, name, path, digest.hexdigest(), {**server, "args": args} if server and args else server or {})
+
+
+def _copy(contents: Mapping[str, tuple[bytes, bool]], folder: Path) -> None:
+    """Puts contents and whether each is executable into a folder that is there whole or not at all."""
+    if folder.is_dir() or not contents:
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
+        whole = Path(fresh, "whole")
+        for path, (content, executable) in contents.items():
+            (whole / path).parent.mkdir(parents=True, exist_ok=True)
+            (whole / path).write_bytes(content)
+            (whole / path).chmod(0o755 if executable else 0o644)
+        for each in [whole, *whole.rglob("*")]:
+            if each.is_dir():  # which users of other sandboxes read
+                each.chmod(0o755)
+        try:
+            whole.rename(folder)
+        except OSError:  # another was quicker
+            if not folder.is_dir():
+                raise

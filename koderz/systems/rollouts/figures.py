@@ -15,6 +15,7 @@ from koderz_tracker.clusters import Clusters, clusters_in, clusters_of, interval
 from koderz_tracker.parts import Part
 from koderz_tracker.rates import PASS_AT, pass_at_k, rate_interval
 from koderz_tracker.results import Result
+from koderz_tracker.terminals import plain
 
 if TYPE_CHECKING:
     from koderz_tracker.records import Fault, Plan
@@ -91,6 +92,7 @@ def canaries_line(part: Mapping[str, Any]) -> str:
 KINDS: Mapping[str, str] = {
     "image": "image",
     **dict.fromkeys(("setup", "unprepared", "launch_failed", "data"), "setup"),
+    "mcp": "mcp",
     "task": "task",
     "healthcheck": "healthcheck",
     **dict.fromkeys(("sandbox", "worker_lost"), "sandbox"),
@@ -131,6 +133,29 @@ def _told_faults(own: Mapping[str, Any]) -> str:
     return f"faults: {kinds}; score of all {own['score_of_all']['mean']:.2f}, where each counts 0"
 
 
+def _of_servers(results: Sequence[Result]) -> dict[str, Any]:
+    """The MCP servers of an arm by name: the `rollouts` that used each, its `calls`, `errors` and `seconds`, and in
+    how many rollouts each finding was made.
+    """
+    found: dict[str, Any] = {}
+    for servers in (servers for result in results for servers in result.facts.get("mcp", ())):
+        for name, own in servers.items():
+            sums = found.setdefault(
+                name, {"rollouts": 0, "calls": 0, "errors": 0, "seconds": 0.0, "findings": Counter()}
+            )
+            sums["rollouts"] += own["calls"] > 0
+            for number in ("calls", "errors", "seconds"):
+                sums[number] += own[number]
+            sums["findings"].update(own["findings"])
+    return {"mcp": found} if found else {}
+
+
+def _told_servers(own: Mapping[str, Any]) -> Iterator[str]:
+    for name, sums in own.get("mcp", {}).items():
+        yield f"{name} used in {sums['rollouts']} rollouts: {sums['calls']} calls, {sums['errors']} failed"
+        yield from (f"{name}: {plain(text)} in {count} rollouts" for text, count in sums["findings"].items())
+
+
 def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
     """A line for each arm, with the usual k only."""
     for arm, own in part.items():
@@ -148,7 +173,7 @@ def lines_of(part: Mapping[str, Any]) -> Iterator[str]:
         )
         count = own.get("judged_by_model")
         judged = f"{count} of {own['rollouts']} judged by a model, not calibrated" if count else ""
-        yield f"{arm}: {'; '.join(filter(None, [mean, *rates, judged, alone, _told_faults(own)]))}"
+        yield f"{arm}: {'; '.join(filter(None, [mean, *rates, judged, alone, _told_faults(own), *_told_servers(own)]))}"
 
 
 def _told_alone(own: Mapping[str, Any]) -> str:
@@ -194,6 +219,7 @@ def _of_arm(results: Sequence[Result]) -> dict[str, Any]:
     assert mean, "every rollout has a score"
     return {
         "rollouts": len(results),
+        **_of_servers(results),
         "pass_at_k": {f"pass@{k}": _pass_at(passes, clusters, k) for k in ks},
         "pass_hat_k": {f"pass^{k}": asdict(pass_hat_k_in(passes, clusters, k)) for k in ks},
         "score": {

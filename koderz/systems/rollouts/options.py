@@ -37,6 +37,14 @@ def wrong_names(names: Iterable[str]) -> str:
     return f"{wrong[0]!r} can't be the name of a variable" if wrong else ""
 
 
+def wrong_hosts(text: str) -> str:
+    """Error in a list of hosts, or an empty text."""
+    from koderz.systems.rollouts.task_toml import is_host
+
+    wrong = [host for host in text.split(",") if not is_host(host)]
+    return f"{wrong[0]!r} is no host, *.HOST, address or CIDR range" if wrong else ""
+
+
 def variables_of(names: Iterable[str]) -> Mapping[str, str]:
     """The variables of this machine with these names, as far as they are set."""
     return {name: os.environ[name] for name in names if name in os.environ}
@@ -75,6 +83,13 @@ class RolloutsOptions:
     timeout_multiplier: float = option(1.0, "Factor of the time of agents and of tests.", "X", bounds=(0.01, 1000))
     network: Literal["none", "task"] = option(
         "none", "none, or task: the network that each task asks for, where the sandbox has it.", "WHICH", risk=SENDS
+    )
+    mcp_network: str | None = option(
+        None,
+        "Run MCP servers of stdio in sandboxes of their own, which may reach these, parted by commas.",
+        "HOSTS",
+        check=wrong_hosts,
+        risk=SENDS,
     )
     canaries: str | None = option(
         None,

@@ -29,8 +29,12 @@ def settled(task: Rollout, options: RolloutsOptions) -> Rollout:
         asked=_overridden(task.verifier.asked, options),
         network=task.verifier.network if online else OFFLINE,
     )
+    hosts = {"hosts": options.mcp_network.split(",")} if options.mcp_network else {}
     return replace(
         task,
+        additions=tuple(
+            replace(each, server={**each.server, **hosts} if each.server else {}) for each in task.additions
+        ),
         asked=_overridden(task.asked, options),
         network=task.network if online else OFFLINE,
         verifier=verifier,
@@ -48,10 +52,12 @@ def _overridden(asked: RequestedResources, options: RolloutsOptions) -> Requeste
 
 def require_network(tasks: Iterable[Rollout], sandbox: str, options: RolloutsOptions) -> None:
     """Raises KoderzError for the first task whose network the sandbox can't give, where the run is to give it."""
-    if options.network == "none":
-        return
     for task in tasks:
         place = options.sandbox_of(task.sandbox, sandbox)
+        if options.mcp_network and place not in (able := _NETWORKS["allowlist"]):
+            raise KoderzError(f"--mcp-network needs --sandbox {' or '.join(able)}; {place} has no such network")
+        if options.network == "none":
+            continue
         for network in _networks(task):
             able = _NETWORKS[network.mode]
             if task.services and (network.mode == "allowlist" or network.mode != task.network.mode):

@@ -95,7 +95,8 @@ class GradedWorkspace(Workspace):
         results = found.get("test_results", {})
         for path, result in results.items():
             await self.handles.grade(path, float(result["success"]))
-        return replace(verdict, facts={"resources": self.resources, **verdict.facts})
+        servers = {"mcp": self.servers} if self.servers else {}
+        return replace(verdict, facts={"resources": self.resources, **servers, **verdict.facts})
 
 
 class RolloutsSuite(Suite):
@@ -322,7 +323,10 @@ class RolloutsSuite(Suite):
         for shown in dict.fromkeys((*scripts, *(path for task in tasks for path in task.payload.agent_mounts))):
             yield f"Mount: {shown}, read-only"
         for name, every in self._additions.items():
-            given = (f"the {each['kind'].replace('_', ' ')} {each['name']} ({each['digest'][:12]})" for each in every)
+            given = (
+                f"the {each['kind'].replace('_', ' ')} {each['name']} ({each['digest'][:12]}){each.get('place', '')}"
+                for each in every
+            )
             yield f"Given to agents{f' of {name}' if name else ''}: {', '.join(given)}"
         programs = (arm.solver for arm in plan.arms if arm.solver.restarts and "script" not in arm.solver.parameters)
         for name in dict.fromkeys(solver.name for solver in programs):

@@ -345,11 +345,12 @@ def _wrong_network(mode: NetworkMode | None, hosts: tuple[str, ...] | None, wher
     if hosts and mode != "allowlist":
         yield f"{where}.allowed_hosts", 'is for network_mode = "allowlist" alone'
     for host in hosts or ():
-        if not _is_host(host.strip().lower().rstrip(".")):
+        if not is_host(host.strip().lower().rstrip(".")):
             yield f"{where}.allowed_hosts", f'"{host}" has to be a host, *.HOST, an address or a CIDR range'
 
 
-def _is_host(host: str) -> bool:
+def is_host(host: str) -> bool:
+    """Whether a text is a host, `*.HOST`, an address or a CIDR range."""
     try:
         if "/" in host:
             ipaddress.ip_network(host)

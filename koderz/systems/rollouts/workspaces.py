@@ -137,6 +137,7 @@ class Workspace:
         self._seconds = task.agent_seconds
         self._begun, self._step = False, ""  # whether a step was begun; the one that is worked on
         self._before_step = 0.0  # seconds of those before it
+        self.servers: list[Mapping[str, Any]] = []  # the numbers of MCP servers, of each work of an agent
         self._pending: list[Callable[[], Awaitable[Any]]] = []
         self._began, self._before = time.monotonic(), 0.0
 
@@ -164,7 +165,10 @@ class Workspace:
 
     async def agent(self, launch: Callable[[], Launch]) -> dict[str, Any]:
         """Runs an agent in the checkout until its time is up; its result holds all that it prints."""
-        return await self._done("agent", lambda: self._agent(launch()))
+        ended = await self._done("agent", lambda: self._agent(launch()))
+        if "mcp" in ended:
+            self.servers.append(ended["mcp"]["servers"])
+        return ended
 
     async def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
         """Replaces the only occurrence of `old` in a file; with no `old`, writes the file. `{output, status}`."""
@@ -345,8 +349,11 @@ class Workspace:
             services=self._task.services,
             allowed_hosts=self._task.allowed_hosts,
         )
-        ended = await launch.bridge.beside(self._stores.backend_of(self._task).run(wanted, self._place))
-        about = {"reused": self._reused(), "version": version, **launch.bridge.record()}
+        run = self._stores.backend_of(self._task).run
+        async with launch.bridge as bridge:
+            await bridge.begin(run, replace(wanted, environment=self._task.environment), self._place)
+            ended = await bridge.beside(run(wanted, self._place))
+        about = {"reused": self._reused(), "version": version, **bridge.record()}
         return {"output": ended.output, "status": ended.status, "cause": ended.cause, **about}
 
     @property

@@ -258,7 +258,18 @@ class _Spans:
             elif isinstance(record, Once):
                 span = (before, milliseconds(record.time))
                 yield self._span(key, record.name, "TOOL", span, parent=parent, outputs=_cut(as_json(record.value)))
+                yield from self._tools(key, record.value)
             before = milliseconds(record.time)
+
+    def _tools(self, parent: str, value: Any) -> Iterator[dict[str, Any]]:
+        """The calls of MCP servers' tools in the record of an agent's work."""
+        mcp = value.get("mcp") if isinstance(value, dict) else None
+        for place, tool in enumerate(mcp["calls"] if isinstance(mcp, dict) else ()):
+            begin = milliseconds(tool["begun"])
+            span, error = (begin, begin + round(tool["seconds"] * 1000)), tool["result"] if tool["is_error"] else None
+            key, name = f"{parent}/{place}", f"{tool['server']}.{tool['tool']}"
+            asked, told = _cut(tool["arguments"]), _cut(tool["result"])
+            yield self._span(key, name, "TOOL", span, parent=parent, inputs=asked, outputs=told, error=error)
 
     def _call(self, key: str, call: Call, parent: str) -> dict[str, Any]:
         message = {"role": "assistant", "content": _cut(call.reply)}

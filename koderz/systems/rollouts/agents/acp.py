@@ -121,10 +121,10 @@ class AcpBridge(Bridge):
     """A bridge that also is the agent's client: it opens one session, and has it work on one prompt."""
 
     def __init__(
-        self, ask: AskHandle, model: str, prompt: str, workdir: str, additions: Sequence[Addition] = ()
+        self, prompt: str, workdir: str, ask: AskHandle, model: str, additions: Sequence[Addition] = ()
     ) -> None:
-        super().__init__(ask, model)
-        self._prompt, self._workdir, self._additions = prompt, workdir, additions
+        super().__init__(ask, model, additions)
+        self._prompt, self._workdir = prompt, workdir
         self._wire = _Wire()
         self._version = self._stop = self._error = ""  # of the agent; why it stopped; the words of its error
         self._begun, self._permissions = False, 0
@@ -177,7 +177,7 @@ class AcpBridge(Bridge):
         from acp.schema import Implementation, NewSessionRequest
 
         agent: Any = connect_to_agent(self, self._wire)  # type: ignore[arg-type]
-        servers = [_server(each.mounted) for each in self._additions if each.kind == "mcp"]
+        servers = [_server(each) for each in self.additions if each.kind == "mcp"]
         own = Implementation(name="koderz", version=__version__)
         try:
             async with asyncio.timeout(_OPENING):

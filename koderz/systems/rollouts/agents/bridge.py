@@ -7,7 +7,8 @@ import hashlib
 import re
 import secrets
 import socket
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -17,7 +18,10 @@ from aiohttp import web
 from koderz.errors import KoderzError
 from koderz.models.clients import PATHS, Client, MalformedError, client_of, packed, sampling_of
 from koderz.sandbox.gate import SECONDS, Gate, is_same
+from koderz.sandbox.workspace import Command
 from koderz.solvers.handles import AskHandle
+from koderz.systems.rollouts.additions import Addition
+from koderz.systems.rollouts.agents.servers import Run, Servers
 from koderz.types import REJECTED, Reply
 from koderz_tracker.messages import letters_of
 
@@ -48,17 +52,21 @@ _ID = re.compile(rb'id":"([^"\\]*)"')  # of items and calls
 class Bridge:
     """Answers the agent of one rollout, which has to present its token. An async context that ends with the agent."""
 
-    def __init__(self, ask: AskHandle, model: str) -> None:
+    def __init__(self, ask: AskHandle, model: str, additions: Sequence[Addition] = ()) -> None:
+        """`additions`: what the agent is given, with the MCP servers that it reaches here."""
         self.token = secrets.token_urlsafe(24)
         self.fault: KoderzError | None = None  # why nothing is answered any more
         self._last: Reply | None = None
         self._calls = 0  # that were answered
         self.actions: list[str] = []  # the tools that replies call
-        self._ask, self._model = ask, model
+        self._ask, self._model, self._servers = ask, model, Servers(additions)
+        self.additions = self._servers.configured(self.token)  # as the agent is told of them
+        self.folders = self._servers.folders
         self._stopped = asyncio.Event()
         app = web.Application()
         self._gate = Gate(held=_HELD_BYTES, seconds=SECONDS)
         self._gate.guard(app)
+        app.router.add_post("/mcp/{path:.*}", self._link)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
 
@@ -70,6 +78,11 @@ class Bridge:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._runner.cleanup()
+        await self._servers.end()
+
+    async def begin(self, run: Run, command: Command, place: Path) -> None:
+        """See `Servers.begin`."""
+        await self._servers.begin(run, command, place)
 
     async def serve(self, listening: socket.socket) -> None:
         """Answers all connections to a listening socket."""
@@ -91,8 +104,12 @@ class Bridge:
                 await asyncio.wait([work])
 
     def record(self) -> dict[str, Any]:
-        """The number of answered `calls`, and why the last reply ended (`finish`)."""
-        return {"calls": self._calls, "finish": self._last.finish_reason if self._last else ""}
+        """The number of answered `calls`, why the last reply ended (`finish`), and what its MCP servers did (`mcp`)."""
+        mcp = {"mcp": traffic} if (traffic := self._servers.record())["servers"] else {}
+        return {"calls": self._calls, "finish": self._last.finish_reason if self._last else "", **mcp}
+
+    async def _link(self, request: web.Request) -> web.StreamResponse:
+        return await self._servers.handle(request) if self._may(request.headers) else _json({}, 401)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         wire = PATHS.get(request.path.removesuffix("/count_tokens"), "chat")

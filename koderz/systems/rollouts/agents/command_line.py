@@ -57,17 +57,17 @@ def solver_of(name: str) -> Solver[..., Any]:
                     f"launch_failed: {name} isn't installed here; install it by: {adapter.install}",
                     cause="launch_failed",
                 )
-            added = tuple(each.mounted for each in workspace.additions)
-            dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token, added)
+            dirs = Dirs(package.program, HOME, workspace.workdir, BRIDGE_URL, bridge.token, bridge.additions)
             argv, environment = adapter.command(part.prompt, model, dirs)
             version = () if isinstance(bridge, AcpBridge) else version_command(adapter, package)
-            return Launch(argv, {**_variables(bridge), **environment}, package.folders, bridge, version)
+            folders = (*package.folders, *bridge.folders)
+            return Launch(argv, {**_variables(bridge), **environment}, folders, bridge, version)
 
         async def work(part: Task) -> str:
             is_acp = isinstance(adapter, AcpAgent)
-            session = part.prompt, workspace.workdir, workspace.additions
-            bridge = AcpBridge(ask, model, *session) if is_acp else Bridge(ask, model)
-            ended, cause = await _worked(workspace, bridge, partial(launch, part))
+            kind = partial(AcpBridge, part.prompt, workspace.workdir) if is_acp else Bridge
+            bridge = kind(ask, model, workspace.additions)
+            ended, cause = await _worked(workspace, partial(launch, part, bridge))
             if is_acp and not ended["calls"]:
                 unknown.append("no call came by the bridge, so that what it asked and cost is unknown")
             if ended["status"] == 127 and not ended["calls"]:
@@ -105,24 +105,22 @@ async def scripted(
         raise KoderzError("the agent scripted needs --script FILE")
     place = os.path.abspath(script)  # noqa: ASYNC240, PTH100
 
-    def launch(bridge: Bridge) -> Launch:
-        told = [{"kind": each.kind, "name": each.name, "path": each.mounted.path} for each in workspace.additions]
+    def launch() -> Launch:
+        bridge = Bridge(ask, parse_model_name(models[MAIN]).name, workspace.additions)
+        told = [{name: getattr(each, name) for name in ("kind", "name", "path", "server")} for each in bridge.additions]
         variables = _variables(bridge) | ({"KODERZ_ADDITIONS": json.dumps(told)} if told else {})
-        return Launch(["bash", "-eu", place], variables, [place], bridge)
+        return Launch(["bash", "-eu", place], variables, [place, *bridge.folders], bridge)
 
     async def work(_part: Task) -> str:
-        _, cause = await _worked(workspace, Bridge(ask, parse_model_name(models[MAIN]).name), launch)
+        _, cause = await _worked(workspace, launch)
         return cause
 
     return await judged(task, judge, workspace, work)
 
 
-async def _worked(
-    workspace: WorkspaceHandle, bridge: Bridge, launch: Callable[[Bridge], Launch]
-) -> tuple[dict[str, Any], str]:
+async def _worked(workspace: WorkspaceHandle, launch: Callable[[], Launch]) -> tuple[dict[str, Any], str]:
     """The result of an agent, and the limit that it ran into. Raises the fault that left it without answers."""
-    async with bridge:
-        ended = await workspace.agent(partial(launch, bridge))
+    ended = await workspace.agent(launch)
     return ended, _CAUSES.get(ended["cause"]) or _FINISHES.get(ended["finish"], "")
 
 
