@@ -110,7 +110,7 @@ def _task(row: Row, task_id: str, skill: str, root: Path, files: Mapping[str, Pa
 
 def eval_notices(tasks: Iterable[Rollout]) -> Iterator[str]:
     """Sentences on what judges the evals of skills among the tasks, and on what is wrong with these skills."""
-    evals = [task for task in tasks if task.skill_eval]
+    evals = {task.base or task.id: task for task in tasks if task.skill_eval}.values()  # each once, however many arms
     by = Counter("their tests" if task.scripts else "the role judge" for task in evals)
     if by:
         told = ", ".join(f"{count} by {what}" for what, count in by.items())
