@@ -102,7 +102,7 @@ def _task(row: Row, task_id: str, skill: str, root: Path, files: Mapping[str, Pa
         ignored_keys=tuple(f"evals.json: {key}" for key in row.fields if key not in _KEYS),
     )
     # The skill itself is no part of the task: arms with two revisions of it have the same one.
-    digest = hashlib.sha256(repr(replace(task, folder=Path(), files={})).encode())
+    digest = hashlib.sha256(repr((replace(task, folder=Path(), files={}), task.skill_eval)).encode())
     for path, source in shown.items():
         digest.update(f"{path}\0".encode() + source.read_bytes())
     return replace(task, digest=digest.hexdigest()[:16])

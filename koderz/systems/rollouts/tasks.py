@@ -222,7 +222,7 @@ class Rollout:
     rewards_of: Literal["mean", "final"] = field(default="mean", repr=False)  # its stages
     needs: tuple[Need, ...] = field(default=(), repr=False)
     instance: Instance | None = field(default=None, repr=False)  # of SWE-bench
-    skill_eval: SkillEval | None = None  # without scripts the role judge makes the verdict by its expectations
+    skill_eval: SkillEval | None = field(default=None, repr=False)  # without scripts the role judge makes the verdict
     wheels: str = field(default="", repr=False)  # a folder of packages that its verifier may install
     canary_of: str = field(default="", repr=False)  # the id of the task that it is an impossible variant of
     published: Rollout | None = field(default=None, repr=False)  # before the run's own resources; None: it has none
