@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import shlex
 import shutil
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 _PATH = "/acp"
 _OPENING = 120.0  # seconds until there is a session
-_LONGEST = 32 << 20  # bytes of a message
+_LONGEST = 4 << 20  # bytes of a message
 _KEPT = 1 << 20  # characters of the updates that are recorded
 _AUTH_REQUIRED = -32000
 _FINISHES = {"max_tokens": "length", "max_turn_requests": "turns", "refusal": "refusal"}  # by the reason to stop
@@ -117,6 +119,15 @@ def _text(update: Mapping[str, Any]) -> str:
     return str(content.get("text", "")) if isinstance(content, dict) else ""
 
 
+def _joined(updates: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The updates, of which those that are pieces of one message are one."""
+    for kind, alike in groupby(updates, lambda update: update.get("sessionUpdate")):
+        if kind in _CHUNKS:
+            yield {"sessionUpdate": kind, "content": {"type": "text", "text": "".join(map(_text, alike))}}
+        else:
+            yield from alike
+
+
 class AcpBridge(Bridge):
     """A bridge that also is the agent's client: it opens one session, and has it work on one prompt."""
 
@@ -132,6 +143,7 @@ class AcpBridge(Bridge):
     async def beside(self, working: Awaitable[Any]) -> Any:
         """How the agent ended, with its updates as lines before what it printed. Raises Fault if it began nothing."""
         ended: Ended = await super().beside(self._conversing(working))
+        self._error = self._error or self._wire.wrong
         if not self._begun:
             why = self._error or ended.output.strip()[-300:] or ended.cause or f"exit code {ended.status}"
             no_session = "it opens no session of the Agent Client Protocol"
@@ -139,7 +151,7 @@ class AcpBridge(Bridge):
         if self._error and not self._calls:
             raise Fault(f"the agent ended with an error before its model had answered: {self._error}", cause="provider")
         last = {"stopReason": self._stop, **({"error": self._error} if self._error else {})}
-        lines = [orjson.dumps(each).decode() for each in (*self._wire.updates, last)]
+        lines = [orjson.dumps(each).decode() for each in (*_joined(self._wire.updates), last)]
         return replace(ended, output="\n".join([*lines, ended.output]))
 
     def record(self) -> dict[str, Any]:
@@ -214,8 +226,9 @@ class _Wire:
     """The messages between the protocol's library and an agent, as its `Transport` has them."""
 
     def __init__(self) -> None:
-        self.updates: list[dict[str, Any]] = []  # of its work, the latest; what is said in pieces is one
-        self._kept = 0  # characters of these
+        self.updates: deque[dict[str, Any]] = deque()  # of its work, the latest
+        self.wrong = ""  # why the connection was ended
+        self._kept = 0  # characters of the updates
         self._messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(64)
         self._connected, self._is_over = asyncio.Event(), False
         self._request: web.Request | None = None
@@ -239,22 +252,18 @@ class _Wire:
                     else:
                         await self._messages.put(message)
                 if len(waiting) > _LONGEST:
+                    self.wrong = f"it sends a message of more than {_LONGEST >> 20} MB"
                     break
         finally:
             await self.close()
         return self._response
 
     def _keep(self, update: Any) -> None:
-        if not isinstance(update, dict):
-            return
-        self._kept += len(orjson.dumps(update))
-        kind, last = update.get("sessionUpdate"), self.updates[-1] if self.updates else {}
-        if kind in _CHUNKS and last.get("sessionUpdate") == kind:
-            last["content"] = {"type": "text", "text": _text(last) + _text(update)}
-        else:
+        if isinstance(update, dict):
             self.updates.append(update)
-        while self._kept > _KEPT and len(self.updates) > 1:
-            self._kept -= len(orjson.dumps(self.updates.pop(0)))
+            self._kept += len(orjson.dumps(update))
+        while self._kept > _KEPT:
+            self._kept -= len(orjson.dumps(self.updates.popleft()))
 
     async def send(self, message: dict[str, Any]) -> None:
         """Sends a message. Raises ConnectionError once the agent has ended."""

@@ -162,6 +162,11 @@ def test_flood_of_updates_is_cut_at_its_beginning(tmp_path: Path) -> None:
     assert '"0 xxx' not in ended.output
 
 
+def test_message_without_end_ends_the_session(tmp_path: Path) -> None:
+    with pytest.raises(Fault, match="it sends a message of more than 4 MB"):
+        session(tmp_path, "swells")
+
+
 def test_program_is_found_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "lib/node_modules/@a/agent/dist/index.js"
     node = tmp_path / "bin/node"
