@@ -39,9 +39,11 @@ _KEPT = 1 << 20  # characters of the updates that are recorded
 _AUTH_REQUIRED = -32000
 _FINISHES = {"max_tokens": "length", "max_turn_requests": "turns", "refusal": "refusal"}  # by the reason to stop
 _CODEX = ("-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="never"')  # it is contained already
+_ENDED = '{"koderz": "ended"}'
 _CHUNKS = {"agent_message_chunk": "message", "agent_thought_chunk": "reasoning"}
 # HTTP/1.0 with a body without end: after its head, either side is the bare stream. The agent gets pipes, since asyncio
-# takes a readable socket for a stdout that was closed. What it has written last is given two seconds to arrive.
+# takes a readable socket for a stdout that was closed. Once it has ended, koderz is told so until it hangs up: it would
+# not read what was written last from a connection that is lost.
 _CONNECT = f"""
 exec 3<>/dev/tcp/127.0.0.1/{BRIDGE_PORT} || exit
 printf 'POST {_PATH} HTTP/1.0\\r\\nAuthorization: Bearer %s\\r\\n' "$KODERZ_BRIDGE_TOKEN" >&3
@@ -49,7 +51,9 @@ printf 'Content-Length: 1152921504606846976\\r\\n\\r\\n' >&3
 while IFS= read -r line <&3 && [ "$line" != $'\\r' ]; do :; done
 "$@" < <(exec cat <&3 2>/dev/null) > >(exec cat >&3 2>/dev/null) 3>&-
 status=$?
+trap '' PIPE
 for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 $! 2>/dev/null || break; sleep 0.2; done
+for _ in 1 2 3 4 5 6 7 8 9 10; do echo '{_ENDED}' >&3 2>/dev/null || break; sleep 0.2; done
 exit $status
 """
 
@@ -246,6 +250,8 @@ class _Wire:
             async for piece in request.content.iter_any():
                 *lines, waiting = (waiting + piece).split(b"\n")
                 for message in filter(None, (parsed(line.decode("utf-8", "replace")) for line in lines)):
+                    if "koderz" in message:
+                        return self._response
                     if message.get("method") == "session/update":
                         # Not by the library, which knows the updates of one version alone and complains of others.
                         self._keep((message.get("params") or {}).get("update"))
