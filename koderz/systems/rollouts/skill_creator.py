@@ -31,7 +31,7 @@ def skill_creator(stories: Stories, folder: Path) -> None:
     plans = list({plan.run_id: plan for plan, _ in every}.values())
     tasks, names = list(dict.fromkeys(story.problem_id for _, story in every)), _configurations(plans)
     lasts = [task.rpartition("/")[2] for task in tasks]  # the viewer sorts by numbers
-    own = len({*lasts}) == len(lasts) and all(last.isdecimal() for last in lasts)
+    own = len({*lasts}) == len(lasts) and all(re.fullmatch(r"0|[1-9]\d{0,8}", last, re.ASCII) for last in lasts)
     ids = {task: int(last) if own else number for number, (task, last) in enumerate(zip(tasks, lasts, strict=True), 1)}
     runs: list[dict[str, Any]] = []
     for name in dict.fromkeys(names.values()):

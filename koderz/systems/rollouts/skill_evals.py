@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,15 +108,16 @@ def _task(row: Row, task_id: str, skill: str, root: Path, files: Mapping[str, Pa
     return replace(task, digest=digest.hexdigest()[:16])
 
 
-def eval_notices(tasks: Iterable[Rollout]) -> Iterator[str]:
-    """Sentences on what judges the evals of skills among the tasks, and on what is wrong with these skills."""
+def skill_notices(tasks: Sequence[Rollout]) -> Iterator[str]:
+    """Sentences on what judges the evals of skills among the tasks, and on what is wrong with skills."""
     evals = {task.base or task.id: task for task in tasks if task.skill_eval}.values()  # each once, however many arms
     by = Counter("their tests" if task.scripts else "the role judge" for task in evals)
     if by:
         told = ", ".join(f"{count} by {what}" for what, count in by.items())
         calibrated = "koderz benchmark calibrate says how far that one can be believed"
         yield f"evals of skills are judged: {told}{f'; {calibrated}' if 'the role judge' in by else ''}"
-    for folder in dict.fromkeys(task.folder for task in evals):
+    added = [each for task in tasks for each in task.additions if each.kind == "skill" and not each.inside]
+    for folder in dict.fromkeys([*(task.folder for task in evals), *(Path(each.path) for each in added)]):
         yield from skill_problems(folder)
 
 
@@ -124,7 +125,11 @@ def skill_problems(folder: Path) -> Iterator[str]:
     """Sentences on what the published validator finds wrong with a skill. None where it is not installed."""
     try:
         from skills_ref import validate
+
+        found = validate(folder) if (folder / "SKILL.md").is_file() else ()
     except ImportError:
         return
-    if (folder / "SKILL.md").is_file():
-        yield from (f"{folder}: not as agentskills.io specifies: {problem}" for problem in validate(folder))
+    except (OSError, ValueError) as error:  # it decodes what it reads
+        found = [str(error)]
+    for problem in found:
+        yield f"skill {folder.name}: not as agentskills.io specifies: {' '.join(problem.split())[:300]}"

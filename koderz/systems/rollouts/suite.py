@@ -36,7 +36,7 @@ from koderz.systems.rollouts.resources import require_network, resources_of, set
 from koderz.systems.rollouts.rubrics import expected
 from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, require_runnable, runnable
 from koderz.systems.rollouts.simulated import simulate
-from koderz.systems.rollouts.skill_evals import eval_notices
+from koderz.systems.rollouts.skill_evals import skill_notices
 from koderz.systems.rollouts.tasks import Rollout, in_parts
 from koderz.systems.rollouts.terms import fresh_only, terms_of
 from koderz.systems.rollouts.tools import stands_in
@@ -130,7 +130,7 @@ class RolloutsSuite(Suite):
         self._making = options.making(self._images)
         tasks = [self._placed(task, options.sandbox_of(task.sandbox, sandbox)) for task in dataset.tasks]
         self.notices = [*notices_of(left_out, len(tasks) + len(left_out)), *ignored_keys(tasks), *notes_on(tasks)]
-        self.notices += eval_notices(tasks)
+        self.notices += skill_notices(tasks)
         self._variants = Variants(config) if config else None
         if not options.entry_sandbox:
             tasks = [in_parts(task, lambda part: replace(part, sandbox="")) for task in tasks]

@@ -116,6 +116,8 @@ def test_suite_says_who_judges_and_what_is_wrong_with_the_skill(tmp_path: Path) 
     assert "3 by the role judge, 1 by their tests" in told
     assert "not as agentskills.io specifies: Skill name 'Codes' must be lowercase" in told
     assert [*skill_problems(skill(tmp_path / "good/codes"))] == []
+    (folder / "SKILL.md").write_bytes(b"\xff")
+    assert "can't decode byte 0xff" in next(skill_problems(folder))
 
 
 def judged(*replies: str) -> tuple[dict[str, Any], list[str]]:
@@ -195,3 +197,16 @@ def test_skill_of_an_arm_comes_without_its_evals(tmp_path: Path, monkeypatch: py
     (addition,) = read_additions("skill", str(skill(tmp_path / "codes")), tmp_path)
     kept = sorted(path.name for path in Path(addition.path).rglob("*") if path.is_file())
     assert kept == ["SKILL.md", "notes.md"]
+
+
+def test_skill_of_an_arm_is_validated_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("skills_ref")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    skill(tmp_path / "codes", name="Other")
+    dataset = f'dataset = "{skill(tmp_path / "evals/good", name="good")}"'
+    text = f'{dataset}\nmodel = "m"\n[[arms]]\nname = "a"\nskills = ["codes"]\n'
+    (tmp_path / "c.toml").write_text(text)
+    suite = RolloutsSuite.load(
+        SuiteSource(tmp_path / "c.toml", RolloutsOptions(judge_model="simulated"), sandbox="local")
+    )
+    assert any("skill codes: not as agentskills.io specifies: Skill name 'Other'" in each for each in suite.notices)
