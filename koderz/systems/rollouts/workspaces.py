@@ -395,7 +395,8 @@ class Workspace:
             return {"output": "", "status": 0, "cause": ""}
         script = self._task.solution
         if script is None or not script.is_file():
-            raise Fault(f"{self._task.id} has no solution: {script} is missing", cause="data")
+            missing = f": {script} is missing" if script else ""
+            raise Fault(f"{self._task.id} has no solution{missing}", cause="data")
         found = await shown([script.parent], self._place / "solution")
         own = self._task.solution_environment
         return await self._run(

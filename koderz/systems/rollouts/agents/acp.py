@@ -77,7 +77,7 @@ class AcpAgent:
         if not self._words:
             raise KoderzError(f"--agent {ACP}COMMAND: name the command that starts the agent")
         self._arguments = [str(Path(each).absolute()) if Path(each).is_file() else each for each in self._words[1:]]
-        self.install = f"whatever has the command {self._words[0]}"
+        self.install = f"npm or pip, whichever has the command {self._words[0]}"
 
     def find(self) -> Package | None:
         """Its program, with the package or environment that it belongs to, and the files among its arguments."""
