@@ -83,11 +83,11 @@ def test_extra_named_all_locks_the_packages_of_the_extras() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = {
         Requirement(line).name
-        for name in ("data", "ifeval", "optimizers", "recall", "share", "wasm")
+        for name in ("agents", "data", "ifeval", "optimizers", "recall", "share", "wasm")
         for line in extras[name]
     }
 
-    assert extras["all"] == ["koderz[data,ifeval,optimizers,recall,share,wasm]"]
+    assert extras["all"] == ["koderz[agents,data,ifeval,optimizers,recall,share,wasm]"]
     assert not {name for name in wanted if f"\n{name}==" not in locked("all")}
 
 
