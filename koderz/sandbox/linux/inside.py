@@ -47,6 +47,7 @@ class Setup:
     argv: list[str]
     environment: dict[str, str]
     folder: str
+    needed: list[str]  # folders that are made where an image's root lacks them
     entries: list[list[str]]  # of the file tree; empty where somebody else has made it
     overlay: list[str]  # of an image's root, see `mounts.furnish_image`; empty where there is none
     hosted: list[list[str]]  # folders of this machine in that root, see there
@@ -177,7 +178,7 @@ def _furnish(setup: Setup) -> list[str]:
     """Makes the file tree, and brings the loopback up. Returns the mount points that were made in an image's root."""
     entries, made = [mounts.Entry(*entry) for entry in setup.entries], []
     if setup.overlay:
-        made = mounts.furnish_image(setup.overlay, setup.hosted, entries, setup.processes, setup.folder)
+        made = mounts.furnish_image(setup.overlay, setup.hosted, entries, setup.processes, setup.needed)
     else:
         mounts.furnish(entries, setup.processes)
     any_socket = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)

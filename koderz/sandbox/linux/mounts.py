@@ -111,13 +111,17 @@ def furnish(entries: Iterable[Entry], processes: int) -> None:
 
 
 def furnish_image(
-    overlay: Sequence[str], hosted: Sequence[Sequence[str]], entries: Iterable[Entry], processes: int, folder: str
+    overlay: Sequence[str],
+    hosted: Sequence[Sequence[str]],
+    entries: Iterable[Entry],
+    processes: int,
+    needed: Iterable[str],
 ) -> list[str]:
     """Makes an image, and over it a folder that takes what is changed, the root of this mount namespace.
 
     `overlay`: the image's folders, the topmost first, that folder, and an empty one beside it; `hosted`: the same of
     folders of this machine in the root, each after its path. Returns the paths in the root that had to be made as mount
-    points, and for `folder`, in which the command begins. Raises OSError if the kernel refuses.
+    points, and for the `needed` folders. Raises OSError if the kernel refuses.
     """
     kernel.mount(None, "/", kernel.MS_PRIVATE | kernel.MS_REC)
     made: list[str] = []
@@ -131,7 +135,8 @@ def furnish_image(
     _restrict_processes(proc, processes)
     for entry in entries:
         _bind(entry, mount_point(entry.target, made, is_folder=os.path.isdir(entry.source)))
-    mount_point(folder, made)
+    for folder in needed:
+        mount_point(folder, made)
     kernel.change_root(STAGE)
     return made
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.frames import take
@@ -42,9 +42,6 @@ from koderz.sandbox.workspace.folders import TREE, make_tree, scratch
 from koderz.sandbox.workspace.rooted import Root
 from koderz.sandbox.workspace.warm import Interpreter, fits
 from koderz.sandbox.workspace.watching import Output, Sockets, too_large
-
-if TYPE_CHECKING:
-    pass
 
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
 _START_SECONDS = 30.0
@@ -286,13 +283,16 @@ class Local:
     def _setup(self, wanted: Command, place: Path, root: Root | None, *, own: bool, counted: bool) -> Setup:
         limits = wanted.limits
         entries = root.entries(wanted, place) if root else _entries(wanted, place) if own else []
-        environment = userland.environment(with_python=wanted.python) | dict(wanted.variables)
-        writable = [HOME, "/tmp", "/dev", *(mount.target for mount in wanted.mounts if mount.writable)]  # noqa: S108
+        usual = userland.environment(with_python=wanted.python) | dict(wanted.variables)
+        environment = root.environment(wanted) if root else usual
+        writable = [HOME, environment["HOME"], "/tmp", "/dev"]  # noqa: S108
+        writable += [mount.target for mount in wanted.mounts if mount.writable]
         writable += [wanted.channel.target] if wanted.channel else []  # mounted read-only, but for process 1
         return Setup(
             argv=[*wanted.argv],
-            environment=root.environment(wanted) if root else environment,
+            environment=environment,
             folder=wanted.checkout,
+            needed=[wanted.checkout, *([HOME] if wanted.home else [])],
             entries=[[entry.kind, entry.source, entry.target] for entry in entries],
             overlay=root.overlay if root else [],
             hosted=root.hosted if root else [],
