@@ -230,10 +230,10 @@ class RolloutsSuite(Suite):
             graded = await grade(task.payload, diff, store, backend, left, collected, terms)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
-        if terms.solution_fails:
+        if terms.solution == "failed":
             check = f"koderz rollouts check {shlex.quote(str(task.payload.folder))}"
             raise Fault(
-                f"{task.id}: its own solution doesn't pass here, so nothing is said of an agent's: {check}",
+                f"{task.id}: its own solution gets no reward here, so nothing is said of an agent's: {check}",
                 cause="task",
             )
         graded = replace(graded, tampering=(*self._stores.removed, *graded.tampering))
