@@ -485,5 +485,6 @@ def test_documented_scripts_on_sinks_count_each_experiment_once(results: Results
 
 def test_documented_scripts_that_read_results_are_all_tried() -> None:
     tried = {**OVER_RUNS, **OWN_RUNS, **OVER_SINKS}
+    own = [page for page in PAGES if page != "docs/how-to/others-logs.md"]  # whose figures are those of the logs' tests
 
-    assert {(page, number) for page in PAGES for number in range(len(_scripts(page)))} == tried.keys()
+    assert {(page, number) for page in own for number in range(len(_scripts(page)))} == tried.keys()
