@@ -230,7 +230,7 @@ class RolloutsSuite(Suite):
             graded = await grade(task.payload, diff, store, backend, left, collected, terms)
         except GitError as error:
             return Verdict("failed", "patch", str(error), f"The diff doesn't apply: {error}", diff, 0.0)
-        if terms.solution == "failed":
+        if terms.solution == "failed" and not await self._is_rewarded(task.payload):
             check = f"koderz rollouts check {shlex.quote(str(task.payload.folder))}"
             raise Fault(
                 f"{task.id}: its own solution gets no reward here, so nothing is said of an agent's: {check}",
@@ -248,6 +248,16 @@ class RolloutsSuite(Suite):
         if base and not whole.stages:
             return replace(await terms_of(base, self._stores), tests=())
         return await terms_of(task, self._stores, whole)
+
+    async def _is_rewarded(self, task: Rollout) -> bool:
+        """Whether the own solution of a step's task gets a reward for other steps; a task without steps has none."""
+        whole, rewarded = self._wholes.get(task.whole or task.digest, task), False
+        for stage in whole.stages:
+            solution = (await self._terms_of(stage.task)).solution
+            rewarded = solution != "failed" or (rewarded and whole.rewards_of != "final")
+            if solution == "failed" and any(least > 0 for least in stage.min_reward.values()):
+                break  # since it doesn't go on here
+        return rewarded
 
     def _resources(self, task: Rollout, backend: Backend) -> Mapping[str, Any]:
         return resources_of(task, backend, self._options.agent_memory, self._options.timeout_multiplier)

@@ -16,8 +16,9 @@ from koderz.sandbox.workspace import Ended
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
 from koderz.suites.suite import JudgeContext, SuiteSource
+from koderz.systems.rollouts import suite as suite_module
 from koderz.systems.rollouts import terms as terms_module
-from koderz.systems.rollouts.afresh import Terms
+from koderz.systems.rollouts.afresh import Solution, Terms
 from koderz.systems.rollouts.carrying import is_work
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.grading import Graded, Published, grade
@@ -237,6 +238,41 @@ def test_task_whose_own_solution_gets_a_part_of_the_reward_is_graded(
 
     assert (found.verdict, found.score) == ("failed", 0.25)
     assert not (cache / "koderz/terms").exists()  # since it may do better another time
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "toml", "is_rewarded"),
+    [
+        ("failed", "failed", "", False),
+        ("failed", "passed", "", True),
+        ("in part", "failed", "", True),
+        ("failed", "passed", "min_reward = 1\n", False),
+        ("passed", "failed", 'multi_step_reward_strategy = "final"\n', False),
+        ("failed", "passed", 'multi_step_reward_strategy = "final"\n', True),
+    ],
+)
+def test_solution_of_steps_is_rewarded_where_one_that_counts_is(
+    one: Solution,
+    two: Solution,
+    toml: str,
+    is_rewarded: bool,
+    runner: asyncio.Runner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, least = ("", toml) if toml.startswith("min_reward") else (toml, "")
+    steps = f'{table}[[steps]]\nname = "one"\n{least}[[steps]]\nname = "two"\n'
+    files = {"instruction.md": "", **{f"steps/{name}/instruction.md": "Do it." for name in ("one", "two")}}
+    suite = RolloutsSuite.load(SuiteSource(written(tmp_path / "t", steps, files), RolloutsOptions(), sandbox="local"))
+    first, second = suite.tasks[0].payload.stages
+    found = {first.task.digest: Terms(solution=one), second.task.digest: Terms(solution=two)}
+
+    async def terms_of_step(task: Rollout, *_: object) -> Terms:
+        return found[task.digest]
+
+    monkeypatch.setattr(suite_module, "terms_of", terms_of_step)
+
+    assert runner.run(suite._is_rewarded(first.task)) is is_rewarded
 
 
 def test_environment_that_cannot_be_made_is_a_fault_of_the_task(
