@@ -29,6 +29,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
 _OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: may be writable for the machine's root
 _SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
+_RESERVED = 300  # process ids that the kernel gives out no second time
 _MOST_LINKS = 40  # that are followed for one path, as by the kernel
 _OPAQUE = "user.overlay.opaque"
 
@@ -129,7 +130,7 @@ def furnish_image(
     for path, *own in hosted:
         _overlay(own, mount_point(path, made))
     devices = mount_point("/dev", made)
-    kernel.mount("none", devices, kind="tmpfs", data="mode=755")
+    kernel.mount("none", devices, kind="tmpfs", data="mode=755,size=1m,nr_inodes=1k")  # what is written there is memory
     _fill_devices(devices)
     kernel.mount("proc", proc := mount_point("/proc", made), kind="proc")
     _restrict_processes(proc, processes)
@@ -226,7 +227,7 @@ def bubblewrap(program: str, entries: Iterable[Entry]) -> list[str]:
         *("--uid", "65534", "--gid", "65534", "--as-pid-1", "--die-with-parent", "--clearenv"),
         *(word for entry in entries for word in _words(entry)),
         *("--proc", "/proc", "--dev", "/dev", "--size", str(_SHARED_MEMORY), "--tmpfs", "/dev/shm"),  # noqa: S108
-        *("--remount-ro", "/", "--chdir", "/", "--"),
+        *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/", "--"),
     ]
 
 
@@ -289,6 +290,6 @@ def _restrict_processes(folder: str, processes: int) -> None:
 def _limit(processes_folder: str, processes: int) -> None:
     try:
         with open(f"{processes_folder}/sys/kernel/pid_max", "w") as limit:
-            limit.write(str(max(301, processes)))
+            limit.write(str(_RESERVED + processes))
     except OSError:  # before Linux 6.14 it is the machine's, and refused
         return

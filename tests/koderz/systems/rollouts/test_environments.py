@@ -22,7 +22,7 @@ from koderz.cli import app
 from koderz.errors import Fault, KoderzError, Unreachable
 from koderz.sandbox.images import ImageStore
 from koderz.sandbox.images.changes import changes
-from koderz.sandbox.workspace import Command, Launch, Limits
+from koderz.sandbox.workspace import Command, Ended, Launch, Limits
 from koderz.sandbox.workspace.built import NAMES, built_environments, kept_folder, remove_built
 from koderz.sandbox.workspace.folders import scratch
 from koderz.sandbox.workspace.local import Local
@@ -107,6 +107,33 @@ def why(task: Rollout, local: Local, **terms: Any) -> str:
     with pytest.raises(KoderzError) as error:
         asyncio.run(build(found.made, local))
     return str(error.value)
+
+
+_THREADS = (
+    "python3 -c 'import threading as t, time; t.stack_size(1 << 16); "
+    "[t.Thread(target=time.sleep, args=(1000,), daemon=True).start() for _ in range(550)]; time.sleep(1000)'"
+)
+_HOLD = "python3 -c 'import time; kept = bytearray(80 << 20); time.sleep(1000)' & "
+
+
+@pytest.mark.slow
+def test_limits_hold_in_an_environment_as_elsewhere(written: Callable[..., Rollout], local: Local) -> None:
+    task = made(written("FROM python:3.12\nRUN echo one > /opt/one\n"), local)
+
+    def ended(line: str, **limits: Any) -> Ended:
+        wanted = Command(["bash", "-c", line], image=task.image_name, checkout=task.workdir, limits=Limits(**limits))
+        with scratch() as place:
+            return asyncio.run(local.run(wanted, place))
+
+    assert ended(_THREADS).cause == "processes"
+    assert ended(_HOLD * 4 + "wait", memory_mb=200).cause == "memory"
+    for folder in ("~", "/tmp", "/opt", "/usr/local", "."):
+        assert ended(f"cd {folder}; head -c 30000000 /dev/zero > a; cp a b; sleep 1000", disk_mb=50).cause == "disk"
+    assert ended("head -c 3000000 /dev/zero > /dev/kept").status
+    late = ended("trap '' TERM; (trap '' TERM; setsid sleep 1000) & sleep 1000; sleep 1000", seconds=0.3, grace=0.3)
+    assert (late.cause, late.seconds < PATIENCE) == ("timeout", True)
+    left = ended("setsid sleep 1000 & disown -a; cat /opt/one")
+    assert (left.status, left.output) == (0, "one\n")
 
 
 def test_environment_keeps_what_lines_do_anywhere(written: Callable[..., Rollout], local: Local) -> None:
