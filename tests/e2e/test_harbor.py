@@ -124,12 +124,12 @@ def test_harbor_reads_the_trials(koderz: Shell, harbor: Path) -> None:
 
 
 def _steps_and_separate(folder: Path) -> None:
-    """Tasks of two steps, of which the first is passed by half, and of a separate verifier."""
+    """Tasks of two steps, of which the first isn't passed, and of a separate verifier."""
     test = "test -e {0} && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
     files = {
         "steps/task.toml": '[task]\nname = "org/steps"\n[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n',
         **{f"steps/steps/{step}/instruction.md": "Do it." for step in ("one", "two")},
-        "steps/steps/one/tests/test.sh": "echo 0.5 > /logs/verifier/reward.txt\n",
+        "steps/steps/one/tests/test.sh": test.format("made"),
         "steps/steps/two/tests/test.sh": test.format("made"),
         "steps/steps/one/solution/solve.sh": "true",
         "steps/steps/two/solution/solve.sh": "touch made",
@@ -153,9 +153,9 @@ def test_trials_have_steps_and_the_names_of_rewards(koderz: Shell) -> None:
     apart, steps = (json.loads(path.read_bytes()) for path in _exported(koderz))
     assert apart["verifier_result"] == {"rewards": {"a": 1.0, "b": 0.5}}
     assert apart["verifier_environment_mode"] == "separate"
-    assert steps["verifier_result"] == {"rewards": {"reward": 0.75}}
+    assert steps["verifier_result"] == {"rewards": {"reward": 0.5}}
     assert steps["step_results"] == [
-        {"step_name": "one", "verifier_result": {"rewards": {"reward": 0.5}}},
+        {"step_name": "one", "verifier_result": {"rewards": {"reward": 0.0}}},
         {"step_name": "two", "verifier_result": {"rewards": {"reward": 1.0}}},
     ]
 
@@ -168,7 +168,7 @@ def test_harbor_reads_steps_and_separate_verifiers(koderz: Shell, harbor: Path) 
     done = subprocess.run([str(harbor), "-c", READ, *map(str, trials)], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [
         "org/apart oracle {'a': 1.0, 'b': 0.5} False True",
-        "org/steps oracle {'reward': 0.75} False True",
+        "org/steps oracle {'reward': 0.5} False True",
     ], done.stderr
 
 
