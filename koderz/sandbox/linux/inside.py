@@ -202,7 +202,7 @@ def _start(setup: Setup, control: _socket.socket, channel: int | None, heard: _s
         limits.cap(resource.RLIMIT_DATA, setup.memory)
         limits.cap(resource.RLIMIT_FSIZE, setup.file)
         limits.cap(resource.RLIMIT_NOFILE, _OPEN_FILES)
-        limits.cap(resource.RLIMIT_NPROC, setup.processes)
+        limits.cap(resource.RLIMIT_NPROC, setup.processes + mounts.ROOM)
         limits.cap(resource.RLIMIT_MEMLOCK, 0)
         limits.cap(resource.RLIMIT_MSGQUEUE, 0)
         if setup.cores:

@@ -29,6 +29,8 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
 _OF_THE_HOST = ("sys", "sysrq-trigger", "irq", "bus")  # of /proc: may be writable for the machine's root
 _SHARED_MEMORY = 256 << 20  # bytes of /dev/shm
+_USED_ONCE = 300  # numbers of processes that the kernel doesn't give out again
+ROOM = 64  # processes beyond the limit, by which it is seen that a command exceeds it: it is ended for that
 _MOST_LINKS = 40  # that are followed for one path, as by the kernel
 _OPAQUE = "user.overlay.opaque"
 
@@ -289,6 +291,6 @@ def _restrict_processes(folder: str, processes: int) -> None:
 def _limit(processes_folder: str, processes: int) -> None:
     try:
         with open(f"{processes_folder}/sys/kernel/pid_max", "w") as limit:
-            limit.write(str(max(301, processes)))
+            limit.write(str(_USED_ONCE + processes + ROOM))
     except OSError:  # before Linux 6.14 it is the machine's, and refused
         return
