@@ -239,11 +239,14 @@ def _connection(case: Case) -> None:
 
 
 def _sandbox_start(case: Case) -> None:
-    """bubblewrap works when the run begins, and then no more."""
+    """bubblewrap works when the run begins, and then no more; it runs tasks without a Dockerfile."""
     real = shutil.which("bwrap")
     if real is None:
         pytest.skip("bubblewrap isn't installed")
     folder = case.koderz.folder
+    case.task = "median"
+    halves = "(ordered[len(ordered) // 2] + ordered[(len(ordered) - 1) // 2]) / 2"
+    case.model.commands = [f"sed -i 's|return ordered.*|return {halves}|' numbers_summary.py"]
     (folder / "bin").mkdir()
     begun, broken = folder / "begun", folder / "broken"
     broken.touch()
