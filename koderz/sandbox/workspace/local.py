@@ -1,4 +1,4 @@
-"""Commands on this machine: by bubblewrap where it is present, else by koderz' own namespaces."""
+"""Commands on this machine: by bubblewrap where it is, else and in roots of images by namespaces of koderz' own."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from koderz.sandbox.workspace.watching import Output, Sockets, too_large
 _PACKAGE = Path(__file__).resolve().parents[1]  # koderz.sandbox, which process 1 is made of
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0  # beyond the grace
-
 _LONGEST = 1 << 20  # bytes of a message of process 1
 _TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")  # nanoseconds
 _IDLE = slice(4, 6)  # of a core's words in /proc/stat: idle, and idle while a disk is waited for
+_BY_BUBBLEWRAP = " by bubblewrap"
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
@@ -157,6 +157,10 @@ class Local:
             if interpreter:
                 await interpreter.end()
 
+    def isolation_of(self, image: Image | str | None) -> str:
+        """The isolation of commands with that image, once this is entered; bubblewrap makes no root of an image."""
+        return self.isolation.removesuffix(_BY_BUBBLEWRAP) if isinstance(image, str) else self.isolation
+
     async def run(self, command: Command, place: Path) -> Ended:
         """See `Backend`."""
         if interpreter := await self._interpreter(command):
@@ -256,7 +260,7 @@ class Local:
                 finally:
                     control.close()  # at which everything in there ends
         if not interpreter:
-            self.isolation = "+".join(hello["layers"]) + ("" if own else " by bubblewrap")
+            self.isolation = "+".join(hello["layers"]) + (_BY_BUBBLEWRAP if self._bubblewrap else "")
         return replace(ended, seconds=time.monotonic() - began)
 
     @asynccontextmanager

@@ -122,6 +122,12 @@ async def _received(running: Running, seconds: float) -> bytes:
                 await asyncio.sleep(0.02)
 
 
+def test_isolation_says_what_contains_a_command(request: pytest.FixtureRequest, local: Local) -> None:
+    by_bubblewrap = local.isolation.removesuffix(" by bubblewrap") != local.isolation
+    assert by_bubblewrap is request.node.name.endswith("[bubblewrap]")
+    assert "bubblewrap" not in local.isolation_of("an image")
+
+
 def test_timeout_ends_a_command_with_its_children(runs: Runs) -> None:
     ended = runs("trap '' TERM; (trap '' TERM; sleep 1000) & sleep 1000; sleep 1000", Limits(seconds=0.3, grace=0.3))
     assert ended.cause == "timeout"
