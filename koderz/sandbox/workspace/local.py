@@ -126,11 +126,8 @@ class Local:
     guards_channels = True
     cost = 0.0
     enforces: Mapping[str, Enforcer] = {
-        "cpus": "affinity",
-        "memory_mb": "watched",
-        "storage_mb": "watched",
-        "network": "container",
-    }
+        "cpus": "affinity", "memory_mb": "watched", "storage_mb": "watched", "network": "container",
+    }  # fmt: skip
 
     def __init__(self, *, bubblewrap_allowed: bool = True, images: ImageStore | None = None) -> None:
         self.isolation = ""
@@ -289,8 +286,7 @@ class Local:
         entries = root.entries(wanted, place) if root else _entries(wanted, place) if own else []
         usual = userland.environment(with_python=wanted.python) | dict(wanted.variables)
         environment = root.environment(wanted) if root else usual
-        writable = [HOME, environment["HOME"], "/tmp", "/dev"]  # noqa: S108
-        writable += [mount.target for mount in wanted.mounts if mount.writable]
+        writable = [HOME, environment["HOME"], "/tmp", "/dev", *(m.target for m in wanted.mounts if m.writable)]  # noqa: S108
         writable += [wanted.channel.target] if wanted.channel else []  # mounted read-only, but for process 1
         return Setup(
             argv=[*wanted.argv],
