@@ -26,6 +26,7 @@ class ScriptedModel:
         self.text = "Done."  # of its last reply
         self.tools: list[tuple[str, dict[str, Any]]] = []  # of an MCP server, with arguments, in place of commands
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[str] = []  # of each request
 
     def env(self) -> dict[str, str]:
         """The variables by which koderz finds it."""
@@ -75,7 +76,8 @@ def scripted_model() -> Iterator[ScriptedModel]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            answer = model.answer(self.path, body)
+            model.headers.append(str(self.headers))
+            answer = model.answer(self.path.partition("?")[0], body)
             own = model.last if answer.pop("koderz-last", False) else {}
             status = own.get("status", model.status)
             if not status:

@@ -349,6 +349,7 @@ def _require_handles(plan: Plan) -> None:
     if not any(NEEDED & arm.solver.wants for arm in plan.arms):
         return
     for task, arm, _ in plan.cells():
+        plan.suite.require_fit(task, arm.solver)
         for name in sorted(NEEDED & arm.solver.wants):
             if name in OPENED & task.needs and not plan.suite.overrides(f"open_{name}"):
                 raise KoderzError(f"the suite {plan.suite.name} says that {task.id} needs a {name}, but can't open one")
@@ -451,8 +452,7 @@ def restore_plan(
 
 def _same_tasks(record: records.Plan, tasks: Sequence[Task]) -> list[Task]:
     known = {task.id: task for task in tasks}
-    gone = [name for name in record.tasks if name not in known]
-    if gone:
+    if gone := [name for name in record.tasks if name not in known]:
         raise KoderzError(f"{record.run_id}: the suite has no task {gone[0]!r} any more")
     return [known[name] for name in record.tasks]
 

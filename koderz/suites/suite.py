@@ -273,6 +273,12 @@ class Suite(Extensible):
         """Facts about the run's tasks for the plan's record. Raises KoderzError if the settings don't fit them."""
         return {}
 
+    def require_fit(self, task: Task, solver: Any) -> None:
+        """Raises KoderzError for a task that a solver can't work on. By default none is refused.
+
+        Called for each task in each of its arms when a run is planned, if its solver asks for a handle.
+        """
+
     def expected(self, task: Task, solver: Any, settings: Settings) -> Sequence[Expected] | None:
         """The calls that one experiment is expected to make, those of a judge model among them.
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -46,12 +47,10 @@ _SKILLS = (
 )
 _UNUSED = {".git", "__pycache__", ".DS_Store"}  # what lies in a folder without being part of it
 _LAUNCHERS = re.compile(r"(?:python[\d.]*|node|npx|uvx?|bunx?|deno|bash|sh|env|run|-.*)")
-_SERVER_KEYS = {"command": str, "args": list[str], "env": dict[str, str]} | {
-    "type": str,
-    "url": str,
-    "headers": dict[str, str],
-}
-_LARGEST_TEXT, _LARGEST = 96 << 10, 256 << 20  # bytes of one, which is an argument, and of all that an addition has
+_TABLE, _SERVER_NAME = dict[str, str], re.compile(r"[\w-]{1,64}", re.ASCII)
+_SERVER_KEYS = {"command": str, "args": list[str], "env": _TABLE, "type": str, "url": str, "headers": _TABLE}
+LARGEST_TEXT = 96 << 10  # bytes of all texts of an arm, which are one argument of a command
+_LARGEST = 256 << 20  # bytes of all that an addition has
 _HEAD = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*$", re.MULTILINE | re.DOTALL)
 _SECONDS = 60.0  # of git
 
@@ -99,6 +98,8 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
             found = [source / "SKILL.md"] if (source / "SKILL.md").is_file() else sorted(source.glob("*/SKILL.md"))
             if not found:
                 raise KoderzError(f"{said}: a skill is a folder with a SKILL.md, and there is none")
+            if away := [file for file in found if not file.resolve().is_relative_to(source.resolve())]:
+                raise KoderzError(f"{away[0].parent} is, or has, a link that leaves {said}")
             return tuple(
                 replace(
                     _kept(kind, f"{file.parent.name}{revision}", _below(file.parent, f"{file.parent.name}/")),
@@ -109,7 +110,8 @@ def read_additions(kind: Kind, said: str, base: Path) -> tuple[Addition, ...]:
         if source.is_dir() and kind != "memory":
             raise KoderzError(f"{said} is a folder; {kind.replace('_', ' ')} is a file of text")
         files = _below(source, f"{source.name}/") if source.is_dir() else {source.name: source}
-        text = "" if source.is_dir() else _text(source)
+        is_store = source.is_dir() or (kind == "memory" and b"\0" in source.read_bytes()[:1024])  # a database
+        text = "" if is_store else _text(source)
         return (replace(_kept(kind, f"{source.name}{revision}", files), text=text),)
 
 
@@ -151,23 +153,29 @@ def _at_revision(said: str, base: Path) -> Iterator[tuple[Path, str]]:
     name, at, revision = said.rpartition("@")
     if not at or revision.startswith("-"):  # which git would take for an option
         raise KoderzError(f"there is no file or folder {said}")
-    place = _found(name, base) or Path(os.path.abspath(Path(name)))  # noqa: PTH100
+    place = _found(name, base) or Path(os.path.abspath(base / name))  # noqa: PTH100
     # It may be gone since then, and folders above it with it, so that git is asked from the top of the repository.
-    near = next(folder for folder in place.parents if folder.is_dir())
+    near = next(folder for folder in (place, *place.parents) if folder.is_dir())
     root = Path(_git(near, said, "rev-parse", "--show-toplevel").decode().strip())
     inner = (near.resolve() / place.relative_to(near)).relative_to(root).as_posix()
-    archive = _git(root, said, "archive", "--format=tar", revision, f"./{inner}")
-    with tempfile.TemporaryDirectory() as folder:
+    commit = _git(root, said, "rev-parse", "--verify", f"{revision}^{{commit}}").decode().strip()
+    objects = root / _git(root, said, "rev-parse", "--git-path", "objects").decode().strip()
+    with tempfile.TemporaryDirectory() as own, tempfile.TemporaryDirectory() as folder:
+        # Its settings could name filters, which are programs: a repository of koderz' own only reads its objects.
+        _git(Path(own), said, "init", "-q", "--bare")
+        alone = {"GIT_OBJECT_DIRECTORY": str(objects), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+        words = (f"--prefix={place.name}/", commit) if inner == "." else (commit, inner)
+        archive = _git(Path(own), said, "archive", "--format=tar", *words, environment=alone)
         try:
             with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
                 opened.extractall(folder, filter="data")
         except (tarfile.TarError, OSError) as error:
             raise KoderzError(f"{said} can't be unpacked: {error}") from None
-        yield Path(folder, inner), f"@{revision}"
+        yield Path(folder, place.name if inner == "." else inner), f"@{revision}"
 
 
-def _git(folder: Path, said: str, *words: str) -> bytes:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+def _git(folder: Path, said: str, *words: str, environment: Mapping[str, str] = MappingProxyType({})) -> bytes:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | dict(environment)
     try:
         done = subprocess.run(
             ["git", "--literal-pathspecs", "-C", str(folder), *words],  # noqa: S607
@@ -194,9 +202,9 @@ def _below(folder: Path, prefix: str) -> dict[str, Path]:
 def _text(file: Path) -> str:
     try:
         with file.open("rb") as opened:
-            found = opened.read(_LARGEST_TEXT + 1)
-        if len(found) > _LARGEST_TEXT:
-            raise KoderzError(f"{file} has more than {_LARGEST_TEXT >> 10} KB")
+            found = opened.read(LARGEST_TEXT + 1)
+        if len(found) > LARGEST_TEXT:
+            raise KoderzError(f"{file} has more than {LARGEST_TEXT >> 10} KB")
         return found.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise KoderzError(f"{file} can't be read as text: {error}") from None
@@ -222,8 +230,7 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
     if file is None or not file.is_file() or file.suffix != ".json":
         words = _words(said)
         name = next((Path(word).stem for word in words if not _LAUNCHERS.fullmatch(Path(word).name)), "server")
-        name = re.sub(r"[^\w-]+", "-", name)[:64]
-        return {name: {"command": words[0], "args": words[1:]}}, Path.cwd()
+        return {server_name(name): {"command": words[0], "args": words[1:]}}, Path.cwd()
     try:
         servers = json.loads(_text(file))["mcpServers"]
         found = {str(name): dict(server) for name, server in servers.items()}
@@ -239,9 +246,14 @@ def _stated(said: str, base: Path) -> tuple[dict[str, dict[str, Any]], Path]:
                 msgspec.convert(value, _SERVER_KEYS[key])
         except msgspec.ValidationError as error:
             raise KoderzError(f"{where}.{key}: {str(error)[:1].lower()}{str(error)[1:]}") from None
-        if not re.fullmatch(r"[\w-]{1,64}", name) or ("command" in server) == ("url" in server):
+        if not _SERVER_NAME.fullmatch(name) or ("command" in server) == ("url" in server):
             raise KoderzError(f"{where} needs a name of letters, digits, - and _, and either a command or a url")
     return found, file.parent
+
+
+def server_name(name: str) -> str:
+    """A name that agents can make those of tools of."""
+    return re.sub(r"[^\w-]+", "-", name, flags=re.ASCII).strip("-")[:64] or "server"
 
 
 def _words(said: str) -> list[str]:
@@ -284,33 +296,40 @@ def _kept(
     """The addition made of these files, which are copied into the cache below the digest of all of it."""
     digest = hashlib.sha256(json.dumps([kind, server], sort_keys=True).encode())
     if sum(file.stat().st_size for file in files.values()) > _LARGEST:
-        raise KoderzError(
-            f"{name}: the {kind} has more than {_LARGEST >> 20} MB; name a folder with what it needs alone"
-        )
-    contents = {path: (file.read_bytes(), bool(file.stat().st_mode & 0o100)) for path, file in sorted(files.items())}
-    for path, (content, executable) in contents.items():
-        digest.update(f"\0{path}\0{executable:d}{len(content)}\0".encode("utf-8", "surrogateescape"))
-        digest.update(content)
-    whole = digest.hexdigest()
-    if not files:
-        return Addition(kind, name, "", whole, server or {})
-    folder = cache_folder() / "additions" / whole
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
-            Path(fresh).chmod(0o755)
-            for path, (content, executable) in contents.items():
-                place = Path(fresh, "all", path)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(content)
-                place.chmod(0o755 if executable else 0o644)
-            try:
-                Path(fresh, "all").rename(folder)
-            except OSError:  # another was quicker
-                if not folder.is_dir():
-                    raise
-    if any((folder / path).read_bytes() != content for path, (content, _) in contents.items()):
-        raise KoderzError(f"{folder} was changed since koderz has copied {name} there; remove it")
-    path = str(folder / next(iter(contents)).split("/")[0])
+        raise KoderzError(f"{name}: the {kind} has more than {_LARGEST >> 20} MB; name a folder with less in it")
+    try:
+        contents = {path: (file.read_bytes(), bool(file.stat().st_mode & 0o100)) for path, file in files.items()}
+        for path, (content, executable) in sorted(contents.items()):
+            digest.update(f"\0{path}\0{executable:d}{len(content)}\0".encode("utf-8", "surrogateescape"))
+            digest.update(content)
+        folder = cache_folder() / "additions" / digest.hexdigest()
+        _copy(contents, folder)
+        kept = {path: file.read_bytes() for path, file in files_below(folder).items()}
+    except OSError as error:
+        raise KoderzError(f"{name}: the {kind} can't be copied into koderz' cache: {error}") from None
+    if kept != {path: content for path, (content, _) in contents.items()}:
+        raise KoderzError(f"{folder} has changed since koderz copied {name} there; remove it")
+    path = str(folder / min(contents).split("/")[0]) if contents else ""
     args = [f"{path}/{words[word]}" if words and word in words else word for word in (server or {}).get("args", ())]
-    return Addition(kind, name, path, whole, {**server, "args": args} if server and args else server or {})
+    return Addition(kind, name, path, digest.hexdigest(), {**server, "args": args} if server and args else server or {})
+
+
+def _copy(contents: Mapping[str, tuple[bytes, bool]], folder: Path) -> None:
+    """Puts contents and whether each is executable into a folder that is there whole or not at all."""
+    if folder.is_dir() or not contents:
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
+        whole = Path(fresh, "whole")
+        for path, (content, executable) in contents.items():
+            (whole / path).parent.mkdir(parents=True, exist_ok=True)
+            (whole / path).write_bytes(content)
+            (whole / path).chmod(0o755 if executable else 0o644)
+        for each in [whole, *whole.rglob("*")]:
+            if each.is_dir():  # which users of other sandboxes read
+                each.chmod(0o755)
+        try:
+            whole.rename(folder)
+        except OSError:  # another was quicker
+            if not folder.is_dir():
+                raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from koderz.cli.console import OutputOptions, print_json, say, say_all
+from koderz.cli.console import OutputOptions, print_json, say, say_all, warn
 from koderz.cli.flags import Quiet, SummaryJson, Trust, Wait
 from koderz.cli.front import AcceptChanges, Front, run_options, take_up
 from koderz.cli.groups import PanelCommand, new_group
@@ -140,7 +140,8 @@ def stated(
     if "sandbox" not in given:
         given["sandbox"] = asyncio.run(usual_sandbox(os.environ))
     settled = _settled(usual_said)
-    found = _with_canaries(_runnable(found, usual_said, given["sandbox"], settled), usual_said, given["sandbox"])
+    able = _runnable(found, usual_said, given["sandbox"], settled, agent)
+    found = _with_canaries(able, usual_said, given["sandbox"])
     _require_trusted(found, settled, grant=front.trust_config or is_own)
     if not (front.shown.json or is_own):
         _say_sandboxes(found, settled, given["sandbox"])
@@ -180,14 +181,17 @@ def _chosen_tasks(config: Path | None, dataset: Path | None, said: Mapping[str, 
     return path, read_config(path, variables)
 
 
-def _runnable(config: Config, said: Mapping[str, Any], sandbox: str, settled: Collection[str]) -> Config:
-    """The entries of tasks that can be loaded, run here and be graded afresh, if others are to be left out.
+def _runnable(
+    config: Config, said: Mapping[str, Any], sandbox: str, settled: Collection[str], agent: str | None
+) -> Config:
+    """The entries of tasks that can be loaded, run here by their agent and be graded afresh, if others are left out.
 
     Raises KoderzError if there are none.
     """
     from koderz.sandbox.images import ImageStore
+    from koderz.systems.rollouts.agents.adapters import require_taken
     from koderz.systems.rollouts.omissions import require_none, workable
-    from koderz.systems.rollouts.runnable import ROOTED, placed, runnable
+    from koderz.systems.rollouts.runnable import ROOTED, Omission, placed, runnable
     from koderz.systems.rollouts.terms import fresh_only
 
     named, images = "sandbox" not in settled, ImageStore(said["images"] and Path(said["images"]))
@@ -200,6 +204,18 @@ def _runnable(config: Config, said: Mapping[str, Any], sandbox: str, settled: Co
     if said["skip_unrunnable"]:
         able, unable = runnable(able, lambda task: (task.sandbox if named else "") or sandbox, images, making)
         left_out += unable
+        of_agents = {
+            (task, agent or entry.agent) for task, entry in zip(config.of_entries, config.entries, strict=True)
+        }
+        own = {task.id: [each for each in task.additions if each.inside] for task in able}
+        refused = {}
+        for task_id, name in sorted(of_agents):
+            try:
+                require_taken(name, own.get(task_id, ()))
+            except KoderzError as error:
+                refused[task_id] = Omission(task_id, str(error))
+                warn(f"{task_id} is left out: {error}")
+        able, left_out = [task for task in able if task.id not in refused], [*left_out, *refused.values()]
     else:
         require_none(left_out, len(config.tasks) + len(config.refused))
     if said["require_fresh"] and able:

@@ -20,7 +20,7 @@ import msgspec
 from koderz.errors import KoderzError
 from koderz.sandbox import SANDBOXES, has_workspaces
 from koderz.settings.trust import READS, RUNS_CODE
-from koderz.systems.rollouts.additions import KINDS, Addition, read_additions, sources_of
+from koderz.systems.rollouts.additions import KINDS, LARGEST_TEXT, Addition, read_additions, sources_of
 from koderz.systems.rollouts.datasets import Dataset, read_dataset
 from koderz.systems.rollouts.formats import load_task
 from koderz.systems.rollouts.runnable import Omission
@@ -240,6 +240,8 @@ def _additions(path: Path, added: Sequence[tuple[str, Sequence[str]]]) -> tuple[
             for each in every:
                 if found.setdefault((each.kind, each.bare_name), each) is not each:
                     raise KoderzError(f"{path}: {key}: one arm can't have two that are called {each.bare_name}")
+    if sum(len(each.text.encode()) for each in found.values() if each.kind != "skill") > LARGEST_TEXT:
+        raise KoderzError(f"{path}: the texts of one arm have more than {LARGEST_TEXT >> 10} KB")
     return tuple(found.values())
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from koderz.errors import KoderzError
 from koderz.sandbox.workspace import Image
 from koderz.sandbox.workspace.folders import files_below
-from koderz.systems.rollouts.additions import Addition
+from koderz.systems.rollouts.additions import Addition, server_name
 from koderz.systems.rollouts.compose import HARBOR_SERVICES, Service, needs_of, read_compose, with_service
 from koderz.systems.rollouts.recipes import Recipe, read_dockerfile
 from koderz.systems.rollouts.task_toml import (
@@ -319,7 +319,7 @@ def _additions(table: EnvironmentTable) -> Iterator[Addition]:
         if each.transport != "stdio":
             kind = "sse" if each.transport == "sse" else "http"
             server = {"type": kind, "url": each.url, **({"headers": dict(each.headers)} if each.headers else {})}
-        yield Addition("mcp", each.name, "", _digest(server), server, inside=True)
+        yield Addition("mcp", server_name(each.name), "", _digest(server), server, inside=True)
 
 
 def _digest(value: object) -> str:

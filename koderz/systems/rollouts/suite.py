@@ -191,23 +191,25 @@ class RolloutsSuite(Suite):
     def details(self, tasks: Sequence[Task[Rollout]], settings: Settings) -> Mapping[str, Any]:
         """The dataset, and the tasks that were left out. Raises KoderzError for one that can't run here."""
         payloads = [task.payload for task in tasks]
-        self._require_given(settings)
+        self._require_contained(settings)
         require_network((task.published or task for task in payloads), settings.sandbox, self._options)
         require_runnable(payloads, lambda task: task.sandbox or settings.sandbox, self._images, self._making)
         left_out = {"left_out": [each._asdict() for each in self._left_out]} if self._left_out else {}
         about = {"dataset": dict(self._dataset.about)} if self._dataset.about else {}
         return {**about, **left_out, **({"additions": self._additions} if self._additions else {})}
 
-    def _require_given(self, settings: Settings) -> None:
-        """Raises KoderzError where an agent can't be given what its arm or task names, or would see more than that."""
+    def _require_contained(self, settings: Settings) -> None:
+        """Raises KoderzError where an agent would see more than its arm names."""
         added = [each for task in self._payloads.values() for each in task.additions]
-        for name in filter(None, (settings.solver, *settings.solvers)):
-            if name.startswith("agent:"):
-                require_taken(name.removeprefix("agent:"), added)
         if added and "uncontained" in {settings.sandbox, *(task.sandbox for task in self._payloads.values())}:
             raise KoderzError(
                 f"{added[0].name}: an agent that isn't contained sees more than its arm; use --sandbox local"
             )
+
+    def require_fit(self, task: Task[Rollout], solver: Any) -> None:
+        """Raises KoderzError for an agent that can't be given what its arm or the task names."""
+        if solver.name.startswith("agent:"):
+            require_taken(solver.name.removeprefix("agent:"), task.payload.additions)
 
     def set_up(self, task: Task[Rollout], settings: Mapping[str, str | None]) -> Task[Rollout]:
         """The task with an arm's settings. Raises KoderzError if the configuration has no such entry."""

@@ -79,7 +79,9 @@ def additions_by_arm(config: Config | None, tasks: Sequence[Rollout]) -> dict[st
 def settings_label(settings: Shown) -> str:
     """The settings in the name of an arm, such as `MODE=fast · timeout_sec=60`; cut if there are many."""
     scrubber = Scrubber()  # a value may be a secret of this machine, however it is called
-    shown = {name: value if scrubber.text(value) == value else "#" for name, value in settings.items() if value}
+    shown = {
+        name: value if scrubber.text(value) == value else "#" for name, value in settings.items() if value is not None
+    }
     words = [value if name == "arm" else f"{name.removeprefix(_VARIABLE)}={value}" for name, value in shown.items()]
     label = " · ".join(words)
     return label if len(label) <= _LONG_NAME else f"{label[:_LONG_NAME].rstrip(' ·')}…"
@@ -126,4 +128,4 @@ def _words(name: str, value: str, scrubber: Scrubber) -> str:
     text = ", ".join(names) if name in ("agent_mounts", *KINDS) else " ".join(value.split())
     if not text.isprintable():
         return ""
-    return text if len(text) <= _LONG else f"{text[:_LONG]}…"
+    return text if len(text) <= _LONG or name == "arm" else f"{text[:_LONG]}…"

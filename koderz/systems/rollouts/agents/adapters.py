@@ -115,7 +115,7 @@ def require_taken(agent: str, additions: Iterable[Addition], where: str = "") ->
                 f"{where}the agent {agent} can't be given {each.name} ({kind}); it takes {known}: "
                 "name another agent, or leave it out"
             )
-        if each.kind == "memory" and not each.text and takes is not ANY:
+        if each.kind == "memory" and not each.text and _TAKEN.get(agent) is not ANY:
             raise KoderzError(f"{where}{each.name}: the agent {agent} takes a memory that is a file of text")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from koderz.systems.rollouts.agents.adapters import Dirs, Event, Package, laid_out, npm_package, parsed
+from koderz.systems.rollouts.agents.adapters import ANY, Dirs, Event, Package, laid_out, npm_package, parsed
 
 # The repository's own servers are part of the task in every arm. It reads them itself, since it refuses to start with
 # a file that is named to it and broken, and takes no servers but those that it is given where the repository has none.
@@ -16,7 +16,7 @@ class ClaudeCode:
     """The adapter for claude-code, see `Adapter`."""
 
     install = "npm install --global @anthropic-ai/claude-code"
-    takes = frozenset({"skill", "mcp", "context", "memory", "system_prompt"})
+    takes = ANY
 
     def find(self) -> Package | None:
         return npm_package("claude", "claude-code-linux-*/claude")

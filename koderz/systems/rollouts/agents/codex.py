@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from koderz.systems.rollouts.agents.adapters import Dirs, Event, Package, laid_out, npm_package, parsed
+from koderz.systems.rollouts.agents.adapters import ANY, Dirs, Event, Package, laid_out, npm_package, parsed
 
 _TOOLS = {"command_execution": "command", "mcp_tool_call": "tool", "file_change": "status", "web_search": "query"}
 
@@ -17,7 +17,7 @@ class Codex:
     """The adapter for codex, see `Adapter`."""
 
     install = "npm install --global @openai/codex"
-    takes = frozenset({"skill", "mcp", "context", "memory", "system_prompt"})
+    takes = ANY
 
     def find(self) -> Package | None:
         return npm_package("codex", "codex-*/vendor/*/bin/codex", up=1)

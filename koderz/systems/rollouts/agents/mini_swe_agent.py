@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from koderz.systems.rollouts.additions import told_of
-from koderz.systems.rollouts.agents.adapters import Dirs, Event, Package, python_package
+from koderz.systems.rollouts.agents.adapters import ANY, Dirs, Event, Package, python_package
 
 _SYSTEM = "You are a helpful assistant that can interact with a computer."  # mini-swe-agent's own
 
@@ -15,7 +15,7 @@ class MiniSweAgent:
     """The adapter for mini-swe-agent, see `Adapter`."""
 
     install = "pip install mini-swe-agent mcp"
-    takes = frozenset({"skill", "context", "memory", "system_prompt"})
+    takes = ANY - {"mcp"}
     version_arguments = ("--help",)  # it greets with its version, and has no other way to say it
 
     def find(self) -> Package | None:

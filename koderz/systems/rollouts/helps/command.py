@@ -67,8 +67,9 @@ def helps(
     stopped; --seed N begins anew. Exit code 1 with --fail-on-regression where something is shown to harm.
 
     Examples:
-        koderz helps --skill skills/sql-style --dataset tasks --agent claude-code --model anthropic/claude-sonnet-5-5
-        koderz helps --skill skills/sql-style@v1 --skill skills/sql-style --dataset tasks --dry-run
+        koderz helps
+        koderz helps --skill sql-style --dataset tasks --agent codex --max-cost 20
+        koderz helps --skill sql-style@v1 --skill sql-style --dataset tasks --dry-run
     """
     from koderz.systems.rollouts.formats import loading_once
     from koderz.systems.rollouts.helps.arms import arms_of, given_by

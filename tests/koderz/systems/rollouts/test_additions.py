@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,29 @@ def test_skill_of_each_revision_is_read_from_git(tmp_path: Path) -> None:
     assert read_additions("skill", f"{folder}@HEAD~1", tmp_path)[0].digest == new.digest
 
 
+def test_skill_that_is_a_repository_of_its_own_keeps_its_name(tmp_path: Path) -> None:
+    folder = _skill(tmp_path)
+    _committed(folder, "one")
+    (found,) = read_additions("skill", "sql-style@HEAD", tmp_path)
+    assert (found.name, Path(found.path).name) == ("sql-style@HEAD", "sql-style")
+    assert found.digest == read_additions("skill", "sql-style", tmp_path)[0].digest  # which has no .git
+
+
+def test_copy_that_was_changed_is_told_and_read_by_others(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        (found,) = read_additions("skill", str(_skill(tmp_path)), tmp_path)
+    finally:
+        os.umask(before)
+    assert all(each.stat().st_mode & 0o004 for each in (Path(found.path), *Path(found.path).rglob("*")))
+    for name, text in (("more", "x"), ("SKILL.md", "")):
+        Path(found.path, name).write_text(text)
+        with pytest.raises(KoderzError, match=r"has changed since koderz copied sql-style there; remove it"):
+            read_additions("skill", "sql-style", tmp_path)
+        shutil.rmtree(Path(found.path).parent)
+        read_additions("skill", "sql-style", tmp_path)
+
+
 def test_servers_of_a_file_are_mounted_with_what_they_name(tmp_path: Path) -> None:
     (tmp_path / "parcels.py").write_text("print(1)")
     servers: dict[str, dict[str, Any]] = {
@@ -140,6 +165,26 @@ def test_link_that_leaves_a_skill_is_refused(tmp_path: Path) -> None:
     (folder / "secret").symlink_to("/etc/hostname")
     with pytest.raises(KoderzError, match="is a link that leaves its folder"):
         read_additions("skill", str(folder), tmp_path)
+    (tmp_path / "every").mkdir()
+    (tmp_path / "every/other").symlink_to(_skill(tmp_path / "elsewhere", "other"))
+    with pytest.raises(KoderzError, match="a link that leaves"):
+        read_additions("skill", "every", tmp_path)
+
+
+def test_revision_of_a_strange_repository_starts_none_of_its_programs(tmp_path: Path) -> None:
+    folder = _skill(tmp_path / "repository")
+    (tmp_path / "repository/.gitattributes").write_text("* filter=own\n")
+    _committed(tmp_path / "repository", "one")
+    smudge = f"touch {tmp_path}/started; cat"
+    for key, value in (
+        ("filter.own.smudge", smudge),
+        ("core.fsmonitor", f"touch {tmp_path}/started"),
+        ("tar.tar.command", smudge),
+    ):
+        subprocess.run(["git", "-C", str(tmp_path / "repository"), "config", key, value], check=True)
+    (found,) = read_additions("skill", f"{folder}@HEAD", tmp_path)
+    assert "upper case" in Path(found.path, "SKILL.md").read_text()
+    assert not (tmp_path / "started").exists()
 
 
 def _config(folder: Path, text: str) -> Path:
@@ -175,6 +220,15 @@ def test_each_arm_has_an_entry_for_every_task(tmp_path: Path) -> None:
     assert found == [[], ["sql-style"], [], ["sql-style"]]
 
 
+def test_long_names_of_arms_stay_whole(tmp_path: Path) -> None:
+    names = [f"with the very first revision of all {number}" for number in (1, 2)]
+    arms = "".join(f'[[arms]]\nname = "{name}"\n' for name in names)
+    matrix = matrix_of(
+        read_config(_config(tmp_path, f'model = "m"\n{arms}{_TASKS}')), agent=None, model=None, rollouts=None
+    )
+    assert [arm.settings for arm in matrix.arms] == [{"arm": name} for name in names]
+
+
 def test_arms_that_give_the_same_stay_two(tmp_path: Path) -> None:
     path = _config(tmp_path, f'model = "m"\n[[arms]]\nname = "a"\n[[arms]]\nname = "b"\n{_TASKS}')
     matrix = matrix_of(read_config(path), agent=None, model=None, rollouts=None)
@@ -200,12 +254,15 @@ def test_keys_of_entries_tell_them_apart_without_arms(tmp_path: Path) -> None:
         ('[[arms]]\nname = "a"\nskill = ["a"]\n', "line 3: unknown key 'skill'; did you mean skills?"),
         ('[[arms]]\nname = "a"\nskills = "a"\n', "line 3: skills has to be a list of texts, not 'a'"),
         ('[[arms]]\nname = "a"\nskills = ["a"]\n', "skills: there is no file or folder a"),
+        ('[[arms]]\nname = "a"\ncontext = ["big.md", "more.md"]\n', "the texts of one arm have more than 96 KB"),
         ('[[arms]]\nname = "a"\nskills = ["s", "t/s"]\n', "skills: one arm can't have two that are called s"),
     ],
 )
 def test_arms_that_cannot_be_are_told(tmp_path: Path, text: str, why: str) -> None:
     _skill(tmp_path, "s")
     _skill(tmp_path / "t", "s")
+    for name in ("big", "more"):
+        (tmp_path / f"{name}.md").write_text("x" * 60_000)
     with pytest.raises(KoderzError) as told:
         read_config(_config(tmp_path, f"{text}{_TASKS}"))
     assert why in str(told.value)
@@ -221,3 +278,11 @@ def test_configuration_needs_trust_to_show_what_lies_elsewhere(tmp_path: Path) -
     assert not risks_of(
         read_config(_config(tmp_path / "own", f'[[arms]]\nname = "a"\nskills = ["sql-style"]\n{_TASKS}'))
     )
+
+
+def test_memory_may_be_a_store_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("Parcels have codes.")
+    (tmp_path / "memory.db").write_bytes(b"SQLite format 3\0")
+    notes, store = (read_additions("memory", name, tmp_path)[0] for name in ("notes.md", "memory.db"))
+    assert (notes.text, store.text) == ("Parcels have codes.", "")
+    assert Path(store.path).read_bytes() == b"SQLite format 3\0"
