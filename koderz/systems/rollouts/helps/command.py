@@ -101,7 +101,7 @@ def helps(
                 warn(f"warning: {each.name}: {each.power.line}")
         told = iter(questions)
         finish(
-            _sessions(questions, values.get("max_cost")),
+            _sessions(questions),
             replace(front.shown, json=False),
             tell=lambda session: next(told).tell(session),
             code=with_regression if front.fail_on_regression else exit_code,
@@ -125,7 +125,7 @@ class Question(SessionScreen):
         told = {name: getattr(session.summary, name) for name in ("run_id", "status", "simulated", "paid")}
         verdicts = [verdict.document for verdict in self._verdicts(session)]
         summary = session.summary_path and str(session.summary_path)
-        power = self.power.document
+        power = self.power._asdict()
         print_json({"question": self.name, **told, "power": power, "verdicts": verdicts, "summary": summary})
 
     def _verdicts(self, session: SessionResult) -> Sequence[Verdict]:
@@ -177,17 +177,18 @@ def _show(questions: Sequence[Question], *, json: bool) -> None:
     for number, each in enumerate(questions):
         forecast = forecast_of(each.plan)
         if json:
-            print_json({"question": each.name, **forecast.document, "power": each.power.document})
+            print_json({"question": each.name, **forecast.document, "power": each.power._asdict()})
         else:
             say_all([*(["", "ELSEWHERE"] if number else ()), *forecast.lines(), f"Power: {each.power.line}"])
 
 
-async def _sessions(questions: Sequence[Question], cap: float | None) -> AsyncIterator[SessionResult]:
-    """Asks the questions one after the other, or goes on with the run that did; `cap`: US dollars for all of them."""
+async def _sessions(questions: Sequence[Question]) -> AsyncIterator[SessionResult]:
+    """Asks the questions one after the other, or goes on with the run that did. The cost cap is of all together."""
     from koderz.runs.resume import ResumeOptions, resume_run
     from koderz.runs.session import begin
     from koderz.settings.layers import fields_in
 
+    cap = questions[0].plan.settings.max_cost
     for number, each in enumerate(questions, 1):
         plan = each.plan
         changeable = {name for name, field in fields_in(plan.settings).items() if field.about.changeable}

@@ -81,7 +81,7 @@ def test_verdict_bounds_the_difference_where_rollouts_are_missing(tmp_path: Path
     # Without those missing B passes four of five, A five; one of A's two faults pairs with a pass of B.
     assert found.bounds == pytest.approx((-200 / 7, 100 / 7))
     assert "2 rollouts of A and 1 of B could not be judged" in text(found)
-    assert found.rollouts == found.planned == 14
+    assert found.rollouts == found.planned_rollouts == 14
 
 
 def test_verdict_counts_no_rollout_beyond_the_decision(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_dry_run_says_which_difference_the_tasks_show(koderz: Shell) -> None:
     assert done.out.splitlines()[-1].startswith(
         "Power: 144 tasks in up to 288 rollouts show a difference of 15 points or more in four of five cases ("
     )
-    assert found["power"]["enough"]
+    assert found["power"]["shows"] == 15
     assert found["planned"] == 288
     assert not koderz.results.exists()
     assert not (koderz.folder / "data").exists()
