@@ -117,6 +117,13 @@ class Question(SessionScreen):
         self.plan: Plan
         self.power: Power
 
+    async def planned(self, front: Front) -> Plan:
+        """The plan of its run with the settings of `front`."""
+        from koderz.runs.prepare import prepare
+
+        trust, scope, matrix = front.trust_config, front.scope, self.place.matrix
+        return await prepare(front.settings, None, trust_config=trust, matrix=matrix, observer=self, scope=scope)
+
     def tell(self, session: SessionResult) -> None:
         """Prints the verdict on each arm, or with --json all that it rests on."""
         if not self._shown.json:
@@ -149,6 +156,7 @@ def _asked(
     """Plans the arms on a dataset. Raises KoderzError for what can't be run here."""
     import asyncio
 
+    from koderz.engines.effects import require_effect
     from koderz.systems.rollouts.helps.arms import write_config
     from koderz.systems.rollouts.helps.power import power_of
 
@@ -165,7 +173,8 @@ def _asked(
         replace(front, values=values), config, agent=agent, rollouts=rollouts, parallel=_AT_ONCE, data=data, is_own=True
     )
     question = Question(name, front, [*arms], place)
-    question.plan = asyncio.run(front.plan(question, matrix=place.matrix))
+    question.plan = asyncio.run(question.planned(front))
+    require_effect([question.plan], front.values)
     question.power = power_of(question.plan)
     return question
 
@@ -199,7 +208,7 @@ async def _sessions(questions: Sequence[Question]) -> AsyncIterator[SessionResul
         else:
             if plan.settings.max_cost != cap:
                 front = replace(each.front, values={**each.front.values, "max_cost": cap})
-                plan = await front.plan(each, matrix=each.place.matrix)
+                plan = await each.planned(front)
             session = await begin(each.place.documented(plan), each)
         cap = None if cap is None else max(0.0, cap - session.summary.paid.get("total", 0.0))
         is_last = session.ended.ends_all or session.ended.status == "stopped"  # by the user, or at the cap

@@ -45,7 +45,6 @@ class ArmFigures:
     tokens: float
     used: Mapping[str, int]  # rollouts that used each thing whose use can be told
     used_any: int  # rollouts that used any of these
-    used_and_passed: int
 
     def told_use(self, letter: str) -> Iterator[str]:
         """How often it used what it has, and what a split by use is worth."""
@@ -54,9 +53,7 @@ class ArmFigures:
         if not self.used_any:
             split = " What is never used can't be what makes the difference."
         elif unused:
-            shares = self.used_and_passed / self.used_any, (self.passed - self.used_and_passed) / unused
-            passed = "Of these {:.0%} passed, of the others {:.0%}".format(*shares)
-            split = f" {passed}: no experiment, as a task decides on what is used for it."
+            split = f" To compare these with the other {unused:,} is no experiment: tasks decide on what is used."
         if self.used:
             yield f"{letter} used {each} of {counted(self.rollouts, 'rollout')}.{split}"
 
@@ -170,7 +167,6 @@ def _verdict(summary: Summary, decision: Told, labels: Mapping[str, str]) -> Ver
 
 def _figures(label: str, results: Sequence[Result], missing: int) -> ArmFigures:
     uses: list[Mapping[str, bool]] = [result.facts.get(USED) or {} for result in results]
-    used = [result for result, use in zip(results, uses, strict=True) if any(use.values())]
 
     def average(value: Callable[[Result], float]) -> float:
         return fmean(map(value, results)) if results else 0.0
@@ -187,6 +183,5 @@ def _figures(label: str, results: Sequence[Result], missing: int) -> ArmFigures:
         used={
             name: sum(use.get(name, False) for use in uses) for name in dict.fromkeys(n for use in uses for n in use)
         },
-        used_any=len(used),
-        used_and_passed=sum(result.success for result in used),
+        used_any=sum(any(use.values()) for use in uses),
     )

@@ -166,7 +166,7 @@ def test_thing_that_is_given_twice_is_refused(skill: Callable[[str], str]) -> No
 
 
 def test_arms_are_written_as_a_configuration_of_rollouts(skill: Callable[[str], str], tmp_path: Path) -> None:
-    arms = arms_of(given_by({"skills": [skill("one")], "mcp": ['python -m "quoted\\\x7f"']}))
+    arms = arms_of(given_by({"skills": [skill("one")], "mcp": ['python -m "quoted\\\x01"']}))
     written = [write_config(tmp_path, "helps", arms, str(SAMPLE), None, "nop") for _ in range(2)]
     config = read_config(written[0])
 
@@ -175,7 +175,7 @@ def test_arms_are_written_as_a_configuration_of_rollouts(skill: Callable[[str], 
     assert [entry.arm for entry in config.entries[:3]] == ["plain", "with one", [*arms][2]]
     assert {entry.agent for entry in config.entries} == {"nop"}
     assert config.entries[1].skills == (str(tmp_path / "one"),)
-    assert config.entries[2].mcp == ("python -m 'quoted\\\x7f'",)
+    assert config.entries[2].mcp == ("python -m 'quoted\\\x01'",)
 
 
 # The command
