@@ -185,10 +185,25 @@ class Front:
         import asyncio
 
         from koderz.cli.session import SessionScreen
+        from koderz.engines.effects import require_effect
         from koderz.plans.plan import sample_of
+        from koderz.runs.prepare import prepare
 
         screen = screen or SessionScreen(self.shown, figures)
-        plan = asyncio.run(self.plan(screen, span, solver_arguments=solver_arguments, matrix=matrix))
+        prepared = prepare(
+            self.settings,
+            span,
+            solver_arguments=solver_arguments,
+            trust_config=self.trust_config,
+            matrix=matrix,
+            observer=screen,
+            scope=self.scope,
+        )
+        plan = asyncio.run(prepared)
+        if not self.scope.only:  # of a command that has these alone, each is read
+            require_effect([plan], self.values)
+        if self.fail_on_regression and plan.record.until_decided is None:
+            raise KoderzError("--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare")
         asks = asks_first and not self.shown.json and sys.stdin.isatty() and sys.stdout.isatty()
         if self.dry_run or asks:
             from koderz.cli.overview import show_plan
@@ -208,34 +223,8 @@ class Front:
         session = one(begin(complete(plan), screen, detach=self.detach))
         finish(session, self.shown, tell=screen.results, code=code, demands=self.demands)
 
-    async def plan(
-        self,
-        screen: SessionScreen,
-        span: range | None = None,
-        *,
-        solver_arguments: Mapping[str, str] | None = None,
-        matrix: Matrix | None = None,
-    ) -> Plan:
-        """The plan of the run; see `run`. Creates nothing and asks nobody. Raises KoderzError."""
-        from koderz.engines.effects import require_effect
-        from koderz.runs.prepare import prepare
-
-        plan = await prepare(
-            self._with_usual(),
-            span,
-            solver_arguments=solver_arguments,
-            trust_config=self.trust_config,
-            matrix=matrix,
-            observer=screen,
-            scope=self.scope,
-        )
-        if not self.scope.only:  # of a command that has these alone, each is read
-            require_effect([plan], self.values)
-        if self.fail_on_regression and plan.record.until_decided is None:
-            raise KoderzError("--fail-on-regression is for runs with --until-decided; of others ask: benchmark compare")
-        return plan
-
-    def _with_usual(self) -> dict[str, Any]:
+    @property
+    def settings(self) -> dict[str, Any]:
         """The values, with those that hold where nothing is given, as far as something that takes part has them."""
         from koderz.engines.owners import schema_here
 

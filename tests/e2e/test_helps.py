@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 from koderz.systems.rollouts.helps.sample import SKILL, write_tasks
 from koderz.systems.rollouts.suite import SAMPLE
 from tests.conftest import Shell, kill_after, lines_of
+from tests.e2e.test_agents import FAKE, OWN, PRICES, PROGRAMS
+from tests.scripted_model import COMMAND, scripted_model
 
 pytestmark = pytest.mark.slow
 
@@ -97,3 +101,27 @@ def test_revisions_of_a_skill_are_compared_with_each_other(koderz: Shell, tasks:
     assert "It harms: B (with parcel-codes) passes 0 of 8, A (with parcel-codes@v1) passes 8 of 8: -100.0" in done.out
     assert "B used parcel-codes in 8 of 8 rollouts." in done.out
     assert "A used parcel-codes@v1 in 8 of 8 rollouts." in done.out
+
+
+@pytest.mark.parametrize("agent", [*PROGRAMS, "koderz"])
+@pytest.mark.parametrize("is_used", [True, False])
+def test_use_of_a_skill_is_told_of_each_agent(koderz: Shell, agent: str, is_used: bool) -> None:
+    shutil.copytree(SAMPLE / "greeting", koderz.folder / "tasks/greeting")
+    (koderz.folder / "koderz.toml").write_text(PRICES)
+    (koderz.folder / "bin").mkdir()
+    if agent in PROGRAMS:
+        program = koderz.folder / "bin" / PROGRAMS[agent]
+        program.write_text(FAKE.read_text())
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    skill = shutil.copytree(SKILL, koderz.folder / "parcel-codes")
+    arms = f'[[arms]]\nname = "plain"\n[[arms]]\nname = "with"\nskills = ["{skill}"]\n'
+    entry = f'[[tasks]]\nprepared_dir = "tasks/greeting"\nagent = "{agent}"\nmodel = "{OWN.get(agent, "openai/m")}"\n'
+    (koderz.folder / "arms.toml").write_text(f"{arms}{entry}")
+    read = "cat ~/.codex/skills/parcel-codes/SKILL.md ~/.claude/skills/parcel-codes/SKILL.md; true"
+    with scripted_model() as model:
+        model.commands = [read if is_used else "ls ~/.codex/skills ~/.claude/skills; true", COMMAND]
+        env = {**model.env(), "PATH": f"{koderz.folder / 'bin'}:{os.environ['PATH']}"}
+        koderz("rollouts", "run", "arms.toml", "--sandbox", "local", "--quiet", env=env)
+
+    used = {name.rpartition(" ")[2]: arm["results"][0].get("used") for name, arm in koderz.summary()["arms"].items()}
+    assert used == {"plain": None, "with": {"parcel-codes": is_used}}

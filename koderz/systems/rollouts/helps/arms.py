@@ -6,6 +6,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,11 +76,12 @@ def write_config(folder: Path, name: str, arms: Arms, dataset: str, registry: st
     top = {"name": name, "agent": agent, "dataset": dataset}
     if registry:
         top["registry"] = registry if "://" in registry else str(Path(registry).absolute())
-    lines = [f"{key} = {_text(value)}" for key, value in top.items()]
+    text = partial(json.dumps, ensure_ascii=False)  # whose strings TOML has, too
+    lines = [f"{key} = {text(value)}" for key, value in top.items()]
     for arm, given in arms.items():
-        lines += ["", "[[arms]]", f"name = {_text(arm)}"]
+        lines += ["", "[[arms]]", f"name = {text(arm)}"]
         for key in dict.fromkeys(each.key for each in given):
-            lines.append(f"{key} = [{', '.join(_text(each.said) for each in given if each.key == key)}]")
+            lines.append(f"{key} = {text([each.said for each in given if each.key == key])}")
     content = "\n".join([*lines, ""]).encode()
     path = folder / f"{name}-{hashlib.sha256(content).hexdigest()[:12]}.toml"
     try:
@@ -98,8 +100,3 @@ def _absolute(key: str, said: str) -> str:
         return shlex.join(str(Path(word).absolute()) if Path(word).is_file() else word for word in shlex.split(said))
     place, at, revision = said.rpartition("@")
     return f"{Path(place).absolute()}{at}{revision}"
-
-
-def _text(value: str) -> str:
-    """The value as a basic string of TOML, which is JSON's but for one character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -67,8 +67,9 @@ def helps(
     stopped; --seed N begins anew. Exit code 1 with --fail-on-regression where something is shown to harm.
 
     Examples:
-        koderz helps --skill skills/sql-style --dataset tasks --agent claude-code --model anthropic/claude-sonnet-5-5
-        koderz helps --skill skills/sql-style@v1 --skill skills/sql-style --dataset tasks --dry-run
+        koderz helps
+        koderz helps --skill sql-style --dataset tasks --agent codex --max-cost 20
+        koderz helps --skill sql-style@v1 --skill sql-style --dataset tasks --dry-run
     """
     from koderz.systems.rollouts.formats import loading_once
     from koderz.systems.rollouts.helps.arms import arms_of, given_by
@@ -100,7 +101,7 @@ def helps(
                 warn(f"warning: {each.name}: {each.power.line}")
         told = iter(questions)
         finish(
-            _sessions(questions, values.get("max_cost")),
+            _sessions(questions),
             replace(front.shown, json=False),
             tell=lambda session: next(told).tell(session),
             code=with_regression if front.fail_on_regression else exit_code,
@@ -116,6 +117,13 @@ class Question(SessionScreen):
         self.plan: Plan
         self.power: Power
 
+    async def planned(self, front: Front) -> Plan:
+        """The plan of its run with the settings of `front`."""
+        from koderz.runs.prepare import prepare
+
+        trust, scope, matrix = front.trust_config, front.scope, self.place.matrix
+        return await prepare(front.settings, None, trust_config=trust, matrix=matrix, observer=self, scope=scope)
+
     def tell(self, session: SessionResult) -> None:
         """Prints the verdict on each arm, or with --json all that it rests on."""
         if not self._shown.json:
@@ -124,7 +132,7 @@ class Question(SessionScreen):
         told = {name: getattr(session.summary, name) for name in ("run_id", "status", "simulated", "paid")}
         verdicts = [verdict.document for verdict in self._verdicts(session)]
         summary = session.summary_path and str(session.summary_path)
-        power = self.power.document
+        power = self.power._asdict()
         print_json({"question": self.name, **told, "power": power, "verdicts": verdicts, "summary": summary})
 
     def _verdicts(self, session: SessionResult) -> Sequence[Verdict]:
@@ -148,6 +156,7 @@ def _asked(
     """Plans the arms on a dataset. Raises KoderzError for what can't be run here."""
     import asyncio
 
+    from koderz.engines.effects import require_effect
     from koderz.systems.rollouts.helps.arms import write_config
     from koderz.systems.rollouts.helps.power import power_of
 
@@ -164,7 +173,8 @@ def _asked(
         replace(front, values=values), config, agent=agent, rollouts=rollouts, parallel=_AT_ONCE, data=data, is_own=True
     )
     question = Question(name, front, [*arms], place)
-    question.plan = asyncio.run(front.plan(question, matrix=place.matrix))
+    question.plan = asyncio.run(question.planned(front))
+    require_effect([question.plan], front.values)
     question.power = power_of(question.plan)
     return question
 
@@ -176,17 +186,18 @@ def _show(questions: Sequence[Question], *, json: bool) -> None:
     for number, each in enumerate(questions):
         forecast = forecast_of(each.plan)
         if json:
-            print_json({"question": each.name, **forecast.document, "power": each.power.document})
+            print_json({"question": each.name, **forecast.document, "power": each.power._asdict()})
         else:
             say_all([*(["", "ELSEWHERE"] if number else ()), *forecast.lines(), f"Power: {each.power.line}"])
 
 
-async def _sessions(questions: Sequence[Question], cap: float | None) -> AsyncIterator[SessionResult]:
-    """Asks the questions one after the other, or goes on with the run that did; `cap`: US dollars for all of them."""
+async def _sessions(questions: Sequence[Question]) -> AsyncIterator[SessionResult]:
+    """Asks the questions one after the other, or goes on with the run that did. The cost cap is of all together."""
     from koderz.runs.resume import ResumeOptions, resume_run
     from koderz.runs.session import begin
     from koderz.settings.layers import fields_in
 
+    cap = questions[0].plan.settings.max_cost
     for number, each in enumerate(questions, 1):
         plan = each.plan
         changeable = {name for name, field in fields_in(plan.settings).items() if field.about.changeable}
@@ -197,7 +208,7 @@ async def _sessions(questions: Sequence[Question], cap: float | None) -> AsyncIt
         else:
             if plan.settings.max_cost != cap:
                 front = replace(each.front, values={**each.front.values, "max_cost": cap})
-                plan = await front.plan(each, matrix=each.place.matrix)
+                plan = await each.planned(front)
             session = await begin(each.place.documented(plan), each)
         cap = None if cap is None else max(0.0, cap - session.summary.paid.get("total", 0.0))
         is_last = session.ended.ends_all or session.ended.status == "stopped"  # by the user, or at the cap

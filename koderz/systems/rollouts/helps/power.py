@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from statistics import fmean
-from typing import Any
+from typing import NamedTuple
 
 from koderz.analysis.catalogue import load_catalogue
 from koderz.analysis.runs import load_run
 from koderz.errors import KoderzError
 from koderz.plans.plan import Plan
+from koderz_tracker.breakdown import by_task
 from koderz_tracker.clusters import clusters_in, members
 from koderz_tracker.stopping import tasks_needed
 
@@ -25,8 +24,7 @@ _MOST_RUNS = 20  # that are read
 _NEVER = 20_000  # tasks
 
 
-@dataclass(frozen=True, slots=True)
-class Power:
+class Power(NamedTuple):
     """The differences of its arms that the tasks of a plan show in four of five cases."""
 
     tasks: int  # or clusters of tasks
@@ -53,11 +51,6 @@ class Power:
             f"(two rollouts of a task differ in {100 * self.spread:.0f} % of cases, {self.basis})"
         )
 
-    @property
-    def document(self) -> Mapping[str, Any]:
-        """The power as JSON has it."""
-        return {**asdict(self), "enough": self.is_enough}
-
 
 def power_of(plan: Plan) -> Power:
     """The power of a plan that stops once it is decided, by the spread on record or else by the usual one.
@@ -73,8 +66,7 @@ def power_of(plan: Plan) -> Power:
 
     def needed(points: int, most: int) -> int | None:
         # Arms part on at least as many tasks as they differ by.
-        parts = max(spread, points / 100)
-        return tasks_needed(parts, points / 100, alpha, chances=(_CHANCE,), most=most)[0]
+        return tasks_needed(max(spread, points / 100), points / 100, alpha, chances=(_CHANCE,), most=most)[0]
 
     every = range(1, 100)
     least = bisect_left(every, True, key=lambda points: needed(points, tasks) is not None)
@@ -83,17 +75,14 @@ def power_of(plan: Plan) -> Power:
 
 
 def _spreads_on_record(plan: Plan) -> Iterator[float]:
-    """For each task with several rollouts of the same agent and model on record, the share of pairs that differ."""
+    """For each task with several rollouts of one arm by the same agent and model, the share of pairs that differ."""
     agents, tasks = {(arm.solver.name, arm.model) for arm in plan.arms}, {task.id for task in plan.tasks}
-    found: dict[tuple[str, ...], list[bool]] = defaultdict(list)
     rows = [row for row in load_catalogue(plan.settings.results).rows if row.mode == plan.record.mode]
     for row in rows[:_MOST_RUNS]:
         with suppress(KoderzError):  # `koderz list` says what is wrong with a run
-            for result in load_run(plan.settings.results / row.run_id).results:
-                if result.problem_id in tasks and (result.solver, result.model) in agents:
-                    # Arms of one run may differ by what they give, which is no spread.
-                    found[row.run_id, result.arm, result.problem_id].append(result.success)
-    for passes in found.values():
-        rollouts, passed = len(passes), sum(passes)
-        if rollouts > 1:
-            yield 2 * passed * (rollouts - passed) / (rollouts * (rollouts - 1))
+            for arm in load_run(plan.settings.results / row.run_id).arms.values():
+                own = [each for each in arm.results if (each.solver, each.model) in agents]
+                for task, passes in by_task(own, lambda each: each.success).items():
+                    rollouts, passed = len(passes), sum(passes)
+                    if task in tasks and rollouts > 1:
+                        yield 2 * passed * (rollouts - passed) / (rollouts * (rollouts - 1))

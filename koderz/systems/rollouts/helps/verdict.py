@@ -45,21 +45,17 @@ class ArmFigures:
     tokens: float
     used: Mapping[str, int]  # rollouts that used each thing whose use can be told
     used_any: int  # rollouts that used any of these
-    used_and_passed: int
 
     def told_use(self, letter: str) -> Iterator[str]:
         """How often it used what it has, and what a split by use is worth."""
-        if not self.used:
-            return
         each = ", ".join(f"{name} in {count:,}" for name, count in self.used.items())
         unused, split = self.rollouts - self.used_any, ""
         if not self.used_any:
             split = " What is never used can't be what makes the difference."
         elif unused:
-            shares = self.used_and_passed / self.used_any, (self.passed - self.used_and_passed) / unused
-            passed = "Of these {:.0%} passed, of the others {:.0%}".format(*shares)
-            split = f" {passed}: no experiment, as a task decides on what is used for it."
-        yield f"{letter} used {each} of {counted(self.rollouts, 'rollout')}.{split}"
+            split = f" To compare these with the other {unused:,} is no experiment: tasks decide on what is used."
+        if self.used:
+            yield f"{letter} used {each} of {counted(self.rollouts, 'rollout')}.{split}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +69,7 @@ class Verdict:
     lost: Sequence[str]  # tasks that A passes oftener
     bounds: Interval | None  # of the difference, with missing rollouts at their worst and best; None: none is missing
     rollouts: int  # of both arms, up to the decision
-    planned: int  # rollouts of both arms
-
-    @property
-    def outcome(self) -> str:
-        """`helps`, `harms`, `similar`, or `open` where nothing is shown."""
-        if self.decision["outcome"] != "shown":
-            return "similar" if self.decision["outcome"] == "similar" else "open"
-        return "helps" if sum(self.interval or ()) > 0 else "harms"
+    planned_rollouts: int
 
     @property
     def interval(self) -> Interval | None:
@@ -89,48 +78,45 @@ class Verdict:
         return found
 
     @property
+    def outcome(self) -> str:
+        """`helps`, `harms`, `similar`, or `open` where nothing is shown."""
+        if self.decision["outcome"] == "shown":
+            return "helps" if sum(self.interval or ()) > 0 else "harms"
+        return "similar" if self.decision["outcome"] == "similar" else "open"
+
+    @property
     def document(self) -> Mapping[str, Any]:
         """The verdict as JSON has it."""
-        told = {name: value for name, value in self.decision.items() if name not in ("path", "a", "b")}
-        arms = {name: {"arm": self.decision[name], **asdict(getattr(self, name))} for name in ("a", "b")}
-        own = {"gained": self.gained, "lost": self.lost, "bounds": self.bounds, "rollouts": self.rollouts}
-        return {"verdict": self.outcome, **told, **arms, **own, "planned_rollouts": self.planned}
+        own = asdict(self)
+        told = {name: value for name, value in own.pop("decision").items() if name != "path"}
+        arms = {name: {"arm": told.pop(name), **own.pop(name)} for name in ("a", "b")}
+        return {"verdict": self.outcome, **told, **own, **arms}
 
     def lines(self) -> Iterator[str]:
         """The verdict in sentences."""
-        decision, after = self.decision, f"after {self.rollouts:,} of {self.planned:,} rollouts"
+        decision, after = self.decision, f"after {self.rollouts:,} of {self.planned_rollouts:,} rollouts"
         if self.interval is None:
             yield f"{_WORDS['open']}: no task was judged in both arms {after}."
             return
         unit = "points" if decision["measure"] == PASSES else f"of {decision['measure']}"
         sure = f"{100 * (1 - decision['alpha']):.4g} %, valid at any stop, {'{:.1f} to {:.1f}'.format(*self.interval)}"
         b, a = (f"({each.label}) passes {each.passed:,} of {each.rollouts:,}" for each in (self.b, self.a))
-        why = _WHY.get(decision["outcome"], "")
-        yield (
-            f"{_WORDS[self.outcome]}: B {b}, A {a}: {decision['difference']:+.1f} {unit} ({sure}). "
-            f"{'Stopped' if why else 'Decided'} {after}{why}."
-        )
+        ended = f"Stopped {after}{_WHY[decision['outcome']]}" if decision["outcome"] in _WHY else f"Decided {after}"
+        yield f"{_WORDS[self.outcome]}: B {b}, A {a}: {decision['difference']:+.1f} {unit} ({sure}). {ended}."
         if self.bounds:
-            ends = "{:+.1f} to {:+.1f}".format(*self.bounds)
             yield (
                 f"{self.a.missing} rollouts of A and {self.b.missing} of B could not be judged: with them at their "
-                f"worst or best the difference is {ends}. The interval holds whatever they would have been."
+                f"worst or best the difference is {'{:+.1f} to {:+.1f}'.format(*self.bounds)}. "
+                "The interval holds whatever they would have been."
             )
         yield from (*self.b.told_use("B"), *self.a.told_use("A"))
-        gained, lost = (
-            f"{counted(len(names), 'task')}: {named_tasks(names)}" if names else "none"
-            for names in (self.gained, self.lost)
-        )
-        yield f"Gained {gained}. Lost {lost}."
-        seconds, turns, tokens = (
-            getattr(self.b, name) - getattr(self.a, name) for name in ("seconds", "turns", "tokens")
-        )
+        told = [f"{counted(len(each), 'task')}: {named_tasks(each)}" for each in (self.gained, self.lost)]
+        yield f"Gained {told[0] if self.gained else 'none'}. Lost {told[1] if self.lost else 'none'}."
+        more = {name: getattr(self.b, name) - getattr(self.a, name) for name in ("seconds", "turns", "tokens")}
         cost = None if self.a.cost is None or self.b.cost is None else self.b.cost - self.a.cost
         price = "unknown, since a price is" if cost is None else f"{'-' if cost < 0 else '+'}${abs(cost):.4f}"
-        yield (
-            f"Cost {price} a rollout, time {seconds:+.1f} s, turns {turns:+.1f}, tokens {tokens:+,.0f}: averages, of "
-            "which nothing is claimed."
-        )
+        averages = "time {seconds:+.1f} s, turns {turns:+.1f}, tokens {tokens:+,.0f}".format(**more)
+        yield f"Cost {price} a rollout, {averages}: averages, of which nothing is claimed."
 
 
 def verdicts_of(summary: Summary, labels: Sequence[str]) -> list[Verdict]:
@@ -181,7 +167,6 @@ def _verdict(summary: Summary, decision: Told, labels: Mapping[str, str]) -> Ver
 
 def _figures(label: str, results: Sequence[Result], missing: int) -> ArmFigures:
     uses: list[Mapping[str, bool]] = [result.facts.get(USED) or {} for result in results]
-    used = [result for result, use in zip(results, uses, strict=True) if any(use.values())]
 
     def average(value: Callable[[Result], float]) -> float:
         return fmean(map(value, results)) if results else 0.0
@@ -198,6 +183,5 @@ def _figures(label: str, results: Sequence[Result], missing: int) -> ArmFigures:
         used={
             name: sum(use.get(name, False) for use in uses) for name in dict.fromkeys(n for use in uses for n in use)
         },
-        used_any=len(used),
-        used_and_passed=sum(result.success for result in used),
+        used_any=sum(any(use.values()) for use in uses),
     )

@@ -81,7 +81,7 @@ def test_verdict_bounds_the_difference_where_rollouts_are_missing(tmp_path: Path
     # Without those missing B passes four of five, A five; one of A's two faults pairs with a pass of B.
     assert found.bounds == pytest.approx((-200 / 7, 100 / 7))
     assert "2 rollouts of A and 1 of B could not be judged" in text(found)
-    assert found.rollouts == found.planned == 14
+    assert found.rollouts == found.planned_rollouts == 14
 
 
 def test_verdict_counts_no_rollout_beyond_the_decision(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_thing_that_is_given_twice_is_refused(skill: Callable[[str], str]) -> No
 
 
 def test_arms_are_written_as_a_configuration_of_rollouts(skill: Callable[[str], str], tmp_path: Path) -> None:
-    arms = arms_of(given_by({"skills": [skill("one")], "mcp": ['python -m "quoted\\\x7f"']}))
+    arms = arms_of(given_by({"skills": [skill("one")], "mcp": ['python -m "quoted\\\x01"']}))
     written = [write_config(tmp_path, "helps", arms, str(SAMPLE), None, "nop") for _ in range(2)]
     config = read_config(written[0])
 
@@ -175,7 +175,7 @@ def test_arms_are_written_as_a_configuration_of_rollouts(skill: Callable[[str], 
     assert [entry.arm for entry in config.entries[:3]] == ["plain", "with one", [*arms][2]]
     assert {entry.agent for entry in config.entries} == {"nop"}
     assert config.entries[1].skills == (str(tmp_path / "one"),)
-    assert config.entries[2].mcp == ("python -m 'quoted\\\x7f'",)
+    assert config.entries[2].mcp == ("python -m 'quoted\\\x01'",)
 
 
 # The command
@@ -188,7 +188,7 @@ def test_dry_run_says_which_difference_the_tasks_show(koderz: Shell) -> None:
     assert done.out.splitlines()[-1].startswith(
         "Power: 144 tasks in up to 288 rollouts show a difference of 15 points or more in four of five cases ("
     )
-    assert found["power"]["enough"]
+    assert found["power"]["shows"] == 15
     assert found["planned"] == 288
     assert not koderz.results.exists()
     assert not (koderz.folder / "data").exists()
