@@ -89,7 +89,7 @@ class Link:
     async def of_url(self, server: Mapping[str, Any]) -> None:
         """Asks a server of HTTP what the agent asks, until the agent leaves."""
         url, headers = server["url"], {**_KINDS, **server.get("headers", {})}
-        self._leave = lambda: self.end("ended")
+        self._leave, slots = lambda: self.end("ended"), asyncio.Semaphore(_LINKS)
         async with open_client(url, proxy=proxy_for(url)) as client:
 
             async def post(line: bytes) -> None:
@@ -102,7 +102,9 @@ class Link:
                         self._give_up(f"{id(self)} {message.get('id')!r}", f"it {why}")
 
             async def send(line: bytes) -> None:
+                await slots.acquire()
                 posting = self._begin(post(line))
+                posting.add_done_callback(lambda _: slots.release())
                 if not any("id" in message for message in messages_of(line)):
                     await posting  # what follows a notification may depend on it
 
